@@ -1,0 +1,81 @@
+"""One lock protocol for object stores, and the means to break it and to prove it.
+
+The map, in reading order. Each room may import only rooms above it (tests/test_layers.py).
+
+    outcome    the four answers of a conditional write, and what an ambiguous one turns out to mean
+    lease      the lock record and the whole protocol: step(me, state, event, rules)
+    history    the one event schema that everything emits and everything draws
+    check      verdicts over a history: VALID, UNKNOWN or INVALID, with the events that prove it
+
+    clock      the only place for time, sleep, randomness and ids
+    stores     S3, Google Cloud Storage, Azure, files and memory behind one small protocol
+    drive      procedures (generators that yield requests) and the interpreter for real stores
+    lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
+
+    emulator   an object server that speaks the dialects of S3, GCS and Azure to the real SDKs
+    faults     lost responses, stalls and throttles as data, and the proxy that applies them
+    explore    exhaustive search over that very step: the shortest story in which a rule is missed
+    probe      finds out whether a store is safe to lock on
+
+    table      a fenced commit to a table in Apache Hudi's layout
+    spark      PySpark writers, and the supervisor that owns them
+    workbench  the notebook's controls and pictures
+    cli        the command line
+
+Nothing below is imported until it is named, so `import lockkit` is cheap and loads no SDK.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from lockkit.clock import Clock as Clock
+    from lockkit.emulator import Emulator as Emulator
+    from lockkit.faults import Fault as Fault
+    from lockkit.faults import FaultPlan as FaultPlan
+    from lockkit.faults import Proxy as Proxy
+    from lockkit.history import Event as Event
+    from lockkit.lease import Rules as Rules
+    from lockkit.lock import Lock as Lock
+    from lockkit.lock import LockBusy as LockBusy
+    from lockkit.lock import LockLost as LockLost
+    from lockkit.spark.fleet import Fleet as Fleet
+    from lockkit.stores import StoreError as StoreError
+    from lockkit.stores import UnsafeStore as UnsafeStore
+    from lockkit.stores import open_store as open_store
+    from lockkit.workbench import Workbench as Workbench
+
+_ROOM = {
+    "Lock": "lockkit.lock",
+    "LockBusy": "lockkit.lock",
+    "LockLost": "lockkit.lock",
+    "open_store": "lockkit.stores",
+    "StoreError": "lockkit.stores",
+    "UnsafeStore": "lockkit.stores",
+    "Rules": "lockkit.lease",
+    "Event": "lockkit.history",
+    "Clock": "lockkit.clock",
+    "Emulator": "lockkit.emulator",
+    "Fault": "lockkit.faults",
+    "FaultPlan": "lockkit.faults",
+    "Proxy": "lockkit.faults",
+    "Fleet": "lockkit.spark.fleet",
+    "Workbench": "lockkit.workbench",
+}
+
+__all__ = ["__version__", *_ROOM]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported from its room when first asked for (PEP 562)."""
+    if name not in _ROOM:
+        raise AttributeError(f"module 'lockkit' has no attribute {name!r}")
+    return getattr(import_module(_ROOM[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,10 @@
+"""`python -m lockkit`: the command line, for where no script is on the PATH."""
+
+from __future__ import annotations
+
+import sys
+
+from lockkit.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
