@@ -1,0 +1,76 @@
+# GNU make 3.81 (macOS) is enough. Everything happens in .venv/ of this checkout; nothing is
+# installed elsewhere.
+
+.DEFAULT_GOAL := help
+.PHONY: help lab demo test bench lint peers pins clean
+SHELL := /bin/sh
+
+PYTHON ?=
+PYTHONS := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3 python)
+BIN := .venv/bin
+READY := .venv/.ready
+READY_TO_TEST := .venv/.ready-to-test
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(shell test -t 1 || echo --quiet)
+PEERS := .cache/peers
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+lab: $(READY)  ## open the first notebook in JupyterLab (LAB_ARGS="--no-browser --port 9000")
+	@$(BIN)/python -m lockkit lab $(LAB_ARGS)
+
+demo: $(READY)  ## the same story without a browser: a stall, a lost response, the verdict (DEMO_ARGS=--plain)
+	@$(BIN)/python -m lockkit demo $(DEMO_ARGS)
+
+# Two workers: most tests wait for processes, not for the processor. Tests that share something
+# heavy name it with xdist_group and stay together.
+test: $(READY_TO_TEST)  ## every test, notebooks and browser included (TEST_ARGS="-k lease -n 0")
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_ARGS)
+
+bench: $(READY_TO_TEST)  ## requests, hand-off, server and start-up figures, peers beside them
+	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+lint: $(READY_TO_TEST)  ## ruff and mypy
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m mypy
+
+peers: $(PEERS)/.ready  ## install the other servers that the tests compare with (azurite, 190 MB of npm)
+
+pins:  ## compile constraints.txt afresh from pyproject.toml
+	@command -v uv >/dev/null || { echo "make pins: uv is not installed; pip install uv, then make pins again." >&2; exit 1; }
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra lab --extra test \
+	  --no-annotate --no-header --no-emit-index-url --output-file constraints.txt pyproject.toml
+
+clean:  ## remove .venv, caches and what runs left behind
+	rm -rf .venv .cache build dist runs test-results spark-warehouse artifacts metastore_db derby.log
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find lockkit tests notebooks datasets -name __pycache__ -prune -exec rm -rf {} +
+
+# The first Python that is new enough and can make environments; else one sentence with the remedy.
+$(READY): pyproject.toml constraints.txt
+	@set -e; \
+	found=; why="no Python 3.11 or newer was found (looked for: $(PYTHONS)); install one, or name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; \
+	for each in $(PYTHONS); do \
+	  "$$each" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	  if "$$each" -c 'import ensurepip, venv' >/dev/null 2>&1; then found="$$each"; break; fi; \
+	  why="$$each cannot make virtual environments; install its venv package (Debian, Ubuntu: apt-get install python3-venv), or name another: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)"; \
+	done; \
+	if [ -z "$$found" ]; then echo "make: $$why" >&2; exit 1; fi; \
+	if [ -e .venv ] && ! $(BIN)/python -m pip --version >/dev/null 2>&1; then rm -rf .venv; fi; \
+	if [ ! -e .venv ]; then \
+	  echo "Making .venv with $$found and the pinned packages (1.5 GB): some minutes, once."; \
+	  "$$found" -m venv .venv; \
+	fi; \
+	$(PIP) install --constraint constraints.txt --editable '.[lab]'
+	@touch $(READY)
+
+$(READY_TO_TEST): $(READY)
+	@echo "Adding what the tests need to .venv, once."
+	@$(PIP) install --constraint constraints.txt --editable '.[lab,test]'
+	@touch $(READY_TO_TEST)
+
+$(PEERS)/.ready: $(READY_TO_TEST) tests/peers/package.json tests/peers/package-lock.json
+	@mkdir -p $(PEERS)
+	@cp tests/peers/package.json tests/peers/package-lock.json $(PEERS)/
+	cd $(PEERS) && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --no-audit --no-fund
+	@touch $(PEERS)/.ready
