@@ -1,0 +1,190 @@
+"""Object stores behind one small protocol: get, put if, list, delete, versions.
+
+Adapters translate; they never retry, never wait and never decide. `open_store(url)` chooses one:
+`s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` (also `abfss://`), `file:///path`,
+`memory://name`. Credentials come from each SDK's own chain and are never kept or shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from lockkit.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
+
+
+class StoreError(Exception):
+    """The store cannot be used as configured (denied, no bucket, wrong region, bad credentials).
+
+    Says what, who (which URL) and what next. Never carries a secret.
+    """
+
+
+class NoAnswer(StoreError):
+    """A listing or a past version could not be read for now (throttled, a 5xx, no answer).
+
+    Reading again is safe. Reads and writes of one object answer `Throttled` or `Unknown` instead.
+    """
+
+
+class UnsafeStore(StoreError):
+    """The store was seen to ignore a condition: nothing on it can be a lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a provider documents. `probe` finds out what an endpoint really does."""
+
+    name: str
+    poll_min_s: float
+    """Reading one object more often than this gains nothing."""
+    write_interval_min_s: float = 0.0
+    """Writes to one object closer together than this are throttled (GCS, R2: 1 s)."""
+    tells_time: bool = True
+    """Answers carry Date and Last-Modified from the store's own clock."""
+    content_versions: bool = False
+    """Versions are content hashes: equal bytes have equal versions (S3 without KMS)."""
+    conditional_delete: bool = True
+    keeps_versions: bool = False
+    """`versions(key)` can list old versions, if the bucket keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of a listing."""
+
+    key: str
+    size: int
+    version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectVersion:
+    """One past or present state of an object, as the bucket kept it. Newest first in a list."""
+
+    version: Version
+    modified_ms: int
+    size: int
+    current: bool
+    deleted: bool = False
+    id: str = ""
+    """The provider's version id (S3 VersionId, GCS generation, Azure version id)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """What every adapter takes, whatever the provider."""
+
+    endpoint: str | None = None
+    """Another server than the provider's own, e.g. `http://127.0.0.1:9000`."""
+    timeout_s: float = 10.0
+    """The longest a single request may take: connect, send, answer."""
+    client: str = ""
+    """A name for this client; sent in the User-Agent, so that a server's record can name it."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Provider options, passed to the SDK client as they are (region_name, account_url, credential)."""
+
+
+class Store(Protocol):
+    """Keys are relative to `url`'s prefix, use `/`, and never start with one."""
+
+    url: str
+    options: StoreOptions
+    """What it was opened with, so that `reopen` can open it once more."""
+    capabilities: Capabilities
+
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        """The object, or `NotModified` if it still has version `unless`.
+
+        With `limit`, at most `limit` + 1 bytes of the body are read: a longer one shows itself
+        by its length, and 10 MB of noise under a lock's name costs nobody 10 MB.
+        """
+        ...
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        """One conditional write, sent exactly once."""
+        ...
+
+    def list(self, prefix: str) -> list[Entry]:
+        """Every object whose key starts with `prefix`, in key order, all pages."""
+        ...
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        """`Applied("")` if it is gone (also if it was not there), `PreconditionFailed` if it changed."""
+        ...
+
+    def versions(self, key: str) -> list[ObjectVersion]:
+        """Past versions, newest first; only the current one where the bucket keeps none."""
+        ...
+
+    def get_version(self, key: str, version: ObjectVersion) -> bytes:
+        """The bytes of one past version."""
+        ...
+
+    def close(self) -> None: ...
+
+
+_ADAPTERS = {
+    "s3": ("lockkit.stores.s3", "S3Store"),
+    "s3a": ("lockkit.stores.s3", "S3Store"),
+    "gs": ("lockkit.stores.gcs", "GcsStore"),
+    "az": ("lockkit.stores.azure", "AzureStore"),
+    "abfs": ("lockkit.stores.azure", "AzureStore"),
+    "abfss": ("lockkit.stores.azure", "AzureStore"),
+    "file": ("lockkit.stores.local", "LocalStore"),
+    "memory": ("lockkit.stores.memory", "MemoryStore"),
+}
+
+
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+
+
+def open_store(
+    url: str,
+    *,
+    endpoint: str | None = None,
+    timeout_s: float = 10.0,
+    client: str = "",
+    **extra: Any,
+) -> Store:
+    """The store at `url`; raises `StoreError` for a scheme that nothing here can open."""
+    options = StoreOptions(endpoint=endpoint, timeout_s=timeout_s, client=client, extra=extra)
+    return _open(url, options)
+
+
+def reopen(store: Store) -> Store:
+    """The same place through clients of its own: another connection pool, another racer."""
+    return _open(store.url, store.options)
+
+
+def _open(url: str, options: StoreOptions) -> Store:
+    scheme = urlsplit(url).scheme
+    if scheme not in _ADAPTERS:
+        raise StoreError(
+            f"cannot open {url!r}: no store has the scheme {scheme!r}; use s3://, gs://, az://, "
+            "abfss://, file:/// or memory://"
+        )
+    module, name = _ADAPTERS[scheme]
+    try:
+        adapter = getattr(import_module(module), name)
+    except ModuleNotFoundError as missing:
+        raise StoreError(
+            f"cannot open {url!r}: the Python package {missing.name!r} is not installed; "
+            f"pip install 'lockkit[{_EXTRAS.get(scheme, scheme)}]'"
+        ) from None
+    return adapter(url, options)
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """`scheme://bucket/prefix` as (bucket, prefix); the prefix has no slash at either end.
+
+    Not urlsplit: `?` and `#` are letters in an object's key.
+    """
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    if not bucket:
+        raise StoreError(f"cannot open {url!r}: it names no bucket; write scheme://bucket/prefix")
+    return bucket, prefix.strip("/")

@@ -1,0 +1,267 @@
+"""An HTTP store's endpoint: what its refusals and its silences mean.
+
+Each adapter brings its provider's tables, (status, error code) -> `Meaning`, and turns its SDK's
+exceptions into a `Refusal`; here both become answers or a `StoreError`. Never by exception class
+alone: SDKs rename (azure-core calls a 412 ResourceExistsError), and a failed condition has been
+seen to arrive with status 200 (aws-sdk-java-v2 #6023).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from lockkit.outcome import (
+    Applied,
+    Missing,
+    NotModified,
+    PreconditionFailed,
+    ReadAnswer,
+    Throttled,
+    Unknown,
+    WriteAnswer,
+)
+from lockkit.stores import NoAnswer, StoreError, StoreOptions
+
+ANY_STATUS = 0
+ANY_CODE = ""
+CODE_CHARS_MAX = 60
+REFUSALS_MAX = 200
+CAUSES_MAX = 50
+
+
+class Meaning(Enum):
+    """What a refusal says about the request; which answer that is depends on the operation."""
+
+    CONDITION_FAILED = "the condition failed"
+    THROTTLED = "certainly not done, for now"
+    MISSING = "no such object"
+    UNCHANGED = "the object is unchanged"
+    UNKNOWN = "may be done, may yet be done"
+    FAULT = "cannot work as configured"
+
+
+Table = Mapping[tuple[int, str], Meaning]
+
+HTTP: Table = {
+    (304, ANY_CODE): Meaning.UNCHANGED,
+    (408, ANY_CODE): Meaning.UNKNOWN,
+    (412, ANY_CODE): Meaning.CONDITION_FAILED,
+    (429, ANY_CODE): Meaning.THROTTLED,
+    # Certain although a 5xx: Backblaze B2 and OVH answer it to any conditional write
+    # (terraform #37143).
+    (501, ANY_CODE): Meaning.FAULT,
+}
+"""What all providers agree on; each adds its own rows."""
+
+HTTP_CURES: Mapping[tuple[int, str], str] = {
+    (401, ANY_CODE): "give credentials that it accepts",
+    (403, ANY_CODE): "let these credentials read, write, list and delete under that prefix",
+    (404, ANY_CODE): "check the URL and the endpoint",
+    (501, ANY_CODE): "it does not support that request; run `lockkit probe` on it, or use another",
+}
+
+
+def meaning(table: Table, status: int, code: str) -> Meaning:
+    """By status and code, else by code alone, else by status alone, else by family."""
+    for row in ((status, code), (ANY_STATUS, code), (status, ANY_CODE)):
+        if row in table and (row[0] or row[1]):
+            return table[row]
+    # Every 5xx, 503 included: one was seen after the write had been applied. An odd 2xx or 3xx
+    # tells as little. Any other 4xx says that the request itself is wrong.
+    return Meaning.FAULT if 400 <= status < 500 else Meaning.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A store's answer other than success; `hint` may add to the cure, e.g. the right region."""
+
+    status: int
+    code: str = ""
+    retry_after_s: float | None = None
+    date_ms: int | None = None
+    hint: str = ""
+
+
+class Endpoint:
+    """Who answers for one store of one process, and what was heard from there."""
+
+    def __init__(
+        self, url: str, options: StoreOptions, *, cures: Mapping[tuple[int, str], str]
+    ) -> None:
+        self.refusals: Counter[tuple[int, str]] = Counter()
+        """Every (status, error code) refused so far; the probe's record."""
+        self._who = url + (f" at {host(options.endpoint)}" if options.endpoint else "")
+        self._cures = {**HTTP_CURES, **cures}
+        self._pid = os.getpid()
+        self._has_answered = False
+
+    def enter(self) -> None:
+        """Before each request: a forked child shares sockets and locks with its parent."""
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"{self._who} was opened by process {self._pid} and used by {os.getpid()} after a "
+                "fork, which would share its connections; open the store again in the child"
+            )
+
+    def heard(self) -> None:
+        self._has_answered = True
+
+    def write(self, table: Table, refusal: Refusal, doing: str) -> WriteAnswer:
+        """The answer to a refused write or delete; a missing object counts as a failed condition."""
+        match self._hear(table, refusal):
+            case Meaning.CONDITION_FAILED | Meaning.MISSING:
+                return PreconditionFailed()
+            case Meaning.THROTTLED:
+                return Throttled(refusal.retry_after_s)
+            case Meaning.FAULT:
+                raise self.fault(refusal, doing)
+            case _:
+                return Unknown(f"{said(refusal)} to {doing}")
+
+    def delete(self, table: Table, refusal: Refusal, doing: str) -> WriteAnswer:
+        """As `write`, but what is not there needs no deleting."""
+        if meaning(table, refusal.status, refusal.code) is Meaning.MISSING:
+            self._hear(table, refusal)
+            return Applied("")
+        return self.write(table, refusal, doing)
+
+    def read(self, table: Table, refusal: Refusal, doing: str) -> ReadAnswer:
+        match self._hear(table, refusal):
+            case Meaning.MISSING:
+                return Missing()
+            case Meaning.UNCHANGED:
+                return NotModified(refusal.date_ms)
+            case Meaning.THROTTLED:
+                return Throttled(refusal.retry_after_s)
+            case Meaning.FAULT:
+                raise self.fault(refusal, doing)
+            case _:
+                return Unknown(f"{said(refusal)} to {doing}")
+
+    def listing(self, table: Table, refusal: Refusal, doing: str) -> NoReturn:
+        """A listing has no half answers: whatever was refused, it is not there."""
+        match self._hear(table, refusal):
+            case Meaning.THROTTLED | Meaning.UNKNOWN:
+                raise NoAnswer(f"{self._who}: {said(refusal)} to {doing}; ask again")
+            case _:
+                raise self.fault(refusal, doing)
+
+    def silence(self, error: BaseException, doing: str) -> Unknown:
+        """No answer came. Never "not sent": Azure's ServiceRequestError has been seen after one
+        that was applied. What can never have reached anybody is a fault, and raises."""
+        causes = list(chain(error))
+        for cause in causes:
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise StoreError(
+                    f"{self._who}: cannot {doing}, its certificate is not trusted "
+                    f"({cause.verify_message}); check the endpoint and the CA bundle"
+                ) from None
+            # Once it has answered, the name was right: a resolver may fail for a moment.
+            unresolved = isinstance(cause, socket.gaierror) or "NameResolution" in _name(cause)
+            if unresolved and not self._has_answered:
+                raise StoreError(
+                    f"{self._who}: cannot {doing}, the name of its host does not resolve (DNS); "
+                    "check the endpoint or region for a typing slip, and the network"
+                ) from None
+        # Class names only: the texts carry URLs, and a URL may carry a signature.
+        refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes)
+        why = "connection refused" if refused else _name(causes[-1])
+        first = _name(error)
+        return Unknown(f"no answer to {doing} ({why if why == first else f'{first}: {why}'})")
+
+    def no_answer(self, error: BaseException, doing: str) -> NoAnswer:
+        """`silence` for a listing."""
+        return NoAnswer(f"{self._who}: {self.silence(error, doing).why}; ask again")
+
+    def fault(self, refusal: Refusal, doing: str) -> StoreError:
+        cure = refusal.hint
+        for row in (
+            (refusal.status, refusal.code),
+            (ANY_STATUS, refusal.code),
+            (refusal.status, ANY_CODE),
+        ):
+            cure = cure or self._cures.get(row, "")
+        return StoreError(
+            f"{self._who}: cannot {doing}, {said(refusal)}; {cure or 'check the URL and options'}"
+        )
+
+    def unusable(self, why: str, cure: str) -> StoreError:
+        """A fault found on this side, before any request."""
+        return StoreError(f"{self._who}: {why}; {cure}")
+
+    def _hear(self, table: Table, refusal: Refusal) -> Meaning:
+        self._has_answered = True
+        if len(self.refusals) < REFUSALS_MAX:
+            self.refusals[refusal.status, code_of(refusal.code)] += 1
+        return meaning(table, refusal.status, refusal.code)
+
+
+def said(refusal: Refusal) -> str:
+    return f"it answered {refusal.status} {code_of(refusal.code)}".rstrip()
+
+
+def code_of(text: object) -> str:
+    """An error code fit for a message: what comes over the wire is untrusted."""
+    return re.sub(r"[^A-Za-z0-9._-]", "", str(text))[:CODE_CHARS_MAX]
+
+
+def host(endpoint: str) -> str:
+    """Host and port; never the user name and password that a URL can carry."""
+    return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc.rpartition("@")[2]
+
+
+def is_loopback(endpoint: str) -> bool:
+    name = urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").hostname or ""
+    return name == "localhost" or name.startswith("127.") or name == "::1"
+
+
+def agent(client: str) -> str:
+    """The User-Agent part that names this client, for the store's record of requests."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", client)[:CODE_CHARS_MAX]
+    return f"lockkit-client/{name}" if name else "lockkit"
+
+
+def seconds(retry_after: str | None) -> float | None:
+    """Retry-After in seconds; the HTTP-date form is rare here and counts as unsaid."""
+    try:
+        return max(0.0, float(retry_after)) if retry_after else None
+    except ValueError:
+        return None
+
+
+def timeouts_s(timeout_s: float) -> tuple[float, float]:
+    """(connect, read) that together make `timeout_s`.
+
+    The read part bounds each wait for bytes, so a body that trickles may take longer in all; the
+    lease does not mind, its deadline counts from the sending.
+    """
+    connect_s = min(3.0, timeout_s / 3)
+    return connect_s, timeout_s - connect_s
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what is wrapped in it, however each library wraps; the innermost last."""
+    queue, seen = [error], set()
+    while queue and len(seen) < CAUSES_MAX:
+        each = queue.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        inner = [each.__cause__, each.__context__, getattr(each, "reason", None)]
+        inner += [getattr(each, "inner_exception", None), *each.args]
+        inner += list(getattr(each, "kwargs", {}).values())  # botocore keeps the cause there
+        queue += [one for one in inner if isinstance(one, BaseException)]
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__

@@ -1,0 +1,262 @@
+"""A store in a directory: plain files that any reader of the table can open.
+
+How one key changes, all of it under an exclusive flock on the key's directory:
+
+1. look at the file, judge the condition;
+2. write the body to `.lockkit.tmp` beside it, give it a modification time later than any the key
+   has had, fsync it;
+3. rename it over the key, fsync the directory.
+
+The version is that modification time (ns) with the inode number, so it needs no sidecar: there
+are not two things that a crash could leave disagreeing. `kill -9` before the rename leaves the
+old state and a `.lockkit.tmp` that the next writer truncates; after it, the new state. The kernel
+drops a dead process's flock, so nobody waits for a corpse. A reader takes no lock: it sees
+the whole of whichever file the name pointed at.
+
+One host only: flock on a directory is not passed on by NFS (it fails there, and says so).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+from lockkit.clock import Clock
+from lockkit.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    NotModified,
+    PreconditionFailed,
+    ReadAnswer,
+    Throttled,
+    Unknown,
+    Version,
+    WriteAnswer,
+)
+from lockkit.stores import Capabilities, Entry, ObjectVersion, StoreError, StoreOptions
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock
+    fcntl = None  # type: ignore[assignment]
+
+SCRATCH = ".lockkit.tmp"
+FLOCK_POLL_S = 0.002
+DIRECTORY_TRIES_MAX = 100
+"""How often a directory may be removed between our opening it and our locking it."""
+
+
+class LocalStore:
+    """`file:///directory`: objects are the files under it, versions are not kept."""
+
+    capabilities = Capabilities(name="local", poll_min_s=0.005)
+
+    def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
+        path = unquote(url.partition("://")[2])
+        if not path.startswith("/"):
+            raise StoreError(f"cannot open {url!r}: write file:/// and an absolute path")
+        if fcntl is None:
+            raise StoreError(f"cannot open {url!r}: local files need flock, which this system lacks")
+        self.url = url
+        self.options = options
+        self._root = Path(path)
+        self._clock = Clock()
+
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        try:
+            with self._path(key).open("rb") as file:
+                status = os.fstat(file.fileno())
+                now_ms = self._clock.wall_ms()
+                if _version(status) == unless:
+                    return NotModified(now_ms)
+                body = file.read() if limit is None else file.read(limit + 1)
+                return Found(body, _version(status), status.st_mtime_ns // 1_000_000, now_ms)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return Missing()
+        except OSError as error:
+            raise self._fault(f"read {key}", error) from None
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        path = self._path(key)
+        try:
+            with self._locked(path.parent, timeout_s=self.options.timeout_s) as directory:
+                status = _status(path)
+                match condition:
+                    case IfAbsent() if status is None:
+                        pass
+                    case IfVersion(version) if status and version == _version(status):
+                        pass
+                    case _:
+                        return PreconditionFailed()
+                version = self._prepare(path.parent / SCRATCH, body, status)
+                os.rename(path.parent / SCRATCH, path)
+                try:
+                    os.fsync(directory)
+                except OSError as error:
+                    return Unknown(f"renamed, but the directory could not be synced: {error}")
+                return Applied(version)
+        except TimeoutError:
+            return Throttled()
+        except OSError as error:
+            raise self._fault(f"write {key}", error) from None
+
+    def list(self, prefix: str) -> list[Entry]:
+        found = []
+        top = self._path(prefix.rpartition("/")[0]) if "/" in prefix else self._root
+        for directory, _, names in os.walk(top):
+            for name in names:
+                path = Path(directory, name)
+                key = path.relative_to(self._root).as_posix()
+                if name != SCRATCH and key.startswith(prefix) and (status := _status(path)):
+                    found.append(Entry(key, status.st_size, _version(status)))
+        return sorted(found, key=lambda entry: entry.key)
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        path = self._path(key)
+        if not path.parent.is_dir():
+            return Applied("")
+        try:
+            with self._locked(path.parent, timeout_s=self.options.timeout_s) as directory:
+                status = _status(path)
+                if status is None:
+                    return Applied("")
+                if condition is not None and condition.version != _version(status):
+                    return PreconditionFailed()
+                os.unlink(path)
+                os.fsync(directory)
+                self._prune(path.parent)
+                return Applied("")
+        except TimeoutError:
+            return Throttled()
+        except OSError as error:
+            raise self._fault(f"delete {key}", error) from None
+
+    def versions(self, key: str) -> list[ObjectVersion]:
+        status = _status(self._path(key))
+        if status is None:
+            return []
+        modified_ms = status.st_mtime_ns // 1_000_000
+        return [ObjectVersion(_version(status), modified_ms, status.st_size, current=True)]
+
+    def get_version(self, key: str, version: ObjectVersion) -> bytes:
+        match self.get(key):
+            case Found(body, found) if found == version.version:
+                return body
+        raise StoreError(f"{self.url}: {key} is no longer at that version; files keep only one")
+
+    def close(self) -> None:
+        """Nothing is held open between operations; so a fork does no harm either."""
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if key.startswith("/") or ".." in parts or "\0" in key or SCRATCH in parts:
+            raise StoreError(f"{self.url}: {key!r} cannot be a key of a directory; choose another")
+        return self._root / key
+
+    def _prepare(self, scratch: Path, body: bytes, replaced: os.stat_result | None) -> Version:
+        """The new state, durable under its scratch name; its version is already final."""
+        with scratch.open("wb") as file:
+            file.write(body)
+            file.flush()
+            # Strictly later than the state it replaces: an inode number may be used again, and
+            # the kernel's own times move in steps of some ms, so two states could look alike.
+            mtime_ns = self._clock.wall_ns()
+            if replaced is not None:
+                mtime_ns = max(mtime_ns, replaced.st_mtime_ns + 1)
+            os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
+            os.fsync(file.fileno())
+            status = os.fstat(file.fileno())
+        if status.st_mtime_ns != mtime_ns:
+            raise StoreError(
+                f"{self.url}: this file system rounds modification times, so versions would "
+                "collide; put the table on another (ext4, xfs, btrfs, apfs, tmpfs keep them)"
+            )
+        return _version(status)
+
+    @contextmanager
+    def _locked(self, directory: Path, *, timeout_s: float) -> Iterator[int]:
+        """An exclusive flock on `directory`, made if need be; TimeoutError when it stays taken."""
+        deadline_ms = self._clock.boot_ms() + int(timeout_s * 1000)
+        for _ in range(DIRECTORY_TRIES_MAX):
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:  # removed by `_prune` since
+                continue
+            try:
+                self._flock(descriptor, deadline_ms)
+                if _same(descriptor, directory):
+                    yield descriptor
+                    return
+            finally:
+                os.close(descriptor)
+        raise TimeoutError
+
+    def _flock(self, descriptor: int, deadline_ms: int) -> None:
+        while True:
+            try:
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._clock.boot_ms() >= deadline_ms:
+                    raise TimeoutError from None
+                self._clock.sleep(FLOCK_POLL_S)
+
+    def _prune(self, directory: Path) -> None:
+        """Remove `directory`, whose lock we hold, and its parents, where deletion emptied them.
+
+        An object store has no directories; whoever waits for the lock of one that goes away
+        notices (`_same`) and makes it anew.
+        """
+        if directory == self._root:
+            return
+        try:
+            if any(entry.name != SCRATCH for entry in directory.iterdir()):
+                return
+            (directory / SCRATCH).unlink(missing_ok=True)
+            directory.rmdir()
+            with self._locked(directory.parent, timeout_s=0.0):
+                self._prune(directory.parent)
+        except OSError:  # not empty, or in use: it stays
+            return
+
+    def _fault(self, doing: str, error: OSError) -> StoreError:
+        next_step = {
+            errno.ENOSPC: "free some space on that disk",
+            errno.EDQUOT: "free some of your quota",
+            errno.EACCES: "check who owns the directory",
+            errno.EPERM: "check who owns the directory",
+            errno.EROFS: "it is mounted read-only",
+            errno.EBADF: "this looks like NFS, which passes no directory locks on; use a local disk",
+            errno.EISDIR: "a directory has that name; choose another key",
+            errno.ENOTDIR: "a file stands where a directory is needed; choose another key",
+            errno.EEXIST: "a file stands where a directory is needed; choose another key",
+        }.get(error.errno or 0, "check the directory")
+        return StoreError(f"{self.url}: cannot {doing}: {error.strerror}; {next_step}")
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status
+
+
+def _version(status: os.stat_result) -> Version:
+    return f"{status.st_mtime_ns}-{status.st_ino}"
+
+
+def _same(descriptor: int, directory: Path) -> bool:
+    """Whether the locked directory is still the one that has the name."""
+    ours, named = os.fstat(descriptor), _status(directory)
+    return named is not None and (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)

@@ -1,0 +1,327 @@
+"""Amazon S3, and what speaks its language, through boto3."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+import boto3
+import botocore.exceptions
+import botocore.handlers
+import botocore.session
+from botocore.config import Config
+
+from lockkit.clock import epoch_ms
+from lockkit.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    ReadAnswer,
+    Unknown,
+    Version,
+    WriteAnswer,
+)
+from lockkit.stores import Capabilities, Entry, ObjectVersion, StoreOptions, split_url
+from lockkit.stores.endpoint import (
+    ANY_CODE,
+    ANY_STATUS,
+    HTTP,
+    Endpoint,
+    Meaning,
+    Refusal,
+    Table,
+    agent,
+    is_loopback,
+    seconds,
+    timeouts_s,
+)
+
+# docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional
+# deletes". Rows marked (docs) were never met by a test or a probe of ours.
+ANSWERS: Table = {
+    **HTTP,
+    # By its code under any status: seen with status 200 (aws-sdk-java-v2 #6023), which botocore
+    # turns into a 500.
+    (ANY_STATUS, "PreconditionFailed"): Meaning.CONDITION_FAILED,
+    # A conflicting request landed during this one; nothing was written (Conditional writes).
+    (409, "ConditionalRequestConflict"): Meaning.THROTTLED,
+    (409, "OperationAborted"): Meaning.THROTTLED,  # (docs) "try again"
+    # S3 answers 404, not 412, to If-Match on a missing object; Ceph and Ozone answer 412.
+    (404, "NoSuchKey"): Meaning.MISSING,
+    (400, "RequestTimeout"): Meaning.UNKNOWN,  # (docs) the body did not arrive in time
+}
+
+CURES: Mapping[tuple[int, str], str] = {
+    (ANY_STATUS, "NoSuchBucket"): "there is no such bucket; create it, or correct the URL",
+    (ANY_STATUS, "AccessDenied"): (
+        "access is denied: these credentials need s3:GetObject, s3:PutObject, s3:ListBucket and "
+        "s3:DeleteObject under that prefix"
+    ),
+    (ANY_STATUS, "ExpiredToken"): "the credentials have expired; log in again or renew them",
+    (ANY_STATUS, "InvalidToken"): "the session token is not valid; log in again or renew it",
+    (ANY_STATUS, "TokenRefreshRequired"): "the credentials have expired; renew them",
+    (ANY_STATUS, "InvalidAccessKeyId"): "nobody there knows this access key; check the profile",
+    (ANY_STATUS, "SignatureDoesNotMatch"): "the secret key is wrong, or a proxy altered the request",
+    (ANY_STATUS, "RequestTimeTooSkewed"): "this machine's clock is wrong; set it (NTP)",
+    (ANY_STATUS, "PermanentRedirect"): "wrong region: pass region_name=... of the bucket",
+    (ANY_STATUS, "AuthorizationHeaderMalformed"): "wrong region: pass region_name=... of the bucket",
+    (ANY_STATUS, "IllegalLocationConstraintException"): "wrong region: pass region_name=...",
+    (301, ANY_CODE): "wrong region: pass region_name=... of the bucket",
+    (307, ANY_CODE): "the bucket is new and its name not yet known everywhere; try in some minutes",
+}
+
+# A redirect is no answer to a write; botocore would follow it with requests of its own.
+REDIRECTS: Table = {
+    (301, ANY_CODE): Meaning.FAULT,
+    (302, ANY_CODE): Meaning.FAULT,
+    (307, ANY_CODE): Meaning.FAULT,
+}
+TABLE: Table = {**ANSWERS, **REDIRECTS}
+
+WRITE_INTERVAL_S = {".r2.cloudflarestorage.com": 1.0}
+"""Hosts that throttle writes to one key (R2's limits page: one per second)."""
+
+SDK_ERRORS = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, OSError)
+UNUSABLE = (
+    botocore.exceptions.NoCredentialsError,
+    botocore.exceptions.PartialCredentialsError,
+    botocore.exceptions.CredentialRetrievalError,
+    botocore.exceptions.TokenRetrievalError,
+    botocore.exceptions.SSOError,
+)
+
+
+class S3Store:
+    """`s3://bucket/prefix`."""
+
+    def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
+        self.url = url
+        self.options = options
+        self._bucket, self._prefix = split_url(url)
+        named = options.endpoint or _environment_endpoint()
+        interval_s = next((s for h, s in WRITE_INTERVAL_S.items() if named and h in named), 0.0)
+        self.capabilities = Capabilities(
+            name="s3",
+            poll_min_s=0.06,  # a GET's own latency (systems.md: p50 63 ms)
+            write_interval_min_s=interval_s,
+            content_versions=True,
+            keeps_versions=True,
+        )
+        self._endpoint = Endpoint(url, options, cures=CURES)
+        self.refusals = self._endpoint.refusals
+        with self._translated("open it"):
+            self._client = _client(options, named)
+
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        doing = f"read {key}"
+        condition = {} if unless is None else {"IfNoneMatch": unless}
+        self._endpoint.enter()
+        try:
+            answer = self._client.get_object(
+                Bucket=self._bucket, Key=self._full(key), **condition
+            )
+            self._endpoint.heard()
+            # Not a Range: an empty object answers 416 to any. Closing drops what was not read.
+            with closing(answer["Body"]) as stream:
+                body = stream.read() if limit is None else stream.read(limit + 1)
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                return refusal
+            return self._endpoint.read(TABLE, refusal, doing)
+        whole = answer["ContentLength"] if limit is None else min(limit + 1, answer["ContentLength"])
+        if len(body) != whole:
+            return Unknown(f"{len(body)} of {whole} bytes of {key} arrived")
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        return Found(
+            body, answer["ETag"], epoch_ms(headers.get("last-modified")), epoch_ms(headers.get("date"))
+        )
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        doing = f"write {key}"
+        match condition:
+            case IfAbsent():
+                header = {"IfNoneMatch": "*"}
+            case IfVersion(version):
+                header = {"IfMatch": version}
+        self._endpoint.enter()
+        try:
+            answer = self._client.put_object(
+                Bucket=self._bucket, Key=self._full(key), Body=body, **header
+            )
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                return refusal
+            return self._endpoint.write(TABLE, refusal, doing)
+        self._endpoint.heard()
+        if not answer.get("ETag"):
+            return Unknown(f"a 200 without an ETag to {doing}")
+        return Applied(answer["ETag"])
+
+    def list(self, prefix: str) -> list[Entry]:
+        pages = self._pages("list_objects_v2", f"list {prefix}", Prefix=self._full(prefix))
+        return sorted(
+            (
+                Entry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
+                for page in pages
+                for item in page.get("Contents", ())
+            ),
+            key=lambda entry: entry.key,
+        )
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        doing = f"delete {key}"
+        header = {} if condition is None else {"IfMatch": condition.version}
+        self._endpoint.enter()
+        try:
+            self._client.delete_object(Bucket=self._bucket, Key=self._full(key), **header)
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                return refusal
+            return self._endpoint.delete(TABLE, refusal, doing)
+        self._endpoint.heard()
+        return Applied("")
+
+    def versions(self, key: str) -> list[ObjectVersion]:
+        full = self._full(key)
+        found: list[ObjectVersion] = []
+        for page in self._pages("list_object_versions", f"list versions of {key}", Prefix=full):
+            for item in page.get("Versions", []) + page.get("DeleteMarkers", []):
+                if item["Key"] == full:
+                    found.append(_object_version(item))
+        # Two kinds come in two lists; within a second only the provider's own order tells.
+        return sorted(found, key=lambda v: (v.current, v.modified_ms), reverse=True)
+
+    def get_version(self, key: str, version: ObjectVersion) -> bytes:
+        doing = f"read {key} version {version.id}"
+        with self._translated(doing):
+            answer = self._client.get_object(
+                Bucket=self._bucket, Key=self._full(key), VersionId=version.id
+            )
+            with closing(answer["Body"]) as stream:
+                return stream.read()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _full(self, key: str) -> str:
+        return f"{self._prefix}/{key}" if self._prefix else key
+
+    def _pages(self, operation: str, doing: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        paginator = self._client.get_paginator(operation)
+        with self._translated(doing):
+            yield from paginator.paginate(Bucket=self._bucket, **parameters)
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        """For requests that have no half answers: whatever goes wrong is raised."""
+        self._endpoint.enter()
+        try:
+            yield
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                raise self._endpoint.no_answer(error, doing) from None
+            self._endpoint.listing(TABLE, refusal, doing)
+
+    def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
+        """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
+        if isinstance(error, botocore.exceptions.ClientError):
+            return _refusal(error)
+        if isinstance(error, UNUSABLE):
+            raise self._endpoint.unusable(
+                f"cannot {doing}, no usable AWS credentials ({type(error).__name__})",
+                "log in, choose a profile_name=..., or set AWS_ACCESS_KEY_ID and its secret",
+            ) from None
+        if isinstance(error, botocore.exceptions.ParamValidationError):
+            raise self._endpoint.unusable(
+                f"cannot {doing}, not a valid bucket name or key", "correct the URL"
+            ) from None
+        if isinstance(error, (botocore.exceptions.NoRegionError, botocore.exceptions.InvalidRegionError)):
+            raise self._endpoint.unusable(
+                f"cannot {doing}, no valid region is configured", "pass region_name=..."
+            ) from None
+        if isinstance(error, (botocore.exceptions.ProfileNotFound, botocore.exceptions.ConfigParseError)):
+            raise self._endpoint.unusable(
+                f"cannot {doing}, the AWS profile cannot be used ({type(error).__name__})",
+                "check profile_name=... and ~/.aws/config",
+            ) from None
+        return self._endpoint.silence(error, doing)
+
+
+def _refusal(error: botocore.exceptions.ClientError) -> Refusal:
+    said = error.response.get("Error", {})
+    about = error.response.get("ResponseMetadata", {})
+    headers = about.get("HTTPHeaders", {})
+    region = headers.get("x-amz-bucket-region") or said.get("Region")
+    code = str(said.get("Code", ""))
+    status = int(about.get("HTTPStatusCode", 0))
+    is_redirect = status in (301, 307) or code in ("AuthorizationHeaderMalformed",)
+    return Refusal(
+        status=status,
+        code=code,
+        retry_after_s=seconds(headers.get("retry-after")),
+        date_ms=epoch_ms(headers.get("date")),
+        hint=f"wrong region: pass region_name={region!r}" if region and is_redirect else "",
+    )
+
+
+def _object_version(item: dict[str, Any]) -> ObjectVersion:
+    return ObjectVersion(
+        version=item.get("ETag", ""),
+        modified_ms=int(item["LastModified"].timestamp() * 1000),
+        size=item.get("Size", 0),
+        current=bool(item["IsLatest"]) and "ETag" in item,
+        deleted="ETag" not in item,
+        id=item["VersionId"],
+    )
+
+
+def _environment_endpoint() -> str | None:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def _client(options: StoreOptions, endpoint: str | None) -> Any:
+    extra = dict(options.extra)
+    core = botocore.session.Session(profile=extra.pop("profile_name", None))
+    session = boto3.session.Session(botocore_session=core)
+    connect_s, read_s = timeouts_s(options.timeout_s)
+    config = Config(
+        # One attempt: a hidden retry of a write that landed is told 412 (aws-sdk-java-v2 #6580).
+        retries={"mode": "standard", "total_max_attempts": 1},
+        connect_timeout=connect_s,
+        read_timeout=read_s,
+        # SDK checksums (aws-chunked trailers since 2025) are refused by many S3-likes; the length
+        # is checked by HTTP, the content by whoever parses it.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        user_agent_extra=agent(options.client),
+        s3={"addressing_style": "path"} if endpoint else {},
+    )
+    config = config.merge(extra.pop("config")) if "config" in extra else config
+    if endpoint and not (extra.get("region_name") or session.region_name):
+        extra["region_name"] = "us-east-1"
+    if endpoint and is_loopback(endpoint) and "aws_access_key_id" not in extra:
+        # The embedded server takes any credentials, and a laptop may have none; asking a cloud's
+        # metadata service for some would cost seconds and be of no use to a loopback server.
+        core.get_component("credential_provider").remove("iam-role")
+        if session.get_credentials() is None:
+            extra |= {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit"}
+    client = session.client("s3", endpoint_url=endpoint, config=config, **extra)
+    # Bodies here are small: waiting for "100 Continue" would cost each write a round trip.
+    client.meta.events.unregister("before-call.s3", botocore.handlers.add_expect_header)
+    client.meta.events.register_last("before-parameter-build.s3", _stay)
+    return client
+
+
+def _stay(context: dict[str, Any], **_: Any) -> None:
+    """Keep botocore from following a redirect to another region: each request is sent once."""
+    context.get("s3_redirect", {})["redirected"] = True
