@@ -1,0 +1,112 @@
+"""One Spark Connect server that the writers of a fleet share: one JVM instead of one each.
+
+The commit, the lock and the lease's clock stay in each writer's own process; only the compute is
+shared, as on a real cluster. The server listens on loopback and asks for a token, because whoever
+can reach it can run code as the user who started it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from lockkit.clock import Clock
+
+CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+READY_TIMEOUT_S = 90.0
+READY_POLL_S = 0.1
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+# With a token the client insists on TLS, except to the name (not the address) of this machine. And a
+# writer that was stopped for a while must not take its connection for dead when it goes on.
+PARAMETERS = ";grpc_keepalive_enabled=false"
+HEAP = "512m"
+# Half the CPU at start, a third less memory; the teaching load never reaches C2 anyway.
+LEAN_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss1m"
+
+CONF = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.shuffle.partitions": "2",
+    # Spark still writes INT96 timestamps unless told otherwise, and pyarrow reads those as ns.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": HEAP,
+    "spark.driver.extraJavaOptions": LEAN_JVM,
+}
+
+
+class ServerGone(RuntimeError):
+    """The Connect server did not answer in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How to start a Connect server, and how to reach it. Starting it is the supervisor's business."""
+
+    command: list[str]
+    env: dict[str, str]
+    client_env: dict[str, str]
+    remote: str
+
+    @classmethod
+    def plan(cls, run_dir: Path, *, cores: int | None = None) -> Server:
+        port = free_port()
+        token = {TOKEN: Clock().unique()}
+        conf = CONF | {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.local.dir": str(run_dir / "spark"),
+            "spark.sql.warehouse.dir": str(run_dir / "warehouse"),
+        }
+        command = [
+            sys.executable, "-m", "lockkit.spark.process", str(os.getpid()),
+            str(spark_home() / "bin" / "spark-submit"), "--class", CLASS,
+            "--master", f"local[{cores or min(4, os.cpu_count() or 2)}]", "--name", "lockkit",
+        ]  # fmt: skip
+        for name, value in conf.items():
+            command += ["--conf", f"{name}={value}"]
+        # SparkSubmit knows this resource name as "nothing to load"; the class is on its class path
+        return cls([*command, "spark-internal"], token, token, f"sc://localhost:{port}/{PARAMETERS}")
+
+
+def spark_home() -> Path:
+    """The Spark that pip brought, found without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("pyspark is not installed: pip install 'lockkit[spark]'")
+    return Path(spec.origin).parent
+
+
+def free_port() -> int:
+    """A loopback port that nobody uses now. Spark does not tell which one it took for port 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def await_server(remote: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Return once something listens at `sc://host:port`; raises `ServerGone`.
+
+    Asked before the first session is made: a Connect client would hang in its own retries.
+    """
+    host, _, port = remote.removeprefix("sc://").split("/")[0].rpartition(":")
+    clock = Clock()
+    end_ms = clock.boot_ms() + timeout_s * 1000
+    while clock.boot_ms() < end_ms:
+        try:
+            socket.create_connection((host, int(port)), timeout=1.0).close()
+        except OSError:
+            clock.sleep(READY_POLL_S)
+        else:
+            return
+    raise ServerGone(
+        f"the Spark Connect server at {remote} did not answer within {timeout_s:.0f} s; "
+        "see spark.log in the run's folder, and whether the machine has 1 GB of memory to spare"
+    )

@@ -1,0 +1,113 @@
+"""A process that cannot outlive its parent, with all that it started.
+
+A child that watches its stdin dies with its parent, unless it is stopped: a stopped process cannot
+react. Linux kills even that one (PR_SET_PDEATHSIG); elsewhere the stopped members of an orphaned
+process group are continued by the kernel (POSIX), and then see their stdin's end.
+
+    python -m lockkit.spark.process PARENT COMMAND...    runs COMMAND as such a child
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+
+import psutil
+
+from lockkit.clock import Clock
+
+FLEET = "LOCKKIT_FLEET"
+"""Every process of a fleet carries its id in this environment variable."""
+PARENT_POLL_S = 0.5
+PR_SET_PDEATHSIG = 1
+CODE_ORPHANED = 113
+
+
+def die_with_parent(parent: int) -> None:
+    """From now on the kernel kills this process when the *thread* that started it ends.
+
+    Call it first, and from a process whose parent started it from a thread that lives long enough.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    else:
+        threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
+    if os.getppid() != parent:  # it died before we asked
+        os._exit(CODE_ORPHANED)
+
+
+def _watch(parent: int) -> None:
+    clock = Clock()
+    while os.getppid() == parent:
+        clock.sleep(PARENT_POLL_S)
+    os._exit(CODE_ORPHANED)
+
+
+def tree(pid: int) -> list[psutil.Process]:
+    """The process and everything below it, children last; empty if it is gone."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def tell(processes: Iterable[psutil.Process], number: int) -> None:
+    """Send each a signal; those that are gone need none (psutil knows a reused pid by its start)."""
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL for the process, its group, and everything below it; a child may have its own group.
+
+    Stopped first, so that nothing can start another child while the list is read.
+    """
+    members = tree(pid)
+    tell(members[:1], signal.SIGSTOP)
+    members = list({process.pid: process for process in (*members, *tree(pid))}.values())
+    try:
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    tell(members, signal.SIGKILL)
+
+
+def leftovers(fleet: str | None = None) -> list[int]:
+    """Pids that carry a fleet's mark: of this fleet, or of any. Zombies are no more than a record."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get(FLEET)
+            if mark and fleet in (None, mark) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    parent, command = int(arguments[0]), arguments[1:]
+    die_with_parent(parent)
+    if sys.platform == "linux":
+        os.execvp(command[0], command)  # the death signal survives exec
+    child = subprocess.Popen(command, process_group=0)  # elsewhere we stay, to watch in its stead
+    clock = Clock()
+    while child.poll() is None and os.getppid() == parent:
+        clock.sleep(PARENT_POLL_S)
+    if child.poll() is None:
+        kill_tree(child.pid)
+    return child.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

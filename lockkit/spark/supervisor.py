@@ -1,0 +1,433 @@
+"""The supervisor: one process that owns a fleet's writers, their store and their faults.
+
+It is never stopped itself, it sees every child stop, go on and end (waitpid), and it merges what
+they say with the store's record of requests into one history. When its input ends, its parent goes
+away or it is told to stop, it kills everything below it; if it is killed, the kernel does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from lockkit.clock import Clock
+from lockkit.history import Event, HistoryError, event, parse
+from lockkit.spark.fleet import Plan, last_words
+from lockkit.spark.process import FLEET, die_with_parent, kill_tree, tell, tree
+
+TICK_S = 0.25
+GRACE_S = 1.0
+"""How long a running writer may take to finish its round and release the lock when told to stop."""
+DRAIN_S = 1.0
+SPARK = "spark"
+"""The lane of the Connect server's process events."""
+# The embedded server takes any credentials; the user's own must never be sent to it.
+PLAY_CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "lockkit",
+    "AWS_SECRET_ACCESS_KEY": "lockkit",
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+OWN_CREDENTIALS = (
+    "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE", "GOOGLE_APPLICATION_CREDENTIALS",
+    "AZURE_STORAGE_CONNECTION_STRING", "AZURE_CLIENT_SECRET",
+)
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of the fleet and what is known of it."""
+
+    name: str
+    popen: subprocess.Popen[str]
+    log: Path
+    reader: threading.Thread | None = None
+    alive: bool = True
+    stopped: bool = False
+    killed: bool = False
+    armed: bool = False
+    """It was asked to stop itself at its next commit."""
+    freeze_tree: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+
+class Supervisor:
+    """Owns the processes from its one (main) thread; other threads only put messages in its inbox."""
+
+    def __init__(self, plan: Plan, out: IO[str]) -> None:
+        self._plan = plan
+        self._clock = Clock()
+        self._inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._children: dict[str, Child] = {}
+        self._hosts = ExitStack()
+        self._proxy: Any = None
+        self._run_dir = Path(plan.run_dir)
+        self._history = (self._run_dir / "history.jsonl").open("w", buffering=1)
+        self._out: SimpleQueue[str | None] = SimpleQueue()
+        self._teller = threading.Thread(target=_tell, args=(self._out, out), daemon=True)
+        self._teller.start()
+        self._beat_ms = self._turn_ms = self._clock.boot_ms()
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._inbox.put(("command", {"do": "stop"})))
+        # SimpleQueue.put may be called from a signal handler
+        signal.signal(signal.SIGCHLD, lambda *_: self._inbox.put(("child", None)))
+        threading.Thread(target=self._listen, name="stdin", daemon=True).start()
+        try:
+            self._open()
+            while self._turn():
+                pass
+        except Exception as error:  # noqa: BLE001 - told to the fleet; everything is killed below
+            self._control(error=f"{type(error).__name__}: {error}" if _bare(error) else str(error))
+        finally:
+            self._close()
+        return 0
+
+    # --- opening -----------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        plan = self._plan
+        env = dict(os.environ)
+        endpoint = plan.endpoint
+        if plan.hosted:
+            env = {name: value for name, value in env.items() if name not in OWN_CREDENTIALS}
+            env |= PLAY_CREDENTIALS
+            endpoint = self._host()
+        if plan.kind != "plain":
+            from lockkit.spark.java import spark_env
+
+            env = spark_env(env)
+        remote = None
+        if plan.kind == "connect":
+            from lockkit.spark import connect
+
+            server = connect.Server.plan(self._run_dir)
+            remote = server.remote
+            env |= server.client_env
+            self._spawn(SPARK, server.command, env | server.env, speaks=False)
+        for index in range(plan.writers):
+            name = f"W{index + 1}"
+            self._spawn(name, self._writer(name, index, endpoint, remote), env)
+
+    def _host(self) -> str:
+        """Start the embedded server, with the faults' proxy in front of it; the proxy's URL."""
+        from lockkit.emulator import Emulator
+        from lockkit.faults import Proxy
+
+        plan = self._plan
+        profile = {"profile": plan.profile} if plan.profile else {}
+        emulator = self._hosts.enter_context(
+            Emulator(db=str(self._run_dir / "store.sqlite"), port=0, **profile)
+        )
+        parts = urlsplit(plan.url)
+        prefix = f"{parts.netloc}{parts.path}/"
+
+        def requested(each: Event) -> None:
+            if str(each.get("key", "")).startswith(prefix):
+                self._inbox.put(("event", each))
+
+        emulator.on_request = requested
+        direct = getattr(emulator, plan.provider)
+        self._proxy = self._hosts.enter_context(Proxy(direct))
+        self._proxy.on_fault = lambda each: self._inbox.put(("event", each))
+        if plan.latency_ms:
+            self._inject("delay", delay_s=plan.latency_ms / 1000)
+        self._control(endpoint=direct)
+        return str(self._proxy.url)
+
+    def _writer(self, name: str, index: int, endpoint: str | None, remote: str | None) -> list[str]:
+        plan = self._plan
+        return [
+            sys.executable, "-m", "lockkit.spark.writer",
+            "--name", name, "--kind", plan.kind, "--url", plan.url,
+            "--slice", f"{index + 1}/{plan.writers}", "--dataset", plan.dataset,
+            "--rounds", str(plan.rounds or "forever"), "--overlap", str(plan.overlap),
+            "--ttl-s", str(plan.ttl_s), "--renew-interval-s", str(plan.renew_interval_s),
+            "--pause-s", str(plan.pause_s), "--parent", str(os.getpid()),
+            *(["--endpoint", endpoint] if endpoint else []),
+            *(["--remote", remote] if remote else []),
+            *([] if plan.fence else ["--no-fence"]),
+        ]  # fmt: skip
+
+    def _spawn(self, name: str, command: list[str], env: dict[str, str], *, speaks: bool = True) -> None:
+        """From the main thread: a child dies with the thread that started it."""
+        log = self._run_dir / f"{name}.log"
+        with log.open("w") as file:
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if speaks else file,
+                stderr=file,
+                text=True,
+                bufsize=1,
+                process_group=0,
+                cwd=self._run_dir,
+                env=env | {FLEET: self._plan.fleet},
+            )
+        child = self._children[name] = Child(name, popen, log)
+        if speaks:
+            child.reader = threading.Thread(target=self._read, args=(child,), daemon=True)
+            child.reader.start()
+        self._emit(name, "started", pid=popen.pid)
+
+    # --- the threads that only enqueue -----------------------------------------------------------
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            try:
+                self._inbox.put(("command", json.loads(line)))
+            except ValueError:
+                self._inbox.put(("command", {"do": f"what is no JSON: {line[:80]!r}"}))
+        self._inbox.put(("command", {"do": "stop", "grace_s": 0.0}))
+
+    def _read(self, child: Child) -> None:
+        assert child.popen.stdout is not None
+        for line in child.popen.stdout:
+            try:
+                self._inbox.put(("event", parse(line)))
+            except HistoryError as error:
+                text = f"{child.name} said what is no event ({error}): {line[:120]!r}"
+                self._inbox.put(("event", event(self._clock.wall_ms(), child.name, "note", text=text)))
+
+    # --- one turn ----------------------------------------------------------------------------------
+
+    def _turn(self) -> bool:
+        """Deal with one message, and with what no message tells; False when it is time to close."""
+        try:
+            what, value = self._inbox.get(timeout=TICK_S)
+        except Empty:
+            what, value = "tick", None
+        match what:
+            case "event":
+                self._record(value)
+            case "command" if value.get("do") == "stop":
+                self._finish(float(value.get("grace_s", GRACE_S)))
+                return False
+            case "command":
+                self._obey(value)
+        if what in ("child", "tick"):
+            self._reap()
+        return self._watched(what)
+
+    def _watched(self, what: str) -> bool:
+        """Whether somebody is still there: our parent, and (where asked for) its sign of life."""
+        now_ms = self._clock.boot_ms()
+        asleep_ms = max(0, now_ms - self._turn_ms - 2000 * TICK_S)
+        self._turn_ms = now_ms
+        self._beat_ms += asleep_ms  # the machine was suspended, or we were: not the client's silence
+        if os.getppid() != self._plan.client_pid:
+            return False
+        silent_s = (now_ms - self._beat_ms) / 1000
+        if self._plan.deadman_s is None or silent_s <= self._plan.deadman_s or what == "command":
+            return True
+        self._control(
+            error=f"no sign of life from the notebook for {silent_s:.0f} s: every writer was stopped; "
+            "launch again when you are back"
+        )
+        return False
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command:
+            case {"do": "beat"}:
+                self._beat_ms = self._clock.boot_ms()
+            case {"do": "stall", "writer": name, "at": at}:
+                self._stall(self._children[name], at, bool(command.get("tree")))
+            case {"do": "resume", "writer": name}:
+                self._resume(self._children[name])
+            case {"do": "kill", "writer": name}:
+                self._kill(self._children[name])
+            case {"do": "fence", "on": on}:
+                for child in self._writers():
+                    _say(child, do="fence", on=bool(on))
+            case {"do": "lose_response"}:
+                self._lose_response(command.get("writer"))
+            case _:
+                self._control(error=f"the supervisor does not know how to do {command.get('do')!r}")
+
+    def _stall(self, child: Child, at: str, whole: bool) -> None:
+        child.freeze_tree = whole
+        if at == "commit":
+            child.armed = True
+            _say(child, do="stall", at="commit")
+        elif child.alive:
+            tell(tree(child.pid) if whole else tree(child.pid)[:1], signal.SIGSTOP)
+
+    def _resume(self, child: Child) -> None:
+        child.armed = False
+        _say(child, do="stall", at="never")
+        if child.alive:
+            tell(reversed(tree(child.pid)), signal.SIGCONT)
+
+    def _kill(self, child: Child) -> None:
+        if child.alive and not child.killed:
+            child.killed = True
+            kill_tree(child.pid)
+            self._emit(child.name, "killed", pid=child.pid)
+
+    def _lose_response(self, writer: str | None) -> None:
+        if self._proxy is None:
+            self._control(error="no response can be lost here: this store has no proxy in front of it")
+            return
+        self._inject(
+            "drop", when="after", operation="put", key=".locks/*", **({"client": writer} if writer else {})
+        )
+
+    def _inject(self, what: str, **fields: Any) -> None:
+        from lockkit.faults import Fault
+
+        self._proxy.inject(Fault(what, **fields))
+
+    # --- what became of the children ---------------------------------------------------------------
+
+    def _writers(self) -> list[Child]:
+        return [child for child in self._children.values() if child.name != SPARK]
+
+    def _reap(self) -> None:
+        for child in self._children.values():
+            while child.alive:
+                pid, status = os.waitpid(child.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+                if pid == 0:
+                    break
+                self._changed(child, status)
+
+    def _changed(self, child: Child, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            if not child.killed:  # a killed tree is stopped first
+                why = "at its commit, holding the lock" if child.armed else "by hand"
+                child.stopped, child.armed = True, False
+                self._emit(child.name, "stalled", pid=child.pid, why=why)
+                if child.freeze_tree:
+                    tell(tree(child.pid)[1:], signal.SIGSTOP)
+        elif os.WIFCONTINUED(status):
+            child.stopped = False
+            self._emit(child.name, "resumed", pid=child.pid)
+        else:
+            self._ended(child, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: Child, code: int) -> None:
+        child.alive, child.stopped, child.popen.returncode = False, False, code
+        if child.reader:
+            child.reader.join(DRAIN_S)  # what it said last comes before its end
+            self._drain()
+        wrong = code != 0 and not child.killed
+        more = {"stderr": last_words(child.log, lines=12)} if wrong else {}
+        self._emit(child.name, "exited", pid=child.pid, code=code, **more)
+        if wrong:
+            what = "the Spark Connect server" if child.name == SPARK else f"writer {child.name}"
+            self._control(
+                error=f"{what} ended with code {code}: {last_words(child.log)} (all of it: {child.log})"
+            )
+        if child.name == SPARK and not child.killed:
+            # Connect clients hang in retries once their server is gone: end them as well.
+            for writer in self._writers():
+                self._kill(writer)
+
+    def _drain(self) -> None:
+        later = []
+        try:
+            while True:
+                what, value = self._inbox.get_nowait()
+                if what == "event":
+                    self._record(value)
+                elif what != "child":
+                    later.append((what, value))
+        except Empty:
+            for message in later:
+                self._inbox.put(message)
+
+    # --- closing -----------------------------------------------------------------------------------
+
+    def _finish(self, grace_s: float) -> None:
+        """Let running writers end their round and release the lock; those that are stopped cannot."""
+        waiting = [child for child in self._writers() if child.alive and not child.stopped]
+        for child in waiting:
+            _say(child, do="stop")
+        end_ms = self._clock.boot_ms() + grace_s * 1000
+        while any(child.alive for child in waiting) and self._clock.boot_ms() < end_ms:
+            self._clock.sleep(0.02)
+            self._drain()
+            self._reap()
+
+    def _close(self) -> None:
+        for child in self._children.values():
+            child.killed = child.killed or child.alive
+            if child.alive:
+                kill_tree(child.pid)
+        end_ms = self._clock.boot_ms() + DRAIN_S * 1000
+        while any(child.alive for child in self._children.values()) and self._clock.boot_ms() < end_ms:
+            self._reap()
+            self._clock.sleep(0.01)
+        self._drain()
+        hosts = threading.Thread(target=self._hosts.close, daemon=True)
+        hosts.start()
+        hosts.join(DRAIN_S)  # a hung request must not keep the fleet alive
+        self._drain()
+        self._history.close()
+        self._out.put(None)
+        self._teller.join(DRAIN_S)
+
+    # --- telling -----------------------------------------------------------------------------------
+
+    def _emit(self, who: str, kind: str, **fields: Any) -> None:
+        self._record(event(self._clock.wall_ms(), who, kind, **fields))
+
+    def _record(self, happened: Event) -> None:
+        line = happened.to_json() + "\n"
+        self._history.write(line)
+        self._out.put(line)
+
+    def _control(self, **fields: Any) -> None:
+        self._out.put(json.dumps({"control": "fleet", **fields}) + "\n")
+
+
+def _tell(lines: SimpleQueue[str | None], out: IO[str]) -> None:
+    """Writes from its own thread: a client that does not read must not stop the supervisor."""
+    while (line := lines.get()) is not None:
+        try:
+            out.write(line)
+            if lines.empty():
+                out.flush()
+        except (OSError, ValueError):
+            return
+    out.flush()
+
+
+def _say(child: Child, **command: Any) -> None:
+    try:
+        assert child.popen.stdin is not None
+        child.popen.stdin.write(json.dumps(command) + "\n")
+    except (OSError, ValueError):
+        return  # it has ended: waitpid tells
+
+
+def _bare(error: Exception) -> bool:
+    """Whether the error's text says nothing without its class."""
+    return isinstance(error, KeyError | AssertionError | AttributeError | ImportError) or not str(error)
+
+
+def main(make: Callable[..., Supervisor] = Supervisor) -> int:
+    # The events have a channel of their own: nothing that a library prints may get between them.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    plan = Plan(**json.loads(sys.stdin.readline()))
+    die_with_parent(plan.client_pid)
+    code = make(plan, out).run()
+    sys.stderr.flush()
+    os._exit(code)  # no thread of a server may keep us
