@@ -1,0 +1,49 @@
+"""A table in Apache Hudi's layout (version 6, copy-on-write), and the fenced commit to it.
+
+In reading order: `timeline` (instants), `properties` (what kind of table), `layout` (what a commit
+writes down), `basefile` (parquet), `conflict` (pure), `fence`, `reader`, `commit`.
+
+    run(create_table(TableConfig(name="orders", record_key="id", partition_by="region")), store, clock)
+    transaction = run(begin(), store, clock)
+    file = write_inserts(transaction.target, rows, file_id=f"{clock.unique()}-0")
+    store.put(file.key, file.body, IfAbsent())
+    prepared = run(prepare(transaction, [file.stat], schema=avro_schema(rows.schema, "orders")), ...)
+    with lock:
+        run(commit(prepared, lock.fence, believe=lock.check), store, clock, emit)
+"""
+
+from __future__ import annotations
+
+from lockkit.table.ask import TableError, Unanswered
+from lockkit.table.basefile import (
+    BaseFile,
+    Slice,
+    Target,
+    TaskId,
+    avro_schema,
+    read_base_file,
+    rewrite_group,
+    write_inserts,
+)
+from lockkit.table.commit import (
+    Committed,
+    CommitUnknown,
+    Prepared,
+    Transaction,
+    begin,
+    commit,
+    prepare,
+)
+from lockkit.table.conflict import CommitConflict
+from lockkit.table.fence import FENCE_KEY
+from lockkit.table.layout import WriteStat, partition_path
+from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table
+from lockkit.table.reader import Snapshot, load_snapshot, read_slice, read_table
+
+__all__ = [
+    "FENCE_KEY", "PROPERTIES_KEY", "BaseFile", "CommitConflict", "CommitUnknown", "Committed",
+    "Prepared", "Slice", "Snapshot", "TableConfig", "TableError", "Target", "TaskId", "Transaction",
+    "Unanswered", "WriteStat", "avro_schema", "begin", "commit", "create_table", "load_snapshot",
+    "partition_path", "prepare", "read_base_file", "read_slice", "read_table", "rewrite_group",
+    "write_inserts",
+]  # fmt: skip

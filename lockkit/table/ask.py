@@ -1,0 +1,112 @@
+"""A question put to the store until it is answered: a bounded read, a proven create.
+
+An adapter sends each request once and passes on whatever came back; here the ambiguous and the
+throttled answers of a table's files are settled, so that the commit above reads as a protocol.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from lockkit.drive import Get, Procedure, Put, Sleep
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    Missing,
+    NotModified,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+)
+from lockkit.stores import StoreError
+
+TRIES_MAX = 7
+"""About 3 s of pauses in all; a store that is silent for longer is not going to be waited for."""
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+
+
+class TableError(Exception):
+    """The table, or a file of it, is not what it should be. Nothing was published by this call."""
+
+
+class Unanswered(TableError):
+    """The store gave no usable answer within its tries.
+
+    `doubt` tells whether a write of ours may have landed all the same, or may yet.
+    """
+
+    def __init__(self, message: str, *, doubt: bool) -> None:
+        super().__init__(message)
+        self.doubt = doubt
+
+
+def pause_s(tries: int, after_s: float | None = None) -> float:
+    """How long to wait after the n-th failure (0-based), and never less than the store asked for."""
+    return max(after_s or 0.0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**tries))
+
+
+def read(key: str, *, unless: Version | None = None) -> Procedure[Found | Missing | NotModified]:
+    """The object at `key`; raises `Unanswered` when the store does not say within the tries."""
+    why = ""
+    for tries in range(TRIES_MAX):
+        match (yield Get(key, unless)):
+            case Found() | Missing() | NotModified() as answer:
+                return answer
+            case Throttled(after_s):
+                why = "throttled"
+                yield Sleep(pause_s(tries, after_s))
+            case Unknown(why):
+                yield Sleep(pause_s(tries))
+            case other:
+                raise AssertionError(f"not an answer to a read: {other!r}")
+    raise Unanswered(
+        f"{key} could not be read in {TRIES_MAX} tries ({why}); see that the store answers, then "
+        "try again",
+        doubt=False,
+    )
+
+
+def create(key: str, body: bytes) -> Procedure[Version | Found]:
+    """Create `key`, and prove it: a version where it now holds exactly `body`, else what it holds.
+
+    Sending the same bytes under create-if-absent any number of times lands at most one copy, so a
+    lost answer costs a read and, where the object is still missing, a resend. An object with our
+    very bytes counts as created whoever sent them: a roll-forward writes the same file.
+    """
+    doubt, why = False, ""
+    for tries in range(TRIES_MAX):
+        try:
+            match (yield Put(key, body, IfAbsent())):
+                case Applied(version):
+                    return version
+                case Throttled(after_s):
+                    why = "throttled"
+                    yield Sleep(pause_s(tries, after_s))
+                    continue
+                case PreconditionFailed():
+                    pass  # also the answer to a hidden second copy of our own write: look
+                case Unknown(why):
+                    doubt = True
+                case other:
+                    raise AssertionError(f"not an answer to a write: {other!r}")
+            match (yield from read(key)):
+                case Found(found, version) as standing:
+                    return version if found == body else standing
+                case Missing():
+                    yield Sleep(pause_s(tries))  # still out, or gone again: the same write once more
+                case NotModified():
+                    raise AssertionError("an unconditional read was answered 304")
+                case never:
+                    assert_never(never)
+        except (StoreError, Unanswered) as error:
+            if not doubt:
+                raise
+            raise Unanswered(f"{key} may or may not have been written: {error}", doubt=True) from error
+    raise Unanswered(
+        f"{key} could not be written in {TRIES_MAX} tries ({why or 'it never appeared'}); see that "
+        "the store answers, then try again",
+        doubt=doubt,
+    )
