@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from lockkit.emulator import Emulator as Emulator
     from lockkit.faults import Fault as Fault
     from lockkit.faults import FaultPlan as FaultPlan
-    from lockkit.faults import Proxy as Proxy
     from lockkit.history import Event as Event
     from lockkit.lease import Rules as Rules
     from lockkit.lock import Lock as Lock
     from lockkit.lock import LockBusy as LockBusy
     from lockkit.lock import LockLost as LockLost
+    from lockkit.faults import Proxy as Proxy
     from lockkit.spark.fleet import Fleet as Fleet
     from lockkit.stores import StoreError as StoreError
     from lockkit.stores import UnsafeStore as UnsafeStore

