@@ -1,0 +1,180 @@
+"""What an HTTP request asks of a store, in the words of S3, GCS or Azure.
+
+Only as much as a fault can be aimed at: client, operation, key. A write counts as `put` when it
+makes an object visible; the pieces before that (parts, blocks, resumable chunks) are `part`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from lockkit.faults.plan import Request
+from lockkit.faults.wire import Head, answer
+
+S3, GCS, AZURE = "s3", "gcs", "azure"
+
+_CLIENT = re.compile(r"lockkit-client/([^\s;()]+)")
+_GCS_OBJECT = re.compile(r"^/(?:upload/|download/)?storage/v1/b/([^/]+)(?:/o(?:/(.*))?)?$")
+_NAME_IN_BODY_BYTES = 64 * 1024
+_IP_OR_LOCAL = re.compile(r"^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|[^.]+)$", re.IGNORECASE)
+
+
+def dialect(head: Head) -> str:
+    """Whose API this request speaks."""
+    if "x-ms-version" in head.headers:
+        return AZURE
+    if re.match(r"^/(upload/|download/)?(storage/v1|resumable)/|^/batch/storage", head.target):
+        return GCS
+    return S3
+
+
+def describe(
+    head: Head, payload: bytes = b"", *, uploads: Mapping[str, str] | None = None
+) -> Request:
+    """Client, operation and key of a request; `uploads` names the objects of resumable uploads."""
+    named = _CLIENT.search(head.headers.get("user-agent", ""))
+    match dialect(head):
+        case "azure":
+            operation, key = _azure(head)
+        case "gcs":
+            operation, key = _gcs(head, payload, uploads or {})
+        case _:
+            operation, key = _s3(head.method, unquote(head.path).lstrip("/"), head.query)
+    return Request(named[1] if named else "", head.method, operation, key)
+
+
+_S3_BUCKET_QUESTIONS = {
+    "location", "versioning", "acl", "policy", "uploads", "object-lock", "tagging",
+}  # fmt: skip
+
+
+def _s3(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
+    bucket, _, key = path.partition("/")
+    if not key:
+        if method == "POST" and "delete" in query:
+            return "delete", bucket
+        if method == "GET" and bucket and not _S3_BUCKET_QUESTIONS & query.keys():
+            return "list", f"{bucket}/{query.get('prefix', '')}".rstrip("/")
+        return "other", bucket
+    match method:
+        case "PUT":
+            staged = "uploadId" in query
+            return ("part" if staged else "put"), path
+        case "POST":
+            if "uploads" in query:
+                return "part", path
+            return ("put" if "uploadId" in query else "other"), path
+        case "GET" | "HEAD":
+            return "get", path
+        case "DELETE":
+            return ("other" if "uploadId" in query else "delete"), path
+    return "other", path
+
+
+def _gcs(head: Head, payload: bytes, uploads: Mapping[str, str]) -> tuple[str, str]:
+    path, query = head.path, head.query
+    found = _GCS_OBJECT.match(path)
+    bucket, quoted = (unquote(found[1]), found[2]) if found else ("", None)
+    if head.method == "GET" and found and path.endswith("/o"):
+        return "list", f"{bucket}/{query.get('prefix', '')}".rstrip("/")
+    if "upload_id" in query:
+        known = uploads.get(query["upload_id"]) or f"{bucket}/{query.get('name', '')}"
+        # Not the end of the upload: a chunk that leaves the total open (bytes 0-262143/*), or the
+        # question how far it has come (bytes */524288).
+        ends = not re.fullmatch(
+            r"bytes (.*/\*|\*/0*[1-9]\d*)", head.headers.get("content-range", "")
+        )
+        return ("put" if head.method in ("PUT", "POST") and ends else "part"), known
+    if path.startswith(("/upload/", "/resumable/")):
+        name = query.get("name") or _name_in(payload)
+        return ("part" if query.get("uploadType") == "resumable" else "put"), f"{bucket}/{name}"
+    if quoted is None:
+        return "other", bucket
+    action = re.match(r"^(.*)/(?:rewriteTo|copyTo)/b/([^/]+)/o/(.*)$", quoted)
+    if action:
+        return "put", f"{unquote(action[2])}/{unquote(action[3])}"
+    key = f"{bucket}/{unquote(quoted.removesuffix('/compose'))}"
+    match head.method:
+        case "GET" | "HEAD":
+            return "get", key
+        case "DELETE":
+            return "delete", key
+        case "POST" | "PUT" | "PATCH":
+            return "put", key
+    return "other", key
+
+
+def _name_in(payload: bytes) -> str:
+    """The name in the metadata of a GCS upload: a JSON body, or the first part of a multipart."""
+    start = payload[:_NAME_IN_BODY_BYTES]
+    at = start.find(b"{")
+    if at < 0:
+        return ""
+    try:
+        metadata: Any = json.JSONDecoder().raw_decode(start[at:].decode("utf-8", "replace"))[0]
+    except (ValueError, RecursionError):
+        return ""
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _azure(head: Head) -> tuple[str, str]:
+    host = re.sub(r":\d+$", "", head.headers.get("host", ""))
+    key, query = unquote(head.path).lstrip("/"), head.query
+    if _IP_OR_LOCAL.match(host):  # path style: the account comes first, as in azurite
+        key = key.partition("/")[2]
+    comp = query.get("comp", "")
+    if comp == "list" or query.get("resource") == "filesystem":
+        listed = query.get("prefix") or query.get("directory") or ""
+        return ("list" if head.method == "GET" else "other"), f"{key}/{listed}".strip("/")
+    if "restype" in query or "/" not in key:
+        return "other", key
+    staged = comp == "block" or query.get("action") == "append"
+    match head.method:
+        case "GET" | "HEAD":
+            return "get", key
+        case "DELETE":
+            return "delete", key
+        case "PUT" | "PATCH" | "POST":
+            return ("part" if staged else "put"), key
+    return "other", key
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+_ERRORS: dict[str, dict[int, str]] = {
+    S3: {400: "BadRequest", 403: "AccessDenied", 404: "NoSuchKey", 408: "RequestTimeout",
+         409: "ConditionalRequestConflict", 412: "PreconditionFailed", 429: "TooManyRequests",
+         500: "InternalError", 503: "SlowDown"},
+    GCS: {400: "invalid", 401: "authError", 403: "forbidden", 404: "notFound",
+          412: "conditionNotMet", 429: "rateLimitExceeded", 500: "internalError",
+          503: "backendError"},
+    AZURE: {400: "InvalidInput", 403: "AuthorizationFailure", 404: "BlobNotFound",
+            409: "BlobAlreadyExists", 412: "ConditionNotMet", 429: "TooManyRequests",
+            500: "InternalError", 503: "ServerBusy"},
+}  # fmt: skip
+
+
+def error_answer(
+    spoken: str, status: int, message: str, *, method: str, body: str | None = None, **headers: str
+) -> bytes:
+    """An error as the provider would put it, so that its SDK reads it as one of its own."""
+    code = _ERRORS[spoken].get(status, "InternalError" if status >= 500 else "InvalidRequest")
+    if spoken == GCS:
+        reason = {"message": message, "domain": "global", "reason": code}
+        said = json.dumps({"error": {"code": status, "message": message, "errors": [reason]}})
+        kind = "application/json; charset=UTF-8"
+    else:
+        text = message.replace("&", "&amp;").replace("<", "&lt;")
+        said = (
+            '<?xml version="1.0" encoding="UTF-8"?>'
+            f"<Error><Code>{code}</Code><Message>{text}</Message></Error>"
+        )
+        kind = "application/xml"
+    if spoken == AZURE:
+        headers["x_ms_error_code"] = code
+    return answer(status, (said if body is None else body).encode(), kind, method=method, **headers)
