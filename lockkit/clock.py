@@ -1,0 +1,69 @@
+"""The only place for time, sleep, randomness and ids."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+
+from lockkit.lease import Now
+
+# CLOCK_BOOTTIME counts suspend; time.monotonic() on Linux stands still while a laptop sleeps, so a
+# lease measured by it would outlive its validity. On macOS monotonic stands still too, and the
+# clock that counts sleep is CLOCK_MONOTONIC (mach_continuous_time).
+_BOOT_ID: int = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
+
+
+@dataclass
+class Clock:
+    """Real time. `offset_ms` shifts the wall clock, to show what a wrong one does."""
+
+    offset_ms: int = 0
+    _random: random.Random = field(default_factory=random.Random, repr=False)
+
+    def now(self) -> Now:
+        return Now(self.boot_ms(), self.wall_ms())
+
+    def boot_ms(self) -> int:
+        return time.clock_gettime_ns(_BOOT_ID) // 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.wall_ns() // 1_000_000
+
+    def wall_ns(self) -> int:
+        return time.time_ns() + self.offset_ms * 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(max(0.0, seconds))
+
+    def wait(self, woken: threading.Event, seconds: float) -> bool:
+        """Sleep until `woken` is set or the time is over; tells which."""
+        return woken.wait(max(0.0, seconds))
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._random.uniform(low, high)
+
+    def unique(self) -> str:
+        """A UUIDv4, as Hudi's owner ids are."""
+        return str(uuid.uuid4())
+
+
+def epoch_ms(http_date: str | None) -> int | None:
+    """An HTTP date (`Date`, `Last-Modified`) in epoch ms, floored to its second; None if unreadable."""
+    if not http_date:
+        return None
+    try:
+        return int(parsedate_to_datetime(http_date).timestamp() * 1000)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def back_off_s(
+    tries: int, clock: Clock, *, first_s: float, longest_s: float, factor: float = 2.0
+) -> float:
+    """How long to wait after the n-th failure (0-based): exponential, full jitter above half."""
+    limit = min(longest_s, first_s * factor ** min(tries, 32))
+    return clock.uniform(limit / 2, limit)

@@ -1,0 +1,131 @@
+"""Procedures and the interpreter that runs them for real.
+
+Everything longer than a lease (a commit, a probe, later an election or a queue) is a procedure: a
+generator that yields requests and is sent answers. It holds no client, no clock and no randomness,
+so the same text runs here against a real store, in the simulator, and one step at a time under the
+reader's mouse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, assert_never
+
+from lockkit.clock import Clock
+from lockkit.outcome import Condition, IfVersion, Version
+from lockkit.stores import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Answered by a `ReadAnswer`."""
+
+    key: str
+    unless: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Answered by a `WriteAnswer`."""
+
+    key: str
+    body: bytes
+    condition: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """Answered by a list of `Entry`."""
+
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Answered by a `WriteAnswer`."""
+
+    key: str
+    condition: IfVersion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Answered by None, after `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Answered by a fresh id (a UUIDv4)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WallMs:
+    """Answered by this client's wall clock, epoch ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event for the history; answered by None."""
+
+    kind: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+Request = Get | Put | List | Delete | Sleep | Unique | WallMs | Note
+
+T = TypeVar("T")
+Procedure = Generator[Request, Any, T]
+
+Emit = Callable[..., None]
+"""`emit(kind, **fields)`: stamps the event with its lane and time, and writes it somewhere."""
+
+
+def silent(_kind: str, **_fields: Any) -> None:
+    """An `Emit` for those who keep no history."""
+
+
+def run(procedure: Procedure[T], store: Store, clock: Clock, emit: Emit = silent) -> T:
+    """Carry out each request as it is yielded; returns what the procedure returns.
+
+    A `StoreError` is thrown into the procedure at the request that met it.
+    """
+    answer: Any = None
+    try:
+        request = procedure.send(None)
+        while True:
+            try:
+                answer = perform(request, store, clock, emit)
+            except Exception as error:  # noqa: BLE001 - handed to the procedure, not swallowed
+                request = procedure.throw(error)
+            else:
+                request = procedure.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
+def perform(request: Request, store: Store, clock: Clock, emit: Emit) -> Any:
+    """One request, for real."""
+    match request:
+        case Get(key, unless):
+            return store.get(key, unless=unless)
+        case Put(key, body, condition):
+            return store.put(key, body, condition)
+        case List(prefix):
+            return store.list(prefix)
+        case Delete(key, condition):
+            return store.delete(key, condition)
+        case Sleep(seconds):
+            clock.sleep(seconds)
+            return None
+        case Unique():
+            return clock.unique()
+        case WallMs():
+            return clock.wall_ms()
+        case Note(kind, data):
+            emit(kind, **data)
+            return None
+        case _:
+            assert_never(request)

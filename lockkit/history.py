@@ -1,0 +1,136 @@
+"""One event schema that everything emits and everything draws; JSON lines in and out.
+
+Two kinds of lanes. The *truth* lane is the store's own record of requests (`who == "store"`). The
+*belief* lanes are what each client knew at the time. A stalled client writes nothing: its process
+events come from the supervisor, under the client's name.
+
+A line is one JSON object: `at_ms` (epoch ms on the recorder's clock, or virtual ms), `who` (the
+lane), `kind`, and the fields that KINDS names for that kind. More fields are allowed and kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+STORE = "store"
+LINE_BYTES_MAX = 1_000_000
+
+KINDS: dict[str, tuple[str, ...]] = {
+    # truth: one per request, stamped when the store decided it. `answer` is one of applied,
+    # precondition_failed, throttled, found, missing, not_modified, listed, error. `before` and
+    # `version` are the object's version before and after ("" = absent); `condition` is "",
+    # "if-absent", "if-version <v>" or "unless-version <v>"; `attempt` is the id in the body, if any.
+    "request": (
+        "client", "method", "key", "condition", "status", "answer", "applied", "before", "version",
+        "attempt", "began_ms",
+    ),
+    # belief: requests of a client; `op` is acquire, confirm, renew, release, look, or a commit's step
+    "ask": ("request", "op", "key", "attempt"),
+    "answer": ("request", "op", "outcome", "version", "why"),
+    # belief: the lease; `until_ms` is when belief ends, on this history's clock
+    "held": ("epoch", "until_ms", "version"),
+    "renewed": ("epoch", "until_ms", "version"),
+    "danger": ("epoch", "until_ms"),
+    "released": ("epoch", "proven"),
+    "lost": ("epoch", "why"),
+    "waiting": ("owner", "epoch", "until_ms"),
+    # belief: a commit. `covered` = every published instant its conflict check saw; `writes` = its
+    # [partition, file id] pairs; `error` = CommitConflict, LockLost or CommitUnknown
+    "began": ("instant",),
+    "checked": ("instant", "epoch", "covered", "writes"),
+    "fenced": ("instant", "epoch"),
+    "published": ("instant", "epoch"),
+    "refused": ("instant", "epoch", "error", "why"),
+    # processes, told by the supervisor
+    "started": ("pid",),
+    "stalled": ("pid", "why"),
+    "resumed": ("pid",),
+    "killed": ("pid",),
+    "exited": ("pid", "code"),
+    # a fault that was made: `fault` names it, `when` is before or after the store applied it
+    "fault": ("fault", "when", "client", "method", "key"),
+    "note": ("text",),
+}
+
+
+class HistoryError(ValueError):
+    """A line that is no event: says which line, and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: when (ms), in whose lane, what, and its fields."""
+
+    at_ms: float
+    who: str
+    kind: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.data[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.data.get(name, default)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"at_ms": round(self.at_ms, 3), "who": self.who, "kind": self.kind, **self.data},
+            separators=(",", ":"),
+        )
+
+
+def event(at_ms: float, who: str, kind: str, **data: Any) -> Event:
+    """An event whose fields are checked against KINDS, so that a typing slip fails where it is made."""
+    absent = [name for name in KINDS[kind] if name not in data]
+    if absent:
+        raise HistoryError(f"event {kind!r} needs {', '.join(absent)}")
+    return Event(at_ms, who, kind, data)
+
+
+def parse(line: str, *, number: int = 0) -> Event:
+    """One JSON line as an event; `HistoryError` says what is wrong and where."""
+    where = f"line {number}: " if number else ""
+    if len(line) > LINE_BYTES_MAX:
+        raise HistoryError(f"{where}longer than {LINE_BYTES_MAX} characters")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise HistoryError(f"{where}not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise HistoryError(f"{where}not a JSON object")
+    try:
+        at_ms, who, kind = float(fields.pop("at_ms")), fields.pop("who"), fields.pop("kind")
+    except (KeyError, TypeError, ValueError):
+        raise HistoryError(f"{where}an event needs at_ms (a number), who and kind") from None
+    if kind not in KINDS:
+        raise HistoryError(f"{where}unknown kind {str(kind)[:40]!r}; known: {', '.join(KINDS)}")
+    absent = [name for name in KINDS[kind] if name not in fields]
+    if absent:
+        raise HistoryError(f"{where}event {kind!r} needs {', '.join(absent)}")
+    return Event(at_ms, str(who), kind, fields)
+
+
+def read(lines: Iterable[str]) -> Iterator[Event]:
+    """Events from JSON lines, blank lines skipped. A torn last line (a crash) ends the history."""
+    previous: str | None = None
+    number = 0
+    for number, line in enumerate(lines, 1):
+        if previous is not None and previous.strip():
+            yield parse(previous, number=number - 1)
+        previous = line
+    if previous is not None and previous.strip():
+        if previous.endswith("\n"):
+            yield parse(previous, number=number)
+        else:
+            try:
+                yield parse(previous, number=number)
+            except HistoryError:
+                return
+
+
+def write(events: Iterable[Event], file: IO[str]) -> None:
+    for each in events:
+        file.write(each.to_json() + "\n")
