@@ -1,0 +1,857 @@
+"""The lease protocol: one pure function from (state, event) to (state, actions).
+
+No clock, no socket, no randomness. `Lock` runs it against a real store, the explorer against an
+adversary, a notebook one step at a time. A client has at most one request out; whoever runs the
+protocol carries it out and hands the answer back as the next event.
+
+The object is Apache Hudi's lock file (RFC-91): `expired`, `validUntil`, `owner`. lockkit adds `epoch`
+(rises by one with every grant), `attempt` (unique per write), `ttlMs` and `holder`; Hudi ignores
+unknown fields, and drops them when it rewrites the object.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+
+from lockkit.outcome import (
+    Applied,
+    Ours,
+    NotOurs,
+    PreconditionFailed,
+    Resolution,
+    StillOut,
+    Throttled,
+    Unknown,
+    Version,
+    WriteAnswer,
+    resolve,
+)
+
+RECORD_BYTES_MAX = 64 * 1024
+PLAUSIBLE_LEASE_MS = 24 * 3600 * 1000
+EPOCH_MAX = 2**63 - 1
+
+
+# --- what is written ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """One moment on two clocks of one client, in ms.
+
+    `boot_ms` never jumps and counts suspend: belief is measured on it. `wall_ms` is what others can
+    read: it goes into `validUntil`, and only the `wall` expiry policy ever trusts it.
+    """
+
+    boot_ms: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The body of the lock object. `epoch == 0` and `ttl_ms == 0` mean that Hudi wrote it."""
+
+    owner: str
+    valid_until_ms: int
+    expired: bool = False
+    epoch: int = 0
+    attempt: str = ""
+    ttl_ms: int = 0
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbled:
+    """A body that is no lock record. Never counts as free: a human decides what it was."""
+
+    why: str
+
+
+def encode(record: Record) -> bytes:
+    """The wire form: Hudi's three fields first, in Hudi's order, then ours."""
+    return json.dumps(
+        {
+            "expired": record.expired,
+            "validUntil": record.valid_until_ms,
+            "owner": record.owner,
+            "epoch": record.epoch,
+            "attempt": record.attempt,
+            "ttlMs": record.ttl_ms,
+            "holder": record.holder,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode(body: bytes) -> Record | Garbled:
+    """Hudi's rules: its three fields are required and typed, unknown fields are ignored.
+
+    A field of ours with a wrong type counts as absent, as it would for Hudi.
+    """
+    if len(body) > RECORD_BYTES_MAX:
+        return Garbled(f"it is longer than {RECORD_BYTES_MAX} bytes")
+    if not body:
+        return Garbled("it is empty")
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return Garbled("it is not JSON (truncated, or written by something else)")
+    if not isinstance(fields, dict):
+        return Garbled("it is not a JSON object")
+    expired, until, owner = (fields.get(name) for name in ("expired", "validUntil", "owner"))
+    if type(expired) is not bool:
+        return Garbled("'expired' is not true or false")
+    if type(until) is not int or abs(until) > EPOCH_MAX:
+        return Garbled("'validUntil' is not a number of milliseconds")
+    if type(owner) is not str:
+        return Garbled("'owner' is not a string")
+    return Record(
+        owner=owner,
+        valid_until_ms=until,
+        expired=expired,
+        epoch=_count(fields.get("epoch")),
+        attempt=_text(fields.get("attempt")),
+        ttl_ms=_count(fields.get("ttlMs")),
+        holder=_text(fields.get("holder")),
+    )
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value <= EPOCH_MAX else 0
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else ""
+
+
+# --- rules: every safety decision, as a switch ---------------------------------------------------
+
+
+class Expiry(Enum):
+    """Who says that a lease has run out."""
+
+    STORE = "store"
+    """The store's own clock: Last-Modified + ttlMs + slack against the answer's Date."""
+    WALL = "wall"
+    """My wall clock against `validUntil + drift` (Hudi's rule)."""
+    OBSERVED = "observed"
+    """I watched the same version for a whole lease on my own clock (the DynamoDB client's rule)."""
+
+
+class Ambiguous(Enum):
+    """What to make of a 412 or of no answer, for a write of our own."""
+
+    READ_BACK = "read back"
+    OURS = "assume it is ours"
+    LOST = "assume it is lost"
+
+
+class Recognise(Enum):
+    """By what a read-back knows our own write."""
+
+    ATTEMPT = "attempt"
+    OWNER = "owner"
+
+
+class Release(Enum):
+    """What release leaves behind."""
+
+    TOMBSTONE = "tombstone"
+    DELETE_IF_MATCH = "conditional delete"
+    DELETE = "read, then delete"
+
+
+class Fence(Enum):
+    """How a commit is guarded. The lease hands out the epoch; the commit enforces it."""
+
+    CAS = "compare-and-set"
+    """Publishing fails if anything was published since the check began (protocol, section 5)."""
+    TOKEN = "token"
+    """Only the epoch is compared, and only at commit: loses updates (Kleppmann's tokens, V13)."""
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Production uses the defaults. Tests and notebooks turn one off to show why it is there."""
+
+    expiry: Expiry = Expiry.STORE
+    drift_ms: int = 500
+    """`wall`: how far a challenger waits past `validUntil`. Hudi's CLOCK_DRIFT_BUFFER_MS."""
+    drift_for_holder: bool = False
+    """Hudi also gives the holder the buffer: on both sides it cancels out (mistake V2)."""
+    slack_ms: int = 2_000
+    """`store`: 1 s of flooring by HTTP dates, and up to 1 s between the store's front ends."""
+    margin_ms: int = 1_000
+    """A holder stops believing this long before its lease ends; at most a tenth of the ttl."""
+    count_from_send: bool = True
+    """The lease counts from before the request left: the store may have applied it then."""
+    recognise: Recognise = Recognise.ATTEMPT
+    confirm: bool = True
+    """A write that was found by reading back is believed only after a further guarded write."""
+    claim_412: Ambiguous = Ambiguous.READ_BACK
+    claim_unknown: Ambiguous = Ambiguous.READ_BACK
+    renew_412: Ambiguous = Ambiguous.READ_BACK
+    renew_unknown: Ambiguous = Ambiguous.READ_BACK
+    release: Release = Release.TOMBSTONE
+    fence: Fence = Fence.CAS
+
+
+# --- what a client knows -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """A handle's identity and wishes. `owner` is unique per handle, so its attempts are unique."""
+
+    owner: str
+    ttl_ms: int
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The object as a read found it, with the two times of the store's clock from that answer."""
+
+    version: Version | None
+    record: Record | Garbled | None
+    modified_ms: int | None = None
+    date_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The object as last known. `since_ms` and `read_ms` are on my boot clock."""
+
+    sight: Sight
+    since_ms: int
+    """When I first knew of this version."""
+    read_ms: int
+    """When the answer came that `date_ms` stands in."""
+
+
+class Aim(Enum):
+    CLAIM = "acquire"
+    CONFIRM = "confirm"
+    RENEW = "renew"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A conditional write of ours that is out, or whose fate is not known."""
+
+    aim: Aim
+    record: Record
+    over: Version | None
+    sent: Now
+    """The earliest send; sending the same bytes again does not move it."""
+
+
+class Phase(Enum):
+    IDLE = "idle"
+    LOOKING = "looking"
+    WAITING = "waiting"
+    CLAIMING = "claiming"
+    SETTLING = "settling"
+    CONFIRMING = "confirming"
+    HELD = "held"
+    RENEWING = "renewing"
+    LOST = "lost"
+    RELEASING = "releasing"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    phase: Phase = Phase.IDLE
+    seen: Seen | None = None
+    out: Write | None = None
+    """The write under way, or being settled."""
+    unsettled: tuple[Write, ...] = ()
+    """Ghosts: writes given up on, that may have landed or may yet land."""
+    grant: Record | None = None
+    version: Version | None = None
+    """Of the object while the grant is ours."""
+    until_ms: int | None = None
+    """Belief ends then, on my boot clock. None: I do not believe that I hold the lock."""
+    floor: int = 0
+    """The highest epoch I ever heard of; the next grant is above it."""
+    writes: int = 0
+
+
+def believes(state: State, now: Now) -> bool:
+    """Whether this client may act as the holder at this moment."""
+    return state.until_ms is not None and now.boot_ms < state.until_ms
+
+
+# --- events and actions --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Somebody asks for the lock. `floor` is an epoch that the next grant must exceed (the fence's)."""
+
+    now: Now
+    floor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saw:
+    """The answer to `Look`. `sight is None`: nothing changed since the version that we named (304)."""
+
+    now: Now
+    sight: Sight | None
+    date_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """`Look` got no answer."""
+
+    now: Now
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to `Send` or `Remove`."""
+
+    now: Now
+    answer: WriteAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: look again, send again, or notice that belief has ended."""
+
+    now: Now
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A renewal is due."""
+
+    now: Now
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """Release the lock, or stop wanting it."""
+
+    now: Now
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Stop trying to settle or release: whatever is out becomes a ghost, which only expires."""
+
+    now: Now
+
+
+Event = Want | Saw | Blind | Answered | Tick | Beat | Quit | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Read the object; `unless` makes it a conditional read."""
+
+    unless: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write this record over exactly this version (None: over nothing)."""
+
+    record: Record
+    over: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Delete the object (only a switched-off rule does); None: whatever is there."""
+
+    over: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing to send now: a `Tick` after this long (None: when the runner sees fit)."""
+
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else's lease; `frees_ms` is when it runs out by the policy in force, on my boot clock."""
+
+    record: Record | Garbled
+    frees_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    epoch: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """A claim is settled: it did not win."""
+
+    attempt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    epoch: int
+    proven: bool
+
+
+Action = Look | Send | Remove | Pause | Granted | Renewed | Busy | Lost | Beaten | Released
+Step = tuple[State, tuple[Action, ...]]
+
+
+# --- expiry: three policies behind one function --------------------------------------------------
+
+
+def frees_ms(seen: Seen, now: Now, rules: Rules) -> int | None:
+    """When the lease that was seen may be taken, on my boot clock; None: never by itself.
+
+    `store` compares two times of the store's own clock. Its Date is carried forward on my boot
+    clock from when the answer came, which is a lower bound of the store's time now.
+    """
+    record = seen.sight.record
+    if record is None or (isinstance(record, Record) and record.expired):
+        return now.boot_ms
+    if isinstance(record, Garbled):
+        return None
+    modified, date = seen.sight.modified_ms, seen.sight.date_ms
+    if rules.expiry is Expiry.STORE and record.ttl_ms and modified is not None and date is not None:
+        return seen.read_ms + (modified + record.ttl_ms + rules.slack_ms - date)
+    if rules.expiry is Expiry.OBSERVED and record.ttl_ms:
+        return seen.since_ms + record.ttl_ms
+    return now.boot_ms + (record.valid_until_ms + rules.drift_ms - now.wall_ms)
+
+
+def free(seen: Seen, now: Now, rules: Rules) -> bool:
+    at = frees_ms(seen, now, rules)
+    return at is not None and now.boot_ms >= at
+
+
+def belief_ends_ms(me: Me, write: Write, answered: Now, rules: Rules) -> int:
+    """When to stop believing a grant that this write won."""
+    start = write.sent if rules.count_from_send else answered
+    if rules.drift_for_holder:
+        return start.boot_ms + me.ttl_ms + rules.drift_ms
+    return start.boot_ms + me.ttl_ms - min(rules.margin_ms, me.ttl_ms // 10)
+
+
+# --- the protocol ----------------------------------------------------------------------------------
+
+
+def step(me: Me, state: State, event: Event, rules: Rules) -> Step:
+    """What a client does when `event` happens. Pure; every transition of the protocol is below."""
+    state, ended = _notice_end(state, event.now)
+    match event:
+        case Want(now, floor):
+            state = replace(state, floor=max(state.floor, floor))
+            after = _decide(me, state, now, rules, looked=False)
+        case Saw(now, sight, date_ms):
+            after = _on_sight(me, _remember(state, sight, date_ms, now), now, rules)
+        case Blind():
+            after = state, (Pause(),)
+        case Answered(now, answer):
+            after = _on_answer(me, state, answer, now, rules)
+        case Tick(now):
+            after = _on_tick(me, state, now, rules)
+        case Beat(now):
+            after = _on_beat(me, state, now)
+        case Quit(now):
+            after = _on_quit(me, state, now, rules)
+        case GiveUp():
+            after = _give_up(state)
+        case _:
+            assert_never(event)
+    state, actions = after
+    return state, ended + actions
+
+
+def _notice_end(state: State, now: Now) -> Step:
+    """Belief ends by the clock, whatever else is going on; a late answer does not revive it."""
+    if state.until_ms is None or now.boot_ms < state.until_ms:
+        return state, ()
+    assert state.grant is not None
+    phase = Phase.LOST if state.phase is Phase.HELD else state.phase
+    why = "the lease ran out before a renewal was proven"
+    return replace(state, phase=phase, until_ms=None), (Lost(state.grant.epoch, why),)
+
+
+def _decide(me: Me, state: State, now: Now, rules: Rules, *, looked: bool) -> Step:
+    """We want the lock: claim it if it is free, else wait, or look first where we know too little."""
+    assert state.grant is None, "wanted while held: the runner refuses a double acquire"
+    if not looked and (state.seen is None or state.unsettled):
+        return replace(state, phase=Phase.LOOKING), (Look(),)
+    assert state.seen is not None
+    seen = state.seen
+    if free(seen, now, rules):
+        record = Record(
+            owner=me.owner,
+            valid_until_ms=now.wall_ms + me.ttl_ms,
+            epoch=_next_epoch(state, rules),
+            ttl_ms=me.ttl_ms,
+            holder=me.holder,
+        )
+        return _send(me, state, Aim.CLAIM, record, seen.sight.version, now)
+    if not looked:
+        return replace(state, phase=Phase.LOOKING), (Look(seen.sight.version),)
+    record_seen = seen.sight.record
+    assert record_seen is not None
+    return replace(state, phase=Phase.WAITING), (Busy(record_seen, frees_ms(seen, now, rules)),)
+
+
+def _next_epoch(state: State, rules: Rules) -> int:
+    record = state.seen.sight.record if state.seen else None
+    seen_epoch = record.epoch if isinstance(record, Record) else 0
+    if rules.release is not Release.TOMBSTONE:
+        return seen_epoch + 1  # what a lock that deletes its object can know
+    return max(seen_epoch, state.floor) + 1
+
+
+_PHASE_OF = {
+    Aim.CLAIM: Phase.CLAIMING,
+    Aim.CONFIRM: Phase.CONFIRMING,
+    Aim.RENEW: Phase.RENEWING,
+    Aim.RELEASE: Phase.RELEASING,
+}
+
+
+def _send(me: Me, state: State, aim: Aim, record: Record, over: Version | None, now: Now) -> Step:
+    """A new write, with an attempt of its own: two writes never have equal bytes."""
+    record = replace(record, attempt=f"{me.owner}/{state.writes + 1}")
+    write = Write(aim, record, over, now)
+    state = replace(state, phase=_PHASE_OF[aim], out=write, writes=state.writes + 1)
+    return state, (Send(record, over),)
+
+
+def _resend(state: State) -> Step:
+    """The same bytes under the same condition: at most one copy can land."""
+    assert state.out is not None
+    phase = _PHASE_OF[state.out.aim]
+    return replace(state, phase=phase), (Send(state.out.record, state.out.over),)
+
+
+def _remember(state: State, sight: Sight | None, date_ms: int | None, now: Now) -> State:
+    """Take in what a read found; a 304 proves the old version, at the store's new time."""
+    if sight is None:
+        assert state.seen is not None, "a 304 needs a version that we named"
+        sight = replace(state.seen.sight, date_ms=date_ms)
+    known = state.seen is not None and state.seen.sight.version == sight.version
+    since = state.seen.since_ms if known and state.seen else now.boot_ms
+    epoch = sight.record.epoch if isinstance(sight.record, Record) else 0
+    return replace(
+        state, seen=Seen(sight, since, now.boot_ms), floor=max(state.floor, epoch)
+    )
+
+
+def _fate(write: Write, sight: Sight, rules: Rules) -> Resolution:
+    record = sight.record if isinstance(sight.record, Record) else None
+    attempt = record.attempt if record else None
+    if rules.recognise is Recognise.OWNER and record and record.owner == write.record.owner:
+        attempt = write.record.attempt
+    return resolve(sight.version, attempt, attempt=write.record.attempt, wrote_over=write.over)
+
+
+def _on_sight(me: Me, state: State, now: Now, rules: Rules) -> Step:
+    """What a read found, for each reason to read."""
+    assert state.seen is not None
+    sight = state.seen.sight
+    match state.phase:
+        case Phase.LOOKING | Phase.WAITING:
+            state, ghost = _lay_ghosts(state, sight, rules)
+            if ghost is not None:
+                return _confirm(me, state, ghost, now, rules)
+            return _decide(me, state, now, rules, looked=True)
+        case Phase.SETTLING:
+            return _settle(me, state, sight, now, rules)
+        case Phase.RELEASING:
+            return _release_what_is_ours(me, state, sight, now, rules)
+        case _:
+            return state, ()  # a read that nobody waits for any more
+
+
+def _lay_ghosts(state: State, sight: Sight, rules: Rules) -> tuple[State, Write | None]:
+    """Settle old writes against a read: keep those that may yet land, return the one that did."""
+    landed: Write | None = None
+    waiting: list[Write] = []
+    for write in state.unsettled:
+        match _fate(write, sight, rules):
+            case Ours():
+                landed = write
+            case StillOut():
+                waiting.append(write)
+            case NotOurs():
+                pass
+    return replace(state, unsettled=tuple(waiting)), landed
+
+
+def _confirm(me: Me, state: State, write: Write, now: Now, rules: Rules) -> Step:
+    """A write of ours was found in the object. Reading is not holding (TOCTOU): CAS over it."""
+    assert state.seen is not None
+    record = write.record
+    if record.expired:  # our own tombstone, long after we gave up on it: the lock is free
+        return _decide(me, state, now, rules, looked=True)
+    if not rules.confirm:
+        return _hold(me, replace(state, out=None), write, state.seen.sight.version, now, rules)
+    record = replace(record, valid_until_ms=now.wall_ms + me.ttl_ms, holder=me.holder)
+    return _send(me, state, Aim.CONFIRM, record, state.seen.sight.version, now)
+
+
+def _settle(me: Me, state: State, sight: Sight, now: Now, rules: Rules) -> Step:
+    """The write that is out met a 412 or no answer: what became of it?"""
+    write = state.out
+    assert write is not None
+    match _fate(write, sight, rules):
+        case Ours():
+            if write.aim is Aim.RELEASE:
+                return _released(state, proven=True)
+            state = replace(state, out=None, version=sight.version if state.grant else None)
+            return _confirm_or_lose(me, state, write, now, rules)
+        case StillOut():
+            if write.aim is Aim.CLAIM and now.boot_ms >= belief_ends_ms(me, write, now, rules):
+                state = _to_ghost(state)  # too old to be worth winning: claim afresh
+                return _decide(me, state, now, rules, looked=True)
+            return _resend(state)
+        case NotOurs():
+            return _not_ours(me, state, write, sight, now, rules)
+        case other:
+            assert_never(other)
+
+
+def _confirm_or_lose(me: Me, state: State, write: Write, now: Now, rules: Rules) -> Step:
+    """Our write is in the object. Confirm it, unless the belief that it was to extend has ended."""
+    was_holding = write.aim is not Aim.CLAIM and state.grant is not None
+    if was_holding and state.until_ms is None:
+        return replace(state, phase=Phase.LOST), ()
+    return _confirm(me, state, write, now, rules)
+
+
+def _not_ours(me: Me, state: State, write: Write, sight: Sight, now: Now, rules: Rules) -> Step:
+    """Another write stands where ours should: for a claim, lost the race; for a holder, lost the lock."""
+    state, ghost = _lay_ghosts(replace(state, out=None), sight, rules)
+    if write.aim is Aim.RELEASE:
+        if ghost is not None:  # a renewal that we had given up on landed first: it is still ours
+            return _tombstone(me, state, ghost.record, sight.version, now)
+        return _released(state, proven=True)
+    if state.grant is not None:
+        return _lose(state, "somebody else's write is in the lock object")
+    if ghost is not None:
+        return _confirm(me, state, ghost, now, rules)
+    after, actions = _decide(me, state, now, rules, looked=True)
+    return after, (Beaten(write.record.attempt), *actions)
+
+
+def _on_answer(me: Me, state: State, answer: WriteAnswer, now: Now, rules: Rules) -> Step:
+    write = state.out
+    assert write is not None, "an answer needs a write that is out"
+    match answer:
+        case Applied(version):
+            return _applied(me, replace(state, out=None), write, version, now, rules)
+        case Throttled(after_s):
+            return _throttled(state, write, after_s)
+        case PreconditionFailed():
+            rule = _rule_for(write.aim, rules.claim_412, rules.renew_412)
+        case Unknown():
+            rule = _rule_for(write.aim, rules.claim_unknown, rules.renew_unknown)
+        case _:
+            assert_never(answer)
+    match rule:
+        case Ambiguous.READ_BACK:
+            return replace(state, phase=Phase.SETTLING), (Look(),)
+        case Ambiguous.OURS:
+            state = replace(state, out=None)
+            return _hold(me, state, write, write.record.attempt, now, rules)
+        case Ambiguous.LOST:
+            state = replace(state, out=None)
+            if state.grant is not None:
+                return _lose(state, "a renewal was refused")
+            after = replace(state, phase=Phase.LOOKING, seen=None)
+            return after, (Beaten(write.record.attempt), Look())
+        case _:
+            assert_never(rule)
+
+
+def _rule_for(aim: Aim, claim: Ambiguous, renew: Ambiguous) -> Ambiguous:
+    match aim:
+        case Aim.CLAIM:
+            return claim
+        case Aim.RENEW:
+            return renew
+        case Aim.CONFIRM | Aim.RELEASE:
+            return Ambiguous.READ_BACK
+        case _:
+            assert_never(aim)
+
+
+def _applied(
+    me: Me, state: State, write: Write, version: Version, now: Now, rules: Rules
+) -> Step:
+    seen = Seen(Sight(version, write.record), write.sent.boot_ms, now.boot_ms)
+    state = replace(state, seen=seen, floor=max(state.floor, write.record.epoch))
+    match write.aim:
+        case Aim.RELEASE:
+            if rules.release is not Release.TOMBSTONE:
+                state = replace(state, seen=None)
+            return _released(state, proven=True)
+        case Aim.CLAIM | Aim.CONFIRM if state.grant is None:
+            if now.boot_ms >= belief_ends_ms(me, write, now, rules):
+                # Won, but the answer took a whole lease: make it good before believing it.
+                record = replace(write.record, valid_until_ms=now.wall_ms + me.ttl_ms)
+                return _send(me, state, Aim.CONFIRM, record, version, now)
+            return _hold(me, state, write, version, now, rules)
+        case Aim.CLAIM | Aim.CONFIRM | Aim.RENEW:
+            if state.until_ms is None:  # it landed after belief had ended: never revived
+                return replace(state, phase=Phase.LOST, version=version, grant=write.record), ()
+            return _hold(me, state, write, version, now, rules)
+        case _:
+            assert_never(write.aim)
+
+
+def _hold(
+    me: Me, state: State, write: Write, version: Version | None, now: Now, rules: Rules
+) -> Step:
+    """Believe, until this write's lease ends less the margin."""
+    told: Action = Renewed(write.record.epoch) if state.grant else Granted(write.record.epoch)
+    state = replace(
+        state,
+        phase=Phase.HELD,
+        out=None,
+        grant=write.record,
+        version=version,
+        until_ms=belief_ends_ms(me, write, now, rules),
+    )
+    return state, (told,)
+
+
+def _throttled(state: State, write: Write, after_s: float | None) -> Step:
+    """Certainly not done. A claim waits its turn, a renewal keeps the old lease, a release insists."""
+    match write.aim:
+        case Aim.CLAIM:
+            return replace(state, phase=Phase.WAITING, out=None), (Pause(after_s),)
+        case Aim.RENEW:
+            phase = Phase.HELD if state.until_ms is not None else Phase.LOST
+            return replace(state, phase=phase, out=None), (Pause(after_s),)
+        case Aim.CONFIRM | Aim.RELEASE:
+            return state, (Pause(after_s),)
+        case _:
+            assert_never(write.aim)
+
+
+def _on_tick(me: Me, state: State, now: Now, rules: Rules) -> Step:
+    match state.phase:
+        case Phase.WAITING:
+            if state.seen is not None and not state.unsettled and free(state.seen, now, rules):
+                return _decide(me, state, now, rules, looked=True)
+            unless = state.seen.sight.version if state.seen else None
+            return replace(state, phase=Phase.LOOKING), (Look(unless),)
+        case Phase.LOOKING | Phase.SETTLING:
+            return state, (Look(),)
+        case Phase.CONFIRMING | Phase.RELEASING:
+            if state.out is None:
+                return state, (Look(),)
+            return _resend(state)
+        case Phase.IDLE | Phase.CLAIMING | Phase.HELD | Phase.RENEWING | Phase.LOST:
+            return state, ()
+        case _:
+            assert_never(state.phase)
+
+
+def _on_beat(me: Me, state: State, now: Now) -> Step:
+    """Renew by CAS on our own version. What is unsettled is settled before it."""
+    if state.phase is Phase.SETTLING:
+        return state, (Look(),)
+    if state.phase is not Phase.HELD:
+        return state, ()
+    assert state.grant is not None
+    record = replace(state.grant, valid_until_ms=now.wall_ms + me.ttl_ms)
+    return _send(me, state, Aim.RENEW, record, state.version, now)
+
+
+def _on_quit(me: Me, state: State, now: Now, rules: Rules) -> Step:
+    """Belief ends first; only then is the object released."""
+    state = replace(state, until_ms=None)
+    if state.grant is None:
+        after, _ = _give_up(state)
+        return after, ()
+    if state.out is not None:  # a renewal whose fate is not known: which version is ours?
+        return replace(_to_ghost(state), phase=Phase.RELEASING), (Look(),)
+    if rules.release is Release.DELETE:
+        return replace(state, phase=Phase.RELEASING), (Look(),)
+    if rules.release is Release.DELETE_IF_MATCH:
+        return _remove(state, state.grant, state.version, now)
+    return _tombstone(me, state, state.grant, state.version, now)
+
+
+def _release_what_is_ours(me: Me, state: State, sight: Sight, now: Now, rules: Rules) -> Step:
+    """Which of our writes, if any, is in the object? Release exactly that one."""
+    record = sight.record if isinstance(sight.record, Record) else None
+    mine = {write.record.attempt for write in state.unsettled}
+    if state.grant is not None:
+        mine.add(state.grant.attempt)
+    if record is None or record.attempt not in mine:
+        return _released(replace(state, unsettled=()), proven=True)
+    if rules.release is Release.DELETE:
+        return _remove(state, record, None, now)
+    return _tombstone(me, state, record, sight.version, now)
+
+
+def _tombstone(me: Me, state: State, record: Record, over: Version | None, now: Now) -> Step:
+    """Marked expired, never deleted: epochs go on, and a late create cannot land (V8, V9)."""
+    return _send(me, state, Aim.RELEASE, replace(record, expired=True), over, now)
+
+
+def _remove(state: State, record: Record, over: Version | None, now: Now) -> Step:
+    write = Write(Aim.RELEASE, record, over, now)
+    return replace(state, phase=Phase.RELEASING, out=write), (Remove(over),)
+
+
+def _released(state: State, *, proven: bool) -> Step:
+    epoch = state.grant.epoch if state.grant else 0
+    after = replace(
+        state, phase=Phase.IDLE, out=None, grant=None, version=None, until_ms=None
+    )
+    return after, (Released(epoch, proven),)
+
+
+def _lose(state: State, why: str) -> Step:
+    assert state.grant is not None
+    told = (Lost(state.grant.epoch, why),) if state.until_ms is not None else ()
+    after = replace(state, phase=Phase.LOST, out=None, version=None, until_ms=None)
+    return after, told
+
+
+def _to_ghost(state: State) -> State:
+    if state.out is None:
+        return state
+    return replace(state, out=None, unsettled=(*state.unsettled, state.out))
+
+
+def _give_up(state: State) -> Step:
+    """Nothing more is sent. A claim that is out may yet land: then it is a ghost, and only expires."""
+    holding = state.grant is not None
+    state = replace(_to_ghost(state), phase=Phase.IDLE, until_ms=None)
+    if holding:
+        return _released(state, proven=False)
+    return state, ()
