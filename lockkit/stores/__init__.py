@@ -7,6 +7,7 @@ Adapters translate; they never retry, never wait and never decide. `open_store(u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
@@ -84,7 +85,7 @@ class StoreOptions:
     client: str = ""
     """A name for this client; sent in the User-Agent, so that a server's record can name it."""
     extra: dict[str, Any] = field(default_factory=dict)
-    """Provider options, passed to the SDK client as they are (region_name, account_url, credential)."""
+    """Provider options, passed on to the SDK client (region_name, account_url, credential)."""
 
 
 class Store(Protocol):
@@ -114,10 +115,13 @@ class Store(Protocol):
         ...
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
-        """`Applied("")` if it is gone (also if it was not there), `PreconditionFailed` if it changed."""
+        """`Applied("")` if it is gone, `PreconditionFailed` if it changed.
+
+        What was not there is gone as well; but Azure tells a conditional delete of nothing 412.
+        """
         ...
 
-    def versions(self, key: str) -> list[ObjectVersion]:
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
         """Past versions, newest first; only the current one where the bucket keeps none."""
         ...
 

@@ -51,7 +51,11 @@ class Meaning(Enum):
 
 Table = Mapping[tuple[int, str], Meaning]
 
+REDIRECTS = (301, 302, 303, 307, 308)
+
 HTTP: Table = {
+    # Not followed: each request is sent once, to the place that was named.
+    **{(status, ANY_CODE): Meaning.FAULT for status in REDIRECTS},
     (304, ANY_CODE): Meaning.UNCHANGED,
     (408, ANY_CODE): Meaning.UNKNOWN,
     (412, ANY_CODE): Meaning.CONDITION_FAILED,
@@ -63,6 +67,7 @@ HTTP: Table = {
 """What all providers agree on; each adds its own rows."""
 
 HTTP_CURES: Mapping[tuple[int, str], str] = {
+    **{(status, ANY_CODE): "it sends us elsewhere; check the endpoint" for status in REDIRECTS},
     (401, ANY_CODE): "give credentials that it accepts",
     (403, ANY_CODE): "let these credentials read, write, list and delete under that prefix",
     (404, ANY_CODE): "check the URL and the endpoint",
@@ -116,7 +121,7 @@ class Endpoint:
         self._has_answered = True
 
     def write(self, table: Table, refusal: Refusal, doing: str) -> WriteAnswer:
-        """The answer to a refused write or delete; a missing object counts as a failed condition."""
+        """The answer to a refused write or delete; a missing object fails its condition."""
         match self._hear(table, refusal):
             case Meaning.CONDITION_FAILED | Meaning.MISSING:
                 return PreconditionFailed()
@@ -250,7 +255,8 @@ def timeouts_s(timeout_s: float) -> tuple[float, float]:
 
 def chain(error: BaseException) -> Iterator[BaseException]:
     """The error and what is wrapped in it, however each library wraps; the innermost last."""
-    queue, seen = [error], set()
+    queue: list[BaseException] = [error]
+    seen: set[int] = set()
     while queue and len(seen) < CAUSES_MAX:
         each = queue.pop(0)
         if id(each) in seen:

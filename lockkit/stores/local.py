@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -64,7 +64,7 @@ class LocalStore:
         if not path.startswith("/"):
             raise StoreError(f"cannot open {url!r}: write file:/// and an absolute path")
         if fcntl is None:
-            raise StoreError(f"cannot open {url!r}: local files need flock, which this system lacks")
+            raise StoreError(f"cannot open {url!r}: this system has no flock")
         self.url = url
         self.options = options
         self._root = Path(path)
@@ -141,7 +141,7 @@ class LocalStore:
         except OSError as error:
             raise self._fault(f"delete {key}", error) from None
 
-    def versions(self, key: str) -> list[ObjectVersion]:
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
         status = _status(self._path(key))
         if status is None:
             return []
@@ -236,7 +236,7 @@ class LocalStore:
             errno.EACCES: "check who owns the directory",
             errno.EPERM: "check who owns the directory",
             errno.EROFS: "it is mounted read-only",
-            errno.EBADF: "this looks like NFS, which passes no directory locks on; use a local disk",
+            errno.EBADF: "NFS passes no directory locks on; use a local disk",
             errno.EISDIR: "a directory has that name; choose another key",
             errno.ENOTDIR: "a file stands where a directory is needed; choose another key",
             errno.EEXIST: "a file stands where a directory is needed; choose another key",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -108,7 +108,7 @@ class MemoryStore:
             shelf.append(self._full(key), None, self._clock.wall_ms())
             return Applied("")
 
-    def versions(self, key: str) -> list[ObjectVersion]:
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
         with self._entered() as shelf:
             states = shelf.states.get(self._full(key), [])
             return [

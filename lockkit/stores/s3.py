@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -42,7 +42,7 @@ from lockkit.stores.endpoint import (
 
 # docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional
 # deletes". Rows marked (docs) were never met by a test or a probe of ours.
-ANSWERS: Table = {
+TABLE: Table = {
     **HTTP,
     # By its code under any status: seen with status 200 (aws-sdk-java-v2 #6023), which botocore
     # turns into a 500.
@@ -65,33 +65,50 @@ CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "InvalidToken"): "the session token is not valid; log in again or renew it",
     (ANY_STATUS, "TokenRefreshRequired"): "the credentials have expired; renew them",
     (ANY_STATUS, "InvalidAccessKeyId"): "nobody there knows this access key; check the profile",
-    (ANY_STATUS, "SignatureDoesNotMatch"): "the secret key is wrong, or a proxy altered the request",
+    (
+        ANY_STATUS,
+        "SignatureDoesNotMatch",
+    ): "the secret key is wrong, or a proxy changed the request",
     (ANY_STATUS, "RequestTimeTooSkewed"): "this machine's clock is wrong; set it (NTP)",
-    (ANY_STATUS, "PermanentRedirect"): "wrong region: pass region_name=... of the bucket",
-    (ANY_STATUS, "AuthorizationHeaderMalformed"): "wrong region: pass region_name=... of the bucket",
+    (ANY_STATUS, "PermanentRedirect"): "wrong region: pass the bucket's region_name=...",
+    (ANY_STATUS, "AuthorizationHeaderMalformed"): "wrong region: pass the bucket's region_name=...",
     (ANY_STATUS, "IllegalLocationConstraintException"): "wrong region: pass region_name=...",
-    (301, ANY_CODE): "wrong region: pass region_name=... of the bucket",
+    (301, ANY_CODE): "wrong region: pass the bucket's region_name=...",
     (307, ANY_CODE): "the bucket is new and its name not yet known everywhere; try in some minutes",
 }
-
-# A redirect is no answer to a write; botocore would follow it with requests of its own.
-REDIRECTS: Table = {
-    (301, ANY_CODE): Meaning.FAULT,
-    (302, ANY_CODE): Meaning.FAULT,
-    (307, ANY_CODE): Meaning.FAULT,
-}
-TABLE: Table = {**ANSWERS, **REDIRECTS}
 
 WRITE_INTERVAL_S = {".r2.cloudflarestorage.com": 1.0}
 """Hosts that throttle writes to one key (R2's limits page: one per second)."""
 
 SDK_ERRORS = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, OSError)
-UNUSABLE = (
-    botocore.exceptions.NoCredentialsError,
-    botocore.exceptions.PartialCredentialsError,
-    botocore.exceptions.CredentialRetrievalError,
-    botocore.exceptions.TokenRetrievalError,
-    botocore.exceptions.SSOError,
+# Raised by botocore before anything is sent: whose fault, and the cure.
+UNSENT: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
+    (
+        (
+            botocore.exceptions.NoCredentialsError,
+            botocore.exceptions.PartialCredentialsError,
+            botocore.exceptions.CredentialRetrievalError,
+            botocore.exceptions.TokenRetrievalError,
+            botocore.exceptions.SSOError,
+        ),
+        "no usable AWS credentials",
+        "log in, choose a profile_name=..., or set AWS_ACCESS_KEY_ID and its secret",
+    ),
+    (
+        (botocore.exceptions.ParamValidationError,),
+        "not a valid bucket name or key",
+        "correct the URL",
+    ),
+    (
+        (botocore.exceptions.NoRegionError, botocore.exceptions.InvalidRegionError),
+        "no valid region is configured",
+        "pass region_name=...",
+    ),
+    (
+        (botocore.exceptions.ProfileNotFound, botocore.exceptions.ConfigParseError),
+        "the AWS profile cannot be used",
+        "check profile_name=... and ~/.aws/config",
+    ),
 )
 
 
@@ -123,9 +140,7 @@ class S3Store:
         condition = {} if unless is None else {"IfNoneMatch": unless}
         self._endpoint.enter()
         try:
-            answer = self._client.get_object(
-                Bucket=self._bucket, Key=self._full(key), **condition
-            )
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key), **condition)
             self._endpoint.heard()
             # Not a Range: an empty object answers 416 to any. Closing drops what was not read.
             with closing(answer["Body"]) as stream:
@@ -135,12 +150,15 @@ class S3Store:
             if isinstance(refusal, Unknown):
                 return refusal
             return self._endpoint.read(TABLE, refusal, doing)
-        whole = answer["ContentLength"] if limit is None else min(limit + 1, answer["ContentLength"])
-        if len(body) != whole:
-            return Unknown(f"{len(body)} of {whole} bytes of {key} arrived")
+        length = answer["ContentLength"]
+        if len(body) != (length if limit is None else min(limit + 1, length)):
+            return Unknown(f"{len(body)} of {length} bytes of {key} arrived")
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
         return Found(
-            body, answer["ETag"], epoch_ms(headers.get("last-modified")), epoch_ms(headers.get("date"))
+            body,
+            answer["ETag"],
+            epoch_ms(headers.get("last-modified")),
+            epoch_ms(headers.get("date")),
         )
 
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
@@ -190,7 +208,7 @@ class S3Store:
         self._endpoint.heard()
         return Applied("")
 
-    def versions(self, key: str) -> list[ObjectVersion]:
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
         full = self._full(key)
         found: list[ObjectVersion] = []
         for page in self._pages("list_object_versions", f"list versions of {key}", Prefix=full):
@@ -236,24 +254,11 @@ class S3Store:
         """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
         if isinstance(error, botocore.exceptions.ClientError):
             return _refusal(error)
-        if isinstance(error, UNUSABLE):
-            raise self._endpoint.unusable(
-                f"cannot {doing}, no usable AWS credentials ({type(error).__name__})",
-                "log in, choose a profile_name=..., or set AWS_ACCESS_KEY_ID and its secret",
-            ) from None
-        if isinstance(error, botocore.exceptions.ParamValidationError):
-            raise self._endpoint.unusable(
-                f"cannot {doing}, not a valid bucket name or key", "correct the URL"
-            ) from None
-        if isinstance(error, (botocore.exceptions.NoRegionError, botocore.exceptions.InvalidRegionError)):
-            raise self._endpoint.unusable(
-                f"cannot {doing}, no valid region is configured", "pass region_name=..."
-            ) from None
-        if isinstance(error, (botocore.exceptions.ProfileNotFound, botocore.exceptions.ConfigParseError)):
-            raise self._endpoint.unusable(
-                f"cannot {doing}, the AWS profile cannot be used ({type(error).__name__})",
-                "check profile_name=... and ~/.aws/config",
-            ) from None
+        for kinds, why, cure in UNSENT:
+            if isinstance(error, kinds):
+                raise self._endpoint.unusable(
+                    f"cannot {doing}, {why} ({type(error).__name__})", cure
+                ) from None
         return self._endpoint.silence(error, doing)
 
 

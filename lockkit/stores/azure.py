@@ -1,0 +1,326 @@
+"""Azure Blob Storage through azure-storage-blob."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import azure.core.exceptions
+from azure.core import MatchConditions
+from azure.storage.blob import BlobClient, ContainerClient
+
+from lockkit.clock import epoch_ms
+from lockkit.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    ReadAnswer,
+    Unknown,
+    Version,
+    WriteAnswer,
+)
+from lockkit.stores import Capabilities, Entry, ObjectVersion, StoreError, StoreOptions, split_url
+from lockkit.stores.endpoint import (
+    ANY_CODE,
+    ANY_STATUS,
+    HTTP,
+    Endpoint,
+    Meaning,
+    Refusal,
+    Table,
+    agent,
+    seconds,
+    timeouts_s,
+)
+
+# learn.microsoft.com/rest/api/storageservices: "Blob service error codes", "Specifying conditional
+# headers". Rows marked (docs) were never met by a test or a probe of ours.
+TABLE: Table = {
+    **HTTP,
+    (ANY_STATUS, "ConditionNotMet"): Meaning.CONDITION_FAILED,
+    (304, "ConditionNotMet"): Meaning.UNCHANGED,
+    # The opposite of S3's 409: somebody's object is there.
+    (409, "BlobAlreadyExists"): Meaning.CONDITION_FAILED,
+    (404, "BlobNotFound"): Meaning.MISSING,
+    # A native lease on the blob: no condition of ours failed, and waiting need not help. (docs)
+    (412, "LeaseIdMissing"): Meaning.FAULT,
+    (412, "LeaseIdMismatchWithBlobOperation"): Meaning.FAULT,
+    # The container's name is being freed; nothing was written, and nothing will be. (docs)
+    (409, "ContainerBeingDeleted"): Meaning.FAULT,
+}
+
+CURES: Mapping[tuple[int, str], str] = {
+    (ANY_STATUS, "ContainerNotFound"): "there is no such container; create it, or correct the URL",
+    (ANY_STATUS, "ContainerBeingDeleted"): "the container is being deleted; use another",
+    (ANY_STATUS, "LeaseIdMissing"): "somebody took a native Azure lease on it; break that lease",
+    (ANY_STATUS, "SnapshotsPresent"): "the blob has snapshots; delete those first",
+    (ANY_STATUS, "AuthenticationFailed"): "the key, token or SAS is wrong or has expired, or this "
+    "machine's clock is; renew the credential and check the clock",
+    (ANY_STATUS, "InvalidHeaderValue"): "the server may not know this API version; pass "
+    "api_version=... that it knows",
+    (401, ANY_CODE): "the token is missing or has expired; log in again (az login)",
+    (403, ANY_CODE): "access is denied: this identity needs the role Storage Blob Data Contributor",
+}
+
+API_VERSION = "2023-11-03"
+"""Older than the SDK's own default, which servers of last month refuse (azurite 3.37.0:
+InvalidHeaderValue); nothing newer is needed here."""
+
+DEVELOPMENT_ACCOUNT = "devstoreaccount1"
+# Public: Microsoft's documentation names it for local servers ("Use the Azurite emulator").
+DEVELOPMENT_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+
+SDK_ERRORS = (azure.core.exceptions.AzureError, OSError)
+
+
+class AzureStore:
+    """`az://container/prefix`, or `abfss://container@account.dfs.core.windows.net/prefix`."""
+
+    capabilities = Capabilities(name="azure", poll_min_s=0.06, keeps_versions=True)
+
+    def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
+        self.url = url
+        self.options = options
+        place, self._prefix = split_url(url)
+        container, _, account_host = place.partition("@")
+        self._endpoint = Endpoint(url, options, cures=CURES)
+        self.refusals = self._endpoint.refusals
+        try:
+            self._client = _client(container, account_host, options)
+        except ValueError as error:  # the SDK's word for a malformed URL, name or key
+            raise self._endpoint.unusable(
+                f"cannot open it, the SDK refused its configuration ({type(error).__name__})",
+                "check account_url=..., the credential and the container's name",
+            ) from None
+
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        doing = f"read {key}"
+        headers: dict[str, str] = {}
+        self._endpoint.enter()
+        options: dict[str, Any] = {"raw_response_hook": _keep_headers(headers)}
+        if unless is not None:
+            options |= {"etag": unless, "match_condition": MatchConditions.IfModified}
+        if limit is not None:
+            options |= {"offset": 0, "length": limit + 1}
+        try:
+            download = self._blob(key).download_blob(**options)
+            body = download.readall()
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                return refusal
+            if refusal.status == 416 and limit is not None:
+                return self.get(key, unless=unless)  # an empty blob has no range at all
+            return self._endpoint.read(TABLE, refusal, doing)
+        self._endpoint.heard()
+        if len(body) != download.size:
+            return Unknown(f"{len(body)} of {download.size} bytes of {key} arrived")
+        return Found(
+            body,
+            _quoted(download.properties.etag),
+            epoch_ms(headers.get("last-modified")),
+            epoch_ms(headers.get("date")),
+        )
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        """Above 64 MiB the SDK sends blocks; the condition then guards the list that joins them."""
+        doing = f"write {key}"
+        match condition:
+            case IfAbsent():
+                guard: dict[str, Any] = {"overwrite": False}
+            case IfVersion(version):
+                guard = {
+                    "overwrite": True,
+                    "etag": version,
+                    "match_condition": MatchConditions.IfNotModified,
+                }
+        self._endpoint.enter()
+        try:
+            answer = self._blob(key).upload_blob(body, length=len(body), **guard)
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                return refusal
+            return self._endpoint.write(TABLE, refusal, doing)
+        self._endpoint.heard()
+        if not answer.get("etag"):
+            return Unknown(f"a 201 without an ETag to {doing}")
+        return Applied(_quoted(answer["etag"]))
+
+    def list(self, prefix: str) -> list[Entry]:
+        with self._translated(f"list {prefix}"):
+            return sorted(
+                (
+                    Entry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
+                    for blob in self._client.list_blobs(name_starts_with=self._full(prefix))
+                ),
+                key=lambda entry: entry.key,
+            )
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        doing = f"delete {key}"
+        guard: dict[str, Any] = {}
+        if condition is not None:
+            guard = {"etag": condition.version, "match_condition": MatchConditions.IfNotModified}
+        self._endpoint.enter()
+        try:
+            self._blob(key).delete_blob(**guard)
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                return refusal
+            return self._endpoint.delete(TABLE, refusal, doing)
+        self._endpoint.heard()
+        return Applied("")
+
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
+        full = self._full(key)
+        with self._translated(f"list versions of {key}"):
+            blobs = [
+                blob
+                for blob in self._client.list_blobs(name_starts_with=full, include=["versions"])
+                if blob.name == full
+            ]
+        found = [
+            ObjectVersion(
+                version=_quoted(blob.etag),
+                modified_ms=int(blob.last_modified.timestamp() * 1000),
+                size=blob.size,
+                # Where the account keeps no versions, what is listed is what is there.
+                current=blob.version_id is None or bool(blob.is_current_version),
+                id=blob.version_id or "",
+            )
+            for blob in blobs
+        ]
+        # A version id is its time, to 100 ns.
+        return sorted(found, key=lambda v: (v.current, v.id), reverse=True)
+
+    def get_version(self, key: str, version: ObjectVersion) -> bytes:
+        options: dict[str, Any] = {"version_id": version.id}
+        if not version.id:
+            options = {"etag": version.version, "match_condition": MatchConditions.IfNotModified}
+        with self._translated(f"read {key} version {version.id}"):
+            return self._blob(key).download_blob(**options).readall()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _full(self, key: str) -> str:
+        return f"{self._prefix}/{key}" if self._prefix else key
+
+    def _blob(self, key: str) -> BlobClient:
+        return self._client.get_blob_client(self._full(key))
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        """For requests that have no half answers: whatever goes wrong is raised."""
+        self._endpoint.enter()
+        try:
+            yield
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                raise self._endpoint.no_answer(error, doing) from None
+            self._endpoint.listing(TABLE, refusal, doing)
+
+    def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
+        """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
+        response = getattr(error, "response", None)
+        status = getattr(error, "status_code", None)
+        if response is not None and status:
+            # The header, not the exception: the SDK rewrites a 412 to its own BlobAlreadyExists.
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            code = headers.get("x-ms-error-code") or getattr(error, "error_code", None) or ""
+            return Refusal(
+                status=int(status),
+                code=str(getattr(code, "value", code)),
+                retry_after_s=seconds(headers.get("retry-after")),
+                date_ms=epoch_ms(headers.get("date")),
+            )
+        if isinstance(error, azure.core.exceptions.ClientAuthenticationError):
+            raise self._endpoint.unusable(
+                f"cannot {doing}, no usable Azure credential ({type(error).__name__})",
+                "run `az login`, or pass credential=...",
+            ) from None
+        return self._endpoint.silence(error, doing)
+
+
+def _keep_headers(into: dict[str, str]) -> Any:
+    """A hook that keeps the first answer's headers: the SDK's own result has no Date."""
+
+    def keep(answer: Any) -> None:
+        for name, value in answer.http_response.headers.items():
+            into.setdefault(name.lower(), value)
+
+    return keep
+
+
+def _quoted(etag: str) -> Version:
+    """Headers carry an ETag in quotes, listings without."""
+    return etag if etag.startswith(('"', "W/")) else f'"{etag}"'
+
+
+def _client(container: str, account_host: str, options: StoreOptions) -> ContainerClient:
+    extra = dict(options.extra)
+    connect_s, read_s = timeouts_s(options.timeout_s)
+    settings: dict[str, Any] = {
+        # One attempt: a hidden retry of a write that landed is told 409 (azure-sdk-for-net #29944).
+        "retry_total": 0,
+        "connection_timeout": connect_s,
+        "read_timeout": read_s,
+        "user_agent": agent(options.client),
+        "api_version": extra.pop("api_version", API_VERSION),
+    }
+    account_url = extra.pop("account_url", "") or _account_url(account_host, options.endpoint)
+    connection = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
+    if not account_url and connection and "credential" not in extra:
+        return ContainerClient.from_connection_string(connection, container, **settings, **extra)
+    if not account_url:
+        raise StoreError(
+            f"cannot open az://{container}: it names no account; pass account_url=..., set "
+            "AZURE_STORAGE_ACCOUNT, or write abfss://container@account.dfs.core.windows.net/"
+        )
+    if "credential" not in extra:
+        extra["credential"] = _credential(account_url)
+    return ContainerClient(account_url, container, **settings, **extra)
+
+
+def _account_url(account_host: str, endpoint: str | None) -> str:
+    if endpoint:
+        # A local server keeps its account in the path; Azure's own hosts carry it in the name.
+        has_account = urlsplit(endpoint).path.strip("/") or ".blob.core." in endpoint
+        return endpoint if has_account else f"{endpoint.rstrip('/')}/{DEVELOPMENT_ACCOUNT}"
+    if account_host:
+        return f"https://{account_host.replace('.dfs.', '.blob.')}"
+    account = os.environ.get("AZURE_STORAGE_ACCOUNT") or os.environ.get(
+        "AZURE_STORAGE_ACCOUNT_NAME"
+    )
+    return f"https://{account}.blob.core.windows.net" if account else ""
+
+
+def _credential(account_url: str) -> Any:
+    parts = urlsplit(account_url)
+    if parts.path.strip("/") == DEVELOPMENT_ACCOUNT:
+        return {"account_name": DEVELOPMENT_ACCOUNT, "account_key": DEVELOPMENT_KEY}
+    if parts.query:
+        return None  # a SAS in the URL
+    for name in ("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"):
+        if os.environ.get(name):
+            return os.environ[name]
+    try:
+        from azure.identity import DefaultAzureCredential
+    except ModuleNotFoundError:
+        raise StoreError(
+            f"cannot log in at {parts.hostname}: no credential was given and the Python package "
+            "azure-identity is not installed; pass credential=..., or pip install azure-identity"
+        ) from None
+    return DefaultAzureCredential()

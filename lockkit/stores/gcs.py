@@ -1,0 +1,306 @@
+"""Google Cloud Storage through google-cloud-storage (the JSON API)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import quote
+
+# Else its first use sends a GET of the bucket from a thread of its own (stores.md, section 6).
+os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+
+import google.api_core.exceptions
+import google.auth.exceptions
+import google.cloud.storage
+import google.cloud.storage.exceptions
+import requests
+import urllib3
+from google.api_core.client_info import ClientInfo
+
+from lockkit.clock import epoch_ms
+from lockkit.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    PreconditionFailed,
+    ReadAnswer,
+    Unknown,
+    Version,
+    WriteAnswer,
+)
+from lockkit.stores import Capabilities, Entry, ObjectVersion, StoreOptions, split_url
+from lockkit.stores.endpoint import (
+    ANY_CODE,
+    ANY_STATUS,
+    HTTP,
+    Endpoint,
+    Meaning,
+    Refusal,
+    Table,
+    agent,
+    seconds,
+    timeouts_s,
+)
+
+# cloud.google.com/storage/docs/json_api/v1/status-codes and /docs/request-preconditions. GCS says
+# `notFound` of an object and of a bucket alike; `noSuchBucket` is our name for the latter, told by
+# its message (unconfirmed on the real service, as every row here).
+TABLE: Table = {
+    **HTTP,
+    (ANY_STATUS, "conditionNotMet"): Meaning.CONDITION_FAILED,
+    # One write per second and object name (storage/quotas); attempts of other writers count too.
+    (ANY_STATUS, "rateLimitExceeded"): Meaning.THROTTLED,
+    (404, ANY_CODE): Meaning.MISSING,
+    (404, "noSuchBucket"): Meaning.FAULT,
+}
+# A write to a missing object is told 412; so a 404 to a write is about the bucket.
+WRITES: Table = {**TABLE, (404, ANY_CODE): Meaning.FAULT}
+
+CURES: Mapping[tuple[int, str], str] = {
+    (ANY_STATUS, "noSuchBucket"): "there is no such bucket; create it, or correct the URL",
+    (404, ANY_CODE): "there is no such bucket; create it, or correct the URL",
+    (401, ANY_CODE): "the credentials are missing or have expired; log in again "
+    "(gcloud auth application-default login)",
+    (403, ANY_CODE): "access is denied: these credentials need storage.objects.get, create, "
+    "delete and list on the bucket (roles/storage.objectAdmin)",
+}
+
+CREDENTIALS_CURE = "run `gcloud auth application-default login`, or pass credentials=..."
+ERROR_CHARS_MAX = 100_000
+SDK_ERRORS = (
+    google.api_core.exceptions.GoogleAPIError,
+    google.auth.exceptions.GoogleAuthError,
+    google.cloud.storage.exceptions.InvalidResponse,
+    google.cloud.storage.exceptions.DataCorruption,
+    requests.exceptions.RequestException,
+    urllib3.exceptions.HTTPError,
+    OSError,
+)
+
+
+class GcsStore:
+    """`gs://bucket/prefix`; a version is a generation number."""
+
+    capabilities = Capabilities(
+        name="gcs", poll_min_s=1.0, write_interval_min_s=1.0, keeps_versions=True
+    )
+
+    def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
+        self.url = url
+        self.options = options
+        name, self._prefix = split_url(url)
+        self._timeout = timeouts_s(options.timeout_s)
+        self._endpoint = Endpoint(url, options, cures=CURES)
+        self.refusals = self._endpoint.refusals
+        with self._translated("open it"):
+            self._client = _client(options)
+        self._bucket = self._client.bucket(name)
+        self._agent = {"User-Agent": agent(options.client), "Accept-Encoding": "identity"}
+
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        doing = f"read {key}"
+        query = "" if unless is None else f"&ifGenerationNotMatch={quote(unless)}"
+        self._endpoint.enter()
+        try:
+            with closing(self._download(key, query)) as answer:
+                if answer.status_code != 200:
+                    return self._endpoint.read(TABLE, _refusal(answer), doing)
+                self._endpoint.heard()
+                amount = None if limit is None else limit + 1
+                body = answer.raw.read(amount, decode_content=False)
+        except SDK_ERRORS as error:
+            return self._refused(error, doing)
+        length = int(answer.headers.get("Content-Length", len(body)))
+        if len(body) != (length if amount is None else min(amount, length)):
+            return Unknown(f"{len(body)} of {length} bytes of {key} arrived")
+        if "x-goog-generation" not in answer.headers:
+            raise self._endpoint.unusable(
+                f"cannot {doing}, the answer names no generation", "this is not Cloud Storage"
+            )
+        return Found(
+            body,
+            answer.headers["x-goog-generation"],
+            epoch_ms(answer.headers.get("Last-Modified")),
+            epoch_ms(answer.headers.get("Date")),
+        )
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        """Above 8 MiB the SDK sends several requests; the condition then guards the first."""
+        doing = f"write {key}"
+        match condition:
+            case IfAbsent():
+                generation = 0
+            case IfVersion(version) if version.isdecimal():
+                generation = int(version)
+            case _:
+                return PreconditionFailed()  # no generation ever looks like that
+        self._endpoint.enter()
+        blob = self._bucket.blob(self._full(key))
+        try:
+            blob.upload_from_string(
+                body,
+                content_type="application/octet-stream",
+                if_generation_match=generation,
+                timeout=self._timeout,
+                retry=None,
+            )
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                return refusal
+            return self._endpoint.write(WRITES, refusal, doing)
+        except ValueError:
+            return Unknown(f"a 200 whose body is not JSON to {doing}")
+        self._endpoint.heard()
+        if not blob.generation:
+            return Unknown(f"a 200 without a generation to {doing}")
+        return Applied(str(blob.generation))
+
+    def list(self, prefix: str) -> list[Entry]:
+        with self._translated(f"list {prefix}"):
+            return sorted(
+                (
+                    Entry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
+                    for blob in self._blobs(self._full(prefix))
+                ),
+                key=lambda entry: entry.key,
+            )
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        doing = f"delete {key}"
+        if condition is not None and not condition.version.isdecimal():
+            return PreconditionFailed()
+        self._endpoint.enter()
+        try:
+            self._bucket.blob(self._full(key)).delete(
+                if_generation_match=None if condition is None else int(condition.version),
+                timeout=self._timeout,
+                retry=None,
+            )
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                return refusal
+            return self._endpoint.delete(TABLE, refusal, doing)
+        self._endpoint.heard()
+        return Applied("")
+
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
+        with self._translated(f"list versions of {key}"):
+            blobs = [
+                blob
+                for blob in self._blobs(self._full(key), versions=True)
+                if blob.name == self._full(key)
+            ]
+        blobs.sort(key=lambda blob: int(blob.generation), reverse=True)
+        return [
+            ObjectVersion(
+                version=str(blob.generation),
+                modified_ms=int(blob.updated.timestamp() * 1000),
+                size=blob.size,
+                current=blob.time_deleted is None,
+                id=str(blob.generation),
+            )
+            for blob in blobs
+        ]
+
+    def get_version(self, key: str, version: ObjectVersion) -> bytes:
+        doing = f"read {key} generation {version.id}"
+        query = f"&generation={quote(version.id)}"
+        with self._translated(doing), closing(self._download(key, query)) as answer:
+            if answer.status_code != 200:
+                self._endpoint.listing(WRITES, _refusal(answer), doing)
+            return answer.raw.read(decode_content=False)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _full(self, key: str) -> str:
+        return f"{self._prefix}/{key}" if self._prefix else key
+
+    def _download(self, key: str, query: str) -> requests.Response:
+        """The SDK's own session, not its download: that one drops Date and Last-Modified."""
+        name = quote(self._full(key), safe="")
+        return self._client._http.get(
+            f"{self._client.api_endpoint}/download/storage/v1{self._bucket.path}/o/{name}"
+            f"?alt=media{query}",
+            headers=self._agent,
+            timeout=self._timeout,
+            stream=True,
+            allow_redirects=False,
+        )
+
+    def _blobs(self, prefix: str, *, versions: bool | None = None) -> Iterator[Any]:
+        return self._client.list_blobs(
+            self._bucket, prefix=prefix, versions=versions, timeout=self._timeout, retry=None
+        )
+
+    def _refused(self, error: Exception, doing: str) -> ReadAnswer:
+        refusal = self._refusal(error, doing)
+        if isinstance(refusal, Unknown):
+            return refusal
+        return self._endpoint.read(TABLE, refusal, doing)
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        """For requests that have no half answers: whatever goes wrong is raised."""
+        self._endpoint.enter()
+        try:
+            yield
+        except SDK_ERRORS as error:
+            refusal = self._refusal(error, doing)
+            if isinstance(refusal, Unknown):
+                raise self._endpoint.no_answer(error, doing) from None
+            self._endpoint.listing(WRITES, refusal, doing)
+
+    def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
+        """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
+        response = getattr(error, "response", None)
+        if response is not None:
+            return _refusal(response)
+        if isinstance(error, google.auth.exceptions.DefaultCredentialsError):
+            raise self._endpoint.unusable(
+                f"cannot {doing}, there are no Google credentials", CREDENTIALS_CURE
+            ) from None
+        if isinstance(error, google.auth.exceptions.RefreshError) and not error.retryable:
+            raise self._endpoint.unusable(
+                f"cannot {doing}, the credentials have expired or were revoked", CREDENTIALS_CURE
+            ) from None
+        return self._endpoint.silence(error, doing)
+
+
+def _refusal(response: requests.Response) -> Refusal:
+    return Refusal(
+        status=response.status_code,
+        code=_code(response.status_code, response.text[:ERROR_CHARS_MAX]),
+        retry_after_s=seconds(response.headers.get("Retry-After")),
+        date_ms=epoch_ms(response.headers.get("Date")),
+    )
+
+
+def _code(status: int, text: str) -> str:
+    """The `reason` of the JSON error; a download tells it in plain text only."""
+    if status == 404 and "bucket does not exist" in text:
+        return "noSuchBucket"
+    try:
+        return str(json.loads(text)["error"]["errors"][0]["reason"])
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+        return ""
+
+
+def _client(options: StoreOptions) -> google.cloud.storage.Client:
+    extra = dict(options.extra)
+    if options.endpoint:
+        extra.setdefault("client_options", {"api_endpoint": options.endpoint.rstrip("/")})
+        # A server of one's own has no Google accounts; one that Google runs has.
+        extra.setdefault("use_auth_w_custom_endpoint", options.endpoint.startswith("https://"))
+    return google.cloud.storage.Client(
+        client_info=ClientInfo(user_agent=agent(options.client)), **extra
+    )
