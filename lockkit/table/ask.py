@@ -44,7 +44,7 @@ class Unanswered(TableError):
 
 
 def pause_s(tries: int, after_s: float | None = None) -> float:
-    """How long to wait after the n-th failure (0-based), and never less than the store asked for."""
+    """The wait after the n-th failure (0-based); never less than the store asked for."""
     return max(after_s or 0.0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**tries))
 
 
@@ -96,7 +96,7 @@ def create(key: str, body: bytes) -> Procedure[Version | Found]:
                 case Found(found, version) as standing:
                     return version if found == body else standing
                 case Missing():
-                    yield Sleep(pause_s(tries))  # still out, or gone again: the same write once more
+                    yield Sleep(pause_s(tries))  # still out: the same write once more
                 case NotModified():
                     raise AssertionError("an unconditional read was answered 304")
                 case never:
@@ -104,7 +104,7 @@ def create(key: str, body: bytes) -> Procedure[Version | Found]:
         except (StoreError, Unanswered) as error:
             if not doubt:
                 raise
-            raise Unanswered(f"{key} may or may not have been written: {error}", doubt=True) from error
+            raise Unanswered(f"{key} may have been written: {error}", doubt=True) from error
     raise Unanswered(
         f"{key} could not be written in {TRIES_MAX} tries ({why or 'it never appeared'}); see that "
         "the store answers, then try again",

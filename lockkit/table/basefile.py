@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.ask import TableError
-from lockkit.table.layout import WriteStat, file_name, in_partition, partition_path
+from lockkit.table.layout import (
+    NO_COMMIT,
+    TaskId,
+    WriteStat,
+    file_name,
+    in_partition,
+    partition_path,
+)
 from lockkit.table.properties import TableConfig
 
 if TYPE_CHECKING:
@@ -53,15 +60,6 @@ class BaseFile:
     stat: WriteStat
 
 
-@dataclass(frozen=True, slots=True)
-class TaskId:
-    """Which attempt of which task writes; part of the file's name, so that two never meet."""
-
-    task: int = 0
-    stage: int = 0
-    attempt: int = 0
-
-
 # --- writing ------------------------------------------------------------------------------------
 
 
@@ -74,10 +72,10 @@ def write_inserts(
     not look for them.
     """
     partition = partition_of(target.config, rows)
-    name = file_name(file_id, target.instant, task=task.task, stage=task.stage, attempt=task.attempt)
+    name = file_name(file_id, target.instant, task)
     return _base_file(
         with_meta(target, plain(rows), partition, name, task), partition, name, file_id,
-        previous=None, inserts=rows.num_rows, updates=0,
+        previous=NO_COMMIT, inserts=rows.num_rows, updates=0,
     )  # fmt: skip
 
 
@@ -96,10 +94,8 @@ def rewrite_group(
     if fresh.num_rows:
         found = partition_of(target.config, fresh)
         if found != base.partition:
-            raise TableError(f"rows of {found} cannot be merged into a file group of {base.partition}")
-    name = file_name(
-        base.file_id, target.instant, task=task.task, stage=task.stage, attempt=task.attempt
-    )
+            raise TableError(f"rows of {found} do not belong in a file group of {base.partition}")
+    name = file_name(base.file_id, target.instant, task)
     added = with_meta(target, fresh, base.partition, name, task)
     replaced = pc.is_in(old[RECORD_KEY], value_set=added[RECORD_KEY].combine_chunks())
     kept = old.filter(pc.invert(replaced))
@@ -107,7 +103,8 @@ def rewrite_group(
         kept.schema.get_field_index(FILE_NAME), FILE_NAME, pa.repeat(name, kept.num_rows)
     )
     updates = len(set(old.filter(replaced)[RECORD_KEY].to_pylist()))
-    merged = pa.concat_tables([kept, added.select(_in_order(kept, added))], promote_options="default")
+    added = added.select(_in_order(kept, added))
+    merged = pa.concat_tables([kept, added], promote_options="default")
     return _base_file(
         merged, base.partition, name, base.file_id,
         previous=base.instant, inserts=fresh.num_rows - updates, updates=updates,
@@ -122,7 +119,7 @@ def _in_order(old: pa.Table, new: pa.Table) -> list[str]:
 
 def _base_file(
     table: pa.Table, partition: str, name: str, file_id: str, *,
-    previous: str | None, inserts: int, updates: int,
+    previous: str, inserts: int, updates: int,
 ) -> BaseFile:  # fmt: skip
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -139,8 +136,7 @@ def _base_file(
     path = in_partition(partition, name)
     stat = WriteStat(
         partition=partition, file_id=file_id, path=path, writes=table.num_rows,
-        inserts=inserts, updates=updates, size_bytes=len(body),
-        **({} if previous is None else {"previous": previous}),
+        previous=previous, inserts=inserts, updates=updates, size_bytes=len(body),
     )  # fmt: skip
     return BaseFile(path, body, stat)
 
@@ -164,14 +160,13 @@ def partition_of(config: TableConfig, rows: pa.Table) -> str:
     values = pc.unique(_column(rows, config.partition_by, "partition field")).to_pylist()
     if len(values) != 1:
         raise TableError(
-            f"rows of {len(values)} partitions ({config.partition_by}) in one file group; group them first"
+            f"rows of {len(values)} partitions ({config.partition_by}) for one file group; split "
+            "them by partition first"
         )
     return partition_path(config, values[0])
 
 
-def with_meta(
-    target: Target, rows: pa.Table, partition: str, name: str, task: TaskId
-) -> pa.Table:
+def with_meta(target: Target, rows: pa.Table, partition: str, name: str, task: TaskId) -> pa.Table:
     """The rows behind the five columns that Hudi's readers go by."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -179,8 +174,8 @@ def with_meta(
     keys = pc.cast(_column(rows, target.config.record_key, "record key"), pa.string())
     if keys.null_count or pc.any(pc.equal(keys, "")).as_py():
         raise TableError(
-            f"{keys.null_count or 'some'} rows have no record key ({target.config.record_key}); every "
-            "row needs one, or it could never be updated"
+            f"{keys.null_count or 'some'} rows have no record key ({target.config.record_key}); "
+            "every row needs one, or it could never be updated"
         )
     count = rows.num_rows
     numbers = pc.cast(pa.array(range(count), pa.int64()), pa.string())
@@ -224,7 +219,7 @@ def _column(rows: pa.Table, name: str, what: str) -> Any:
 
 
 def read_base_file(key: str, body: bytes) -> pa.Table:
-    """A base file's rows, meta columns included; `TableError` names the file if it is not parquet."""
+    """A base file's rows, meta columns included; `TableError` if it is not parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -246,8 +241,9 @@ def avro_schema(rows: pa.Schema, name: str) -> str:
     ]
     record = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
     return json.dumps(
-        {"type": "record", "name": f"{record}_record", "namespace": f"hoodie.{record}", "fields": fields}
-    )
+        {"type": "record", "name": f"{record}_record", "namespace": f"hoodie.{record}",
+         "fields": fields}
+    )  # fmt: skip
 
 
 def _avro_type(kind: pa.DataType, name: str) -> Any:
@@ -270,7 +266,7 @@ def _avro_type(kind: pa.DataType, name: str) -> Any:
     if is_.is_date32(kind):
         return {"type": "int", "logicalType": "date"}
     if is_.is_timestamp(kind):
-        # Without a zone Avro says *local* timestamp; Spark's timestamps have one, and are UTC inside.
+        # Without a zone Avro says *local* timestamp; Spark's have one, and are UTC inside.
         local = "" if kind.tz else "local-"
         return {"type": "long", "logicalType": f"{local}timestamp-micros"}
     if is_.is_list(kind) or is_.is_large_list(kind):

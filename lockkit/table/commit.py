@@ -1,23 +1,21 @@
-"""The commit: a transaction from its first instant to the file that makes it visible.
+"""The commit: the moment after which every reader sees what a transaction wrote.
 
-Procedures, so that the same text runs against a real store, in the simulator, and one request at a
-time. In order: `begin`, the caller's data files, `prepare`, then under the lock `commit`. The fence
-of protocol.md section 5 decides: a commit whose conflict check did not cover everything that was
-published before it is refused by the store, however long its writer slept.
+A procedure, so that the same text runs against a real store, in the simulator, and one request at a
+time. The fence of protocol.md section 5 decides: a commit whose conflict check did not cover
+everything that was published before it is refused by the store, however long its writer slept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
-from lockkit.drive import Note, Procedure, Put, Sleep, Unique, WallMs
+from lockkit.drive import Note, Procedure, Put, Sleep, Unique
 from lockkit.lease import LockLost
 from lockkit.outcome import (
     Applied,
     Found,
-    IfAbsent,
     Missing,
     NotOurs,
     Ours,
@@ -31,39 +29,26 @@ from lockkit.outcome import (
 )
 from lockkit.stores import StoreError
 from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, create, pause_s, read
-from lockkit.table.basefile import Target
 from lockkit.table.conflict import (
     CommitConflict,
-    Mine,
     find_conflict,
     refuse_missing,
     refuse_unreadable,
     winners,
 )
 from lockkit.table.fence import FENCE_KEY, Fence, Seen, digest, format_fence, read_fence
-from lockkit.table.layout import (
-    NO_COMMIT,
-    CommitFiles,
-    FileGroup,
-    WriteStat,
-    format_commit,
-    partition_file,
-)
-from lockkit.table.properties import TableConfig, load_config, recheck_config
+from lockkit.table.layout import CommitFiles
+from lockkit.table.properties import recheck_config
 from lockkit.table.reader import read_commit
 from lockkit.table.timeline import (
     Timeline,
     completed_key,
     glance,
     inflight_key,
-    instant_of,
     load_timeline,
-    next_instant_ms,
-    requested_key,
 )
+from lockkit.table.transaction import Prepared
 
-INSTANTS_MAX = 200
-"""How many instants in a row may be taken by others before `begin` gives up."""
 ROUNDS_MAX = 30
 """How often a commit may lose the fence to others and check again."""
 
@@ -85,53 +70,13 @@ class CommitUnknown(Exception):
     def __init__(self, instant: str, why: str, read: tuple[str, ...]) -> None:
         self.instant, self.why, self.read = instant, why, read
         super().__init__(
-            f"whether {instant} was committed is not known ({why}). Delete nothing. To find out, commit "
-            f"the same prepared transaction again under the lock, or read {' and then '.join(read)}: "
-            f"{instant} is committed if the first names it or the last is there"
+            f"whether {instant} was committed is not known ({why}). Delete nothing. To find out, "
+            f"commit the same prepared transaction again under the lock, or read "
+            f"{' and then '.join(read)}: it is committed if the first names it or the last is there"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.instant, self.why, self.read)
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """A writer's place on the timeline, and what the table was when it took it."""
-
-    instant: str
-    attempt: str
-    config: TableConfig
-    config_version: Version
-    base: frozenset[str]
-    """Instants that were completed: read the table with `load_snapshot(covering=base)`."""
-    pending: frozenset[str]
-
-    @property
-    def target(self) -> Target:
-        """What executors need to write its files."""
-        return Target(self.instant, self.config)
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A transaction whose files are written and whose commit's bytes are final."""
-
-    transaction: Transaction
-    stats: tuple[WriteStat, ...]
-    body: bytes
-    sha256: str
-
-    @property
-    def instant(self) -> str:
-        return self.transaction.instant
-
-    @property
-    def writes(self) -> frozenset[FileGroup]:
-        return frozenset(stat.group for stat in self.stats)
-
-    @property
-    def mine(self) -> Mine:
-        return Mine(self.instant, self.transaction.base, self.writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,107 +89,6 @@ class Committed:
     """Conflict checks that it took; more than one if a straggler won the fence in between."""
     rolled_forward: tuple[str, ...]
     """Commits of others that were decided but not yet visible, and were made so on the way."""
-
-
-# --- begin --------------------------------------------------------------------------------------
-
-
-def begin() -> Procedure[Transaction]:
-    """Take an instant on the timeline; `TableError` if this is no table that may be written to."""
-    config, version = yield from load_config()
-    now = yield from load_timeline()
-    refuse_unreadable(now, known=frozenset(now.completed))
-    attempt = yield Unique()
-    at_ms = next_instant_ms(now, (yield WallMs()))
-    for _ in range(INSTANTS_MAX):
-        instant = instant_of(at_ms)
-        if (yield from _take(instant)):
-            yield Note("began", {"instant": instant})
-            return Transaction(
-                instant, attempt, config, version, frozenset(now.completed), frozenset(now.pending)
-            )
-        at_ms += 1
-    raise TableError(f"{INSTANTS_MAX} instants up to {instant} were taken by others; begin again")
-
-
-def _take(instant: str) -> Procedure[bool]:
-    """Create `T.commit.requested`; whoever creates it has the instant.
-
-    The file is empty, as Hudi's is, so it cannot say whose it is: after a lost answer the same
-    write goes out again, and a refusal then means *not certainly ours*. Such an instant is left
-    alone, for no two transactions may share one.
-    """
-    for tries in range(TRIES_MAX):
-        match (yield Put(requested_key(instant), b"", IfAbsent())):
-            case Applied():
-                return True
-            case PreconditionFailed():
-                return False
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-            case Unknown():
-                yield Sleep(pause_s(tries))
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-    raise Unanswered(
-        f"{requested_key(instant)} could not be written in {TRIES_MAX} tries; see that the store "
-        "answers, then begin again",
-        doubt=False,
-    )
-
-
-# --- prepare ------------------------------------------------------------------------------------
-
-
-def prepare(
-    transaction: Transaction,
-    stats: Iterable[WriteStat],
-    *,
-    schema: str,
-    operation: str | None = None,
-    known_partitions: frozenset[str] = frozenset(),
-    extra: Mapping[str, str] | None = None,
-) -> Procedure[Prepared]:
-    """Write `T.inflight`, the very bytes that `T.commit` will have; no lock is needed for it.
-
-    After the data files: whoever rolls this commit forward must find them. `schema` comes from
-    `avro_schema`; partitions not in `known_partitions` get their metadata file, if absent.
-    """
-    stats = tuple(stats)
-    _refuse_stats(transaction, stats)
-    for partition in sorted({s.partition for s in stats if s.previous == NO_COMMIT}):
-        if partition not in known_partitions:
-            yield from create(*partition_file(partition, transaction.instant))
-    rewrites = any(stat.previous != NO_COMMIT for stat in stats)
-    body = format_commit(
-        stats,
-        operation=operation or ("UPSERT" if rewrites else "INSERT"),
-        schema=schema,
-        attempt=transaction.attempt,
-        extra=extra,
-    )
-    match (yield from create(inflight_key(transaction.instant), body)):
-        case Found():
-            raise TableError(
-                f"{inflight_key(transaction.instant)} is there already and says something else; a "
-                "transaction is prepared once, since its bytes may be decided on: begin again"
-            )
-        case _version:
-            return Prepared(transaction, stats, body, digest(body))
-
-
-def _refuse_stats(transaction: Transaction, stats: tuple[WriteStat, ...]) -> None:
-    groups = [stat.group for stat in stats]
-    for stat in stats:
-        if groups.count(stat.group) > 1:
-            raise TableError(f"two files for file group {stat.group} in one commit; merge them first")
-        if not stat.path.endswith(f"_{transaction.instant}.parquet"):
-            raise TableError(f"{stat.path} was not written for {transaction.instant}; begin again")
-        if stat.previous != NO_COMMIT and stat.previous not in transaction.base:
-            raise TableError(
-                f"{stat.path} was made from {stat.previous}, which {transaction.instant} does not cover; "
-                "read the table with load_snapshot(covering=transaction.base)"
-            )
 
 
 # --- commit -------------------------------------------------------------------------------------
@@ -300,7 +144,7 @@ def _commit_fenced(
             yield Note("fenced", {"instant": prepared.instant, "epoch": guard.epoch})
             return (yield from _publish(prepared, guard, rounds, rolled_forward))
     raise Unanswered(
-        f"{prepared.instant} lost the fence to other writers {ROUNDS_MAX} times and was not committed; "
+        f"{prepared.instant} lost the fence to others {ROUNDS_MAX} times and was not committed; "
         "try again, and look whether anybody commits without the lock",
         doubt=False,
     )
@@ -346,8 +190,8 @@ def _settle(seen: Seen, rolled_forward: list[str]) -> Procedure[Timeline]:
         case Found(body, _) if digest(body) == seen.fence.sha256:
             if isinstance((yield from create(completed_key(instant), body)), Found):
                 raise TableError(
-                    f"{completed_key(instant)} differs from its inflight file, which the fence names; "
-                    "nothing more is committed to this table until one of them is restored"
+                    f"{completed_key(instant)} differs from its inflight file, which the fence "
+                    "names; nothing more is committed to this table until one of them is restored"
                 )
         case _:
             raise TableError(
@@ -364,8 +208,8 @@ def _settle(seen: Seen, rolled_forward: list[str]) -> Procedure[Timeline]:
     now = yield from glance()
     if instant not in now.completed:
         raise TableError(
-            f"{completed_key(instant)} was written and is not listed: this store's listings lag behind, "
-            "and no conflict check can be made on them"
+            f"{completed_key(instant)} was written and is not listed: this store's listings lag "
+            "behind, and no conflict check can be made on them"
         )
     return now
 
@@ -373,21 +217,19 @@ def _settle(seen: Seen, rolled_forward: list[str]) -> Procedure[Timeline]:
 def _refuse_superseded(prepared: Prepared, guard: Guard, seen: Seen) -> None:
     if seen.fence is not None and seen.fence.epoch > guard.epoch:
         raise LockLost(
-            f"{prepared.instant} was not committed: it holds the lock's epoch {guard.epoch}, and epoch "
-            f"{seen.fence.epoch} has already published {seen.fence.instant}; acquire the lock again, "
-            "then commit the same prepared transaction"
+            f"{prepared.instant} was not committed: it holds the lock's epoch {guard.epoch}, and "
+            f"epoch {seen.fence.epoch} has already published {seen.fence.instant}; acquire the "
+            "lock again, then commit the same prepared transaction"
         )
 
 
-def _check(
-    prepared: Prepared, now: Timeline, files: dict[str, CommitFiles]
-) -> Procedure[None]:
+def _check(prepared: Prepared, now: Timeline, files: dict[str, CommitFiles]) -> Procedure[None]:
     """Raise if this commit cannot follow what was published since it began."""
     mine = prepared.mine
     if mine.instant not in now.inflight:
         raise LockLost(
-            f"{mine.instant} was not committed: its inflight file is gone, so somebody took its writer "
-            "for dead and rolled it back; begin again"
+            f"{mine.instant} was not committed: its inflight file is gone, so somebody took its "
+            "writer for dead and rolled it back; begin again"
         )
     refuse_missing(mine, now)
     refuse_unreadable(now, known=mine.base)
@@ -451,8 +293,8 @@ def _replace(prepared: Prepared, seen: Seen, entry: Fence) -> Procedure[bool]:
     if doubt:
         raise _unknown(prepared, why)
     raise Unanswered(
-        f"{FENCE_KEY} could not be written in {TRIES_MAX} tries ({why}); {prepared.instant} was not "
-        "committed; try again later",
+        f"{FENCE_KEY} could not be written in {TRIES_MAX} tries ({why}); {prepared.instant} was "
+        "not committed; try again later",
         doubt=False,
     )
 
@@ -497,7 +339,9 @@ def _published(
     rolled_forward: list[str],
 ) -> Procedure[Committed]:  # fmt: skip
     if isinstance(standing, Found):
-        raise _unknown(prepared, "its completed file is there, and is not what we would have written")
+        raise _unknown(
+            prepared, "its completed file is there, and is not what we would have written"
+        )
     yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
     return Committed(prepared.instant, guard.epoch, rounds, tuple(rolled_forward))
 

@@ -2,7 +2,7 @@
 
 Pure. Each rule is a named check of one transaction against one winner, a commit that completed
 since the transaction began; the first that speaks is reported. The rules are Hudi's simple strategy
-for copy-on-write tables (hudi.md section 3): overlapping (partition, file id) sets do not go together.
+for copy-on-write tables: overlapping sets of (partition, file id) do not go together.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class CommitConflict(TableError):
         self.partition, self.file_id = conflict.group
         self.cause, self.cure = conflict.cause, conflict.cure
         where = f"{self.partition}/{self.file_id}" if self.partition else self.file_id
-        super().__init__(f"{self.instant} {self.cause} {where}; {mine} was not committed: {self.cure}")
+        super().__init__(
+            f"{self.instant} {self.cause} {where}; {mine} was not committed: {self.cure}"
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         conflict = Conflict(self.instant, (self.partition, self.file_id), self.cause, self.cure)
@@ -80,7 +82,7 @@ def also_rewrote(mine: Mine, winner: CommitFiles) -> Conflict | None:
 
 
 def replaced_under_me(mine: Mine, winner: CommitFiles) -> Conflict | None:
-    """The file group is gone (clustering, insert_overwrite): a new slice of it would never be read."""
+    """The file group is gone (clustering, overwrite): a new slice of it would never be read."""
     for group in sorted(mine.writes & winner.replaced):
         return Conflict(
             winner.instant, group, "replaced",
@@ -104,7 +106,7 @@ def find_conflict(mine: Mine, others: Iterable[CommitFiles]) -> Conflict | None:
     return None
 
 
-# --- what this version cannot judge ----------------------------------------------------------------
+# --- what this version cannot judge -------------------------------------------------------------
 
 _UNREADABLE = {
     "deltacommit": "log files belong to a merge-on-read table",
@@ -116,8 +118,8 @@ _UNREADABLE = {
 }
 _UNREADABLE_PENDING = {
     **_UNREADABLE,
-    "replacecommit": "which file groups it will replace is written in a plan that is not read here yet",
-    "clustering": "which file groups it will replace is written in a plan that is not read here yet",
+    "replacecommit": "what it will replace is written in a plan that is not read here yet",
+    "clustering": "what it will replace is written in a plan that is not read here yet",
 }
 
 
@@ -137,8 +139,8 @@ def refuse_unreadable(now: Timeline, *, known: frozenset[str]) -> None:
 
 def _unreadable(instant: str, action: str, why: str) -> TableError:
     return TableError(
-        f"the timeline holds {instant} ({action}): {why}; nothing was committed. Let the writer that "
-        "made it finish, or commit with Hudi"
+        f"the timeline holds {instant} ({action}): {why}; nothing was committed. Let the writer "
+        "that made it finish, or commit with Hudi"
     )
 
 
@@ -146,6 +148,7 @@ def refuse_missing(mine: Mine, now: Timeline) -> None:
     """Raise if the timeline lost an instant that the transaction's snapshot stands on."""
     if gone := sorted(mine.base - now.completed.keys()):
         raise TableError(
-            f"{len(gone)} instants that {mine.instant} had read are gone from the timeline, {gone[-1]} "
-            "the newest of them: it was moved (an upgrade?), archived or rolled back; begin again"
+            f"{len(gone)} instants that {mine.instant} had read are gone from the timeline, "
+            f"{gone[-1]} the newest of them: it was moved (an upgrade?), archived or rolled back; "
+            "begin again"
         )

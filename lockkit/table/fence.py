@@ -60,12 +60,12 @@ def format_fence(fence: Fence) -> bytes:
 
 
 def parse_fence(body: bytes) -> Fence:
-    """The fence, or a `TableError`: on a table whose fence is unreadable nothing may be committed."""
+    """The fence, or a `TableError`: under an unreadable fence nothing may be committed."""
 
     def broken(why: str) -> TableError:
         return TableError(
-            f"{FENCE_KEY} is not a fence ({why}); nothing was committed. Restore its last version, or "
-            "stop every writer and put the newest completed instant into it"
+            f"{FENCE_KEY} is not a fence ({why}); nothing was committed. Restore its last version, "
+            "or stop every writer and put the newest completed instant into it"
         )
 
     if len(body) > FENCE_BYTES_MAX:
@@ -77,7 +77,9 @@ def parse_fence(body: bytes) -> Fence:
     if not isinstance(fields, dict):
         raise broken("not a JSON object")
     if fields.get("format") != FORMAT:
-        raise broken(f"format {str(fields.get('format'))[:20]!r}, known: {FORMAT}; a newer lockkit?")
+        raise broken(
+            f"format {str(fields.get('format'))[:20]!r}, known: {FORMAT}; a newer lockkit?"
+        )
     epoch, instant, attempt, sha256 = (
         fields.get(name) for name in ("epoch", "instant", "attempt", "sha256")
     )

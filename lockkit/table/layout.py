@@ -29,6 +29,15 @@ _FILE_NAME = re.compile(r"([^_/]+)_(\d+-\d+-\d+)_(\d{17}|\d{14})\.parquet")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
 
 
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """Which attempt of which task writes; part of the file's name, so that two never meet."""
+
+    task: int = 0
+    stage: int = 0
+    attempt: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStat:
     """What happened to one file group: Hudi's HoodieWriteStat, in our spelling."""
@@ -53,7 +62,7 @@ class WriteStat:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> WriteStat:
-        return cls(**{name: row[name] for name in cls.__slots__})  # type: ignore[attr-defined]
+        return cls(**{name: row[name] for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +98,13 @@ def partition_path(config: TableConfig, value: object) -> str:
     return f"{config.partition_by}={text}"
 
 
-def file_name(file_id: str, instant: str, *, task: int = 0, stage: int = 0, attempt: int = 0) -> str:
-    """`<file id>_<task>-<stage>-<attempt>_<T>.parquet`; a new slice has the same id and its own T."""
+def file_name(file_id: str, instant: str, task: TaskId = TaskId()) -> str:
+    """`<file id>_<task>-<stage>-<attempt>_<T>.parquet`; a new slice keeps the file id."""
     if not _FILE_ID.fullmatch(file_id):
         raise TableError(
             f"{file_id[:60]!r} cannot be a file id: letters, digits, dots and dashes, at most 100"
         )
-    return f"{file_id}_{task}-{stage}-{attempt}_{instant}.parquet"
+    return f"{file_id}_{task.task}-{task.stage}-{task.attempt}_{instant}.parquet"
 
 
 def in_partition(partition: str, name: str) -> str:
@@ -121,7 +130,7 @@ def format_commit(
 
     `attempt` stands at the top level, where a server's record finds it: Hudi's class is annotated
     `@JsonIgnoreProperties(ignoreUnknown = true)` in every version, and hudi-rs's serde ignores
-    unknown fields too. It stands in `extraMetadata` as well, which survives being rewritten as Avro.
+    unknown fields too. It stands in `extraMetadata` as well, which survives a rewrite as Avro.
     """
     by_partition: dict[str, list[dict[str, Any]]] = {}
     for stat in sorted(stats, key=lambda each: (each.group, each.path)):
@@ -168,7 +177,7 @@ def parse_commit(instant: str, key: str, body: bytes) -> CommitFiles:
 
     def broken(why: str) -> TableError:
         return TableError(
-            f"{key} is not a commit's file ({why}); it is damaged or was written by something else: "
+            f"{key} is not a commit's file ({why}); it is damaged or something else wrote it: "
             "restore it before anything else is written to this table"
         )
 

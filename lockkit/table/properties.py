@@ -29,7 +29,7 @@ _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
-    """What a writer must know of a table: version 6, copy-on-write, one key, at most one partition field."""
+    """What a writer must know of a table: copy-on-write, one key, at most one partition field."""
 
     name: str
     record_key: str
@@ -41,7 +41,9 @@ class TableConfig:
         for what, field in (("record key", self.record_key), ("partition field", self.partition_by),
                             ("precombine field", self.precombine)):  # fmt: skip
             if field is not None and not _FIELD.fullmatch(field):
-                raise TableError(f"{field!r} cannot be the {what}: name one column, by a plain name")
+                raise TableError(
+                    f"{field!r} cannot be the {what}: name one column, by a plain name"
+                )
         if not self.name or not self.name.isprintable():
             raise TableError(f"{self.name!r} cannot be a table's name: use printable characters")
 
@@ -55,7 +57,7 @@ def checksum(name: str, database: str = "") -> int:
 
 
 def to_properties(config: TableConfig) -> dict[str, str]:
-    """The keys of a version 6 copy-on-write table that Hudi 0.14 and later, and hudi-rs, look for."""
+    """The keys of a version 6 table that Hudi 0.14 and later, and hudi-rs, look for."""
     keys = {
         "hoodie.table.name": config.name,
         "hoodie.table.type": "COPY_ON_WRITE",
@@ -109,8 +111,10 @@ def _refusals(keys: Mapping[str, str]) -> list[str]:
                          "hoodie.timeline.layout.version", "hoodie.table.recordkey.fields")
              if not says(key)]  # fmt: skip
     if version != VERSION:
-        found.append(f"table version {version[:20]!r} is not known here, only {VERSION}; a Hudi 1.x "
-                     "writer upgrades tables unless hoodie.write.auto.upgrade=false")  # fmt: skip
+        found.append(
+            f"table version {version[:20]!r} is not known, only {VERSION}; a Hudi "
+            "1.x writer upgrades tables unless hoodie.write.auto.upgrade=false"
+        )
     if layout != LAYOUT_VERSION:
         found.append(f"timeline layout {layout[:20]!r} does not belong to table version {VERSION}; "
                      "an upgrade may have stopped half-way: finish it with Hudi")  # fmt: skip
@@ -119,8 +123,9 @@ def _refusals(keys: Mapping[str, str]) -> list[str]:
                      "COPY_ON_WRITE: base files alone would hide the log files' rows")  # fmt: skip
     for key in ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight"):
         if says(key):
-            found.append(f"{key}={says(key)[:80]}: a commit that skips the metadata table is invisible "
-                         "to its readers; disable it (hoodie.metadata.enable=false) in every writer")  # fmt: skip
+            found.append(f"{key}={says(key)[:80]}: a commit that skips the metadata table is "
+                         "invisible to its readers; disable it in every writer "
+                         "(hoodie.metadata.enable=false)")  # fmt: skip
     for key, value, why in _MUST_BE:
         if says(key, value).lower() != value.lower():
             found.append(f"{key}={says(key)[:80]} is not supported ({why}); it must be {value}")
@@ -134,8 +139,8 @@ def _refusals(keys: Mapping[str, str]) -> list[str]:
         found.append(f"key generator {generator[:120]!r} makes keys that would not match ours")
     wanted = checksum(says("hoodie.table.name"), says("hoodie.database.name"))
     if says("hoodie.table.checksum", str(wanted)) != str(wanted):
-        found.append("hoodie.table.checksum does not match the table's name; the file is damaged or "
-                     "was edited by hand: restore it")  # fmt: skip
+        found.append("hoodie.table.checksum does not match the table's name; the file is damaged "
+                     "or was edited by hand: restore it")  # fmt: skip
     return found
 
 
@@ -165,9 +170,11 @@ def _escape(text: str) -> str:
 
 
 def parse_properties(body: bytes) -> dict[str, str]:
-    """Keys of a properties file; lines that are none of Java's forms give keys that nobody asks for."""
+    """Keys of a properties file; noise gives keys that nobody asks for."""
     if len(body) > PROPERTIES_BYTES_MAX:
-        raise TableError(f"{PROPERTIES_KEY} has {len(body)} bytes and is no table's properties file")
+        raise TableError(
+            f"{PROPERTIES_KEY} has {len(body)} bytes and is no table's properties file"
+        )
     text = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", body.decode("latin-1"))
     keys: dict[str, str] = {}
     for line in re.split(r"\r\n|\n|\r", text):
@@ -194,14 +201,14 @@ def _unescape(text: str) -> str:
 
 
 def create_table(config: TableConfig) -> Procedure[TableConfig]:
-    """Make the table, or find that it is there already, the same; `TableError` if it is another one."""
+    """Make the table, or find it there already, the same; `TableError` if it is another one."""
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
         case Found(body, _):
             standing = from_properties(parse_properties(body))
             if standing != config:
                 raise TableError(
-                    f"a different table is there already: {standing}; asked for {config}; open it as "
-                    "it is, or choose another place"
+                    f"a different table is there already: {standing}; asked for {config}; open it "
+                    "as it is, or choose another place"
                 )
             return standing
         case _version:
@@ -235,5 +242,6 @@ def recheck_config(config: TableConfig, version: Version) -> Procedure[None]:
             standing = from_properties(parse_properties(body))
             if standing != config:
                 raise TableError(
-                    f"the table changed under this commit: it was {config}, and is {standing}; begin again"
+                    f"the table changed under this commit: it was {config}, and is {standing}; "
+                    "begin again"
                 )

@@ -61,8 +61,8 @@ def load_snapshot(
         archived = yield List(ARCHIVE_PREFIX)
         if archived:
             raise TableError(
-                f"{len(archived)} files in {ARCHIVE_PREFIX}: commits that are archived are not read "
-                "here yet, and without them rows would be missing; read this table with Hudi"
+                f"{len(archived)} files in {ARCHIVE_PREFIX}: commits that are archived are not "
+                "read here yet, and without them rows would be missing; read this table with Hudi"
             )
     commits = []
     for instant in wanted:
@@ -98,7 +98,9 @@ def read_commit(instant: str, action: str = "commit") -> Procedure[CommitFiles]:
         case Found(body, _):
             return parse_commit(instant, key, body)
         case _missing:
-            raise TableError(f"{key} was listed and is gone: it was rolled back or archived; begin again")
+            raise TableError(
+                f"{key} was listed and is gone: it was rolled back or archived; begin again"
+            )
 
 
 def read_slice(of: Slice) -> Procedure[pa.Table]:
@@ -114,7 +116,7 @@ def read_slice(of: Slice) -> Procedure[pa.Table]:
 
 
 def read_table(store: Store, clock: Clock | None = None, *, meta: bool = False) -> pa.Table:
-    """Every row of the latest snapshot, for tests and notebooks; with `meta`, the meta columns too."""
+    """Every row of the latest snapshot; with `meta`, the meta columns too."""
     import pyarrow as pa
 
     clock = clock or Clock()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from lockkit.drive import List, Procedure
@@ -35,7 +35,7 @@ _STATES = {
     **{f"{action}.requested": (action, "requested") for action in _ACTIONS},
 }
 _NAME = re.compile(r"(\d{17}|\d{14})\.([a-z.]+)")
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 COMMITS = frozenset({"commit", "replacecommit"})
 """Completed actions that change what a reader of a copy-on-write table sees."""
@@ -43,7 +43,7 @@ COMMITS = frozenset({"commit", "replacecommit"})
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What one listing showed. Instants map to their action; a completed one is not also pending."""
+    """What one listing showed: instants by action; a completed one is not also pending."""
 
     completed: Mapping[str, str]
     pending: Mapping[str, str]
@@ -90,7 +90,7 @@ def instant_of(wall_ms: int) -> str:
 
 def instant_ms(instant: str) -> int:
     """Epoch ms of an instant; 14 digits mean the end of their second, as Hudi reads them."""
-    at = datetime.strptime(instant[:14], "%Y%m%d%H%M%S").replace(tzinfo=timezone.utc)
+    at = datetime.strptime(instant[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC)
     return int((at - _EPOCH) / timedelta(milliseconds=1)) + int(instant[14:] or "999")
 
 
