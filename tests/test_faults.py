@@ -52,7 +52,7 @@ def struck(plan: FaultPlan, count: int, request: Request | None = None) -> list[
     return [n for n in range(1, count + 1) if plan.match(request or asked(), counts) is not None]
 
 
-# --- which requests a plan strikes -------------------------------------------------------------
+# --- which requests a plan strikes ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_draw_is_a_number_from_0_up_to_but_not_1(seed: int, index: int, count:
     assert 0 <= draw(seed, index, count) < 1
 
 
-# --- plans as JSON -------------------------------------------------------------------------------
+# --- plans as JSON ----------------------------------------------------------------------------
 
 
 def _optional(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -271,7 +271,7 @@ def test_every_plan_that_is_promised_is_shipped() -> None:
     assert sorted(SHIPPED) == sorted(path.stem for path in PLANS.glob("*.json"))
 
 
-# --- what a request asks ---------------------------------------------------------------------------
+# --- what a request asks ------------------------------------------------------------------------
 
 MULTIPART = (
     b'--x\r\ncontent-type: application/json\r\n\r\n{"name": "t/lock \\u00e9.json"}\r\n--x\r\n'
@@ -347,7 +347,7 @@ def test_an_azure_account_in_the_host_name_is_not_in_the_path() -> None:
     assert dialects.describe(wire.parse_head(raw)).key == "lake/t/l"
 
 
-# --- on the wire -----------------------------------------------------------------------------------
+# --- on the wire --------------------------------------------------------------------------------
 
 
 class Recorder:
@@ -672,7 +672,7 @@ def test_a_live_fault_beats_a_standing_plan_and_clear_ends_all(echo: str) -> Non
         assert ask(proxy, "GET", "/lake/k")[0] == 404
 
 
-# --- control over HTTP -----------------------------------------------------------------------------
+# --- control over HTTP --------------------------------------------------------------------------
 
 
 def test_faults_are_armed_shown_and_cleared_over_http(echo: str) -> None:
@@ -710,7 +710,7 @@ def test_other_control_paths_are_the_upstreams(echo: str, kept: dict[str, bytes]
         assert ask(proxy, "GET", "/__lockkit/requests") == (200, b"its own")
 
 
-# --- running ---------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------------------------------
 
 
 def test_eight_clients_are_served_at_once_and_none_gets_anothers_answer(

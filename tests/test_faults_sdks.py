@@ -1,0 +1,317 @@
+"""A lost answer, seen through each SDK as it comes, and beside it through lockkit's own adapter.
+
+With its usual retries an SDK tells the winner of a create-if-absent that somebody else won: 412 on
+S3 and GCS, 409 on Azure. lockkit's adapter says `Unknown`, and one read settles it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from lockkit.faults import Fault, Proxy
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    Ours,
+    PreconditionFailed,
+    StillOut,
+    Throttled,
+    Unknown,
+    resolve,
+)
+from lockkit.stores import Store, StoreError, open_store
+
+os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+
+SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
+ACCOUNT = "devstoreaccount1"
+# The key that every Azure emulator has, as its documentation prints it.
+ACCOUNT_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+LATE_S = 0.5
+
+AFTER = [
+    pytest.param(Fault("drop"), id="fin"),
+    pytest.param(Fault("reset"), id="rst"),
+    pytest.param(Fault("status", code=500), id="500"),
+    pytest.param(Fault("status", code=503), id="503"),
+    pytest.param(Fault("hang"), id="hang"),
+]
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Any]:
+    from lockkit.emulator import Emulator
+
+    with Emulator() as running:
+        yield running
+
+
+@pytest.fixture(params=list(SCHEMES))
+def provider(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    return f"{zlib.crc32(request.node.nodeid.encode())}/table_lock.json"
+
+
+@pytest.fixture
+def proxy(provider: str, emulator: Any) -> Iterator[Proxy]:
+    with Proxy(getattr(emulator, provider)) as running:
+        yield running
+
+
+@pytest.fixture
+def store(provider: str, proxy: Proxy) -> Iterator[Store]:
+    opened = open_store(f"{SCHEMES[provider]}://lake", endpoint=proxy.url, timeout_s=1, client="W1")
+    with closing(opened):
+        yield opened
+
+
+def record(attempt: str) -> bytes:
+    return json.dumps({"owner": "W1", "attempt": attempt}).encode()
+
+
+def aimed(fault: Fault) -> Fault:
+    """The same fault at the next write of the lock object, whoever sends it."""
+    return Fault.from_fields({**fault.to_fields(), "operation": "put", "key": "table_lock.json"})
+
+
+def eventually(holds: Callable[[], Any], within_s: float = 10) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+        threading.Event().wait(0.02)
+
+
+# --- the SDKs as they come ---------------------------------------------------------------------
+
+
+def create_with_boto3(url: str, key: str, body: bytes) -> tuple[int, str]:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import ClientError
+
+    client = boto3.client(
+        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="a",
+        aws_secret_access_key="b",
+        config=Config(s3={"addressing_style": "path"}, read_timeout=0.5),
+    )  # fmt: skip
+    with closing(client):
+        try:
+            answer = client.put_object(Bucket="lake", Key=key, Body=body, IfNoneMatch="*")
+        except ClientError as error:
+            return error.response["ResponseMetadata"]["HTTPStatusCode"], type(error).__name__
+    return answer["ResponseMetadata"]["HTTPStatusCode"], ""
+
+
+def create_with_google(url: str, key: str, body: bytes) -> tuple[int, str]:
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    client = storage.Client(
+        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
+    )
+    with closing(client):
+        blob = client.bucket("lake").blob(key)
+        try:
+            blob.upload_from_string(body, if_generation_match=0, timeout=0.5)
+        except GoogleAPICallError as error:
+            return int(error.code or 0), type(error).__name__
+    return 200, ""
+
+
+def create_with_azure(url: str, key: str, body: bytes, **settings: Any) -> tuple[int, str]:
+    from azure.core.exceptions import HttpResponseError
+    from azure.storage.blob import ContainerClient
+
+    credential = {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}
+    settings = {"read_timeout": 0.5, **settings}
+    with ContainerClient(f"{url}/{ACCOUNT}", "lake", credential=credential, **settings) as client:
+        try:
+            client.upload_blob(key, body)
+        except HttpResponseError as error:
+            return int(error.status_code or 0), type(error).__name__
+    return 201, ""
+
+
+def create_as_it_comes(provider: str, url: str, key: str, body: bytes) -> tuple[int, str]:
+    match provider:
+        case "s3":
+            return create_with_boto3(url, key, body)
+        case "gcs":
+            return create_with_google(url, key, body)
+    from azure.storage.blob import ExponentialRetry
+
+    # The usual policy, only with its first pause of 15 s taken out.
+    quick = ExponentialRetry(initial_backoff=0, increment_base=1, random_jitter_range=0)
+    return create_with_azure(url, key, body, retry_policy=quick)
+
+
+DEFEAT = {
+    "s3": (412, "ClientError"),
+    "gcs": (412, "PreconditionFailed"),
+    "azure": (409, "ResourceExistsError"),
+}
+
+
+@pytest.mark.parametrize("fault", AFTER)
+def test_an_sdk_with_its_usual_retries_reports_defeat_to_the_winner(
+    fault: Fault, provider: str, key: str, proxy: Proxy, store: Store
+) -> None:
+    proxy.inject(aimed(fault))
+    told = create_as_it_comes(provider, proxy.url, key, record("mine"))
+    assert told == DEFEAT[provider]
+    [made] = proxy.faults
+    assert made["swallowed_status"] in (200, 201), "the write had been applied"
+    found = store.get(key)
+    assert isinstance(found, Found)
+    assert found.body == record("mine"), "and it is the caller's own"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("provider", ["azure"], indirect=True)
+def test_azure_exactly_as_it_comes_needs_15_seconds_to_report_that_defeat(
+    key: str, proxy: Proxy
+) -> None:
+    proxy.inject(aimed(Fault("drop")))
+    began = time.monotonic()
+    told = create_with_azure(proxy.url, key, record("mine"))
+    assert told == DEFEAT["azure"]
+    assert 11 < time.monotonic() - began < 40, "its first back-off is longer than many leases"
+
+
+@pytest.mark.parametrize("fault", AFTER)
+def test_lockkits_adapter_says_unknown_and_a_read_finds_the_write_ours(
+    fault: Fault, key: str, proxy: Proxy, store: Store
+) -> None:
+    proxy.inject(aimed(fault))
+    assert isinstance(store.put(key, record("mine"), IfAbsent()), Unknown)
+    found = store.get(key)
+    assert isinstance(found, Found)
+    attempt = json.loads(found.body)["attempt"]
+    assert resolve(found.version, attempt, attempt="mine", wrote_over=None) == Ours(found.version)
+    assert [made["client"] for made in proxy.faults] == ["W1"]
+
+
+@pytest.mark.parametrize("fault", AFTER)
+def test_the_same_holds_for_a_lost_compare_and_swap(
+    fault: Fault, key: str, proxy: Proxy, store: Store
+) -> None:
+    first = store.put(key, record("first"), IfAbsent())
+    assert isinstance(first, Applied)
+    proxy.inject(aimed(fault))
+    assert isinstance(store.put(key, record("second"), IfVersion(first.version)), Unknown)
+    found = store.get(key)
+    assert isinstance(found, Found)
+    attempt = json.loads(found.body)["attempt"]
+    settled = resolve(found.version, attempt, attempt="second", wrote_over=first.version)
+    assert settled == Ours(found.version)
+
+
+@pytest.mark.parametrize("what", ["drop", "reset", "hang"])
+def test_lost_before_and_lost_after_look_the_same_and_the_read_tells_them_apart(
+    what: str, key: str, proxy: Proxy, store: Store
+) -> None:
+    proxy.inject(aimed(Fault(what, when="before")))
+    before = store.put(key, record("mine"), IfAbsent())
+    assert isinstance(before, Unknown)
+    assert store.get(key) == Missing()
+    assert resolve(None, None, attempt="mine", wrote_over=None) == StillOut()
+    proxy.inject(aimed(Fault(what, when="after")))
+    after = store.put(key, record("mine"), IfAbsent())
+    assert after == before, "the same words, although this one was applied"
+    assert isinstance(store.get(key), Found)
+
+
+def test_429_is_certainly_not_done(key: str, proxy: Proxy, store: Store) -> None:
+    proxy.inject(aimed(Fault("status", code=429, retry_after_s=2)))
+    assert store.put(key, record("mine"), IfAbsent()) == Throttled(2.0)
+    assert store.get(key) == Missing()
+
+
+def test_403_raises_for_it_is_no_answer(key: str, proxy: Proxy, store: Store) -> None:
+    proxy.inject(aimed(Fault("status", code=403)))
+    with pytest.raises(StoreError, match="403"):
+        store.put(key, record("mine"), IfAbsent())
+
+
+# --- the zombie ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["drop", "hang"])
+def test_a_late_write_is_missing_at_first_and_there_later(
+    ending: str, key: str, proxy: Proxy, store: Store
+) -> None:
+    late_s = LATE_S if ending == "drop" else 2.0  # the client gives up within its second
+    proxy.inject(aimed(Fault("late", delay_s=late_s, ending=ending)))
+    assert isinstance(store.put(key, record("mine"), IfAbsent()), Unknown)
+    assert store.get(key) == Missing(), "absence settles nothing"
+    eventually(lambda: isinstance(store.get(key), Found))
+    found = store.get(key)
+    assert isinstance(found, Found)
+    assert found.body == record("mine")
+
+
+def test_a_write_sent_again_under_its_condition_lands_once_and_the_zombie_dies(
+    provider: str, key: str, emulator: Any
+) -> None:
+    notes: list[Any] = []
+
+    def keep(event: Any) -> None:
+        if event.kind == "note":
+            notes.append(event)
+
+    with Proxy(getattr(emulator, provider), on_fault=keep) as proxy:
+        url = f"{SCHEMES[provider]}://lake"
+        with closing(open_store(url, endpoint=proxy.url, timeout_s=1, client="W1")) as store:
+            proxy.inject(aimed(Fault("late", delay_s=LATE_S)))
+            assert isinstance(store.put(key, record("mine"), IfAbsent()), Unknown)
+            again = store.put(key, record("mine"), IfAbsent())
+            assert isinstance(again, Applied)
+            eventually(lambda: notes)
+            found = store.get(key)
+    assert isinstance(found, Found)
+    assert found.version == again.version, "one of the two landed, and it is the one we know"
+    assert notes[0]["text"].endswith(f"status {DEFEAT[provider][0]}")
+
+
+def test_a_late_write_that_landed_first_refuses_the_one_sent_again(
+    key: str, proxy: Proxy, store: Store
+) -> None:
+    proxy.inject(aimed(Fault("late", delay_s=0.1)))
+    assert isinstance(store.put(key, record("mine"), IfAbsent()), Unknown)
+    eventually(lambda: isinstance(store.get(key), Found))
+    assert store.put(key, record("mine"), IfAbsent()) == PreconditionFailed()
+    found = store.get(key)
+    assert isinstance(found, Found)
+    assert json.loads(found.body)["attempt"] == "mine", "a 412 from our own first copy"
+
+
+# --- what else a proxy must not break ------------------------------------------------------------
+
+
+def test_large_objects_pass_through_every_sdk(provider: str, proxy: Proxy, store: Store) -> None:
+    big = os.urandom(1 << 20) * 9
+    name = f"large-{provider}"
+    assert isinstance(store.put(name, big, IfAbsent()), Applied)
+    found = store.get(name)
+    assert isinstance(found, Found)
+    assert found.body == big
+    assert [entry.size for entry in store.list(name)] == [len(big)]
