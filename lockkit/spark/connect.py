@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from lockkit.clock import Clock
 
@@ -20,8 +21,8 @@ CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 READY_TIMEOUT_S = 90.0
 READY_POLL_S = 0.1
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-# With a token the client insists on TLS, except to the name (not the address) of this machine. And a
-# writer that was stopped for a while must not take its connection for dead when it goes on.
+# With a token the client insists on TLS, except to the name (not the address) of this machine. And
+# a writer that was stopped for a while must not take its connection for dead when it goes on.
 PARAMETERS = ";grpc_keepalive_enabled=false"
 HEAP = "512m"
 # Half the CPU at start, a third less memory; the teaching load never reaches C2 anyway.
@@ -48,7 +49,7 @@ class ServerGone(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How to start a Connect server, and how to reach it. Starting it is the supervisor's business."""
+    """How to start a Connect server, and how to reach it; the supervisor starts it."""
 
     command: list[str]
     env: dict[str, str]
@@ -73,7 +74,9 @@ class Server:
         for name, value in conf.items():
             command += ["--conf", f"{name}={value}"]
         # SparkSubmit knows this resource name as "nothing to load"; the class is on its class path
-        return cls([*command, "spark-internal"], token, token, f"sc://localhost:{port}/{PARAMETERS}")
+        return cls(
+            [*command, "spark-internal"], token, token, f"sc://localhost:{port}/{PARAMETERS}"
+        )
 
 
 def spark_home() -> Path:
@@ -110,3 +113,21 @@ def await_server(remote: str, *, timeout_s: float = READY_TIMEOUT_S) -> None:
         f"the Spark Connect server at {remote} did not answer within {timeout_s:.0f} s; "
         "see spark.log in the run's folder, and whether the machine has 1 GB of memory to spare"
     )
+
+
+def connect_session(remote: str) -> Any:
+    """A session of its own on the shared server; raises `ServerGone`."""
+    await_server(remote)
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.remote(remote).create()
+
+
+def own_session(name: str) -> Any:
+    """A session in a JVM of this process's own, for the lesson about separate clusters."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").appName(f"lockkit {name}")
+    for key, value in CONF.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

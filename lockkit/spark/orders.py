@@ -1,0 +1,176 @@
+"""The orders that a writer commits: its slice of `datasets/orders`, batch by batch.
+
+A batch has rows of one region. Read by this process with Arrow, or by Spark; both choose the same
+rows for the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from lockkit.spark.write import GROUP, Aim, Place, write_frame, write_group
+from lockkit.table import TableConfig, TableError, Target, WriteStat, avro_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE = TableConfig(
+    name="orders", record_key="order_id", partition_by="region", precombine="ordered_at"
+)
+BATCHES = 12
+"""A writer goes through its slice of a region in this many rounds, then begins again: upserts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one region that go into one file group."""
+
+    region: str
+    number: int
+    aim: Aim
+
+
+class Orders(Protocol):
+    """Where a writer's rows come from, and who writes them into file groups."""
+
+    schema: str
+    """Avro, as the commit wants it."""
+
+    def write(self, target: Target, batches: list[Batch]) -> list[WriteStat]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The `index`-th (from 1) of `count` slices of the data set in `folder`."""
+
+    folder: str
+    index: int
+    count: int
+
+    @property
+    def regions(self) -> list[str]:
+        found = sorted(file.stem for file in Path(self.folder).glob("*.parquet"))
+        if not found:
+            raise TableError(
+                f"no orders in {self.folder}: it has no *.parquet; make them with "
+                "python datasets/orders/generate.py, or name another folder with --dataset"
+            )
+        return found
+
+    def file(self, region: str) -> str:
+        return str(Path(self.folder) / f"{region}.parquet")
+
+
+class PlainOrders:
+    """Read, merged and written by this very process."""
+
+    def __init__(self, part: Part, place: Place) -> None:
+        self._part = part
+        self._store = place.open()
+        self._rows = cache(self._read)
+        self.schema = avro_schema(self._rows(part.regions[0]).schema, TABLE.name)
+
+    def write(self, target: Target, batches: list[Batch]) -> list[WriteStat]:
+        import pyarrow.compute as pc
+
+        stats = []
+        for batch in batches:
+            rows = self._rows(batch.region)
+            turn = pc.equal(_turn(rows, self._part.count), batch.number % BATCHES)
+            stats.append(write_group(self._store, target, batch.aim, rows.filter(turn)))
+        return stats
+
+    def _read(self, region: str) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        rows = pq.read_table(self._part.file(region))
+        # Base files hold microseconds, as Spark's timestamps are.
+        at = rows.schema.get_field_index("ordered_at")
+        rows = rows.set_column(at, "ordered_at", rows["ordered_at"].cast(pa.timestamp("us", "UTC")))
+        number = _number(rows)
+        mine = pc.equal(_modulo(number, self._part.count), self._part.index - 1)
+        return rows.filter(mine)
+
+
+class SparkOrders:
+    """Read, shuffled, merged and written by Spark's executors; one row per file comes back."""
+
+    def __init__(self, part: Part, place: Place, spark: Any) -> None:
+        self._part = part
+        self._place = place
+        self._frame = spark.read.parquet(*[part.file(region) for region in part.regions])
+        import pyarrow.parquet as pq
+
+        self.schema = avro_schema(pq.read_schema(part.file(part.regions[0])), TABLE.name)
+
+    def write(self, target: Target, batches: list[Batch]) -> list[WriteStat]:
+        from pyspark.sql import functions as f
+
+        number = f.substring("order_id", 2, 12).cast("long")
+        mine = (number % self._part.count) == (self._part.index - 1)
+        turn = f.floor(number / self._part.count) % BATCHES
+        group, aims = f.lit(None).cast("string"), {}
+        for batch in batches:
+            name = "/".join(batch.aim.group)
+            aims[name] = batch.aim
+            here = (f.col("region") == batch.region) & (turn == batch.number % BATCHES)
+            group = f.when(here, f.lit(name)).otherwise(group)
+        rows = self._frame.where(mine).withColumn(GROUP, group).where(f.col(GROUP).isNotNull())
+        return write_frame(rows, self._place, target, aims)
+
+
+def _number(rows: pa.Table) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.cast(pc.utf8_slice_codeunits(rows["order_id"], 1), pa.int64())
+
+
+def _turn(rows: pa.Table, count: int) -> Any:
+    import pyarrow.compute as pc
+
+    return _modulo(pc.divide(_number(rows), count), BATCHES)
+
+
+def _modulo(numbers: Any, by: int) -> Any:
+    import pyarrow.compute as pc
+
+    return pc.subtract(numbers, pc.multiply(pc.divide(numbers, by), by))
+
+
+def open_orders(kind: str, part: Part, place: Place, *, remote: str | None = None) -> Orders:
+    """The rows for a writer of this kind; for `connect` and `jvm` this starts its Spark session."""
+    match kind:
+        case "plain":
+            return PlainOrders(part, place)
+        case "connect":
+            from lockkit.spark.connect import connect_session
+
+            if remote is None:
+                raise TableError("a writer of kind connect needs --remote sc://host:port")
+            return SparkOrders(part, place, connect_session(remote))
+        case "jvm":
+            from lockkit.spark.connect import own_session
+
+            return SparkOrders(part, place, own_session(place.client))
+        case _:
+            raise TableError(f"no writer is of kind {kind!r}; plain, connect or jvm")
+
+
+def fields_of(stats: list[WriteStat]) -> list[Mapping[str, Any]]:
+    """What a round wrote, for its note in the history."""
+    return [
+        {
+            "file": stat.path,
+            "inserts": stat.inserts,
+            "updates": stat.updates,
+            "bytes": stat.size_bytes,
+        }
+        for stat in stats
+    ]

@@ -1,0 +1,282 @@
+"""One writer: a process that commits orders in rounds, each under the lock, in its own Python.
+
+    python -m lockkit.spark.writer --url s3://lake/orders --endpoint http://127.0.0.1:9000 --name W1
+
+It tells what it believes as JSON lines on stdout (`history.py`), obeys JSON lines on stdin
+(`{"do": "stall", "at": "commit"}`, `{"do": "fence", "on": false}`, `{"do": "stop"}`), and ends when
+its stdin does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from lockkit.clock import Clock, back_off_s
+from lockkit.drive import run
+from lockkit.history import event
+from lockkit.lock import Lock, LockBusy, LockLost
+from lockkit.spark.orders import TABLE, Batch, Orders, Part, fields_of, open_orders
+from lockkit.spark.process import die_with_parent
+from lockkit.spark.write import Aim, Place
+from lockkit.stores import Store, StoreError
+from lockkit.table import (
+    CommitConflict,
+    CommitUnknown,
+    Prepared,
+    Snapshot,
+    TableError,
+    Unanswered,
+    begin,
+    commit,
+    create_table,
+    load_snapshot,
+    partition_path,
+    prepare,
+)
+from lockkit.table.layout import FileGroup
+
+TROUBLE_MAX = 8
+"""Rounds in a row that may fail for the store's sake before the writer gives up."""
+UNKNOWN_TRIES_MAX = 3
+ATTEMPTS_PER_ROUND_MAX = 50
+EOF_GRACE_S = 1.0
+CODE_TROUBLE = 1
+SHARED = "shared-0"
+"""The file group, in the first region, that every writer rewrites now and then."""
+
+
+class Voice:
+    """The writer's channel to its supervisor: events out, commands in.
+
+    The place where a stall strikes is here: in the main thread, right after `checked` was said, so
+    that nothing else of this process moves on either, its heartbeat included.
+    """
+
+    def __init__(self, name: str, out: IO[str], clock: Clock, *, fence: bool) -> None:
+        self.name = name
+        self.fence = fence
+        self.stop = threading.Event()
+        self._out = out
+        self._clock = clock
+        self._stall = False
+        self._turn = threading.Lock()
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        line = event(self._clock.wall_ms(), self.name, kind, **fields).to_json() + "\n"
+        with self._turn:
+            self._out.write(line)
+            self._out.flush()
+        here = threading.current_thread() is threading.main_thread()
+        if kind == "checked" and self._stall and here:
+            self._stall = False
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def listen(self, commands: IO[str]) -> None:
+        """Obey until the commands end; then there is nobody to write for, and the process ends."""
+        for line in commands:
+            try:
+                self._obey(json.loads(line))
+            except ValueError:
+                self.emit("note", text=f"a command that is no JSON: {line[:80]!r}")
+        self.stop.set()
+        self._clock.sleep(EOF_GRACE_S)
+        os._exit(0)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command:
+            case {"do": "stall", "at": at}:
+                self._stall = at == "commit"
+            case {"do": "fence", "on": on}:
+                self.fence = bool(on)
+                self.emit("note", text=f"the fence is {'on' if on else 'off'} for the next commit")
+            case {"do": "stop"}:
+                self.stop.set()
+            case _:
+                self.emit("note", text=f"an unknown command: {str(command)[:80]}")
+
+
+@dataclass(slots=True, kw_only=True)
+class Writer:
+    """Commits batch after batch: usually to file groups of its own, sometimes to the shared one."""
+
+    name: str
+    part: Part
+    place: Place
+    store: Store
+    lock: Lock
+    orders: Orders
+    voice: Voice
+    clock: Clock
+    overlap: float
+    groups: int
+    ttl_s: float
+    pause_s: float
+    committed: int = 0
+    _rounds: int = 0
+    _trouble: int = 0
+    _snapshot: Snapshot | None = field(default=None, repr=False)
+
+    def work(self, rounds: int | None) -> None:
+        """Until so many commits were published, or until told to stop."""
+        attempts_max = None if rounds is None else rounds * ATTEMPTS_PER_ROUND_MAX
+        while not self.voice.stop.is_set():
+            if rounds is not None and self.committed >= rounds:
+                return
+            if attempts_max is not None and self._rounds >= attempts_max:
+                raise TableError(
+                    f"only {self.committed} commits in {self._rounds} rounds: too busy"
+                )
+            self._rounds += 1
+            if self._one_round():
+                self.committed += 1
+                self._trouble = 0
+            self.clock.wait(self.voice.stop, self.clock.uniform(0.5, 1.5) * self.pause_s)
+
+    def _one_round(self) -> bool:
+        """True if it was published. A refusal is not an error: the next round begins again."""
+        try:
+            prepared = self._prepare(self._aims())
+            with self.lock:
+                self._commit(prepared)
+        except (CommitConflict, LockLost):
+            return False  # the commit has said so itself
+        except (LockBusy, Unanswered, CommitUnknown) as error:
+            self._pause_over(error)
+            return False
+        return True
+
+    def _aims(self) -> list[FileGroup]:
+        """The file groups of this round, as (region, file id)."""
+        regions = self.part.regions
+        if self.clock.uniform(0, 1) < self.overlap:
+            return [(regions[0], SHARED)]
+        own, first, apart = f"{self.name}-0", self.part.index, self.part.count
+        count = min(self.groups, len(regions) // apart or 1)
+        return [(regions[(first + step * apart) % len(regions)], own) for step in range(count)]
+
+    def _prepare(self, aims: list[FileGroup]) -> Prepared:
+        transaction = run(begin(), self.store, self.clock, self.voice.emit)
+        self._snapshot = run(
+            load_snapshot(covering=transaction.base, since=self._snapshot), self.store, self.clock
+        )
+        batches = []
+        for region, own in aims:
+            group = (partition_path(TABLE, region), own)
+            aim = Aim(group, self._snapshot.groups.get(group))
+            batches.append(Batch(region, self._rounds, aim))
+        stats = self.orders.write(transaction.target, batches)
+        self.voice.emit("note", text=f"wrote {len(stats)} files", files=fields_of(stats))
+        known = frozenset(partition for partition, _ in self._snapshot.groups)
+        return run(
+            prepare(transaction, stats, schema=self.orders.schema, known_partitions=known),
+            self.store, self.clock, self.voice.emit,
+        )  # fmt: skip
+
+    def _commit(self, prepared: Prepared) -> None:
+        for tries in range(UNKNOWN_TRIES_MAX):
+            try:
+                guard, fence = self.lock.fence, self.voice.fence
+                publish = commit(prepared, guard, believe=self.lock.check, fence=fence)
+                run(publish, self.store, self.clock, self.voice.emit)
+            except CommitUnknown:
+                if tries + 1 == UNKNOWN_TRIES_MAX:
+                    raise
+            else:
+                return
+
+    def _pause_over(self, error: Exception) -> None:
+        self._trouble += 1
+        if self._trouble >= TROUBLE_MAX:
+            raise error
+        self.voice.emit("note", text=f"{type(error).__name__}: {error}")
+        pause_s = back_off_s(self._trouble, self.clock, first_s=0.1, longest_s=self.ttl_s)
+        self.clock.wait(self.voice.stop, pause_s)
+
+
+def arguments(line: list[str] | None = None) -> argparse.Namespace:
+    """The writer's command line; wrong ones end with code 2 and a sentence."""
+    what = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="lockkit.spark.writer", description=what)
+    say = parser.add_argument
+    say("--url", required=True, help="the table, e.g. s3://lake/orders")
+    say("--endpoint", help="another server than the provider's own")
+    say("--name", default="W1", help="its lane in the history")
+    say("--kind", choices=("plain", "connect", "jvm"), default="plain")
+    say("--remote", help="for --kind connect: sc://host:port")
+    say("--rounds", type=_rounds, default=None, metavar="N|forever", help="commits to publish")
+    say("--overlap", type=float, default=0.5, help="chance that a round rewrites the shared group")
+    say("--ttl-s", type=float, default=4.0, help="the lease's length")
+    say("--renew-interval-s", type=float, default=0.4)
+    say("--pause-s", type=float, default=0.6, help="between rounds, about")
+    say("--no-fence", dest="fence", action="store_false", help="commit as Hudi does")
+    say("--dataset", required=True, help="the folder with the orders")
+    say("--slice", type=_slice, default=(1, 1), metavar="I/N", help="which part of them is mine")
+    say("--parent", type=int, help="the supervisor's pid: end with it")
+    return parser.parse_args(line)
+
+
+def _rounds(text: str) -> int | None:
+    return None if text == "forever" else int(text)
+
+
+def _slice(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not 1 <= int(index) <= int(count):
+        raise argparse.ArgumentTypeError(f"{text!r} is no slice; 2/3 is the second of three")
+    return int(index), int(count)
+
+
+def main(line: list[str] | None = None) -> int:
+    asked = arguments(line)
+    if asked.parent:
+        die_with_parent(asked.parent)
+    # The events have a channel of their own: the JVM inherits our stdout, and libraries print.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    clock = Clock()
+    voice = Voice(asked.name, out, clock, fence=asked.fence)
+    threading.Thread(target=voice.listen, args=(sys.stdin,), name="commands", daemon=True).start()
+    place = Place(asked.url, asked.endpoint, asked.name)
+    part = Part(asked.dataset, *asked.slice)
+    try:
+        writer = Writer(
+            name=asked.name,
+            part=part,
+            place=place,
+            store=place.open(),
+            lock=Lock(
+                asked.url,
+                ttl_s=asked.ttl_s,
+                renew_interval_s=asked.renew_interval_s,
+                emit=voice.emit,
+                endpoint=asked.endpoint,
+                client=asked.name,
+            ),
+            orders=open_orders(asked.kind, part, place, remote=asked.remote),
+            voice=voice,
+            clock=clock,
+            overlap=asked.overlap,
+            groups=1 if asked.kind == "plain" else 2,
+            ttl_s=asked.ttl_s,
+            pause_s=asked.pause_s,
+        )
+        run(create_table(TABLE), writer.store, clock)
+        voice.emit("note", text=f"ready to commit orders to {asked.url} ({asked.kind})")
+        writer.work(asked.rounds)
+    except (StoreError, TableError, LockBusy, CommitUnknown) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return CODE_TROUBLE
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # not through Spark's exit hooks, which wait for a server that may be gone
