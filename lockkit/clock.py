@@ -9,7 +9,7 @@ import uuid
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
-from lockkit.lease import Now
+from lockkit.state import Now
 
 # CLOCK_BOOTTIME counts suspend; time.monotonic() on Linux stands still while a laptop sleeps, so a
 # lease measured by it would outlive its validity. On macOS monotonic stands still too, and the

@@ -2,24 +2,18 @@
 
 No clock, no socket, no randomness. `Lock` runs it against a real store, the explorer against an
 adversary, a notebook one step at a time. A client has at most one request out; whoever runs the
-protocol carries it out and hands the answer back as the next event.
-
-The object is Apache Hudi's lock file (RFC-91): `expired`, `validUntil`, `owner`. lockkit adds `epoch`
-(rises by one with every grant), `attempt` (unique per write), `ttlMs` and `holder`; Hudi ignores
-unknown fields, and drops them when it rewrites the object.
+protocol carries it out and hands the answer back as the next event. Read `step` first.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from typing import assert_never
 
 from lockkit.outcome import (
     Applied,
-    Ours,
     NotOurs,
+    Ours,
     PreconditionFailed,
     Resolution,
     StillOut,
@@ -29,400 +23,39 @@ from lockkit.outcome import (
     WriteAnswer,
     resolve,
 )
-
-RECORD_BYTES_MAX = 64 * 1024
-PLAUSIBLE_LEASE_MS = 24 * 3600 * 1000
-EPOCH_MAX = 2**63 - 1
-
-
-# --- what is written ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Now:
-    """One moment on two clocks of one client, in ms.
-
-    `boot_ms` never jumps and counts suspend: belief is measured on it. `wall_ms` is what others can
-    read: it goes into `validUntil`, and only the `wall` expiry policy ever trusts it.
-    """
-
-    boot_ms: int
-    wall_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The body of the lock object. `epoch == 0` and `ttl_ms == 0` mean that Hudi wrote it."""
-
-    owner: str
-    valid_until_ms: int
-    expired: bool = False
-    epoch: int = 0
-    attempt: str = ""
-    ttl_ms: int = 0
-    holder: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Garbled:
-    """A body that is no lock record. Never counts as free: a human decides what it was."""
-
-    why: str
-
-
-def encode(record: Record) -> bytes:
-    """The wire form: Hudi's three fields first, in Hudi's order, then ours."""
-    return json.dumps(
-        {
-            "expired": record.expired,
-            "validUntil": record.valid_until_ms,
-            "owner": record.owner,
-            "epoch": record.epoch,
-            "attempt": record.attempt,
-            "ttlMs": record.ttl_ms,
-            "holder": record.holder,
-        },
-        separators=(",", ":"),
-    ).encode()
-
-
-def decode(body: bytes) -> Record | Garbled:
-    """Hudi's rules: its three fields are required and typed, unknown fields are ignored.
-
-    A field of ours with a wrong type counts as absent, as it would for Hudi.
-    """
-    if len(body) > RECORD_BYTES_MAX:
-        return Garbled(f"it is longer than {RECORD_BYTES_MAX} bytes")
-    if not body:
-        return Garbled("it is empty")
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return Garbled("it is not JSON (truncated, or written by something else)")
-    if not isinstance(fields, dict):
-        return Garbled("it is not a JSON object")
-    expired, until, owner = (fields.get(name) for name in ("expired", "validUntil", "owner"))
-    if type(expired) is not bool:
-        return Garbled("'expired' is not true or false")
-    if type(until) is not int or abs(until) > EPOCH_MAX:
-        return Garbled("'validUntil' is not a number of milliseconds")
-    if type(owner) is not str:
-        return Garbled("'owner' is not a string")
-    return Record(
-        owner=owner,
-        valid_until_ms=until,
-        expired=expired,
-        epoch=_count(fields.get("epoch")),
-        attempt=_text(fields.get("attempt")),
-        ttl_ms=_count(fields.get("ttlMs")),
-        holder=_text(fields.get("holder")),
-    )
-
-
-def _count(value: object) -> int:
-    return value if type(value) is int and 0 <= value <= EPOCH_MAX else 0
-
-
-def _text(value: object) -> str:
-    return value if type(value) is str else ""
-
-
-# --- rules: every safety decision, as a switch ---------------------------------------------------
-
-
-class Expiry(Enum):
-    """Who says that a lease has run out."""
-
-    STORE = "store"
-    """The store's own clock: Last-Modified + ttlMs + slack against the answer's Date."""
-    WALL = "wall"
-    """My wall clock against `validUntil + drift` (Hudi's rule)."""
-    OBSERVED = "observed"
-    """I watched the same version for a whole lease on my own clock (the DynamoDB client's rule)."""
-
-
-class Ambiguous(Enum):
-    """What to make of a 412 or of no answer, for a write of our own."""
-
-    READ_BACK = "read back"
-    OURS = "assume it is ours"
-    LOST = "assume it is lost"
-
-
-class Recognise(Enum):
-    """By what a read-back knows our own write."""
-
-    ATTEMPT = "attempt"
-    OWNER = "owner"
-
-
-class Release(Enum):
-    """What release leaves behind."""
-
-    TOMBSTONE = "tombstone"
-    DELETE_IF_MATCH = "conditional delete"
-    DELETE = "read, then delete"
-
-
-class Fence(Enum):
-    """How a commit is guarded. The lease hands out the epoch; the commit enforces it."""
-
-    CAS = "compare-and-set"
-    """Publishing fails if anything was published since the check began (protocol, section 5)."""
-    TOKEN = "token"
-    """Only the epoch is compared, and only at commit: loses updates (Kleppmann's tokens, V13)."""
-    OFF = "off"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Production uses the defaults. Tests and notebooks turn one off to show why it is there."""
-
-    expiry: Expiry = Expiry.STORE
-    drift_ms: int = 500
-    """`wall`: how far a challenger waits past `validUntil`. Hudi's CLOCK_DRIFT_BUFFER_MS."""
-    drift_for_holder: bool = False
-    """Hudi also gives the holder the buffer: on both sides it cancels out (mistake V2)."""
-    slack_ms: int = 2_000
-    """`store`: 1 s of flooring by HTTP dates, and up to 1 s between the store's front ends."""
-    margin_ms: int = 1_000
-    """A holder stops believing this long before its lease ends; at most a tenth of the ttl."""
-    count_from_send: bool = True
-    """The lease counts from before the request left: the store may have applied it then."""
-    recognise: Recognise = Recognise.ATTEMPT
-    confirm: bool = True
-    """A write that was found by reading back is believed only after a further guarded write."""
-    claim_412: Ambiguous = Ambiguous.READ_BACK
-    claim_unknown: Ambiguous = Ambiguous.READ_BACK
-    renew_412: Ambiguous = Ambiguous.READ_BACK
-    renew_unknown: Ambiguous = Ambiguous.READ_BACK
-    release: Release = Release.TOMBSTONE
-    fence: Fence = Fence.CAS
-
-
-# --- what a client knows -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Me:
-    """A handle's identity and wishes. `owner` is unique per handle, so its attempts are unique."""
-
-    owner: str
-    ttl_ms: int
-    holder: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """The object as a read found it, with the two times of the store's clock from that answer."""
-
-    version: Version | None
-    record: Record | Garbled | None
-    modified_ms: int | None = None
-    date_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The object as last known. `since_ms` and `read_ms` are on my boot clock."""
-
-    sight: Sight
-    since_ms: int
-    """When I first knew of this version."""
-    read_ms: int
-    """When the answer came that `date_ms` stands in."""
-
-
-class Aim(Enum):
-    CLAIM = "acquire"
-    CONFIRM = "confirm"
-    RENEW = "renew"
-    RELEASE = "release"
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """A conditional write of ours that is out, or whose fate is not known."""
-
-    aim: Aim
-    record: Record
-    over: Version | None
-    sent: Now
-    """The earliest send; sending the same bytes again does not move it."""
-
-
-class Phase(Enum):
-    IDLE = "idle"
-    LOOKING = "looking"
-    WAITING = "waiting"
-    CLAIMING = "claiming"
-    SETTLING = "settling"
-    CONFIRMING = "confirming"
-    HELD = "held"
-    RENEWING = "renewing"
-    LOST = "lost"
-    RELEASING = "releasing"
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    phase: Phase = Phase.IDLE
-    seen: Seen | None = None
-    out: Write | None = None
-    """The write under way, or being settled."""
-    unsettled: tuple[Write, ...] = ()
-    """Ghosts: writes given up on, that may have landed or may yet land."""
-    grant: Record | None = None
-    version: Version | None = None
-    """Of the object while the grant is ours."""
-    until_ms: int | None = None
-    """Belief ends then, on my boot clock. None: I do not believe that I hold the lock."""
-    floor: int = 0
-    """The highest epoch I ever heard of; the next grant is above it."""
-    writes: int = 0
-
-
-def believes(state: State, now: Now) -> bool:
-    """Whether this client may act as the holder at this moment."""
-    return state.until_ms is not None and now.boot_ms < state.until_ms
-
-
-# --- events and actions --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Want:
-    """Somebody asks for the lock. `floor` is an epoch that the next grant must exceed (the fence's)."""
-
-    now: Now
-    floor: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Saw:
-    """The answer to `Look`. `sight is None`: nothing changed since the version that we named (304)."""
-
-    now: Now
-    sight: Sight | None
-    date_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Blind:
-    """`Look` got no answer."""
-
-    now: Now
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer to `Send` or `Remove`."""
-
-    now: Now
-    answer: WriteAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed: look again, send again, or notice that belief has ended."""
-
-    now: Now
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """A renewal is due."""
-
-    now: Now
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """Release the lock, or stop wanting it."""
-
-    now: Now
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Stop trying to settle or release: whatever is out becomes a ghost, which only expires."""
-
-    now: Now
-
-
-Event = Want | Saw | Blind | Answered | Tick | Beat | Quit | GiveUp
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Read the object; `unless` makes it a conditional read."""
-
-    unless: Version | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Write this record over exactly this version (None: over nothing)."""
-
-    record: Record
-    over: Version | None
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """Delete the object (only a switched-off rule does); None: whatever is there."""
-
-    over: Version | None
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Nothing to send now: a `Tick` after this long (None: when the runner sees fit)."""
-
-    seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Renewed:
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Somebody else's lease; `frees_ms` is when it runs out by the policy in force, on my boot clock."""
-
-    record: Record | Garbled
-    frees_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    epoch: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Beaten:
-    """A claim is settled: it did not win."""
-
-    attempt: str
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    epoch: int
-    proven: bool
-
-
-Action = Look | Send | Remove | Pause | Granted | Renewed | Busy | Lost | Beaten | Released
-Step = tuple[State, tuple[Action, ...]]
-
+from lockkit.record import Garbled, Record
+from lockkit.rules import Ambiguous, Expiry, Recognise, Release, Rules
+from lockkit.state import (
+    Action,
+    Aim,
+    Answered,
+    Beat,
+    Beaten,
+    Blind,
+    Busy,
+    Event,
+    GiveUp,
+    Granted,
+    Look,
+    Lost,
+    Me,
+    Now,
+    Pause,
+    Phase,
+    Quit,
+    Released,
+    Remove,
+    Renewed,
+    Saw,
+    Seen,
+    Send,
+    Sight,
+    State,
+    Step,
+    Tick,
+    Want,
+    Write,
+)
 
 # --- expiry: three policies behind one function --------------------------------------------------
 
@@ -561,9 +194,7 @@ def _remember(state: State, sight: Sight | None, date_ms: int | None, now: Now) 
     known = state.seen is not None and state.seen.sight.version == sight.version
     since = state.seen.since_ms if known and state.seen else now.boot_ms
     epoch = sight.record.epoch if isinstance(sight.record, Record) else 0
-    return replace(
-        state, seen=Seen(sight, since, now.boot_ms), floor=max(state.floor, epoch)
-    )
+    return replace(state, seen=Seen(sight, since, now.boot_ms), floor=max(state.floor, epoch))
 
 
 def _fate(write: Write, sight: Sight, rules: Rules) -> Resolution:
@@ -582,7 +213,7 @@ def _on_sight(me: Me, state: State, now: Now, rules: Rules) -> Step:
         case Phase.LOOKING | Phase.WAITING:
             state, ghost = _lay_ghosts(state, sight, rules)
             if ghost is not None:
-                return _confirm(me, state, ghost, now, rules)
+                return _adopt(me, state, ghost, now, rules)
             return _decide(me, state, now, rules, looked=True)
         case Phase.SETTLING:
             return _settle(me, state, sight, now, rules)
@@ -605,6 +236,12 @@ def _lay_ghosts(state: State, sight: Sight, rules: Rules) -> tuple[State, Write 
             case NotOurs():
                 pass
     return replace(state, unsettled=tuple(waiting)), landed
+
+
+def _adopt(me: Me, state: State, ghost: Write, now: Now, rules: Rules) -> Step:
+    """A ghost of our own is taken over rather than waited out, as a grant with an epoch of its own."""
+    record = replace(ghost.record, epoch=_next_epoch(state, rules))
+    return _confirm(me, state, replace(ghost, record=record), now, rules)
 
 
 def _confirm(me: Me, state: State, write: Write, now: Now, rules: Rules) -> Step:
@@ -633,6 +270,8 @@ def _settle(me: Me, state: State, sight: Sight, now: Now, rules: Rules) -> Step:
             if write.aim is Aim.CLAIM and now.boot_ms >= belief_ends_ms(me, write, now, rules):
                 state = _to_ghost(state)  # too old to be worth winning: claim afresh
                 return _decide(me, state, now, rules, looked=True)
+            if _too_late(state, write):
+                return replace(_to_ghost(state), phase=Phase.LOST), ()
             return _resend(state)
         case NotOurs():
             return _not_ours(me, state, write, sight, now, rules)
@@ -642,10 +281,14 @@ def _settle(me: Me, state: State, sight: Sight, now: Now, rules: Rules) -> Step:
 
 def _confirm_or_lose(me: Me, state: State, write: Write, now: Now, rules: Rules) -> Step:
     """Our write is in the object. Confirm it, unless the belief that it was to extend has ended."""
-    was_holding = write.aim is not Aim.CLAIM and state.grant is not None
-    if was_holding and state.until_ms is None:
+    if _too_late(state, write):
         return replace(state, phase=Phase.LOST), ()
     return _confirm(me, state, write, now, rules)
+
+
+def _too_late(state: State, write: Write) -> bool:
+    """A renewal whose belief has ended: nothing may revive it."""
+    return write.aim is not Aim.RELEASE and state.grant is not None and state.until_ms is None
 
 
 def _not_ours(me: Me, state: State, write: Write, sight: Sight, now: Now, rules: Rules) -> Step:
@@ -658,7 +301,7 @@ def _not_ours(me: Me, state: State, write: Write, sight: Sight, now: Now, rules:
     if state.grant is not None:
         return _lose(state, "somebody else's write is in the lock object")
     if ghost is not None:
-        return _confirm(me, state, ghost, now, rules)
+        return _adopt(me, state, ghost, now, rules)
     after, actions = _decide(me, state, now, rules, looked=True)
     return after, (Beaten(write.record.attempt), *actions)
 
@@ -705,9 +348,7 @@ def _rule_for(aim: Aim, claim: Ambiguous, renew: Ambiguous) -> Ambiguous:
             assert_never(aim)
 
 
-def _applied(
-    me: Me, state: State, write: Write, version: Version, now: Now, rules: Rules
-) -> Step:
+def _applied(me: Me, state: State, write: Write, version: Version, now: Now, rules: Rules) -> Step:
     seen = Seen(Sight(version, write.record), write.sent.boot_ms, now.boot_ms)
     state = replace(state, seen=seen, floor=max(state.floor, write.record.epoch))
     match write.aim:
@@ -754,6 +395,8 @@ def _throttled(state: State, write: Write, after_s: float | None) -> Step:
             phase = Phase.HELD if state.until_ms is not None else Phase.LOST
             return replace(state, phase=phase, out=None), (Pause(after_s),)
         case Aim.CONFIRM | Aim.RELEASE:
+            if _too_late(state, write):
+                state = replace(state, phase=Phase.LOST, out=None)
             return state, (Pause(after_s),)
         case _:
             assert_never(write.aim)
@@ -793,8 +436,9 @@ def _on_quit(me: Me, state: State, now: Now, rules: Rules) -> Step:
     """Belief ends first; only then is the object released."""
     state = replace(state, until_ms=None)
     if state.grant is None:
-        after, _ = _give_up(state)
-        return after, ()
+        return _give_up(state)
+    if state.version is None and state.out is None:  # taken over: there is nothing to release
+        return _released(state, proven=True)
     if state.out is not None:  # a renewal whose fate is not known: which version is ours?
         return replace(_to_ghost(state), phase=Phase.RELEASING), (Look(),)
     if rules.release is Release.DELETE:
@@ -829,9 +473,7 @@ def _remove(state: State, record: Record, over: Version | None, now: Now) -> Ste
 
 def _released(state: State, *, proven: bool) -> Step:
     epoch = state.grant.epoch if state.grant else 0
-    after = replace(
-        state, phase=Phase.IDLE, out=None, grant=None, version=None, until_ms=None
-    )
+    after = replace(state, phase=Phase.IDLE, out=None, grant=None, version=None, until_ms=None)
     return after, (Released(epoch, proven),)
 
 
@@ -850,8 +492,11 @@ def _to_ghost(state: State) -> State:
 
 def _give_up(state: State) -> Step:
     """Nothing more is sent. A claim that is out may yet land: then it is a ghost, and only expires."""
-    holding = state.grant is not None
+    grant, version = state.grant, state.version
     state = replace(_to_ghost(state), phase=Phase.IDLE, until_ms=None)
-    if holding:
-        return _released(state, proven=False)
-    return state, ()
+    if grant is None:
+        return state, ()
+    kept = Write(
+        Aim.CLAIM, grant, version, Now(0, 0)
+    )  # so that the next attempt knows its own lease
+    return _released(replace(state, unsettled=(*state.unsettled, kept)), proven=False)

@@ -33,7 +33,7 @@ Condition = IfAbsent | IfVersion
 
 
 def over(version: Version | None) -> Condition:
-    """The condition under which a write replaces exactly what was seen; None means *nothing there*."""
+    """The condition under which a write replaces just what was seen; None: nothing there."""
     return IfAbsent() if version is None else IfVersion(version)
 
 

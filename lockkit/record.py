@@ -1,0 +1,90 @@
+"""The lock object's body: Apache Hudi's lock file, and four fields of ours that Hudi ignores.
+
+`expired`, `validUntil` and `owner` are RFC-91's. lockkit adds `epoch` (rises by one with every
+grant), `attempt` (unique per write), `ttlMs` and `holder`; Hudi drops them when it rewrites it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+RECORD_BYTES_MAX = 64 * 1024
+EPOCH_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The body of the lock object. `epoch == 0` and `ttl_ms == 0` mean that Hudi wrote it."""
+
+    owner: str
+    valid_until_ms: int
+    expired: bool = False
+    epoch: int = 0
+    attempt: str = ""
+    ttl_ms: int = 0
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbled:
+    """A body that is no lock record. Never counts as free: a human decides what it was."""
+
+    why: str
+
+
+def encode(record: Record) -> bytes:
+    """The wire form: Hudi's three fields first, in Hudi's order, then ours."""
+    return json.dumps(
+        {
+            "expired": record.expired,
+            "validUntil": record.valid_until_ms,
+            "owner": record.owner,
+            "epoch": record.epoch,
+            "attempt": record.attempt,
+            "ttlMs": record.ttl_ms,
+            "holder": record.holder,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode(body: bytes) -> Record | Garbled:
+    """Hudi's rules: its three fields are required and typed, unknown fields are ignored.
+
+    A field of ours with a wrong type counts as absent, as it would for Hudi.
+    """
+    if len(body) > RECORD_BYTES_MAX:
+        return Garbled(f"it is longer than {RECORD_BYTES_MAX} bytes")
+    if not body:
+        return Garbled("it is empty")
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return Garbled("it is not JSON (truncated, or written by something else)")
+    if not isinstance(fields, dict):
+        return Garbled("it is not a JSON object")
+    expired, until, owner = (fields.get(name) for name in ("expired", "validUntil", "owner"))
+    if type(expired) is not bool:
+        return Garbled("'expired' is not true or false")
+    if type(until) is not int or abs(until) > EPOCH_MAX:
+        return Garbled("'validUntil' is not a number of milliseconds")
+    if type(owner) is not str:
+        return Garbled("'owner' is not a string")
+    return Record(
+        owner=owner,
+        valid_until_ms=until,
+        expired=expired,
+        epoch=_count(fields.get("epoch")),
+        attempt=_text(fields.get("attempt")),
+        ttl_ms=_count(fields.get("ttlMs")),
+        holder=_text(fields.get("holder")),
+    )
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value <= EPOCH_MAX else 0
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else ""
