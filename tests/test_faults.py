@@ -594,6 +594,21 @@ def test_a_status_fault_speaks_the_providers_language_and_keeps_the_connection(e
     assert said["azure"].endswith("ServerBusy")
 
 
+def test_an_answer_that_a_fault_swallowed_is_never_taken_for_the_next_one(
+    echo: str, kept: dict[str, bytes]
+) -> None:
+    kept.update({"/lake/a": b"a" * 3000, "/lake/b": b"b"})
+    with Proxy(echo) as proxy:
+        parts = urlsplit(proxy.url)
+        assert parts.hostname and parts.port
+        with closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=5)) as client:
+            proxy.inject(Fault("status", code=500))
+            client.request("GET", "/lake/a")
+            assert client.getresponse().read().startswith(b"<?xml")
+            client.request("GET", "/lake/b")
+            assert client.getresponse().read() == b"b"
+
+
 def test_a_body_that_the_fault_brings_is_sent_as_it_is(echo: str) -> None:
     with Proxy(echo) as proxy:
         proxy.inject(Fault("status", code=500, body="<odd & unparsable"))
@@ -649,7 +664,7 @@ def test_each_fault_made_is_an_event_with_its_moment(echo: str) -> None:
         proxy.inject(Fault("status", code=500, client="W2", key="lake/*"))
         before_ms = time.time() * 1000
         assert ask(proxy, "PUT", "/lake/k", b"x", client="W1")[0] == 200
-        assert ask(proxy, "PUT", "/lake/k", b"x", client="W2")[0] == 500
+        assert ask(proxy, "PUT", "/lake/k", b'{"attempt": "a-1"}', client="W2")[0] == 500
         after_ms = time.time() * 1000
         assert told == proxy.faults
     [made] = told
@@ -657,7 +672,7 @@ def test_each_fault_made_is_an_event_with_its_moment(echo: str) -> None:
     assert (made.who, made.kind) == ("store", "fault")
     assert dict(made.data) == {
         "fault": "status", "when": "after", "client": "W2", "method": "PUT", "key": "lake/k",
-        "operation": "put", "code": 500, "swallowed_status": 200,
+        "attempt": "a-1", "operation": "put", "code": 500, "swallowed_status": 200,
     }  # fmt: skip
 
 

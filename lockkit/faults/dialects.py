@@ -19,7 +19,8 @@ S3, GCS, AZURE = "s3", "gcs", "azure"
 
 _CLIENT = re.compile(r"lockkit-client/([^\s;()]+)")
 _GCS_OBJECT = re.compile(r"^/(?:upload/|download/)?storage/v1/b/([^/]+)(?:/o(?:/(.*))?)?$")
-_NAME_IN_BODY_BYTES = 64 * 1024
+_ATTEMPT = re.compile(rb'"attempt"\s*:\s*"([A-Za-z0-9._:-]{1,100})"')
+_SEARCHED_BYTES = 64 * 1024
 _IP_OR_LOCAL = re.compile(r"^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|[^.]+)$", re.IGNORECASE)
 
 
@@ -44,7 +45,8 @@ def describe(
             operation, key = _gcs(head, payload, uploads or {})
         case _:
             operation, key = _s3(head.method, unquote(head.path).lstrip("/"), head.query)
-    return Request(named[1] if named else "", head.method, operation, key)
+    client = named[1] if named else ""
+    return Request(client, head.method, operation, key, attempt_in(payload))
 
 
 _S3_BUCKET_QUESTIONS = {
@@ -110,7 +112,7 @@ def _gcs(head: Head, payload: bytes, uploads: Mapping[str, str]) -> tuple[str, s
 
 def _name_in(payload: bytes) -> str:
     """The name in the metadata of a GCS upload: a JSON body, or the first part of a multipart."""
-    start = payload[:_NAME_IN_BODY_BYTES]
+    start = payload[:_SEARCHED_BYTES]
     at = start.find(b"{")
     if at < 0:
         return ""
@@ -120,6 +122,14 @@ def _name_in(payload: bytes) -> str:
         return ""
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) else ""
+
+
+def attempt_in(payload: bytes) -> str:
+    """The id that lockkit writes into what it guards, wherever the dialect puts the body; or ""."""
+    if len(payload) > _SEARCHED_BYTES:
+        return ""
+    found = _ATTEMPT.search(payload)
+    return found[1].decode() if found else ""
 
 
 def _azure(head: Head) -> tuple[str, str]:

@@ -43,6 +43,8 @@ class Request:
     """put, get, delete, list; part = a piece of an upload that is not visible yet; other."""
     key: str
     """bucket/key (container/blob on Azure), unquoted; only the bucket where no object is named."""
+    attempt: str = ""
+    """The `attempt` in the body, if any: joins a fault's event to the client's and the store's."""
 
 
 @dataclass(frozen=True, slots=True)

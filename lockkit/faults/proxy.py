@@ -371,7 +371,7 @@ class Proxy:
         happened = event(
             self._clock.wall_ms(), STORE, "fault", fault=fault.what, when=fault.when,
             client=request.client, method=request.method, key=request.key,
-            operation=request.operation, **more,
+            operation=request.operation, attempt=request.attempt, **more,
         )  # fmt: skip
         with self._guard:
             self._fired.append(happened)
