@@ -1,0 +1,118 @@
+"""One self-contained HTML page of a history: the same drawing, no kernel, not one request."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from lockkit.history import Event
+from lockkit.workbench.models import Story
+from lockkit.workbench.scene import scene, text
+
+HERE = Path(__file__).parent
+
+# What anywidget gives the drawing in a notebook, for a page that has none. `#t=16.3` opens the
+# page at that second of the history.
+SHIM = """
+const state = JSON.parse(document.getElementById("lockkit-scene").textContent);
+const second = /[#&]t=([0-9.]+)/.exec(location.hash);
+if (second) state.cursor = Number(second[1]) * 1000;
+const model = { get: (name) => state[name], set: (name, value) => { state[name] = value; },
+  on: () => {}, off: () => {}, send: () => {}, save_changes: () => link() };
+function link() {
+  const t = state.cursor < 0 ? "" : `#t=${(state.cursor / 1000).toFixed(2)}`;
+  if (t !== location.hash) history.replaceState(null, "", t || location.pathname);
+}
+render({ model, el: document.getElementById("lockkit") });
+addEventListener("hashchange", () => location.reload());
+"""
+
+POLICY = (
+    "default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'"
+)
+
+PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+body {{ margin: 0 auto; padding: 18px 22px 30px; max-width: 1500px; background: #ffffff; }}
+body {{ font: 14px system-ui, sans-serif; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #14171a; color: #eceff1; }} }}
+h1 {{ font-size: 19px; margin: 0 0 12px; }}
+{css}
+</style>
+</head>
+<body class="lk-page">
+<h1>{title}</h1>
+<div id="lockkit"></div>
+<noscript>This page draws its diagram with its own script, and scripts are off.</noscript>
+<script type="application/json" id="lockkit-scene">{data}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+def export_html(
+    events: Iterable[Event],
+    verdict: Any,
+    file: str | Path | IO[str],
+    *,
+    title: str = "lockkit: what happened",
+) -> None:
+    """Write the page to a path or an open text file. `verdict` is a `check.Verdict`, or None."""
+    page = page_of(events, verdict, title=title)
+    if isinstance(file, (str, Path)):
+        Path(file).write_text(page, encoding="utf-8")
+    else:
+        file.write(page)
+
+
+def page_of(events: Iterable[Event], verdict: Any, *, title: str) -> str:
+    """The page's text; the same history gives the same bytes."""
+    story = Story()
+    story.add(events)
+    state = {
+        "scene": scene(story, evidence=verdict.evidence if verdict else ()),
+        "status": {"state": "replay", **judged(verdict)},
+        "live": False,
+        "beats": False,
+        "selected": "",
+        "cursor": -1,
+    }
+    script = "\n" + (HERE / "lanes.js").read_text(encoding="utf-8") + SHIM
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return PAGE.format(
+        policy=POLICY.format(digest=digest),
+        title=html.escape(text(title)),
+        data=embedded(state),
+        script=script,
+        css=(HERE / "lanes.css").read_text(encoding="utf-8"),
+    )
+
+
+def judged(verdict: Any) -> dict[str, str]:
+    """A verdict as the drawing wants it: its word, and its because-sentence."""
+    if verdict is None:
+        return {}
+    kind = getattr(verdict.kind, "value", verdict.kind)
+    return {"verdict": str(kind).upper(), "because": text(verdict.because)}
+
+
+def embedded(value: Any) -> str:
+    """JSON that cannot close the script element it stands in, whatever its strings say."""
+    dumped = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    for char in "<>&\u2028\u2029":
+        dumped = dumped.replace(char, f"\\u{ord(char):04x}")
+    return dumped
