@@ -74,8 +74,8 @@ class Plan:
             (not 0 <= self.overlap <= 1, f"overlap is {self.overlap}; a chance from 0 to 1"),
             (self.ttl_s <= 0, f"ttl_s is {self.ttl_s}; more than 0"),
             (
-                not 0 < self.renew_interval_s < self.ttl_s,
-                f"renew_interval_s is {self.renew_interval_s}; more than 0, less than ttl_s",
+                not 0 < self.renew_interval_s <= self.ttl_s / 10 * (1 + 1e-9),
+                f"renew_interval_s is {self.renew_interval_s}; more than 0, at most ttl_s / 10",
             ),
             (
                 self.rounds is not None and self.rounds < 1,

@@ -89,7 +89,7 @@ class PlainOrders:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        rows = pq.read_table(self._part.file(region))
+        rows = pq.ParquetFile(self._part.file(region)).read()
         # Base files hold microseconds, as Spark's timestamps are.
         at = rows.schema.get_field_index("ordered_at")
         rows = rows.set_column(at, "ordered_at", rows["ordered_at"].cast(pa.timestamp("us", "UTC")))
