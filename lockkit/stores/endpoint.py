@@ -128,7 +128,7 @@ class Endpoint:
             case Meaning.THROTTLED:
                 return Throttled(refusal.retry_after_s)
             case Meaning.FAULT:
-                raise self.fault(refusal, doing)
+                raise self.fault(refusal, doing) from None
             case _:
                 return Unknown(f"{said(refusal)} to {doing}")
 
@@ -148,7 +148,7 @@ class Endpoint:
             case Meaning.THROTTLED:
                 return Throttled(refusal.retry_after_s)
             case Meaning.FAULT:
-                raise self.fault(refusal, doing)
+                raise self.fault(refusal, doing) from None
             case _:
                 return Unknown(f"{said(refusal)} to {doing}")
 
@@ -156,9 +156,9 @@ class Endpoint:
         """A listing has no half answers: whatever was refused, it is not there."""
         match self._hear(table, refusal):
             case Meaning.THROTTLED | Meaning.UNKNOWN:
-                raise NoAnswer(f"{self._who}: {said(refusal)} to {doing}; ask again")
+                raise NoAnswer(f"{self._who}: {said(refusal)} to {doing}; ask again") from None
             case _:
-                raise self.fault(refusal, doing)
+                raise self.fault(refusal, doing) from None
 
     def silence(self, error: BaseException, doing: str) -> Unknown:
         """No answer came. Never "not sent": Azure's ServiceRequestError has been seen after one

@@ -1,0 +1,730 @@
+"""Five stores, one contract; and what every status code means, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    NotModified,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+)
+from lockkit.stores import Entry, NoAnswer, Store, StoreError, open_store, reopen
+
+HTTP_STORES = ("s3", "gcs", "azure")
+SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
+
+
+# --- the contract, on all five -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Any]:
+    from lockkit.emulator import Emulator
+
+    with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture(params=["memory", "local", *HTTP_STORES])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store]:
+    """Opens a store in a place of this test's own; `place("a")` and `place("b")` are neighbours."""
+    kind, name = request.param, request.node.name.partition("[")[0].replace("_", "-")
+
+    def open_one(prefix: str = "table", **options: Any) -> Store:
+        if kind == "memory":
+            return open_store(f"memory://{name}-{id(request.node)}/{prefix}", **options)
+        if kind == "local":
+            return open_store(f"file://{tmp_path}/{prefix}", **options)
+        endpoint = getattr(request.getfixturevalue("servers"), kind)
+        return open_store(f"{SCHEMES[kind]}://bucket/{name}/{prefix}", endpoint=endpoint, **options)
+
+    return open_one
+
+
+def written(answer: object) -> str:
+    assert isinstance(answer, Applied), answer
+    return answer.version
+
+
+def body_of(store: Store, key: str) -> bytes:
+    answer = store.get(key)
+    assert isinstance(answer, Found), answer
+    return answer.body
+
+
+def test_a_second_create_of_one_key_is_refused(place: Callable[..., Store]) -> None:
+    store = place()
+    version = written(store.put("locks/one.json", b"first", IfAbsent()))
+    assert store.put("locks/one.json", b"second", IfAbsent()) == PreconditionFailed()
+    match store.get("locks/one.json"):
+        case Found(b"first", found):
+            assert found == version
+        case other:
+            pytest.fail(f"{other}")
+
+
+def test_a_write_lands_over_the_version_it_names_and_over_no_other(
+    place: Callable[..., Store],
+) -> None:
+    store = place()
+    one = written(store.put("k", b"1", IfAbsent()))
+    two = written(store.put("k", b"2", IfVersion(one)))
+    assert two != one
+    assert store.put("k", b"3", IfVersion(one)) == PreconditionFailed()
+    assert body_of(store, "k") == b"2"
+
+
+def test_a_write_over_a_version_of_a_missing_object_is_refused(
+    place: Callable[..., Store],
+) -> None:
+    store = place()
+    one = written(store.put("k", b"1", IfAbsent()))
+    assert store.delete("k") == Applied("")
+    assert store.put("k", b"2", IfVersion(one)) == PreconditionFailed()
+    assert store.get("k") == Missing()
+
+
+def test_an_unchanged_object_is_not_sent_again(place: Callable[..., Store]) -> None:
+    store = place()
+    one = written(store.put("k", b"1", IfAbsent()))
+    match store.get("k", unless=one):
+        case NotModified(date_ms):
+            assert date_ms is not None and abs(date_ms - time.time() * 1000) < 5000
+        case other:
+            pytest.fail(f"{other}")
+    written(store.put("k", b"2", IfVersion(one)))
+    assert isinstance(store.get("k", unless=one), Found)
+
+
+def test_a_read_brings_the_two_times_of_the_stores_own_clock(place: Callable[..., Store]) -> None:
+    store = place()
+    written(store.put("k", b"1", IfAbsent()))
+    answer = store.get("k")
+    assert isinstance(answer, Found)
+    assert answer.modified_ms is not None and answer.date_ms is not None
+    assert -1000 <= answer.date_ms - answer.modified_ms <= 3000
+    assert abs(answer.date_ms - time.time() * 1000) < 5000
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 101, 3_000_000])
+def test_a_limited_read_takes_one_byte_more_than_the_limit_at_most(
+    place: Callable[..., Store], size: int
+) -> None:
+    store = place()
+    body = os.urandom(size)
+    version = written(store.put(f"k{size}", body, IfAbsent()))
+    answer = store.get(f"k{size}", limit=100)
+    assert isinstance(answer, Found)
+    assert answer.body == body[:101] and answer.version == version
+    assert body_of(store, f"k{size}") == body
+
+
+def test_a_listing_has_sizes_and_versions_in_key_order(place: Callable[..., Store]) -> None:
+    store, neighbour = place("a"), place("ab")
+    versions = {
+        key: written(store.put(key, key.encode(), IfAbsent()))
+        for key in ("t/b", "t/a", "t/c/d", "u")
+    }
+    written(neighbour.put("t/zzz", b"", IfAbsent()))
+    assert store.list("t/") == [Entry(k, len(k), versions[k]) for k in ("t/a", "t/b", "t/c/d")]
+    assert [entry.key for entry in store.list("t/c")] == ["t/c/d"]
+    assert [entry.key for entry in store.list("")] == ["t/a", "t/b", "t/c/d", "u"]
+    assert store.list("nothing/here/") == []
+
+
+@pytest.mark.parametrize("key", ["a b", "a+b", "a%2Fb", "a#b?c=d", "ä/é", "part=US/f-1_0.parquet"])
+def test_a_key_may_hold_any_letter(place: Callable[..., Store], key: str) -> None:
+    store = place()
+    version = written(store.put(key, b"x", IfAbsent()))
+    written(store.put(key, b"y", IfVersion(version)))
+    assert body_of(store, key) == b"y"
+    assert [entry.key for entry in store.list("")] == [key]
+    assert store.delete(key) == Applied("")
+
+
+def test_a_delete_of_a_stale_version_is_refused(place: Callable[..., Store]) -> None:
+    store = place()
+    one = written(store.put("k", b"1", IfAbsent()))
+    two = written(store.put("k", b"2", IfVersion(one)))
+    assert store.delete("k", IfVersion(one)) == PreconditionFailed()
+    assert body_of(store, "k") == b"2"
+    assert store.delete("k", IfVersion(two)) == Applied("")
+    assert store.get("k") == Missing()
+    assert store.delete("k") == Applied(""), "what is not there needs no deleting"
+
+
+def test_past_versions_come_newest_first_with_their_bytes(place: Callable[..., Store]) -> None:
+    store = place()
+    version = written(store.put("k", b"0", IfAbsent()))
+    for number in range(1, 4):
+        version = written(store.put("k", str(number).encode(), IfVersion(version)))
+    written(store.put("k2", b"a neighbour", IfAbsent()))
+    found = store.versions("k")
+    assert found[0].current and found[0].version == version
+    assert not any(each.current for each in found[1:])
+    bodies = [store.get_version("k", each) for each in found]
+    if store.capabilities.keeps_versions:
+        assert bodies == [b"3", b"2", b"1", b"0"]
+    else:
+        assert bodies == [b"3"]
+    assert store.versions("nothing") in ([], ())
+
+
+def test_of_many_clients_creating_one_key_exactly_one_wins(place: Callable[..., Store]) -> None:
+    clients = [place() for _ in range(6)]
+    with ThreadPoolExecutor(len(clients)) as pool:
+        for number in range(10):
+            answers = list(
+                pool.map(
+                    lambda each, key=f"race/{number}": each[1].put(
+                        key, str(each[0]).encode(), IfAbsent()
+                    ),
+                    enumerate(clients),
+                )
+            )
+            assert sum(isinstance(answer, Applied) for answer in answers) == 1, answers
+
+
+def test_threads_that_share_one_store_lose_no_update(place: Callable[..., Store]) -> None:
+    store = place()
+    written(store.put("counter", b"0", IfAbsent()))
+
+    def add(_: int) -> None:
+        wins, deadline = 0, time.monotonic() + 60
+        while wins < 10 and time.monotonic() < deadline:
+            now = store.get("counter")
+            assert isinstance(now, Found)
+            body = str(int(now.body) + 1).encode()
+            wins += isinstance(store.put("counter", body, IfVersion(now.version)), Applied)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(4)))
+    assert body_of(store, "counter") == b"40"
+
+
+def test_a_forked_child_is_refused_with_the_reason(place: Callable[..., Store]) -> None:
+    store = place()
+    if store.url.startswith("file:"):
+        pytest.skip("a directory store holds nothing open; a child may use it")
+    written(store.put("k", b"1", IfAbsent()))
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            store.get("k")
+            os.write(send, b"not refused")
+        except StoreError as error:
+            os.write(send, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(receive, 10_000).decode()
+    assert "after a fork" in said and str(child) in said and str(os.getpid()) in said, said
+    assert body_of(store, "k") == b"1", "the parent goes on"
+
+
+def test_reopening_gives_another_client_of_the_same_place(place: Callable[..., Store]) -> None:
+    store = place(client="W1")
+    other = reopen(store)
+    written(store.put("k", b"1", IfAbsent()))
+    assert other is not store and body_of(other, "k") == b"1"
+    assert other.options.client == "W1"
+
+
+# --- what the servers see ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_every_operation_is_one_request_that_names_its_client(servers: Any, kind: str) -> None:
+    store = open_store(
+        f"{SCHEMES[kind]}://bucket/one-request-{kind}",
+        endpoint=getattr(servers, kind),
+        client="W1/ä b",
+    )
+    version = written(store.put("k", b"1", IfAbsent()))
+    for ask in (
+        lambda: store.put("other", b"1", IfAbsent()),
+        lambda: store.put("k", b"2", IfAbsent()),
+        lambda: store.put("k", b"2", IfVersion(version)),
+        lambda: store.get("k"),
+        lambda: store.get("k", limit=10),
+        lambda: store.get("k", unless=version),
+        lambda: store.get("nothing"),
+        lambda: store.list(""),
+        lambda: store.delete("k"),
+    ):
+        before = len(servers.requests())
+        ask()
+        seen = servers.requests()[before:]
+        assert [each["client"] for each in seen] == ["W1---b"], [each.data for each in seen]
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_a_listing_reads_all_pages(servers: Any, kind: str) -> None:
+    store = open_store(f"{SCHEMES[kind]}://bucket/pages-{kind}", endpoint=getattr(servers, kind))
+    keys = [f"{number:04}" for number in range(1005)]  # a page is 1,000
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda key: store.put(key, b"", IfAbsent()), keys))
+    assert all(isinstance(answer, Applied) for answer in answers)
+    assert [entry.key for entry in store.list("")] == keys
+
+
+# --- what each answer means: canned answers over real HTTP ------------------------------------
+
+
+@dataclass
+class Canned:
+    """A server that gives every request the same answer, or none; it stands for a provider."""
+
+    answer: bytes = b""
+    """The raw HTTP answer; empty = hang up without a word."""
+    hang: threading.Event | None = None
+    requests: list[str] = field(default_factory=list)
+    url: str = ""
+
+
+@contextmanager
+def canned(answer: bytes = b"", *, hang: bool = False) -> Iterator[Canned]:
+    server_side = Canned(answer, threading.Event() if hang else None)
+
+    class Answer(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            line = self.rfile.readline().decode()
+            length, chunked = 0, False
+            while header := self.rfile.readline().decode().strip().lower():
+                if header.startswith("content-length:"):
+                    length = int(header.partition(":")[2])
+                chunked = chunked or header.startswith("transfer-encoding:")
+            assert not chunked
+            self.rfile.read(length)
+            server_side.requests.append(line.strip())
+            if server_side.hang is not None:
+                server_side.hang.wait(20)
+            self.wfile.write(server_side.answer)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        allow_reuse_address = True
+
+    with Server(("127.0.0.1", 0), Answer) as server:
+        server_side.url = f"http://127.0.0.1:{server.server_address[1]}"
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        try:
+            yield server_side
+        finally:
+            if server_side.hang is not None:
+                server_side.hang.set()
+            server.shutdown()
+
+
+def http(status: int, body: bytes = b"", **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} Said", "Date: Sat, 21 Nov 2026 04:00:00 GMT", "Connection: close"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    if "Content_Length" not in headers and status != 304:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+SECRET = "wJalrXUtnFEMI-not-to-be-seen"
+
+
+def refusal(kind: str, status: int, code: str = "", **headers: str) -> bytes:
+    """How each provider words a refusal; the message holds what must never be passed on."""
+    match kind:
+        case "s3":
+            body = f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>"
+            headers.setdefault("Content_Type", "application/xml")
+        case "gcs":
+            said = {"code": status, "message": SECRET, "errors": [{"reason": code}]}
+            body = json.dumps({"error": said})
+            headers.setdefault("Content_Type", "application/json")
+        case _:
+            body = f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>"
+            headers.setdefault("Content_Type", "application/xml")
+            headers.setdefault("x_ms_error_code", code)
+    return http(status, b"" if status == 304 else body.encode(), **headers)
+
+
+def opened(kind: str, endpoint: str, **options: Any) -> Store:
+    if kind == "s3":
+        options |= {"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": SECRET}
+    return open_store(f"{SCHEMES[kind]}://bucket/table", endpoint=endpoint, **options)
+
+
+V = {"s3": '"abc"', "gcs": "17", "azure": '"0x8D"'}
+
+WRITES: list[tuple[str, int, str, object]] = [
+    ("s3", 412, "PreconditionFailed", PreconditionFailed()),
+    ("s3", 200, "PreconditionFailed", PreconditionFailed()),  # aws-sdk-java-v2 #6023
+    ("s3", 404, "NoSuchKey", PreconditionFailed()),
+    ("s3", 409, "ConditionalRequestConflict", Throttled()),
+    ("s3", 409, "OperationAborted", Throttled()),
+    ("s3", 429, "TooManyRequests", Throttled()),
+    ("s3", 503, "SlowDown", Unknown),
+    ("s3", 503, "ServiceUnavailable", Unknown),
+    ("s3", 500, "InternalError", Unknown),
+    ("s3", 500, "UnknownError", Unknown),  # radosgw, to the loser of a race
+    ("s3", 400, "RequestTimeout", Unknown),
+    ("s3", 200, "InternalError", Unknown),
+    ("gcs", 412, "conditionNotMet", PreconditionFailed()),
+    ("gcs", 429, "rateLimitExceeded", Throttled()),
+    ("gcs", 408, "uploadBrokenConnection", Unknown),
+    ("gcs", 500, "backendError", Unknown),
+    ("gcs", 503, "backendError", Unknown),
+    ("azure", 409, "BlobAlreadyExists", PreconditionFailed()),
+    ("azure", 412, "ConditionNotMet", PreconditionFailed()),
+    ("azure", 429, "TooManyRequests", Throttled()),
+    ("azure", 500, "OperationTimedOut", Unknown),
+    ("azure", 503, "ServerBusy", Unknown),
+]
+
+
+@pytest.mark.parametrize("absent", [True, False], ids=["create", "over"])
+@pytest.mark.parametrize(("kind", "status", "code", "expected"), WRITES)
+def test_a_refused_write_is_one_of_the_answers(
+    kind: str, status: int, code: str, expected: object, absent: bool
+) -> None:
+    with canned(refusal(kind, status, code)) as server:
+        store = opened(kind, server.url)
+        answer = store.put("k", b"{}", IfAbsent() if absent else IfVersion(V[kind]))
+    if isinstance(expected, type):
+        assert isinstance(answer, expected) and SECRET not in str(answer)
+    else:
+        assert answer == expected
+    assert len(server.requests) == 1, "sent once, whatever the answer"
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_throttled_write_says_when_to_come_back(kind: str) -> None:
+    with canned(refusal(kind, 429, "TooManyRequests", Retry_After="7")) as server:
+        assert opened(kind, server.url).put("k", b"{}", IfAbsent()) == Throttled(7.0)
+
+
+READS: list[tuple[str, int, str, object]] = [
+    ("s3", 304, "", NotModified(1795233600000)),
+    ("gcs", 304, "", NotModified(1795233600000)),
+    ("azure", 304, "ConditionNotMet", NotModified(1795233600000)),
+    ("s3", 404, "NoSuchKey", Missing()),
+    ("gcs", 404, "notFound", Missing()),
+    ("azure", 404, "BlobNotFound", Missing()),
+    ("s3", 429, "TooManyRequests", Throttled()),
+    ("gcs", 429, "rateLimitExceeded", Throttled()),
+    ("azure", 429, "TooManyRequests", Throttled()),
+    ("s3", 503, "SlowDown", Unknown),
+    ("gcs", 503, "backendError", Unknown),
+    ("azure", 503, "ServerBusy", Unknown),
+]
+
+
+@pytest.mark.parametrize(("kind", "status", "code", "expected"), READS)
+def test_a_refused_read_is_one_of_the_answers(
+    kind: str, status: int, code: str, expected: object
+) -> None:
+    with canned(refusal(kind, status, code)) as server:
+        answer = opened(kind, server.url).get("k", unless=V[kind])
+    if isinstance(expected, type):
+        assert isinstance(answer, expected) and SECRET not in str(answer)
+    else:
+        assert answer == expected
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_refused_listing_raises_what_may_be_asked_again(kind: str) -> None:
+    with canned(refusal(kind, 503, "SlowDown")) as server, pytest.raises(NoAnswer, match="503"):
+        opened(kind, server.url).list("")
+    with canned(b"") as server, pytest.raises(NoAnswer, match="no answer"):
+        opened(kind, server.url).list("")
+
+
+FAULTS: list[tuple[str, int, str, dict[str, str], str]] = [
+    ("s3", 403, "AccessDenied", {}, "s3:PutObject"),
+    ("s3", 404, "NoSuchBucket", {}, "no such bucket"),
+    ("s3", 400, "ExpiredToken", {}, "expired"),
+    ("s3", 403, "InvalidAccessKeyId", {}, "access key"),
+    ("s3", 403, "SignatureDoesNotMatch", {}, "secret key is wrong"),
+    ("s3", 403, "RequestTimeTooSkewed", {}, "clock"),
+    ("s3", 301, "PermanentRedirect", {"x_amz_bucket_region": "eu-west-1"}, "'eu-west-1'"),
+    ("s3", 301, "PermanentRedirect", {}, "region_name"),
+    ("s3", 307, "TemporaryRedirect", {"Location": "http://127.0.0.1:1/"}, "new"),
+    ("s3", 400, "AuthorizationHeaderMalformed", {}, "region_name"),
+    ("s3", 501, "NotImplemented", {}, "does not support"),
+    ("gcs", 403, "forbidden", {}, "roles/storage.objectAdmin"),
+    ("gcs", 404, "notFound", {}, "no such bucket"),
+    ("gcs", 501, "notImplemented", {}, "does not support"),
+    ("azure", 403, "AuthorizationPermissionMismatch", {}, "Storage Blob Data Contributor"),
+    ("azure", 403, "AuthenticationFailed", {}, "expired"),
+    ("azure", 401, "InvalidAuthenticationInfo", {}, "az login"),
+    ("azure", 404, "ContainerNotFound", {}, "no such container"),
+    ("azure", 409, "ContainerBeingDeleted", {}, "being deleted"),
+    ("azure", 412, "LeaseIdMissing", {}, "native Azure lease"),
+    ("azure", 400, "InvalidHeaderValue", {}, "api_version"),
+]
+
+
+@pytest.mark.parametrize(("kind", "status", "code", "headers", "cure"), FAULTS)
+def test_a_fault_of_configuration_raises_what_who_and_what_next(
+    kind: str, status: int, code: str, headers: dict[str, str], cure: str
+) -> None:
+    with canned(refusal(kind, status, code, **headers)) as server:
+        store = opened(kind, server.url)
+        with pytest.raises(StoreError) as raised:
+            store.put("locks/table_lock.json", b"{}", IfAbsent())
+    said = str(raised.value)
+    assert not isinstance(raised.value, NoAnswer)
+    for part in (store.url, "locks/table_lock.json", str(status), code, cure):
+        assert part in said, said
+    assert SECRET not in said and "AKIA" not in said
+    assert raised.value.__suppress_context__, "the SDK's own message may hold a signature"
+    assert len(server.requests) == 1
+
+
+def test_a_missing_bucket_is_told_from_a_missing_object_in_a_download_from_google() -> None:
+    gone = http(404, b"The specified bucket does not exist.", Content_Type="text/html")
+    with canned(gone) as server, pytest.raises(StoreError, match="no such bucket"):
+        opened("gcs", server.url).get("k")
+    gone = http(404, b"No such object: bucket/table/k", Content_Type="text/html")
+    with canned(gone) as server:
+        assert opened("gcs", server.url).get("k") == Missing()
+
+
+def test_an_error_code_from_the_wire_is_tamed_before_it_is_shown() -> None:
+    code = "&lt;script&gt;\x1b[31m" + "A" * 5000
+    with canned(refusal("s3", 400, code)) as server, pytest.raises(StoreError) as raised:
+        opened("s3", server.url).get("k")
+    said = str(raised.value)
+    assert len(said) < 400 and "<" not in said and "\x1b" not in said
+
+
+# --- silence --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_connection_that_ends_without_an_answer_proves_nothing(kind: str) -> None:
+    with canned(b"") as server:
+        store = opened(kind, server.url)
+        assert isinstance(store.put("k", b"{}", IfAbsent()), Unknown)
+        assert isinstance(store.get("k"), Unknown)
+        assert isinstance(store.delete("k"), Unknown)
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_store_that_hangs_is_given_up_in_time(kind: str) -> None:
+    with canned(hang=True) as server:
+        store = opened(kind, server.url, timeout_s=0.6)
+        began = time.monotonic()
+        answer = store.put("k", b"{}", IfAbsent())
+        assert isinstance(answer, Unknown), answer
+        assert time.monotonic() - began < 3
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_body_that_stops_short_is_not_the_object(kind: str) -> None:
+    headers = {
+        "ETag": '"abc"',
+        "x_goog_generation": "17",
+        "Last_Modified": "Sat, 21 Nov 2026 04:00:00 GMT",
+        "Content_Length": "100",
+        "x_ms_blob_type": "BlockBlob",
+        "Content_Type": "application/json",
+    }
+    if kind == "azure":
+        headers["Content_Range"] = "bytes 0-99/100"
+    short = http(206 if kind == "azure" else 200, b"{}", **headers)
+    with canned(short) as server:
+        assert isinstance(opened(kind, server.url).get("k"), Unknown)
+        assert isinstance(opened(kind, server.url).get("k", limit=99), Unknown)
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_refused_connection_is_unknown_for_a_server_may_be_restarting(kind: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        store = opened(kind, f"http://127.0.0.1:{taken.getsockname()[1]}")
+        answer = store.put("k", b"{}", IfAbsent())
+    assert isinstance(answer, Unknown) and "refused" in answer.why
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_name_that_does_not_resolve_raises(kind: str) -> None:
+    with pytest.raises(StoreError, match="does not resolve") as raised:
+        opened(kind, "http://no-such-host.invalid").get("k")
+    assert "no-such-host.invalid" in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_resolver_that_fails_after_the_store_has_answered_is_only_silence(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with canned(refusal(kind, 503, "SlowDown")) as server:
+        store = opened(kind, server.url.replace("127.0.0.1", "localhost"))
+        assert isinstance(store.get("k"), Unknown)
+
+    def fail(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    assert isinstance(store.get("k"), Unknown)
+
+
+# --- opening --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("ftp://bucket/x", "scheme"),
+        ("s3:///x", "no bucket"),
+        ("gs://", "no bucket"),
+        ("file://relative/path", "absolute"),
+        ("s3://Not_A_Bucket!/x", "bucket"),
+    ],
+)
+def test_an_url_that_names_no_store_is_refused_with_the_reason(url: str, part: str) -> None:
+    with pytest.raises(StoreError, match=part) as raised:
+        open_store(url, endpoint="http://127.0.0.1:1").get("k")
+    assert url in str(raised.value)
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in os.environ:
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "STORAGE_", "CLOUDSDK_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_without_credentials_nothing_is_sent_and_the_error_says_how_to_log_in() -> None:
+    with pytest.raises(StoreError, match="no usable AWS credentials"):
+        open_store("s3://bucket/x", region_name="eu-west-1").get("k")
+    with pytest.raises(StoreError, match="profile cannot be used"):
+        open_store("s3://bucket/x", profile_name="nobody")
+    with pytest.raises(StoreError, match="gcloud auth application-default login"):
+        open_store("gs://bucket/x")
+    with pytest.raises(StoreError, match="names no account"):
+        open_store("az://container/x")
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_loopback_endpoint_needs_no_credentials(kind: str) -> None:
+    with canned(
+        refusal(kind, 404, {"s3": "NoSuchKey", "azure": "BlobNotFound"}.get(kind, ""))
+    ) as s:
+        assert open_store(f"{SCHEMES[kind]}://bucket/x", endpoint=s.url).get("k") == Missing()
+
+
+def test_opening_a_store_loads_no_other_providers_sdk() -> None:
+    code = (
+        "import sys, lockkit.stores as s; s.open_store('memory://m'); s.open_store('file:///tmp');"
+        "print([m for m in ('boto3', 'google.cloud', 'azure.core') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+# --- local files ----------------------------------------------------------------------------------
+
+WRITER = """
+import sys
+from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Missing
+from lockkit.stores import open_store
+
+store = open_store(sys.argv[1])
+while True:
+    match store.get("k"):
+        case Missing():
+            number, condition = 1, IfAbsent()
+        case Found(body, version):
+            number, condition = int(body[:12]) + 1, IfVersion(version)
+    if isinstance(store.put("k", b"%012d" % number * 5000, condition), Applied):
+        print(number, flush=True)
+"""
+
+
+def test_a_writer_killed_at_any_point_leaves_whole_files_and_no_second_winner(
+    tmp_path: Path,
+) -> None:
+    url = f"file://{tmp_path}/table"
+    store = open_store(url)
+    acknowledged: list[int] = []
+    for life in range(8):
+        writers = [
+            subprocess.Popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
+            for _ in range(2)
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            acknowledged.append(int(writer.stdout.readline()))  # it is at work
+        time.sleep(0.003 * life)  # another point of its loop each time
+        for writer in writers:
+            writer.send_signal(signal.SIGKILL)
+        for writer in writers:
+            assert writer.stdout is not None
+            acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]
+            writer.wait(10)
+        body = body_of(store, "k")
+        assert len(body) == 60_000 and body == body[:12] * 5000, "half a body"
+        assert int(body[:12]) >= max(acknowledged), "an acknowledged write was lost"
+    assert len(acknowledged) == len(set(acknowledged)), "two winners of one version"
+    assert [entry.key for entry in store.list("")] == ["k"]
+
+
+def test_the_files_of_a_directory_store_are_plain_files(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/a%20b")
+    written(store.put("part=US/f.parquet", b"PAR1", IfAbsent()))
+    assert (tmp_path / "a b" / "part=US" / "f.parquet").read_bytes() == b"PAR1"
+    assert store.delete("part=US/f.parquet") == Applied("")
+    assert list((tmp_path / "a b").iterdir()) == [], "no empty directories, no scratch"
+
+
+def test_two_writes_within_one_tick_have_two_versions(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}")
+    version = written(store.put("k", b"A", IfAbsent()))
+    seen = {version}
+    for _ in range(200):
+        version = written(store.put("k", b"A", IfVersion(version)))
+        seen.add(version)
+    assert len(seen) == 201
+
+
+@pytest.mark.parametrize("key", ["../outside", "a/../../b", "/etc/passwd", ".lockkit.tmp"])
+def test_a_key_cannot_leave_the_directory(tmp_path: Path, key: str) -> None:
+    with pytest.raises(StoreError, match="cannot be a key"):
+        open_store(f"file://{tmp_path}/in").put(key, b"", IfAbsent())
+
+
+def test_a_file_where_a_directory_is_needed_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    store = open_store(f"file://{tmp_path}")
+    with pytest.raises(StoreError, match="choose another key"):
+        store.put("a/b", b"", IfAbsent())
+    assert store.get("a/b") == Missing()
