@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -112,7 +113,7 @@ class Controller:
     def wait(self, command: Command) -> None:
         """Until it is done; raises what went wrong with it."""
         if not command.done.wait(COMMAND_TIMEOUT_S):
-            raise TimeoutError(f"{command.do}: no answer from the workbench's own thread; Stop, retry")
+            raise TimeoutError(f"{command.do}: the workbench is busy; press Stop, then try again")
         if command.error is not None:
             raise command.error
 
@@ -180,7 +181,8 @@ class Controller:
                 )
             case "fence":
                 fleet.fence(args["on"])
-                self._said = f"commits begun from now on go {'with' if args['on'] else 'WITHOUT'} the fence"
+                how = "with" if args["on"] else "WITHOUT"
+                self._said = f"commits begun from now on go {how} the fence"
         return command.do != "close"
 
     def _launch(self, settings: Settings) -> None:
@@ -202,7 +204,7 @@ class Controller:
         self.fleet = fleet
         fleet.launch()
         slow = "" if settings.kind == "plain" else "; Spark takes some 10 to 30 s to start"
-        self._said = f"launched {settings.writers} writers against the {settings.provider} dialect{slow}"
+        self._said = f"launched {settings.writers} writers on {settings.provider}{slow}"
 
     def _stop(self) -> None:
         if self.fleet is None:
@@ -230,7 +232,7 @@ class Controller:
             self.fleet.beat()
         self._take()
         if self.fleet.error:
-            self._error = text(self.fleet.error, limit=2_000)
+            self._error = text(" ".join(self.fleet.error.split()), limit=2_000)
         alive = self._running()
         self._judge(at_last=not alive)
         self._tell(self._news(self._state(alive), self._said))
@@ -292,11 +294,9 @@ def facts(story: Story) -> tuple[str, ...]:
     if newest is None:
         return ()
     said = [f"generation g{newest.n}, version {text(short(newest.version))}"]
-    last = None
-    for last in grants(story):
-        pass
-    if last is not None and last[4] is None:
-        said.append(f"held by {text(last[0])}" + (f", epoch {last[1]}" if last[1] else ""))
+    owner, epoch, _, _, ended_ms = deque(grants(story), maxlen=1).pop()
+    if ended_ms is None:
+        said.append(f"held by {text(owner)}" + (f", epoch {epoch}" if epoch else ""))
     else:
         said.append("free")
     return tuple(said)

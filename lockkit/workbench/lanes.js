@@ -270,7 +270,7 @@ class View {
     this.pinned = true;           // follow the newest event
     this.still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.build(el);
-    this.listeners = ["scene", "status", "cursor", "selected"].map((name) => {
+    this.listeners = ["scene", "status", "cursor", "selected", "live"].map((name) => {
       const heard = () => this.heard(name);
       model.on(`change:${name}`, heard);
       return [name, heard];
@@ -292,6 +292,7 @@ class View {
 
   heard(name) {
     if (name === "status") this.status();
+    else if (name === "live") { this.ended = !this.model.get("live"); this.mode(); }
     else if (name === "selected") this.select(this.model.get("selected"), false);
     else if (name === "cursor") this.scrub();
     else if (this.held) this.badge.hidden = false;
@@ -304,8 +305,11 @@ class View {
     this.root = html("section", "lk", "", el);
     this.root.setAttribute("aria-label", "Lock workbench");
     this.head = html("div", "lk-head", "", this.root);
-    this.said = html("div", "lk-said", "", this.root);
+    this.pill = html("span", "lk-pill", "", this.head);
+    this.facts = html("span", "lk-facts", "", this.head);
+    this.said = html("span", "lk-said", "", this.head);
     this.said.setAttribute("role", "status");
+    this.verdict = html("div", "lk-verdict", "", this.root);
     this.error = html("div", "lk-error", "", this.root);
     this.error.setAttribute("role", "alert");
     this.error.hidden = true;
@@ -318,7 +322,8 @@ class View {
     this.empty = html("div", "lk-empty", "", this.pane);
     this.detail = html("div", "lk-detail", "Point at an event, or Tab into the diagram and walk with the arrow keys.", this.pane);
     this.detail.setAttribute("aria-live", "polite");
-    this.table(html("div", "lk-side", "", body));
+    this.side = html("div", "lk-side", "", body);
+    this.table(this.side);
     this.legend(this.root);
     this.controls();
     this.scroller.addEventListener("scroll", () => this.scrolled());
@@ -333,16 +338,16 @@ class View {
   controls() {
     this.badge = html("span", "lk-badge", "paused while you look", this.bar);
     this.badge.hidden = true;
-    if (!this.model.get("live")) {
-      this.button("\u25C0", "Previous event", () => this.step(-1));
-      this.play = this.button("\u25B6 Play", "Play", () => this.toggle());
-      this.button("\u25B6\u275A", "Next event", () => this.step(1));
-      this.slider = html("input", "lk-slider", "", this.bar);
-      Object.assign(this.slider, { type: "range", min: 0, max: 1000, value: 1000 });
-      this.slider.setAttribute("aria-label", "Time");
-      this.slider.addEventListener("input", () => this.slid());
-      this.clock = html("span", "lk-clock", "", this.bar);
-    }
+    this.window = html("span", "lk-clock", "live, the last 15 s", this.bar);
+    const back = this.button("\u25C0", "Previous event", () => this.step(-1));
+    this.play = this.button("\u25B6 Play", "Play", () => this.toggle());
+    const on = this.button("\u25B6\u275A", "Next event", () => this.step(1));
+    this.slider = html("input", "lk-slider", "", this.bar);
+    Object.assign(this.slider, { type: "range", min: 0, max: 1000, value: 1000 });
+    this.slider.setAttribute("aria-label", "Time");
+    this.slider.addEventListener("input", () => this.slid());
+    this.clock = html("span", "lk-clock", "", this.bar);
+    this.replaying = [back, this.play, on, this.slider, this.clock];
     this.proof = this.button("Show the evidence", "Jump to the events that prove the verdict", () => this.prove());
     this.proof.hidden = true;
     const label = html("label", "lk-check", "", this.bar);
@@ -350,6 +355,17 @@ class View {
     Object.assign(box, { type: "checkbox", checked: true });
     label.append(" reads");
     box.addEventListener("change", () => { this.reads = box.checked; this.draw(); });
+  }
+
+  /** Live: a short window that follows. Afterwards: all of it, to be scrubbed. */
+  mode() {
+    const live = Boolean(this.model.get("live"));
+    const any = Boolean(this.plan);
+    for (const node of this.replaying) node.hidden = live || !any;
+    this.window.hidden = !live || !any;
+    if (!live) this.held = false;
+    this.bar.hidden = !any;
+    this.root.classList.toggle("lk-live", live);
   }
 
   button(text, title, act) {
@@ -399,19 +415,16 @@ class View {
 
   status() {
     const status = this.model.get("status") || {};
-    this.head.replaceChildren();
     const state = status.state || "idle";
-    html("span", `lk-pill lk-state-${word(state)}`, state, this.head);
-    const verdict = status.verdict || "";
-    if (verdict) {
-      const box = html("span", `lk-verdict lk-${word(verdict)}`, "", this.head);
-      html("b", "", `${GLYPHS[verdict] || ""} ${verdict}`, box);
-      if (status.because) box.append(` ${status.because}`);
-    }
-    const facts = html("span", "lk-facts", "", this.head);
-    for (const fact of status.facts || []) html("span", "", fact, facts);
+    this.pill.className = `lk-pill lk-state-${word(state)}`;
+    this.pill.textContent = state;
+    this.facts.replaceChildren(...(status.facts || []).map((fact) => html("span", "", fact)));
     if (this.said.textContent !== (status.said || "")) this.said.textContent = status.said || "";
-    this.said.hidden = !status.said;
+    const verdict = status.verdict || "";
+    this.verdict.hidden = !verdict;
+    this.verdict.className = `lk-verdict lk-${word(verdict)}`;
+    this.verdict.replaceChildren(html("b", "", `${GLYPHS[verdict] || ""} ${verdict}`));
+    if (status.because) this.verdict.append(`  ${status.because}`);
     this.fail(status.error);
     this.root.dataset.state = state;
     this.root.dataset.verdict = verdict;
@@ -438,11 +451,12 @@ class View {
     const any = Boolean(scene.lanes && scene.lanes.length > 2);
     this.scene = scene;
     this.empty.hidden = any;
-    this.scroller.hidden = this.titles.hidden = !any;
+    for (const part of [this.scroller, this.titles, this.detail, this.side]) part.hidden = !any;
     this.root.dataset.events = String(scene.events || 0);
     this.badge.hidden = true;
     if (any) this.paint(scene);
     else { this.canvas.replaceChildren(); this.plan = null; }
+    this.mode();
     this.fill(scene.rows || []);
     this.root.dataset.ready = "true";
   }
@@ -455,7 +469,9 @@ class View {
     this.canvas.setAttribute("height", this.plan.height);
     this.heads();
     this.proof.hidden = !this.plan.stops.some((stop) => stop.evidence);
-    if (this.model.get("live") && this.pinned) this.scroller.scrollTop = this.plan.height;
+    const follow = this.model.get("live") ? this.pinned && !this.held : this.ended;
+    if (follow) this.scroller.scrollTop = this.plan.height;
+    this.ended = false;
     this.visible(true);
     this.scrub();
   }
@@ -614,7 +630,7 @@ class View {
   hold(on) {
     if (!this.model.get("live")) return;
     this.held = on;
-    if (!on) this.draw();
+    if (!on && !this.badge.hidden) this.draw();
   }
 
   hover(event) {
@@ -714,7 +730,7 @@ class View {
   }
 
   scrub() {
-    if (!this.slider || !this.plan) return;
+    if (this.model.get("live") || !this.plan) return;
     const [from, to] = this.scene.span;
     const t = this.model.get("cursor");
     const now = t < 0 ? to : Math.min(t, to);
@@ -725,8 +741,8 @@ class View {
   }
 
   shadeFrom() {
-    if (!this.shade || !this.slider) return;
-    const t = this.model.get("cursor");
+    if (!this.shade) return;
+    const t = this.model.get("live") ? -1 : this.model.get("cursor");
     const y = t < 0 ? this.plan.height : interpolate(this.plan.anchors, t) + 2;
     this.shade.setAttribute("y", y);
     this.shade.setAttribute("height", Math.max(0, this.plan.height - y));

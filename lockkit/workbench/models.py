@@ -59,6 +59,12 @@ class Exchange:
         return not self.attempt
 
     @property
+    def late(self) -> bool:
+        """It landed after its client had given up on it."""
+        decided_ms, answered_ms = self.decided_ms, self.answered_ms
+        return decided_ms is not None and answered_ms is not None and decided_ms > answered_ms
+
+    @property
     def place(self) -> str:
         return place(self.key)
 
@@ -326,11 +332,12 @@ class Story:
         self._note(each, str(each["client"] or ""), told(each))
 
     def _strikes(self, fault: Event, exchange: Exchange) -> bool:
-        return (
-            exchange.who == fault["client"]
-            and exchange.key == fault["key"]
-            and abs(exchange.last_ms - fault.at_ms) < FAULT_SLACK_MS
-        )
+        if exchange.who != fault["client"] or exchange.key != fault["key"]:
+            return False
+        attempt = fault.get("attempt")
+        if attempt:
+            return exchange.attempt == str(attempt)
+        return abs(exchange.last_ms - fault.at_ms) < FAULT_SLACK_MS
 
     def _passed(self, each: Event) -> None:
         if each.kind == "note":

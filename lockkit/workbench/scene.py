@@ -180,7 +180,7 @@ class _Painter:
                 "t": [began, ended],
                 "label": f"looks x{len(rest)}",
                 "hue": self._hue(run[0].who),
-                "detail": f"{text(run[0].who)} looked {len(rest)} more times and found the lock taken",
+                "detail": f"{text(run[0].who)} looked {len(rest)} more times: the lock was taken",
             }
         )
 
@@ -470,7 +470,7 @@ def appearance(each: Exchange) -> tuple[str, str]:
             return "throttled", f"{op}: {each.status or 429}"
         case "unknown" if each.decided_ms is None:
             return "dropped", f"{op}: lost"
-        case "unknown" if each.decided_ms > (each.answered_ms or float("inf")):
+        case "unknown" if each.late:
             return "late", f"{op}: landed late"
         case "unknown":
             return "lost", f"{op}: answer lost"
@@ -506,8 +506,9 @@ def caption(each: Moment, stale: bool) -> str:
 
 def text(value: object, *, limit: int = TEXT_MAX) -> str:
     """Untrusted text, without control characters and of a bounded length."""
-    kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value)[:limit])
-    return kept if len(str(value)) <= limit else kept[:-1] + "\N{HORIZONTAL ELLIPSIS}"
+    whole = str(value)
+    kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in whole[:limit])
+    return kept if len(whole) <= limit else kept[:-1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def tail(key: str) -> str:

@@ -1,0 +1,25 @@
+"""The notebook's controls and pictures. `Workbench` needs ipywidgets; the exports need nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockkit.workbench.export import export_html as export_html
+    from lockkit.workbench.panels import Workbench as Workbench
+
+__all__ = ["Workbench", "export_html"]
+
+
+def __getattr__(name: str) -> Any:
+    """Widgets only where somebody asks: the command line draws pages without ipywidgets."""
+    match name:
+        case "Workbench":
+            from lockkit.workbench.panels import Workbench
+
+            return Workbench
+        case "export_html":
+            from lockkit.workbench.export import export_html
+
+            return export_html
+    raise AttributeError(f"module 'lockkit.workbench' has no attribute {name!r}")
