@@ -26,6 +26,8 @@ FAULT_SLACK_MS = 1_000.0
 SPARK = "spark"
 """The shared Spark server's process: no client of the lock, so it has no lane."""
 
+PROOF = "!"
+"""In the attempt of a write that must fail: the lock proves that its store enforces conditions."""
 COMPLETED = (".commit", ".deltacommit", ".replacecommit")
 
 
@@ -191,7 +193,7 @@ class Story:
 
     def _asked(self, each: Event) -> None:
         self._awake(each.who)
-        key, attempt = str(each["key"]), str(each["attempt"] or "")
+        key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
         exchange = self._claim(each, key, attempt)
         if exchange is None:
             exchange = Exchange(self._name("x"), each.who, str(each["op"]), key, attempt)
@@ -225,7 +227,7 @@ class Story:
         exchange.version = exchange.version or str(each["version"] or "")
 
     def _decided(self, each: Event) -> None:
-        key, attempt = str(each["key"]), str(each["attempt"] or "")
+        key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
         exchange = self._match(each, key, attempt)
         if exchange is None:
             if not drawn(key, attempt):
@@ -332,7 +334,7 @@ class Story:
         self._note(each, str(each["client"] or ""), told(each))
 
     def _strikes(self, fault: Event, exchange: Exchange) -> bool:
-        if exchange.who != fault["client"] or exchange.key != fault["key"]:
+        if exchange.who != fault["client"] or exchange.key != spot(str(fault["key"])):
             return False
         attempt = fault.get("attempt")
         if attempt:
@@ -386,6 +388,12 @@ class Story:
         return self.generations[-1] if self.generations else None
 
 
+def spot(key: str) -> str:
+    """A key below its table: a client says it so, the store puts bucket and table in front."""
+    start = key.find(".hoodie/")
+    return key[start:] if start > 0 else key
+
+
 def place(key: str) -> str:
     """Where a request is drawn: "lock", "table" (the fence, completed instants) or "" (nowhere)."""
     name = key.rsplit("/", 1)[-1]
@@ -408,6 +416,8 @@ def guess(key: str, attempt: str) -> str:
         return "fence" if attempt else "read fence"
     if place(key) == "table":
         return "publish"
+    if PROOF in attempt:
+        return "proof"
     return "write" if attempt else "look"
 
 

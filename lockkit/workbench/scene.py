@@ -13,6 +13,7 @@ from typing import Any
 
 from lockkit.history import STORE, Event
 from lockkit.workbench.models import (
+    PROOF,
     Belief,
     Exchange,
     Generation,
@@ -217,6 +218,8 @@ class _Painter:
             parts.append(f"version {short(each.before) or 'none'} to {short(each.version)}")
         if each.answered_ms is not None:
             parts.append(f"told {self._clock(each.answered_ms)}: {text(each.outcome)}")
+        if look == "proof":
+            parts.append("a write under a false condition: the lock makes sure that it is refused")
         if look in ("lost", "dropped", "late"):
             parts.append("the client cannot know")
         parts.extend(text(part) for part in (each.why, each.fault) if part)
@@ -460,12 +463,16 @@ def _grant(
 def appearance(each: Exchange) -> tuple[str, str]:
     """How a request looks and what is written on its arrow."""
     op = text(each.op) or "write"
+    if PROOF in each.attempt:
+        return "proof", "proof"
     outcome = each.outcome or silent(each)
     match outcome:
         case "":
             return "open", op
         case "precondition_failed":
             return "refused", f"{op}: {each.status or 412}"
+        case "refused":
+            return "refused", f"{op}: error"
         case "throttled":
             return "throttled", f"{op}: {each.status or 429}"
         case "unknown" if each.decided_ms is None:
