@@ -308,7 +308,8 @@ def _client(options: StoreOptions, endpoint: str | None) -> Any:
         # is checked by HTTP, the content by whoever parses it.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        user_agent_extra=agent(options.client),
+        # The whole of it: botocore builds its own from 16 parts, twice per request.
+        user_agent=agent(options.client),
         s3={"addressing_style": "path"} if endpoint else {},
     )
     config = config.merge(extra.pop("config")) if "config" in extra else config
