@@ -221,7 +221,7 @@ def test_each_defect_is_called_by_its_name(
 ) -> None:
     store = defect()
     # Each racer opens the place anew; the same class must open it.
-    monkeypatch.setattr("lockkit.probe.reopen", lambda other: type(other)(other.url))
+    monkeypatch.setattr("lockkit.probe.race.reopen", lambda other: type(other)(other.url))
     report = probe(store, rounds=10, racers=6)
     assert report.verdict is verdict, report.conclusion
     assert because in report.conclusion and not report.safe
@@ -337,8 +337,7 @@ def azurite(folder: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [node, script, "--silent", "--disableTelemetry", "--location", folder]
-        + ["--blobHost", "127.0.0.1", "--blobPort", str(port)],  # noqa: RUF005
+        [node, script, "--silent", "--location", folder, "--blobPort", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -1,0 +1,131 @@
+"""The conformance of a store: what its conditional writes do, as against what is documented.
+
+Three kinds of store give a lock no exclusion: one that refuses conditions (501), one that ignores
+them (200), and one that honours them but checks and writes in two steps. The first two show in a
+dozen requests one after another; the last only in races, and then only by chance: a probe can
+convict, never acquit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockkit.clock import Clock
+from lockkit.drive import Emit, Procedure, run, silent
+from lockkit.outcome import Applied, IfAbsent, Throttled, WriteAnswer
+from lockkit.probe.race import races
+from lockkit.probe.report import Check, Finding, Report, Verdict, report
+from lockkit.probe.serial import SERIAL, THROTTLED_WAIT_S, TRIES_MAX, conditions, put
+from lockkit.stores import NoAnswer, Store, StoreError
+
+__all__ = ["Check", "Finding", "Report", "Verdict", "probe", "quick_probe"]
+
+SCRATCH = ".lockkit_probe"
+
+
+def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
+    """Whether `store` minds its conditions, one request after another; at most six (more only
+    where it throttles). Says nothing about atomicity."""
+    clock = clock or Clock()
+    place = f"{SCRATCH}/{clock.unique()}"
+    checks = _guarded("create", conditions(f"{place}/quick"), store, clock)
+    return report(store.url, checks, getattr(store, "refusals", {}))
+
+
+def probe(
+    store: Store,
+    *,
+    rounds: int = 50,
+    racers: int = 16,
+    also: Sequence[Store] = (),
+    clock: Clock | None = None,
+    emit: Emit = silent,
+) -> Report:
+    """Everything that a lock depends on, on scratch keys that are deleted afterwards.
+
+    `also` are other ways to the same place (the other nodes of a cluster): the racers are spread
+    over them, for some clusters are atomic per node only (RustFS #1659).
+    """
+    clock = clock or Clock()
+    place = f"{SCRATCH}/{clock.unique()}"
+    checks: list[Check] = []
+    try:
+        emit("note", text=f"probing {store.url}: one request after another")
+        checks += _guarded("create", conditions(f"{place}/conditions"), store, clock)
+        if not _fatal(checks):
+            for name, procedure in SERIAL.items():
+                checks += _guarded(name, procedure(f"{place}/{name}"), store, clock)
+            checks.append(_listing(store, place, clock))
+            emit("note", text=f"racing {racers} clients, {rounds} rounds of each kind")
+            checks += races(store, place, rounds, racers, also, clock)
+    except NoAnswer as error:
+        checks.append(Check("create-race", Finding.UNDECIDED, str(error)))
+    except StoreError as error:
+        checks.append(Check("create-race", Finding.FAILED, str(error), {"refused": True}))
+    finally:
+        checks.append(_cleaned(store, place, clock))
+    return report(store.url, checks, getattr(store, "refusals", {}))
+
+
+def _guarded(
+    name: str, procedure: Procedure[list[Check]], store: Store, clock: Clock
+) -> list[Check]:
+    """The procedure's checks; a refusal to serve at all is a finding too."""
+    try:
+        return run(procedure, store, clock)
+    except NoAnswer as error:
+        return [Check(name, Finding.UNDECIDED, str(error))]
+    except StoreError as error:
+        return [Check(name, Finding.FAILED, str(error), {"refused": True})]
+
+
+def _listing(store: Store, place: str, clock: Clock) -> Check:
+    """A listing shows what was written before it, and what was deleted no longer."""
+    keys = [f"{place}/listing/{number}" for number in range(3)]
+    for key in keys:
+        run(put(key, b"x", IfAbsent()), store, clock)
+    store.delete(keys[1])
+    try:
+        seen = [entry.key for entry in store.list(f"{place}/listing/")]
+    except StoreError as error:
+        return Check("list", Finding.UNDECIDED, str(error))
+    if seen == [keys[0], keys[2]]:
+        return Check("list", Finding.PASSED, "a listing shows each write and delete before it")
+    because = "a listing lags behind the writes and deletes before it"
+    return Check("list", Finding.FAILED, because, {"expected": 2, "seen": len(seen)})
+
+
+def _cleaned(store: Store, place: str, clock: Clock) -> Check:
+    """Delete every scratch object, and say what stays."""
+    left: list[str] = []
+    try:
+        for entry in store.list(f"{place}/"):
+            answer: WriteAnswer = Throttled()
+            for _ in range(TRIES_MAX):
+                answer = store.delete(entry.key)
+                if not isinstance(answer, Throttled):
+                    break
+                clock.sleep(THROTTLED_WAIT_S)
+            if not isinstance(answer, Applied):
+                left.append(entry.key)
+        left += [entry.key for entry in store.list(f"{place}/") if entry.key not in left]
+    except StoreError as error:
+        because = f"could not clean up under {place}/, delete it by hand: {error}"
+        return Check("clean-up", Finding.NOTED, because)
+    if left:
+        because = f"{len(left)} scratch objects could not be deleted; delete {place}/ by hand"
+        return Check("clean-up", Finding.NOTED, because, {"left": left[:10]})
+    try:
+        kept = len(store.versions(f"{place}/conditions"))
+    except StoreError:
+        kept = 0
+    if kept:
+        because = (
+            f"all deleted; the bucket keeps their old versions under {place}/ by its own rules"
+        )
+        return Check("clean-up", Finding.NOTED, because)
+    return Check("clean-up", Finding.PASSED, "nothing was left behind")
+
+
+def _fatal(checks: Sequence[Check]) -> bool:
+    return any(check.finding in (Finding.FAILED, Finding.UNDECIDED) for check in checks)
