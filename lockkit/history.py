@@ -24,8 +24,17 @@ KINDS: dict[str, tuple[str, ...]] = {
     # `version` are the object's version before and after ("" = absent); `condition` is "",
     # "if-absent", "if-version <v>" or "unless-version <v>"; `attempt` is the id in the body, if any.
     "request": (
-        "client", "method", "key", "condition", "status", "answer", "applied", "before", "version",
-        "attempt", "began_ms",
+        "client",
+        "method",
+        "key",
+        "condition",
+        "status",
+        "answer",
+        "applied",
+        "before",
+        "version",
+        "attempt",
+        "began_ms",
     ),
     # belief: requests of a client; `op` is acquire, confirm, renew, release, look, or a commit's step
     "ask": ("request", "op", "key", "attempt"),
@@ -134,3 +143,134 @@ def read(lines: Iterable[str]) -> Iterator[Event]:
 def write(events: Iterable[Event], file: IO[str]) -> None:
     for each in events:
         file.write(each.to_json() + "\n")
+
+
+# --- in plain words ------------------------------------------------------------------------------
+
+
+def narrate(events: Iterable[Event], *, start_ms: float | None = None) -> list[str]:
+    """One plain sentence for each event worth telling, with its seconds since the start."""
+    teller = Teller(start_ms)
+    return [line for each in events if (line := teller.tell(each)) is not None]
+
+
+@dataclass(slots=True)
+class Teller:
+    """Tells a history as it comes; remembers who holds what, so that a stall can say it."""
+
+    start_ms: float | None = None
+    _holds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def tell(self, each: Event) -> str | None:
+        """A line, or None where the event says nothing that the others do not."""
+        if self.start_ms is None:
+            self.start_ms = each.at_ms
+        match each.kind:
+            case "held" | "renewed":
+                self._holds[each.who] = each["epoch"], each["until_ms"]
+            case "lost" | "released":
+                self._holds.pop(each.who, None)
+        said = self._sentence(each)
+        return None if said is None else f"{self._time(each.at_ms)}  {said}"
+
+    def _time(self, at_ms: object) -> str:
+        if not isinstance(at_ms, int | float):
+            return "an unknown time"
+        return f"{(at_ms - (self.start_ms or 0.0)) / 1000:+.3f} s"
+
+    def _sentence(self, each: Event) -> str | None:
+        who, get = plain(each.who), lambda name: plain(each.get(name, ""))
+        match each.kind:
+            case "held":
+                until = self._time(each["until_ms"])
+                return f"{who} holds the lock, epoch {get('epoch')}, until {until}"
+            case "danger":
+                until = self._time(each["until_ms"])
+                return f"{who} is in danger: epoch {get('epoch')} ends at {until}, not yet renewed"
+            case "released" if each["proven"]:
+                return f"{who} released the lock, epoch {get('epoch')}"
+            case "released":
+                return f"{who} let go of epoch {get('epoch')} unproven: it ends with its lease"
+            case "lost":
+                return f"{who} has lost the lock, epoch {get('epoch')}: {get('why')}"
+            case "waiting":
+                until = self._time(each["until_ms"])
+                return f"{who} waits for {get('owner')} (epoch {get('epoch')}), until {until}"
+            case "began":
+                return f"{who} began commit {get('instant')}"
+            case "checked":
+                return f"{who} checked {get('instant')} for conflicts: {_commits(each['covered'])}"
+            case "fenced":
+                return f"{who} replaced the fence: {get('instant')} is decided"
+            case "published":
+                return f"{who} published {get('instant')}, epoch {get('epoch')}"
+            case "refused":
+                return f"{who} did not commit {get('instant')}: {get('error')}: {get('why')}"
+            case "note":
+                return f"{who}: {get('text')}"
+            case "request" | "answer":
+                return _exchange(each, who)
+            case "fault":
+                return _fault(each)
+            case "started" | "stalled" | "resumed" | "killed" | "exited":
+                return self._process(each, who)
+            case _:
+                return None
+
+    def _process(self, each: Event, who: str) -> str:
+        match each.kind:
+            case "started":
+                return f"{who} started, process {plain(each['pid'])}"
+            case "stalled" if each.who in self._holds:
+                epoch, until_ms = self._holds[each.who]
+                holding = f"holding epoch {plain(epoch)} until {self._time(until_ms)}"
+                return f"{who} stalls (SIGSTOP), {holding}"
+            case "stalled":
+                return f"{who} stalls (SIGSTOP)"
+            case "resumed":
+                return f"{who} goes on"
+            case "killed":
+                return f"{who} was killed"
+            case _:
+                return f"{who} ended with exit code {plain(each['code'])}"
+
+
+def _exchange(each: Event, who: str) -> str | None:
+    """Of requests and answers only what went another way than planned."""
+    if each.kind == "request":
+        if each["answer"] not in ("precondition_failed", "throttled", "error"):
+            return None
+        why = str(each["answer"]).replace("_", " ")
+        return (
+            f"the store answers {plain(each['client'])}'s {plain(each['method'])} of "
+            f"{_name(each['key'])} with {plain(each['status'])}, {why}"
+        )
+    if str(each["outcome"]).lower() != "unknown":
+        return None
+    why = f" ({plain(each['why'])})" if each["why"] else ""
+    return f"{who} was not told what became of its {plain(each['op'])}{why}"
+
+
+def _fault(each: Event) -> str:
+    client = f"{plain(each['client'])}'s " if each["client"] else "a "
+    what = f"{client}{plain(each['method'])} of {_name(each['key'])}"
+    return f"fault: {plain(each['fault'])}, {plain(each['when'])} the store applied {what}"
+
+
+def _commits(covered: object) -> str:
+    number = len(covered) if isinstance(covered, list | tuple) else 0
+    return f"{number} commit{'' if number == 1 else 's'} before it"
+
+
+def _name(key: object) -> str:
+    return plain(str(key).rpartition("/")[2])
+
+
+def plain(value: object, *, limit: int = 300) -> str:
+    """Text from a bucket or a file, without anything that a terminal would obey."""
+    text = str(value)
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
