@@ -36,6 +36,10 @@ class Clock:
     def wall_ns(self) -> int:
         return time.time_ns() + self.offset_ms * 1_000_000
 
+    def stamp_ms(self) -> float:
+        """The wall clock to the microsecond, for events that happen within one millisecond."""
+        return self.wall_ns() / 1e6
+
     def sleep(self, seconds: float) -> None:
         time.sleep(max(0.0, seconds))
 

@@ -32,6 +32,7 @@ class Pace:
     _own_epoch: int = 0
     _streak: int = 0
     _patience: int = 2
+    _stood_back: bool = False
     _released_ms: float | None = None
 
     def answered(self, took_ms: float) -> None:
@@ -50,8 +51,11 @@ class Pace:
         between = epoch - self._own_epoch - 1 if self._own_epoch else 0
         if between > 0:
             self._streak, self._patience = 1, 1
+        elif self._stood_back:  # the round passed and nobody came
+            self._streak, self._patience = 1, min(2 * self._patience, STREAK_MAX)
         else:
             self._streak += 1
+        self._stood_back = False
         self.rivals += LEARN * (min(between, STREAK_MAX) - self.rivals)
         self.saw(epoch, now_ms)
         self._own_epoch = epoch
@@ -67,12 +71,9 @@ class Pace:
         """
         if self._released_ms is None or self._streak < self._patience:
             return 0.0
+        self._stood_back = True
         round_ms = 2 * max(self.look_min_ms, self.trip_ms) + self.trip_ms
         return max(0.0, self._released_ms + round_ms - now_ms)
-
-    def unmet(self) -> None:
-        """The round passed and nobody came."""
-        self._streak, self._patience = 0, min(2 * max(1, self._patience), STREAK_MAX)
 
     def look_ms(self, waited_turns: int) -> float:
         """Until the next look: often for who has waited longest, a turn apart for who came last."""

@@ -1,0 +1,34 @@
+"""How providers differ where it matters to a lock, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    name: str
+    write_interval_ms: float = 0.0
+    """Writes to one object closer together than this get 429, whoever sends them."""
+    put_conditions: bool = True
+    """False: conditions on PUT are silently ignored."""
+    why: str
+
+
+PROFILES = {
+    each.name: each
+    for each in (
+        Profile(name="aws", why="S3: conditional PUT since 2024-08 (create) and 2024-11 (If-Match)"),
+        Profile(
+            name="gcs",
+            write_interval_ms=1000,
+            why="cloud.google.com/storage/quotas: one write per second to one object name, then 429",
+        ),
+        Profile(name="azure", why="Azure Blob Storage: ETag conditions on Put Blob"),
+        Profile(
+            name="spaces",
+            put_conditions=False,
+            why="DigitalOcean Spaces documents conditions for GET and HEAD only",
+        ),
+    )
+}
