@@ -331,7 +331,7 @@ def _state(happened: Event, before: str) -> str:
             return happened.kind
         case "started":
             return "starting"
-        case "killed" | "fault":
+        case "killed" | "note":
             return before
         case "resumed":
             return "running"

@@ -258,6 +258,8 @@ def main(line: list[str] | None = None) -> int:
     clock = Clock()
     voice = Voice(asked.name, out, clock, fence=asked.fence)
     threading.Thread(target=voice.listen, args=(sys.stdin,), name="commands", daemon=True).start()
+    if asked.kind != "plain":
+        voice.emit("note", text="starting Spark: 5 to 15 s until the first commit")
     place = Place(asked.url, asked.endpoint, asked.name)
     part = Part(asked.dataset, *asked.slice)
     try:
