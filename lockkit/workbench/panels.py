@@ -235,6 +235,19 @@ class Workbench:
                 break
         raise TimeoutError(self._why_not(" or ".join(kinds), who, timeout_s))
 
+    def rehearse(self, *, fence: bool = True, stall: str = "W1") -> Any:
+        """The whole story by itself: stall, takeover, late commit, lost answer; the verdict."""
+        self.launch(fence=fence, overlap=1.0)
+        self.stall(stall)
+        self.until("stalled", who=stall)
+        self.until("published")  # another writer has taken the lock over, and committed
+        self.resume(stall)
+        self.until("refused", "published", who=stall)
+        self.lose_response()
+        self.until("fault")
+        self.until("published")
+        return self.stop()
+
     def _why_not(self, kinds: str, who: str | None, timeout_s: float) -> str:
         fleet = self._control.fleet
         wanted = f"{kinds} of {who}" if who else kinds

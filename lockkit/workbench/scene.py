@@ -122,7 +122,7 @@ class _Painter:
     def _lanes(self) -> list[Scene]:
         writers = [
             {
-                "id": who,
+                "id": text(who),
                 "title": text(who),
                 "role": "writer",
                 "hue": self.hues[who],

@@ -1,0 +1,371 @@
+"""The workbench: what it makes of a history, and what its buttons do."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit.check import check
+from lockkit.history import STORE, Event, event, read
+from lockkit.spark.fleet import Fleet, FleetError, leftovers
+from lockkit.workbench.export import embedded, export_html, page_of
+from lockkit.workbench.models import Story, place, short
+from lockkit.workbench.scene import Scene, scene
+
+HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
+LOCK = "lake/orders/.hoodie/.locks/table_lock.json"
+HOSTILE = '</script><img src=x onerror="alert(1)">\x1b[31m\u202e\u0000{"a":1}' + "x" * 500
+
+
+def recorded(name: str) -> list[Event]:
+    with (HISTORIES / f"{name}.jsonl").open() as lines:
+        return list(read(lines))
+
+
+def picture(events: list[Event], **options: Any) -> Scene:
+    story = Story()
+    story.add(events)
+    return scene(story, **options)
+
+
+def only(things: list[Scene], **wanted: Any) -> Scene:
+    found = [each for each in things if all(each[name] == is_ for name, is_ in wanted.items())]
+    assert len(found) == 1, f"{len(found)} with {wanted}"
+    return found[0]
+
+
+# --- the picture ---------------------------------------------------------------------------------
+
+
+def test_the_stall_shows_what_the_store_knew_and_what_the_writer_believed() -> None:
+    drawn = picture(recorded("bad/stalled_commit_accepted"))
+    stall = only(drawn["bars"], kind="stall")
+    over = only(drawn["bars"], kind="over")
+    wrong = only(drawn["bars"], kind="wrong", lane="W1")
+    stale = only(drawn["marks"], kind="stale", lane="W1")
+    taken = only(drawn["bars"], kind="owner", label="W2 epoch 4")
+    assert stall["t"][0] < over["t"][0] < taken["t"][0] < stall["t"][1] < stale["t"]
+    assert wrong["t"][0] == over["t"][0], "belief is wrong from the moment the lease is over"
+    assert wrong["t"][1] > stall["t"][1], "and it outlasts the stall"
+
+
+def test_with_the_fence_the_late_commit_is_a_412_and_a_refusal() -> None:
+    drawn = picture(recorded("good/stalled_commit_refused"))
+    fence = only(drawn["arrows"], look="refused", lane="W1")
+    refused = only(drawn["marks"], kind="refused")
+    assert (fence["label"], fence["side"]) == ("fence: 412", "table")
+    assert refused["t"] > fence["t"][1]
+    assert not [each for each in drawn["marks"] if each["kind"] == "stale"]
+
+
+def test_a_lost_answer_is_told_from_a_refusal_and_from_a_throttled_write() -> None:
+    lost = only(picture(recorded("good/lost_response_recovered"))["arrows"], look="lost")
+    throttled = only(picture(recorded("good/throttled_release"))["arrows"], look="throttled")
+    assert lost["label"] == "acquire: answer lost" and lost["row"] == "g1"
+    assert "the client cannot know" in lost["detail"] and "drop" in lost["detail"]
+    assert throttled["label"] == "release: 429" and throttled["row"] == ""
+
+
+def test_lines_that_arrive_out_of_order_make_the_same_picture() -> None:
+    events = recorded("good/stalled_commit_refused")
+    expected = told(picture(events))
+    shuffle = random.Random(7)
+    for _ in range(20):
+        late = sorted(events, key=lambda each: each.at_ms + (0 if each.who == STORE else
+                      shuffle.uniform(0, 9)))  # fmt: skip
+        assert told(picture(late)) == expected
+
+
+def told(drawn: Scene) -> list[tuple[Any, ...]]:
+    """What a picture says of requests, without the names that it gave them."""
+    return [(each["lane"], each["label"], each["look"], *each["t"]) for each in drawn["arrows"]]
+
+
+def test_every_generation_has_a_row_that_leads_to_its_write_and_back() -> None:
+    drawn = picture(recorded("good/stalled_commit_refused"))
+    by_id = {each["id"]: each for each in drawn["arrows"]}
+    assert [row["n"] for row in drawn["rows"]] == list(range(1, 11))
+    for row in drawn["rows"]:
+        assert by_id[row["arrow"]]["row"] == row["id"]
+        assert by_id[row["arrow"]]["lane"] == row["who"]
+    epochs = [row["epoch"] for row in drawn["rows"]]
+    assert all(a <= b for a, b in pairwise(epochs)) and epochs[-1] == 5
+
+
+def test_the_events_that_prove_the_verdict_are_marked() -> None:
+    events = recorded("bad/stalled_commit_accepted")
+    verdict = check(events)
+    drawn = picture(events, evidence=verdict.evidence)
+    marked = [each for each in drawn["arrows"] + drawn["marks"] if each.get("evidence")]
+    assert verdict.kind == "INVALID" and len(verdict.evidence) == len(marked) >= 2
+
+
+def test_the_live_picture_shows_the_last_seconds_only() -> None:
+    events = recorded("good/stalled_commit_refused")
+    whole, recent = picture(events), picture(events, window_ms=1_000)
+    assert recent["cut"] and not whole["cut"]
+    assert recent["span"][0] == recent["span"][1] - 1_000
+    assert 0 < len(recent["arrows"]) < len(whole["arrows"]) / 2
+    assert all(t is None or t >= recent["span"][0] for each in recent["arrows"] for t in each["t"])
+    assert recent["rows"] == whole["rows"], "the table remembers what the picture has dropped"
+
+
+def test_a_long_run_costs_no_more_memory_than_a_short_one() -> None:
+    story = Story(ring=100)
+    story.add(cycles(2_000))
+    assert story.generation == 4_000 and story.seen == 2_000 * 8
+    assert len(story.exchanges) == len(story.generations) == len(story.beliefs) == 100
+    assert len(scene(story)["rows"]) == 100
+
+
+def cycles(rounds: int) -> Iterator[Event]:
+    for number in range(rounds):
+        at_ms, grant, version = number * 10.0, f"{number}a", f"v{number}"
+        yield from write(at_ms, "acquire", grant, 2 * number)
+        yield event(at_ms + 3, "W1", "held", epoch=number, until_ms=at_ms + 100, version=version)
+        yield from write(at_ms + 4, "release", f"{number}r", 2 * number + 1)
+        yield event(at_ms + 7, "W1", "released", epoch=number, proven=True)
+
+
+def write(at_ms: float, op: str, attempt: str, request: int, who: str = "W1") -> Iterator[Event]:
+    yield event(at_ms, who, "ask", request=request, op=op, key=LOCK, attempt=attempt)
+    yield event(
+        at_ms + 1, STORE, "request", client=who, method="PUT", key=LOCK, condition="", status=200,
+        answer="applied", applied=True, before="", version=f'"{attempt}"', attempt=attempt,
+        began_ms=at_ms + 1,
+    )  # fmt: skip
+    yield event(at_ms + 2, who, "answer", request=request, op=op, outcome="Applied",
+                version=f'"{attempt}"', why="")  # fmt: skip
+
+
+def test_a_client_that_tells_of_no_requests_is_drawn_from_the_stores_record() -> None:
+    record = [each for each in recorded("good/lost_response_recovered") if each.who == STORE]
+    drawn = picture([*record, event(record[-1].at_ms, "W1", "note", text="hello")])
+    fence = next(each for each in drawn["arrows"] if each["op"] == "fence")
+    assert fence["lane"] == "W1" and fence["t"][2] is None and fence["look"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("key", "where"),
+    [
+        (LOCK, "lock"),
+        ("lake/orders/.hoodie/.locks/fence.json", "table"),
+        ("lake/orders/.hoodie/20250106101201123.commit", "table"),
+        ("lake/orders/.hoodie/timeline/20250106101201123_20250106101203000.deltacommit", "table"),
+        ("lake/orders/.hoodie/20250106101201123.commit.requested", ""),
+        ("lake/orders/part=US/f-01.parquet", ""),
+    ],
+)
+def test_only_the_lock_the_fence_and_commits_are_drawn(key: str, where: str) -> None:
+    assert place(key) == where
+
+
+def test_neighbouring_versions_stay_apart_when_shortened() -> None:
+    assert short('"9f1c2a"') == "9f1c"
+    assert short("1736158330123457") != short("1736158330123456")
+    assert short('"0x8DC1A2B3C4D5E6F"') == "5E6F"
+
+
+# --- text from a bucket --------------------------------------------------------------------------
+
+
+def hostile() -> list[Event]:
+    return [
+        *write(10, HOSTILE, HOSTILE, 1, who=HOSTILE),
+        event(14, HOSTILE, "held", epoch=1, until_ms=99, version=HOSTILE),
+        event(15, "W2", "waiting", owner=HOSTILE, epoch=1, until_ms=99),
+        event(16, HOSTILE, "refused", instant=HOSTILE, epoch=1, error=HOSTILE, why=HOSTILE),
+    ]
+
+
+def test_hostile_text_is_bounded_and_has_no_control_characters() -> None:
+    for text in strings(picture(hostile())):
+        assert len(text) < 1_500 and text.isprintable(), text[:80]
+
+
+def strings(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for each in value.values():
+                yield from strings(each)
+        case list():
+            for each in value:
+                yield from strings(each)
+
+
+def test_hostile_text_cannot_leave_the_data_of_the_page() -> None:
+    page = page_of(hostile(), check(hostile()), title=HOSTILE)
+    assert "<img" not in page and page.count("</script>") == 2
+    data = page.split('id="lockkit-scene">')[1].split("</script>")[0]
+    lanes = json.loads(data)["scene"]["lanes"]
+    assert "<" not in data and lanes[1]["title"].startswith("</script>")
+
+
+def test_embedded_json_is_still_the_same_json() -> None:
+    value = {"a": "</script><!--\u2028&", "b": [1, None, "é"]}
+    assert json.loads(embedded(value)) == value
+    assert not set("<>&\u2028") & set(embedded(value))
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def test_the_page_is_one_file_that_may_fetch_nothing_and_run_only_its_own_script(
+    tmp_path: Path,
+) -> None:
+    events = recorded("bad/stalled_commit_accepted")
+    export_html(events, check(events), tmp_path / "a.html", title="A stall")
+    page = (tmp_path / "a.html").read_text()
+    script = page.split('<script type="module">')[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; script-src 'sha256-{digest}'" in page
+    assert not re.search(r'(src|href)="', page)
+    assert set(re.findall(r"https?://[^\s\"'`)]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert len(page) < 150_000
+    assert page == page_of(events, check(events), title="A stall"), "same history, same bytes"
+
+
+# --- the controls --------------------------------------------------------------------------------
+
+widgets = pytest.importorskip("ipywidgets", reason="pip install 'lockkit[lab]' for the workbench")
+from lockkit.workbench.panels import CLOSED, Workbench  # noqa: E402
+
+
+@pytest.fixture
+def bench() -> Iterator[Workbench]:
+    made = Workbench(kind="plain", writers=2, lease_s=2.0, overlap=1.0)
+    yield made
+    made.close()
+    until(lambda: not any(each.name == "lockkit-workbench" for each in threading.enumerate()))
+
+
+def until(true: Any, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s"
+        time.sleep(0.02)
+
+
+def controls(widget: Any) -> list[Any]:
+    children = getattr(widget, "children", ())
+    kinds = (widgets.Dropdown, widgets.Button, widgets.Checkbox)
+    own = [widget] if isinstance(widget, kinds) else []
+    return own + [each for child in children for each in controls(child)]
+
+
+def test_nothing_starts_before_a_click(bench: Workbench) -> None:
+    assert bench._control.fleet is None and bench.events == []
+    assert not any(each.name == "lockkit-workbench" for each in threading.enumerate())
+    assert not bench.launch_button.disabled and not bench.stop_button.disabled
+    assert all(each.disabled for each in (bench.lose_button, *bench.stall_buttons.children))
+
+
+def test_there_are_at_most_eight_controls_counting_each_row_as_one(bench: Workbench) -> None:
+    stalls = list(bench.stall_buttons.children)
+    launch_and_stop = [bench.launch_button, bench.stop_button]
+    rest = [each for each in controls(bench.view) if each not in stalls + launch_and_stop]
+    assert len(rest) + 1 + 1 == 8
+
+
+def test_stop_works_when_nothing_runs(bench: Workbench) -> None:
+    assert bench.stop() is None
+    assert bench.state == "idle" and not bench.stop_button.disabled
+
+
+def test_a_click_returns_at_once_and_the_button_waits_for_its_answer() -> None:
+    gate = threading.Event()
+
+    def slow(**options: Any) -> Fleet:
+        gate.wait(10)
+        raise FleetError("this fleet was only to be slow")
+
+    bench = Workbench(fleet_of=slow)
+    started = time.monotonic()
+    bench.launch_button.click()
+    assert time.monotonic() - started < 0.05 and bench.launch_button.disabled
+    gate.set()
+    until(lambda: not bench.launch_button.disabled)
+    bench.close()
+
+
+def test_an_error_is_shown_with_its_traceback_and_raised_to_code(bench: Workbench) -> None:
+    with pytest.raises(FleetError, match="overlap"):
+        bench.launch(overlap=9.0)
+    error = bench.lanes.status["error"]
+    assert "overlap" in error["summary"] and "Traceback" in error["traceback"]
+    assert bench.state == "failed" and not bench.launch_button.disabled
+
+
+def test_running_the_cell_again_closes_the_workbench_before(bench: Workbench) -> None:
+    again = Workbench(kind="plain")
+    assert bench.launch_button.disabled and bench.lanes.status["said"] == CLOSED
+    assert not again.launch_button.disabled
+    again.close()
+
+
+def test_a_page_that_is_reloaded_gets_everything_again(bench: Workbench) -> None:
+    sent: list[Any] = []
+    bench.lanes.send_state = sent.append  # type: ignore[method-assign]
+    bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
+    assert sent == [["scene", "status", "cursor"]]
+    bench.lanes._handle_custom_msg({"type": "hb"}, [])
+    bench.lanes._handle_custom_msg("<nonsense>", [])
+    assert len(sent) == 1
+
+
+def test_a_recorded_history_is_replayed_with_its_verdict() -> None:
+    lanes = Workbench.replay(HISTORIES / "bad" / "stalled_commit_accepted.jsonl")
+    assert lanes.status["verdict"] == "INVALID" and "W1" in lanes.status["because"]
+    assert not lanes.live and lanes.scene["events"] == 125
+
+
+# --- with real writers ---------------------------------------------------------------------------
+
+
+def test_a_stalled_writer_is_refused_and_a_lost_answer_found_out(
+    bench: Workbench, tmp_path: Path
+) -> None:
+    bench.launch()
+    launched = time.monotonic()
+    bench.until("started")
+    assert time.monotonic() - launched < 2.0
+    verdict = bench.rehearse()
+    kinds = {each.kind for each in bench.events}
+    assert verdict.kind == "VALID", verdict.because
+    assert {"stalled", "resumed", "fault", "refused", "published"} <= kinds
+    assert bench.lanes.status["verdict"] == "VALID" and bench.lanes.scene["rows"]
+    assert leftovers(bench._control.fleet.id) == []
+    assert bench.export(tmp_path / "run.html").stat().st_size > 40_000
+
+
+def test_without_the_fence_the_late_commit_gets_through_and_the_verdict_says_so(
+    bench: Workbench,
+) -> None:
+    verdict = bench.rehearse(fence=False)
+    assert verdict.kind == "INVALID" and "W1" in verdict.because
+    assert any(each.get("evidence") for each in bench.lanes.scene["arrows"])
+
+
+def test_stop_ends_writers_that_stand_still(bench: Workbench) -> None:
+    bench.launch()
+    bench.until("published")
+    bench.stall_buttons.children[0].click()
+    bench.until("stalled", who="W1")
+    until(lambda: bench.stall_buttons.children[0].description == "Resume W1")
+    assert bench.state == "stalled"
+    bench.stop_button.click()
+    until(lambda: bench.state == "stopped")
+    assert leftovers(bench._control.fleet.id) == [] and not bench.launch_button.disabled
