@@ -116,9 +116,7 @@ class AzureStore:
             body = download.readall()
         except SDK_ERRORS as error:
             refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                return refusal
-            if refusal.status == 416 and limit is not None:
+            if isinstance(refusal, Refusal) and refusal.status == 416 and limit is not None:
                 return self.get(key, unless=unless)  # an empty blob has no range at all
             return self._endpoint.read(TABLE, refusal, doing)
         self._endpoint.heard()
@@ -147,10 +145,7 @@ class AzureStore:
         try:
             answer = self._blob(key).upload_blob(body, length=len(body), **guard)
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                return refusal
-            return self._endpoint.write(TABLE, refusal, doing)
+            return self._endpoint.write(TABLE, self._refusal(error, doing), doing)
         self._endpoint.heard()
         if not answer.get("etag"):
             return Unknown(f"a 201 without an ETag to {doing}")
@@ -175,10 +170,7 @@ class AzureStore:
         try:
             self._blob(key).delete_blob(**guard)
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                return refusal
-            return self._endpoint.delete(TABLE, refusal, doing)
+            return self._endpoint.delete(TABLE, self._refusal(error, doing), doing)
         self._endpoint.heard()
         return Applied("")
 
@@ -227,10 +219,7 @@ class AzureStore:
         try:
             yield
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                raise self._endpoint.no_answer(error, doing) from None
-            self._endpoint.listing(TABLE, refusal, doing)
+            self._endpoint.listing(TABLE, self._refusal(error, doing), doing)
 
     def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
         """What the store said, or `Unknown` where it said nothing; raises what was never sent."""

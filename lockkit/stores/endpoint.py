@@ -120,8 +120,10 @@ class Endpoint:
     def heard(self) -> None:
         self._has_answered = True
 
-    def write(self, table: Table, refusal: Refusal, doing: str) -> WriteAnswer:
+    def write(self, table: Table, refusal: Refusal | Unknown, doing: str) -> WriteAnswer:
         """The answer to a refused write or delete; a missing object fails its condition."""
+        if isinstance(refusal, Unknown):
+            return refusal
         match self._hear(table, refusal):
             case Meaning.CONDITION_FAILED | Meaning.MISSING:
                 return PreconditionFailed()
@@ -132,14 +134,18 @@ class Endpoint:
             case _:
                 return Unknown(f"{said(refusal)} to {doing}")
 
-    def delete(self, table: Table, refusal: Refusal, doing: str) -> WriteAnswer:
+    def delete(self, table: Table, refusal: Refusal | Unknown, doing: str) -> WriteAnswer:
         """As `write`, but what is not there needs no deleting."""
+        if isinstance(refusal, Unknown):
+            return refusal
         if meaning(table, refusal.status, refusal.code) is Meaning.MISSING:
             self._hear(table, refusal)
             return Applied("")
         return self.write(table, refusal, doing)
 
-    def read(self, table: Table, refusal: Refusal, doing: str) -> ReadAnswer:
+    def read(self, table: Table, refusal: Refusal | Unknown, doing: str) -> ReadAnswer:
+        if isinstance(refusal, Unknown):
+            return refusal
         match self._hear(table, refusal):
             case Meaning.MISSING:
                 return Missing()
@@ -152,8 +158,10 @@ class Endpoint:
             case _:
                 return Unknown(f"{said(refusal)} to {doing}")
 
-    def listing(self, table: Table, refusal: Refusal, doing: str) -> NoReturn:
+    def listing(self, table: Table, refusal: Refusal | Unknown, doing: str) -> NoReturn:
         """A listing has no half answers: whatever was refused, it is not there."""
+        if isinstance(refusal, Unknown):
+            raise NoAnswer(f"{self._who}: {refusal.why}; ask again") from None
         match self._hear(table, refusal):
             case Meaning.THROTTLED | Meaning.UNKNOWN:
                 raise NoAnswer(f"{self._who}: {said(refusal)} to {doing}; ask again") from None
@@ -182,10 +190,6 @@ class Endpoint:
         why = "connection refused" if refused else _name(causes[-1])
         first = _name(error)
         return Unknown(f"no answer to {doing} ({why if why == first else f'{first}: {why}'})")
-
-    def no_answer(self, error: BaseException, doing: str) -> NoAnswer:
-        """`silence` for a listing."""
-        return NoAnswer(f"{self._who}: {self.silence(error, doing).why}; ask again")
 
     def fault(self, refusal: Refusal, doing: str) -> StoreError:
         cure = refusal.hint

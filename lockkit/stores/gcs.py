@@ -116,7 +116,7 @@ class GcsStore:
                 amount = None if limit is None else limit + 1
                 body = answer.raw.read(amount, decode_content=False)
         except SDK_ERRORS as error:
-            return self._refused(error, doing)
+            return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
         length = int(answer.headers.get("Content-Length", len(body)))
         if len(body) != (length if amount is None else min(amount, length)):
             return Unknown(f"{len(body)} of {length} bytes of {key} arrived")
@@ -152,10 +152,7 @@ class GcsStore:
                 retry=None,
             )
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                return refusal
-            return self._endpoint.write(WRITES, refusal, doing)
+            return self._endpoint.write(WRITES, self._refusal(error, doing), doing)
         except ValueError:
             return Unknown(f"a 200 whose body is not JSON to {doing}")
         self._endpoint.heard()
@@ -185,10 +182,7 @@ class GcsStore:
                 retry=None,
             )
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                return refusal
-            return self._endpoint.delete(TABLE, refusal, doing)
+            return self._endpoint.delete(TABLE, self._refusal(error, doing), doing)
         self._endpoint.heard()
         return Applied("")
 
@@ -242,12 +236,6 @@ class GcsStore:
             self._bucket, prefix=prefix, versions=versions, timeout=self._timeout, retry=None
         )
 
-    def _refused(self, error: Exception, doing: str) -> ReadAnswer:
-        refusal = self._refusal(error, doing)
-        if isinstance(refusal, Unknown):
-            return refusal
-        return self._endpoint.read(TABLE, refusal, doing)
-
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
         """For requests that have no half answers: whatever goes wrong is raised."""
@@ -255,10 +243,7 @@ class GcsStore:
         try:
             yield
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                raise self._endpoint.no_answer(error, doing) from None
-            self._endpoint.listing(WRITES, refusal, doing)
+            self._endpoint.listing(WRITES, self._refusal(error, doing), doing)
 
     def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
         """What the store said, or `Unknown` where it said nothing; raises what was never sent."""

@@ -146,10 +146,7 @@ class S3Store:
             with closing(answer["Body"]) as stream:
                 body = stream.read() if limit is None else stream.read(limit + 1)
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                return refusal
-            return self._endpoint.read(TABLE, refusal, doing)
+            return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
         length = answer["ContentLength"]
         if len(body) != (length if limit is None else min(limit + 1, length)):
             return Unknown(f"{len(body)} of {length} bytes of {key} arrived")
@@ -174,10 +171,7 @@ class S3Store:
                 Bucket=self._bucket, Key=self._full(key), Body=body, **header
             )
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                return refusal
-            return self._endpoint.write(TABLE, refusal, doing)
+            return self._endpoint.write(TABLE, self._refusal(error, doing), doing)
         self._endpoint.heard()
         if not answer.get("ETag"):
             return Unknown(f"a 200 without an ETag to {doing}")
@@ -201,10 +195,7 @@ class S3Store:
         try:
             self._client.delete_object(Bucket=self._bucket, Key=self._full(key), **header)
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                return refusal
-            return self._endpoint.delete(TABLE, refusal, doing)
+            return self._endpoint.delete(TABLE, self._refusal(error, doing), doing)
         self._endpoint.heard()
         return Applied("")
 
@@ -245,10 +236,7 @@ class S3Store:
         try:
             yield
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
-            if isinstance(refusal, Unknown):
-                raise self._endpoint.no_answer(error, doing) from None
-            self._endpoint.listing(TABLE, refusal, doing)
+            self._endpoint.listing(TABLE, self._refusal(error, doing), doing)
 
     def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
         """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
