@@ -1,0 +1,119 @@
+"""The notebooks: stored as they are written, thin, and right from top to bottom."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.py"))
+CELL_LINES_MAX = 6
+CODE_CELLS_MAX = 12
+RUN_TIMEOUT_S = 110
+
+each_notebook = pytest.mark.parametrize("source", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells(source: Path) -> list[dict[str, Any]]:
+    return json.loads(source.with_suffix(".ipynb").read_text())["cells"]
+
+
+def code(source: Path) -> list[str]:
+    return ["".join(each["source"]) for each in cells(source) if each["cell_type"] == "code"]
+
+
+def run(*command: str, cwd: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", *command], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+@each_notebook
+def test_the_stored_notebook_is_the_source_and_nothing_else(source: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jupytext", reason="make test installs jupytext")
+    pytest.importorskip("nbstripout", reason="make test installs nbstripout")
+    copy = tmp_path / source.name
+    copy.write_text(source.read_text())
+    run("jupytext", "--to", "ipynb", "--set-kernel", "python3", copy.name, cwd=tmp_path)
+    run("nbstripout", copy.with_suffix(".ipynb").name, cwd=tmp_path)
+    fresh = copy.with_suffix(".ipynb").read_text()
+    assert fresh == source.with_suffix(".ipynb").read_text(), (
+        f"make it again: jupytext --to ipynb --set-kernel python3 notebooks/{source.name} "
+        f"&& nbstripout notebooks/{source.stem}.ipynb"
+    )
+
+
+@each_notebook
+def test_cells_are_thin_and_define_nothing(source: Path) -> None:
+    assert len(code(source)) <= CODE_CELLS_MAX
+    for cell in code(source):
+        lines = [line for line in cell.splitlines() if line.strip()]
+        assert len(lines) <= CELL_LINES_MAX, cell
+        defined = (ast.FunctionDef, ast.ClassDef, ast.Lambda)
+        assert not any(isinstance(node, defined) for node in ast.walk(ast.parse(cell))), cell
+
+
+@each_notebook
+def test_files_that_a_notebook_names_exist(source: Path) -> None:
+    for cell in code(source):
+        for node in ast.walk(ast.parse(cell)):
+            match node:
+                case ast.Constant(value=str(name)) if name.startswith("../") and "." in name[3:]:
+                    assert (source.parent / name).exists(), name
+
+
+@each_notebook
+@pytest.mark.slow
+def test_a_notebook_runs_from_top_to_bottom_and_leaves_no_process(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a browser, with real (plain) writers; its own assertions are the claim."""
+    nbclient = pytest.importorskip("nbclient", reason="make test installs nbclient")
+    import nbformat
+
+    from lockkit.spark.process import FLEET  # what every process of a fleet carries
+
+    monkeypatch.setenv("LOCKKIT_FAST", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    notebook = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=RUN_TIMEOUT_S, kernel_name="python3", store_widget_state=False,
+        resources={"metadata": {"path": str(source.parent)}},
+    )  # fmt: skip
+    client.execute()
+    outputs = [out for cell in notebook.cells if "outputs" in cell for out in cell.outputs]
+    assert not [out for out in outputs if out.output_type == "error"]
+    assert sum(len(json.dumps(out)) for out in outputs) < 200_000, "an output that bloats the file"
+    assert not carrying(FLEET, str(tmp_path)), "a process of a fleet outlived the kernel"
+
+
+def carrying(variable: str, directory: str) -> list[int]:
+    """Processes of fleets that were started below this test's temporary directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        names = dict(each.split(b"=", 1) for each in environment if b"=" in each)
+        if variable.encode() in names and names.get(b"TMPDIR", b"").decode() == directory:
+            found.append(int(entry.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def test_labs_settings_are_the_ones_that_were_measured() -> None:
+    """Each of them turns off something that was met for real (news toast, subshells)."""
+    file = ROOT / "notebooks" / ".jupyter" / "labconfig" / "default_setting_overrides.json"
+    settings = json.loads(file.read_text())
+    assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"
+    kernels = settings["@jupyterlab/apputils-extension:kernels-settings"]
+    assert kernels["commsOverSubshells"] == "disabled"
