@@ -229,6 +229,18 @@ def test_each_defect_is_called_by_its_name(
     assert MemoryStore.list(store, "") == [], "also what it refuses is tidied up"
 
 
+def test_a_place_that_cannot_even_be_read_gets_no_verdict() -> None:
+    class NoBucket(Defective):
+        def get(
+            self, key: str, *, unless: Version | None = None, limit: int | None = None
+        ) -> ReadAnswer:
+            raise StoreError("there is no such bucket")
+
+    for ask in (probe, quick_probe):
+        with pytest.raises(StoreError, match="no such bucket"):
+            ask(NoBucket())
+
+
 @pytest.mark.parametrize("defect", [IgnoresAll, CreatesOnly, RefusesTheCurrentVersion, Refuses])
 def test_the_quick_probe_sees_what_needs_no_race(defect: type[Defective]) -> None:
     assert not quick_probe(defect()).safe

@@ -24,10 +24,14 @@ SCRATCH = ".lockkit_probe"
 
 
 def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
-    """Whether `store` minds its conditions, one request after another; at most six (more only
-    where it throttles). Says nothing about atomicity."""
+    """Whether `store` minds its conditions: six requests (more only where it throttles).
+
+    Says nothing about atomicity. Raises `StoreError`, as `probe` does, where even a read raises:
+    no bucket, no credentials, no such host. That is no verdict on the store.
+    """
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
+    store.get(f"{place}/nothing")
     checks = _guarded("create", conditions(f"{place}/quick"), store, clock)
     return report(store.url, checks, getattr(store, "refusals", {}))
 
@@ -48,6 +52,7 @@ def probe(
     """
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
+    store.get(f"{place}/nothing")
     checks: list[Check] = []
     try:
         emit("note", text=f"probing {store.url}: one request after another")
