@@ -133,10 +133,17 @@ class Emulator:
             self._objects.close()
 
     def _dialects(self) -> dict[str, Dialect]:
+        from lockkit.emulator.azure import Azure
+        from lockkit.emulator.gcs import Gcs
         from lockkit.emulator.s3 import S3
 
-        assert self._objects is not None
-        return {"s3": S3(self._objects, self.profile)}
+        objects, profile = self._objects, self.profile
+        assert objects is not None
+        return {
+            "s3": S3(objects, profile),
+            "gcs": Gcs(objects, profile),
+            "azure": Azure(objects, profile),
+        }
 
     # --- one request -------------------------------------------------------------------------------
 
@@ -149,7 +156,9 @@ class Emulator:
                 return self._control(request)
             headers = {name.lower(): value for name, value in request.headers.items()}
             if int(headers.get("content-length") or 0) > BODY_BYTES_MAX:
-                return web.Response(status=413, text=f"at most {BODY_BYTES_MAX} bytes in one request")
+                return web.Response(
+                    status=413, text=f"at most {BODY_BYTES_MAX} bytes in one request"
+                )
             body = await request.read() if request.can_read_body else b""
             call = call_of(request.method, request.raw_path, headers, body)
             if self.latency_ms:

@@ -108,7 +108,9 @@ def read_object(call: Call, object: Object, body: bytes | None, etag: str) -> Re
     """The common part of GET and HEAD in every dialect: whole or range, and the dates."""
     headers = {"ETag": etag, "Last-Modified": http_date(object.at_ms), "Accept-Ranges": "bytes"}
     if body is None:
-        raise Refusal(410, "Gone", "this past version was too large to keep; only its place is known")
+        raise Refusal(
+            410, "Gone", "this past version was too large to keep; only its place is known"
+        )
     span = byte_range(call.headers.get("x-ms-range") or call.headers.get("range"), object.size)
     if span is None:
         return Reply(200, headers, body)

@@ -106,10 +106,11 @@ class Objects:
 
     def current(self, bucket: str, key: str) -> Object | None:
         """The object as it is; None if there is none (or only a delete marker)."""
-        present = self._present(bucket, key)
+        present = self.present(bucket, key)
         return None if present is None or present.deleted else present
 
-    def _present(self, bucket: str, key: str) -> Object | None:
+    def present(self, bucket: str, key: str) -> Object | None:
+        """The newest state, which may be a delete marker."""
         row = self._db.execute(
             f"SELECT {', '.join('v.' + c for c in _COLUMNS.split(', '))} FROM current c "
             "JOIN versions v ON v.id = c.id WHERE c.bucket = ? AND c.key = ?",
@@ -219,9 +220,7 @@ class Objects:
                 object.deleted, json.dumps(object.meta), object.metageneration, body,
             ),
         )  # fmt: skip
-        db.execute(
-            "REPLACE INTO current VALUES (?, ?, ?)", (object.bucket, object.key, object.id)
-        )
+        db.execute("REPLACE INTO current VALUES (?, ?, ?)", (object.bucket, object.key, object.id))
 
     def _next_id(self, db: sqlite3.Connection) -> int:
         """Microseconds since 1970, and always above the last one: as GCS numbers generations."""
@@ -230,13 +229,15 @@ class Objects:
 
     # --- listing ---------------------------------------------------------------------------------
 
-    def list(self, bucket: str, prefix: str, after: str = "", limit: int = 1000) -> list[Object]:
+    def list(
+        self, bucket: str, prefix: str, after: str = "", limit: int = 1000, start: str = ""
+    ) -> list[Object]:
         """Current objects with this prefix and a key greater than `after`, in key order (UTF-8)."""
         rows = self._db.execute(
             f"SELECT {', '.join('v.' + c for c in _COLUMNS.split(', '))} FROM current c "
             "JOIN versions v ON v.id = c.id WHERE c.bucket = ? AND c.key >= ? AND c.key > ? "
             "AND substr(c.key, 1, ?) = ? AND v.deleted = 0 ORDER BY c.key LIMIT ?",
-            (bucket, prefix, after, len(prefix), prefix, limit),
+            (bucket, max(prefix, start), after, len(prefix), prefix, limit),
         )
         return [_object(row) for row in rows]
 

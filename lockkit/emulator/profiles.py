@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lockkit.emulator.call import Refusal
+from lockkit.emulator.objects import Object, Objects
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
@@ -18,7 +21,9 @@ class Profile:
 PROFILES = {
     each.name: each
     for each in (
-        Profile(name="aws", why="S3: conditional PUT since 2024-08 (create) and 2024-11 (If-Match)"),
+        Profile(
+            name="aws", why="S3: conditional PUT since 2024-08 (create) and 2024-11 (If-Match)"
+        ),
         Profile(
             name="gcs",
             write_interval_ms=1000,
@@ -32,3 +37,17 @@ PROFILES = {
         ),
     )
 }
+
+
+def throttle(objects: Objects, profile: Profile, before: Object | None) -> None:
+    """429 for a write that comes too soon after the last one to this object."""
+    if before is None or not profile.write_interval_ms:
+        return
+    if objects.clock.stamp_ms() - before.at_ms < profile.write_interval_ms:
+        raise Refusal(
+            429,
+            "SlowDown",
+            "The object exceeded the rate limit for object mutation operations (create, update, "
+            "and delete). Please reduce your request rate.",
+            "throttled",
+        )

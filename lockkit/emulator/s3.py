@@ -20,8 +20,9 @@ from lockkit.emulator.call import (
     key_of,
     read_object,
 )
+from lockkit.emulator.listing import page
 from lockkit.emulator.objects import Check, Object, Objects
-from lockkit.emulator.profiles import Profile
+from lockkit.emulator.profiles import Profile, throttle
 
 XMLNS = "http://s3.amazonaws.com/doc/2006-03-01/"
 _KEPT_HEADERS = (
@@ -156,8 +157,8 @@ class S3:
         limit = _number(query.get("max-keys", "1000"), "max-keys")
         show = _shower(query.get("encoding-type"))
         deed.method, deed.key, deed.answer = "list", prefix, "listed"
-        contents, prefixes, last = self._page(
-            deed.bucket, prefix, delimiter, after, min(limit, 1000)
+        contents, prefixes, last = page(
+            self.objects, deed.bucket, prefix, delimiter, after, min(limit, 1000)
         )
         more = last is not None
         rows = "".join(
@@ -186,15 +187,7 @@ class S3:
             head += f"<Marker>{show(after)}</Marker>"
             if last is not None:
                 head += f"<NextMarker>{show(last)}</NextMarker>"
-        return _document(
-            f'<ListBucketResult xmlns="{XMLNS}">{head}{rows}</ListBucketResult>', deed
-        )
-
-    def _page(
-        self, bucket: str, prefix: str, delimiter: str, after: str, limit: int
-    ) -> tuple[list[Object], list[str], str | None]:
-        """One page: objects, common prefixes, and where the next page starts (None: this was all)."""
-        return page(self.objects, bucket, prefix, delimiter, after, limit)
+        return _document(f'<ListBucketResult xmlns="{XMLNS}">{head}{rows}</ListBucketResult>', deed)
 
     def _list_versions(self, call: Call, deed: Deed) -> Reply:
         query = call.query
@@ -210,7 +203,7 @@ class S3:
         more, found = len(found) > limit, found[:limit]
         rows = []
         for each in found:
-            newest = self.objects._present(deed.bucket, each.key)
+            newest = self.objects.present(deed.bucket, each.key)
             latest = str(newest is not None and newest.id == each.id).lower()
             common = (
                 f"<Key>{show(each.key)}</Key><VersionId>{each.id}</VersionId>"
@@ -249,9 +242,7 @@ class S3:
         check = self._check(call, deed)
         before, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
         _applied(deed, before, after, body)
-        return Reply(
-            200, {"ETag": f'"{after.etag}"', "x-amz-version-id": str(after.id)}, b"", deed
-        )
+        return Reply(200, {"ETag": f'"{after.etag}"', "x-amz-version-id": str(after.id)}, b"", deed)
 
     def _copy(self, call: Call, deed: Deed) -> Reply:
         source = call.headers["x-amz-copy-source"].lstrip("/")
@@ -473,9 +464,7 @@ class S3:
         digests = b"".join(bytes.fromhex(kept[number][1]) for number in chosen)
         etag = f"{hashlib.md5(digests).hexdigest()}-{len(chosen)}"
         check = self._check(call, deed)
-        before, after = self.objects.write(
-            deed.bucket, deed.key, body, check, etag=etag, meta=meta
-        )
+        before, after = self.objects.write(deed.bucket, deed.key, body, check, etag=etag, meta=meta)
         self.objects.end_upload(upload)
         _applied(deed, before, after, body)
         deed.method = "put"
@@ -484,52 +473,6 @@ class S3:
             f'<Key>{escape(deed.key)}</Key><ETag>"{etag}"</ETag></CompleteMultipartUploadResult>',
             deed,
         )
-
-
-# --- shared with the other dialects ----------------------------------------------------------------
-
-
-def throttle(objects: Objects, profile: Profile, before: Object | None) -> None:
-    """429 for a write that comes too soon after the last one to this object."""
-    if before is None or not profile.write_interval_ms:
-        return
-    if objects.clock.stamp_ms() - before.at_ms < profile.write_interval_ms:
-        raise Refusal(
-            429, "SlowDown", "The object exceeded the rate limit for object mutation operations "
-            "(create, update, and delete): one write per second.", "throttled",
-        )  # fmt: skip
-
-
-def page(
-    objects: Objects, bucket: str, prefix: str, delimiter: str, after: str, limit: int
-) -> tuple[list[Object], list[str], str | None]:
-    """One page of a listing with a delimiter; also where the next one starts (None: that was all)."""
-    contents: list[Object] = []
-    prefixes: list[str] = []
-    last = after
-    if limit <= 0:
-        return [], [], None
-    while True:
-        found = objects.list(bucket, prefix, last, limit + 1)
-        for each in found:
-            if prefixes and each.key.startswith(prefixes[-1]):
-                continue
-            if len(contents) + len(prefixes) == limit:
-                return contents, prefixes, last
-            rest = each.key[len(prefix) :]
-            if delimiter and delimiter in rest:
-                common = prefix + rest[: rest.index(delimiter) + len(delimiter)]
-                if after.startswith(common):
-                    continue
-                prefixes.append(common)
-                last = common + "\U0010ffff"  # the next key behind everything under this prefix
-            else:
-                contents.append(each)
-                last = each.key
-        if len(found) <= limit:
-            return contents, prefixes, None
-        if prefixes and found[-1].key.startswith(prefixes[-1]):
-            last = prefixes[-1] + "\U0010ffff"
 
 
 # --- pieces --------------------------------------------------------------------------------------------
