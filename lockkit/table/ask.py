@@ -1,4 +1,4 @@
-"""A question put to the store until it is answered: a bounded read, a proven create.
+"""A question put to the store until it is answered: a read, a listing, a proven create.
 
 An adapter sends each request once and passes on whatever came back; here the ambiguous and the
 throttled answers of a table's files are settled, so that the commit above reads as a protocol.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from lockkit.drive import Get, Procedure, Put, Sleep
+from lockkit.drive import Get, List, Procedure, Put, Sleep
 from lockkit.outcome import (
     Applied,
     Found,
@@ -20,7 +20,7 @@ from lockkit.outcome import (
     Unknown,
     Version,
 )
-from lockkit.stores import StoreError
+from lockkit.stores import Entry, NoAnswer, StoreError
 
 TRIES_MAX = 7
 """About 3 s of pauses in all; a store that is silent for longer is not going to be waited for."""
@@ -65,6 +65,23 @@ def read(key: str, *, unless: Version | None = None) -> Procedure[Found | Missin
     raise Unanswered(
         f"{key} could not be read in {TRIES_MAX} tries ({why}); see that the store answers, then "
         "try again",
+        doubt=False,
+    )
+
+
+def listing(prefix: str) -> Procedure[list[Entry]]:
+    """Every object under `prefix`; raises `Unanswered` when the store does not say."""
+    for tries in range(TRIES_MAX):
+        try:
+            entries: list[Entry] = yield List(prefix)
+        except NoAnswer as error:
+            why = str(error)
+            yield Sleep(pause_s(tries))
+        else:
+            return entries
+    raise Unanswered(
+        f"{prefix}* could not be listed in {TRIES_MAX} tries ({why}); see that the store answers, "
+        "then try again",
         doubt=False,
     )
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 from lockkit.drive import Note, Procedure, Put, Sleep, Unique
-from lockkit.lease import LockLost
 from lockkit.outcome import (
     Applied,
     Found,
@@ -27,6 +26,7 @@ from lockkit.outcome import (
     over,
     resolve,
 )
+from lockkit.state import LockLost
 from lockkit.stores import StoreError
 from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, create, pause_s, read
 from lockkit.table.conflict import (

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
-from lockkit.drive import List, Procedure, run
+from lockkit.drive import Procedure, run
 from lockkit.outcome import Found
 from lockkit.stores import Store
-from lockkit.table.ask import TableError, read
+from lockkit.table.ask import TableError, listing, read
 from lockkit.table.basefile import Slice, plain, read_base_file
 from lockkit.table.conflict import refuse_unreadable
 from lockkit.table.layout import CommitFiles, FileGroup, parse_commit
@@ -58,7 +58,7 @@ def load_snapshot(
     wanted = [each for each in now.commits if covering is None or each in covering]
     if since is None or since.config != config or not since.instants <= set(wanted):
         since = Snapshot(config, frozenset(), MappingProxyType({}), frozenset(), None)
-        archived = yield List(ARCHIVE_PREFIX)
+        archived = yield from listing(ARCHIVE_PREFIX)
         if archived:
             raise TableError(
                 f"{len(archived)} files in {ARCHIVE_PREFIX}: commits that are archived are not "

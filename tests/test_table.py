@@ -1,0 +1,627 @@
+"""The table: appends, rewrites, conflicts, the fence, and what other readers make of it."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from table_world import (
+    AFTER,
+    AVRO,
+    BEFORE,
+    CLOCK,
+    CONFIG,
+    LATE,
+    Holder,
+    Lossy,
+    new_table,
+    prepare_inserts,
+    prepare_upserts,
+    rows,
+)
+
+from lockkit.drive import List, Note, Procedure, Put, perform, run, silent
+from lockkit.history import KINDS
+from lockkit.outcome import Found, IfAbsent, PreconditionFailed
+from lockkit.state import LockLost
+from lockkit.stores import Entry, Store, StoreError
+from lockkit.table import (
+    FENCE_KEY,
+    CommitConflict,
+    Committed,
+    CommitUnknown,
+    Prepared,
+    TableConfig,
+    TableError,
+    Unanswered,
+    begin,
+    commit,
+    create_table,
+    load_snapshot,
+    prepare,
+    read_table,
+    write_inserts,
+)
+from lockkit.table.fence import parse_fence
+from lockkit.table.timeline import (
+    LISTINGS_MAX,
+    PAGE_KEYS,
+    TIMELINE_PREFIX,
+    completed_key,
+    inflight_key,
+    instant_ms,
+    instant_of,
+    load_timeline,
+    parse_timeline,
+    requested_key,
+)
+
+NAMES = count()
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Store]:
+    """An empty table, in each kind of place that needs nothing from outside."""
+    match request.param:
+        case "memory":
+            yield new_table(f"memory://table-{next(NAMES)}")
+        case "file":
+            yield new_table(f"file://{tmp_path}/orders")
+        case "s3":
+            emulator = request.getfixturevalue("object_server")
+            yield new_table(f"s3://lake/orders-{next(NAMES)}", endpoint=emulator.s3)
+
+
+@pytest.fixture(scope="module")
+def object_server() -> Iterator[Any]:
+    module = pytest.importorskip(
+        "lockkit.emulator", reason="the embedded server needs aiohttp: pip install lockkit[server]"
+    )
+    with module.Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def memory() -> Store:
+    return new_table(f"memory://table-{next(NAMES)}")
+
+
+def publish(store: Store, prepared: Prepared, epoch: int = 1, **options: Any) -> Committed:
+    return run(commit(prepared, Holder(epoch), **options), store, CLOCK)
+
+
+def until(procedure: Procedure[Any], store: Store, stop: Callable[[Any], bool]) -> Any:
+    """Carry the procedure up to (not through) the first request that `stop` picks."""
+    request = procedure.send(None)
+    while not stop(request):
+        request = procedure.send(perform(request, store, CLOCK, silent))
+    return request
+
+
+def finish(procedure: Procedure[Any], request: Any, store: Store) -> Any:
+    """The rest of a procedure that was stopped at `request`."""
+    try:
+        while True:
+            request = procedure.send(perform(request, store, CLOCK, silent))
+    except StopIteration as done:
+        return done.value
+
+
+def at_commit(request: Any) -> bool:
+    """The place where a writer stalls: it has checked, and has not yet sent what decides."""
+    return isinstance(request, Note) and request.kind == "checked"
+
+
+def content(store: Store) -> dict[str, int]:
+    table = read_table(store)
+    if not table.num_columns:
+        return {}
+    return dict(zip(table["id"].to_pylist(), table["amount"].to_pylist(), strict=True))
+
+
+# --- appends and rewrites -----------------------------------------------------------------------
+
+
+def test_every_append_is_read_back_once(store: Store) -> None:
+    for each in range(5):
+        publish(store, prepare_inserts(store, rows([2 * each, 2 * each + 1])), epoch=each + 1)
+    assert sorted(read_table(store)["id"].to_pylist()) == [f"k{n}" for n in range(10)]
+
+
+def test_a_rewrite_replaces_rows_by_key_and_adds_the_others(store: Store) -> None:
+    publish(store, prepare_inserts(store, rows([0, 1])))
+    prepared = prepare_upserts(store, rows([1, 2], amount=7))
+    publish(store, prepared)
+    assert content(store) == {"k0": 0, "k1": 7, "k2": 7}
+    (stat,) = prepared.stats
+    assert (stat.writes, stat.updates, stat.inserts) == (3, 1, 1)
+
+
+def test_one_commit_rewrites_several_file_groups(memory: Store) -> None:
+    publish(memory, prepare_inserts(memory, rows([0]), rows([1], region="US")))
+    prepared = prepare_upserts(memory, rows([9], amount=9))
+    assert len(prepared.writes) == 2
+    publish(memory, prepared)
+    assert sorted(read_table(memory)["id"].to_pylist()) == ["k0", "k1", "k9", "k9"]
+
+
+def test_the_greatest_precombine_value_wins_within_a_batch(memory: Store) -> None:
+    publish(memory, prepare_inserts(memory, rows([0])))
+    batch = pa.concat_tables([rows([0], amount=1, at=5), rows([0], amount=2, at=3)])
+    publish(memory, prepare_upserts(memory, batch))
+    assert content(memory) == {"k0": 1}
+
+
+def test_copied_rows_keep_their_commit_time(memory: Store) -> None:
+    first = prepare_inserts(memory, rows([0, 1]))
+    publish(memory, first)
+    second = prepare_upserts(memory, rows([1]))
+    publish(memory, second)
+    table = read_table(memory, meta=True)
+    times = dict(
+        zip(table["id"].to_pylist(), table["_hoodie_commit_time"].to_pylist(), strict=True)
+    )
+    assert times == {"k0": first.instant, "k1": second.instant}
+    assert set(table["_hoodie_file_name"].to_pylist()) == {second.stats[0].path.split("/")[1]}
+
+
+def test_an_instant_is_later_than_all_that_its_transaction_read(memory: Store) -> None:
+    ahead = "29990101000000000"
+    soon = run(begin(), memory, CLOCK).instant
+    later = instant_of(instant_ms(soon) + 300_000)  # another writer's clock, five minutes ahead
+    memory.put(requested_key(later), b"", IfAbsent())
+    assert run(begin(), memory, CLOCK).instant > later
+    memory.put(requested_key(ahead), b"", IfAbsent())
+    with pytest.raises(TableError, match="more than a day ahead"):
+        run(begin(), memory, CLOCK)
+
+
+def test_begin_takes_the_next_instant_when_its_own_is_taken(memory: Store) -> None:
+    procedure = begin()
+    request = until(procedure, memory, lambda r: isinstance(r, Put))
+    memory.put(request.key, b"", IfAbsent())
+    taken = request.key.removeprefix(".hoodie/").split(".")[0]
+    transaction = finish(procedure, request, memory)
+    assert transaction.instant > taken
+    assert isinstance(memory.get(requested_key(transaction.instant)), Found)
+
+
+def test_nothing_is_visible_before_the_commit(memory: Store) -> None:
+    prepared = prepare_inserts(memory, rows([0]))
+    assert content(memory) == {}
+    publish(memory, prepared)
+    assert content(memory) == {"k0": 0}
+
+
+def test_inflight_and_completed_file_are_equal_and_carry_one_attempt(memory: Store) -> None:
+    prepared = prepare_inserts(memory, rows([0]))
+    publish(memory, prepared)
+    done, inflight = (memory.get(key(prepared.instant)) for key in (completed_key, inflight_key))
+    assert isinstance(done, Found) and isinstance(inflight, Found)
+    assert done.body == inflight.body == prepared.body
+    assert f'"attempt": "{prepared.transaction.attempt}"'.encode() in done.body
+
+
+def test_a_transaction_is_prepared_once(memory: Store) -> None:
+    transaction = run(begin(), memory, CLOCK)
+    files = [write_inserts(transaction.target, rows([n]), file_id=f"f{n}-0") for n in range(2)]
+    one = run(prepare(transaction, [files[0].stat], schema=AVRO), memory, CLOCK)
+    assert run(prepare(transaction, [files[0].stat], schema=AVRO), memory, CLOCK) == one
+    with pytest.raises(TableError, match="prepared once"):
+        run(prepare(transaction, [files[1].stat], schema=AVRO), memory, CLOCK)
+
+
+def test_a_commit_of_small_things_costs_so_many_requests(memory: Store) -> None:
+    """The figure is recorded so that a change of it is noticed: 6 to write, 5 to publish."""
+    store = Lossy(memory)
+    prepared = prepare_inserts(store, rows([0]))
+    assert [m for m, _ in store.seen] == ["get", "list", "put", "put", "put", "put"]
+    store.seen.clear()
+    publish(store, prepared)
+    assert [m for m, _ in store.seen] == ["get", "get", "list", "put", "put"]
+
+
+# --- two writers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_of_two_overlapping_rewrites_exactly_one_is_committed(store: Store, fence: bool) -> None:
+    first = prepare_inserts(store, rows([0]), rows([1], region="US"))
+    publish(store, first, fence=fence)
+    winner = prepare_upserts(store, rows([0], amount=1), which=lambda s: s.partition == "region=EU")
+    loser = prepare_upserts(store, rows([0], amount=2))  # both groups
+    publish(store, winner, fence=fence)
+    with pytest.raises(CommitConflict) as refused:
+        publish(store, loser, epoch=2, fence=fence)
+    conflict = refused.value
+    assert conflict.instant == winner.instant
+    assert (conflict.partition, conflict.file_id) == winner.stats[0].group
+    for part in (winner.instant, loser.instant, *winner.stats[0].group, "begin again"):
+        assert part in str(conflict)
+    assert content(store)["k0"] == 1
+    # What was refused stays where it is, for a table service to clean, and nobody reads it.
+    assert isinstance(store.get(inflight_key(loser.instant)), Found)
+    assert isinstance(store.get(loser.stats[0].path), Found)
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_writers_that_do_not_overlap_all_commit(store: Store, fence: bool) -> None:
+    publish(store, prepare_inserts(store, rows([0]), rows([1], region="US")), fence=fence)
+    eu = prepare_upserts(store, rows([0], amount=1), which=lambda s: s.partition == "region=EU")
+    us = prepare_upserts(store, rows([1], amount=2), which=lambda s: s.partition == "region=US")
+    new = prepare_inserts(store, rows([2], amount=3))
+    for prepared in (us, eu, new):
+        publish(store, prepared, fence=fence)
+    assert content(store) == {"k0": 1, "k1": 2, "k2": 3}
+
+
+def test_a_conflict_survives_a_trip_between_processes() -> None:
+    store = new_table(f"memory://table-{next(NAMES)}")
+    publish(store, prepare_inserts(store, rows([0])))
+    loser = prepare_upserts(store, rows([0]))
+    publish(store, prepare_upserts(store, rows([0])))
+    with pytest.raises(CommitConflict) as refused:
+        publish(store, loser)
+    again = pickle.loads(pickle.dumps(refused.value))
+    assert (str(again), again.file_id) == (str(refused.value), refused.value.file_id)
+    unknown = CommitUnknown("T", "why", (FENCE_KEY,))
+    assert str(pickle.loads(pickle.dumps(unknown))) == str(unknown)
+
+
+# --- the fence ----------------------------------------------------------------------------------
+
+
+def overlapping(store: Store) -> tuple[Prepared, Prepared]:
+    publish(store, prepare_inserts(store, rows([0])), fence=False)
+    return prepare_upserts(store, rows([0], amount=1)), prepare_upserts(store, rows([0], amount=2))
+
+
+def test_a_writer_that_slept_between_check_and_commit_is_refused(store: Store) -> None:
+    stale, quick = overlapping(store)
+    asleep = commit(stale, Holder(epoch=1))
+    stopped = until(asleep, store, at_commit)
+    publish(store, quick, epoch=2)
+    with pytest.raises(LockLost, match="epoch 2 has already published"):
+        finish(asleep, stopped, store)
+    assert content(store) == {"k0": 2}
+
+
+def test_without_the_fence_that_writer_hides_an_acknowledged_commit(store: Store) -> None:
+    first, second = overlapping(store)
+    asleep = commit(second, Holder(epoch=1), fence=False)
+    stopped = until(asleep, store, at_commit)
+    publish(store, first, epoch=2, fence=False)
+    assert content(store) == {"k0": 1}
+    assert isinstance(finish(asleep, stopped, store), Committed)
+    assert content(store) == {"k0": 2}  # what `first` was told is committed, nobody reads
+
+
+def test_a_rightful_holder_that_meets_a_straggler_checks_again(memory: Store) -> None:
+    publish(memory, prepare_inserts(memory, rows([0])))
+    straggler, rightful = (prepare_inserts(memory, rows([n])) for n in (1, 2))
+    procedure = commit(rightful, Holder(epoch=2))
+    stopped = until(procedure, memory, at_commit)
+    publish(memory, straggler, epoch=1)
+    committed = finish(procedure, stopped, memory)
+    assert committed.rounds == 2
+    assert content(memory) == {"k0": 0, "k1": 0, "k2": 0}
+
+
+def test_a_rightful_holder_that_overlaps_with_a_straggler_gets_the_conflict(memory: Store) -> None:
+    straggler, rightful = overlapping(memory)
+    procedure = commit(rightful, Holder(epoch=2))
+    stopped = until(procedure, memory, at_commit)
+    publish(memory, straggler, epoch=1)
+    with pytest.raises(CommitConflict) as refused:
+        finish(procedure, stopped, memory)
+    assert refused.value.instant == straggler.instant
+
+
+def test_a_commit_that_was_decided_is_made_visible_by_the_next_writer(store: Store) -> None:
+    dead, alive = prepare_inserts(store, rows([0])), prepare_inserts(store, rows([1]))
+    procedure = commit(dead, Holder(epoch=1))
+    until(procedure, store, lambda r: isinstance(r, Put) and r.key == completed_key(dead.instant))
+    procedure.close()  # it dies after the moment of commit, before its file is there
+    assert content(store) == {}
+    assert publish(store, alive, epoch=2).rolled_forward == (dead.instant,)
+    assert content(store) == {"k0": 0, "k1": 0}
+
+
+def test_two_overlapping_commits_are_not_both_made_visible_by_a_roll_forward(
+    memory: Store,
+) -> None:
+    dead, alive = overlapping(memory)
+    procedure = commit(dead, Holder(epoch=1))
+    until(procedure, memory, lambda r: isinstance(r, Put) and r.key == completed_key(dead.instant))
+    with pytest.raises(CommitConflict) as refused:
+        publish(memory, alive, epoch=2)
+    assert refused.value.instant == dead.instant
+    assert content(memory) == {"k0": 1}
+
+
+def test_a_lease_that_ended_stops_the_commit_before_it_is_decided(memory: Store) -> None:
+    prepared = prepare_inserts(memory, rows([0]))
+
+    def over() -> None:
+        raise LockLost("the lease is over")
+
+    for fence in (True, False):
+        with pytest.raises(LockLost):
+            publish(memory, prepared, believe=over, fence=fence)
+    assert content(memory) == {}
+    publish(memory, prepared)  # the same work, under a new lease
+    assert content(memory) == {"k0": 0}
+
+
+def test_the_notes_of_a_commit_are_events_of_the_history(memory: Store) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def emit(kind: str, **fields: Any) -> None:
+        assert set(KINDS[kind]) <= set(fields)
+        told.append((kind, fields))
+
+    stale, quick = overlapping(memory)
+    run(commit(quick, Holder(3)), memory, CLOCK, emit)
+    assert [kind for kind, _ in told] == ["checked", "fenced", "published"]
+    checked = told[0][1]
+    assert checked["writes"] == [list(group) for group in quick.writes]
+    assert len(checked["covered"]) == 1 and checked["epoch"] == 3
+    with pytest.raises(CommitConflict):
+        run(commit(stale, Holder(4)), memory, CLOCK, emit)
+    assert told[-1][0] == "refused" and told[-1][1]["error"] == "CommitConflict"
+    run(begin(), memory, CLOCK, emit)
+    assert told[-1][0] == "began"
+
+
+def test_the_fence_names_the_commit_its_epoch_and_its_digest(memory: Store) -> None:
+    prepared = prepare_inserts(memory, rows([0]))
+    publish(memory, prepared, epoch=41)
+    seen = memory.get(FENCE_KEY)
+    assert isinstance(seen, Found)
+    fence = parse_fence(seen.body)
+    assert (fence.epoch, fence.instant, fence.sha256) == (41, prepared.instant, prepared.sha256)
+
+
+# --- lost answers -------------------------------------------------------------------------------
+
+
+def whole_append(store: Store, *, fence: bool) -> Prepared:
+    prepared = prepare_inserts(store, rows([7]))
+    publish(store, prepared, epoch=2, fence=fence)
+    return prepared
+
+
+def requests_of_a_whole_append(fence: bool) -> int:
+    store = Lossy(new_table(f"memory://table-{next(NAMES)}"))
+    whole_append(store, fence=fence)
+    return store.sent
+
+
+@pytest.mark.parametrize("fence", [True, False])
+@pytest.mark.parametrize("fault", [BEFORE, AFTER, LATE])
+def test_any_one_lost_answer_costs_a_retry_and_nothing_else(fault: str, fence: bool) -> None:
+    data_file = 3  # the caller's own put, whose answer the caller settles
+    for number in range(requests_of_a_whole_append(fence)):
+        if number == data_file:
+            continue
+        store = Lossy(new_table(f"memory://table-{next(NAMES)}"), {number: fault})
+        whole_append(store, fence=fence)
+        store.land()
+        assert content(store.store) == {"k7": 0}, (number, fault)
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_any_two_lost_answers_never_lose_or_double_a_commit(fence: bool) -> None:
+    prepared_with, last = 6, requests_of_a_whole_append(fence) + 2
+    for first in range(prepared_with, last):
+        for second in range(first + 1, last + 2):
+            for one in (BEFORE, AFTER, LATE):
+                store = Lossy(
+                    new_table(f"memory://table-{next(NAMES)}"), {first: one, second: AFTER}
+                )
+                whole_append(store, fence=fence)
+                store.land()
+                assert content(store.store) == {"k7": 0}, (first, second, one)
+
+
+@pytest.mark.parametrize("fence", [True, False])
+def test_a_store_that_falls_silent_leaves_a_definite_no_or_an_unknown_that_can_be_found_out(
+    fence: bool,
+) -> None:
+    answers = set()
+    for number in range(6, requests_of_a_whole_append(fence)):
+        for applied in (BEFORE, AFTER, LATE):
+            store = Lossy(new_table(f"memory://table-{next(NAMES)}"))
+            prepared = prepare_inserts(store, rows([7]))
+            store.faults, store.from_on = {number: applied}, number + 1
+            if applied == BEFORE:
+                store.from_on = number
+            with pytest.raises((CommitUnknown, Unanswered)) as raised:
+                publish(store, prepared, fence=fence)
+            answers.add(raised.type)
+            store.from_on, store.faults = None, {}
+            if raised.type is Unanswered:
+                store.land()
+                publish(store.store, prepare_inserts(store.store, rows([8])), fence=fence)
+                assert content(store.store) == {"k8": 0}, (number, applied)
+            else:
+                assert isinstance(raised.value, CommitUnknown)
+                assert completed_key(prepared.instant) in raised.value.read
+                publish(store, prepared, fence=fence)  # the same again finds out
+                store.land()
+                assert content(store.store) == {"k7": 0}, (number, applied)
+    assert answers == {CommitUnknown, Unanswered}
+
+
+def test_a_decision_that_arrives_after_another_commit_is_refused_by_the_store() -> None:
+    store = Lossy(new_table(f"memory://table-{next(NAMES)}"))
+    stale, quick = overlapping(store.store)
+    procedure = commit(stale, Holder(epoch=1))
+    request = until(procedure, store, lambda r: isinstance(r, Put) and r.key == FENCE_KEY)
+    store.faults = {store.sent: LATE}
+    answer = perform(request, store, CLOCK, silent)  # it is under way, and nobody knows
+    publish(store.store, quick, epoch=2)
+    assert store.land() == [PreconditionFailed()]
+    request = procedure.send(answer)
+    with pytest.raises(LockLost):
+        finish(procedure, request, store)
+    assert content(store.store) == {"k0": 2}
+
+
+def test_a_decision_that_was_made_superseded_and_not_acknowledged_is_still_found() -> None:
+    store = Lossy(new_table(f"memory://table-{next(NAMES)}"))
+    unlucky = prepare_inserts(store.store, rows([0]))
+    procedure = commit(unlucky, Holder(epoch=1))
+    request = until(procedure, store, lambda r: isinstance(r, Put) and r.key == FENCE_KEY)
+    store.faults = {store.sent: AFTER}
+    answer = perform(request, store, CLOCK, silent)
+    for each in (1, 2):  # two later commits: the fence no longer tells of it
+        publish(store.store, prepare_inserts(store.store, rows([each])), epoch=1 + each)
+    committed = finish(procedure, procedure.send(answer), store) if answer else None
+    assert isinstance(committed, Committed)
+    assert content(store.store) == {"k0": 0, "k1": 0, "k2": 0}
+
+
+def test_where_the_instant_was_taken_away_meanwhile_nobody_claims_to_know() -> None:
+    store = Lossy(new_table(f"memory://table-{next(NAMES)}"))
+    unlucky = prepare_inserts(store.store, rows([0]))
+    procedure = commit(unlucky, Holder(epoch=1))
+    request = until(procedure, store, lambda r: isinstance(r, Put) and r.key == FENCE_KEY)
+    store.faults = {store.sent: AFTER}
+    answer = perform(request, store, CLOCK, silent)
+    publish(store.store, prepare_inserts(store.store, rows([1])), epoch=2)
+    for key in (completed_key(unlucky.instant), inflight_key(unlucky.instant)):
+        store.store.delete(key)  # an archiver, say
+    with pytest.raises(CommitUnknown, match="archived or rolled back"):
+        finish(procedure, procedure.send(answer), store)
+
+
+def test_a_refusal_by_configuration_is_passed_on_as_what_it_is(memory: Store) -> None:
+    procedure = commit(prepare_inserts(memory, rows([0])), Holder(epoch=1))
+    until(procedure, memory, lambda r: isinstance(r, Put) and r.key == FENCE_KEY)
+    request = procedure.throw(StoreError("access denied to orders; ask for PutObject"))
+    assert isinstance(request, Note) and request.kind == "refused"
+    with pytest.raises(StoreError, match="access denied"):
+        procedure.send(None)
+
+
+def test_a_commit_may_be_called_again_after_it_succeeded(memory: Store) -> None:
+    prepared = prepare_inserts(memory, rows([0]))
+    for fence in (True, True, False):
+        publish(memory, prepared, fence=fence)
+    publish(memory, prepare_inserts(memory, rows([1])), epoch=5)
+    publish(memory, prepared, epoch=1)
+    assert content(memory) == {"k0": 0, "k1": 0}
+
+
+# --- the timeline -------------------------------------------------------------------------------
+
+
+def test_foreign_names_in_the_timeline_are_no_commits(memory: Store) -> None:
+    publish(memory, prepare_inserts(memory, rows([0])))
+    for name in (
+        "20250101000000000.commit.tmp", "29991399999999999.commit", "2025.commit", "2",
+        "20250101000000000.COMMIT", "20250101000000000", "20250101000000000.commit.requested.bak",
+        "20250101000000000.commit/x",
+    ):  # fmt: skip
+        memory.put(f".hoodie/{name}", b"noise", IfAbsent())
+    found = run(load_timeline(), memory, CLOCK)
+    assert len(found.commits) == 1 and len(found.foreign) == 8
+    publish(memory, prepare_inserts(memory, rows([1])))
+    assert content(memory) == {"k0": 0, "k1": 0}
+
+
+def test_a_listing_of_several_pages_is_believed_when_two_agree() -> None:
+    def page(size: int) -> list[Entry]:
+        names = (f"{20250101000000000 + n}.commit" for n in range(size))
+        return [Entry(f".hoodie/{name}", 1) for name in names]
+
+    def listed(*sizes: int) -> Any:
+        procedure, answers = load_timeline(), list(sizes)
+        assert procedure.send(None) == List(TIMELINE_PREFIX)
+        try:
+            while True:
+                procedure.send(page(answers.pop(0)))
+        except StopIteration as done:
+            return done.value, answers
+
+    short, long = PAGE_KEYS - 1, PAGE_KEYS + 10
+    assert len(listed(short)[0].completed) == short
+    assert len(listed(long, long + 1, long + 1)[0].completed) == long + 1
+    with pytest.raises(TableError, match="changed between any two"):
+        listed(*range(long, long + LISTINGS_MAX + 1))
+
+
+def test_a_snapshot_advances_by_reading_only_what_is_new(memory: Store) -> None:
+    store = Lossy(memory)
+    for each in range(4):
+        publish(memory, prepare_inserts(memory, rows([each])))
+    before = run(load_snapshot(), store, CLOCK)
+    publish(memory, prepare_upserts(memory, rows([0], amount=5)))
+    publish(memory, prepare_inserts(memory, rows([9])))
+    store.seen.clear()
+    after = run(load_snapshot(since=before), store, CLOCK)
+    assert [m for m, _ in store.seen] == ["get", "list", "get", "get"]
+    assert after == run(load_snapshot(), memory, CLOCK)
+    assert len(before.slices) == 4 and len(after.slices) == 5
+
+
+def test_a_replaced_file_group_is_not_read(memory: Store) -> None:
+    first = prepare_inserts(memory, rows([0]))
+    publish(memory, first)
+    rewrite = prepare_upserts(memory, rows([0]))
+    partition, file_id = first.stats[0].group
+    body = json.dumps(
+        {"partitionToWriteStats": {}, "partitionToReplaceFileIds": {partition: [file_id]}}
+    )
+    taken = run(begin(), memory, CLOCK).instant
+    memory.put(completed_key(taken, "replacecommit"), body.encode(), IfAbsent())
+    assert content(memory) == {}
+    with pytest.raises(CommitConflict, match="replaced"):
+        publish(memory, rewrite)
+
+
+# --- read by others -----------------------------------------------------------------------------
+
+
+def read_by_hudi_rs(base: str) -> pa.Table:
+    hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
+    return pa.Table.from_batches(hudi.HudiTable(base).read())
+
+
+@pytest.mark.parametrize("partition_by", ["region", None])
+def test_hudi_rs_reads_what_we_read(tmp_path: Any, partition_by: str | None) -> None:
+    config = TableConfig(name="orders", record_key="id", partition_by=partition_by)
+    store = new_table(f"file://{tmp_path}/orders", config=config)
+    publish(store, prepare_inserts(store, rows([0, 1])))
+    publish(store, prepare_inserts(store, rows([2, 3], region="US" if partition_by else "EU")))
+    loser = prepare_upserts(store, rows([0], amount=4))
+    publish(store, prepare_upserts(store, rows([1, 5], amount=8)))
+    with pytest.raises(CommitConflict):
+        publish(store, loser)
+    prepare_inserts(store, rows([6]))  # never committed
+    ours = read_table(store, meta=True)
+    theirs = read_by_hudi_rs(f"{tmp_path}/orders")
+    order = [("_hoodie_file_name", "ascending"), ("_hoodie_record_key", "ascending")]
+    columns = ours.column_names
+    assert theirs.select(columns).sort_by(order).to_pylist() == ours.sort_by(order).to_pylist()
+    assert "k6" not in ours["id"].to_pylist()
+
+
+def test_create_table_finds_the_same_table_and_refuses_another(store: Store) -> None:
+    run(create_table(CONFIG), store, CLOCK)
+    other = TableConfig(name="orders", record_key="id", partition_by="country")
+    with pytest.raises(TableError, match="different table"):
+        run(create_table(other), store, CLOCK)
+
+
+def test_the_same_timeline_parses_the_same_in_any_order(memory: Store) -> None:
+    publish(memory, prepare_inserts(memory, rows([0])))
+    run(begin(), memory, CLOCK)
+    entries = memory.list(TIMELINE_PREFIX)
+    assert parse_timeline(entries) == parse_timeline(reversed(entries))
