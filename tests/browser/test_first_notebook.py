@@ -1,0 +1,252 @@
+"""The first notebook in a real JupyterLab and a real (headless) browser, with real writers.
+
+Pictures for people to look at are kept in the directory that LOCKKIT_SHOTS names, if it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit.check import check
+from lockkit.history import event, read
+from lockkit.workbench.export import export_html
+
+playwright = pytest.importorskip("playwright.sync_api", reason="make test installs playwright")
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "notebooks" / "00_start_here.ipynb"
+STALLED = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+SOON_MS, LATER_MS = 15_000, 60_000
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
+
+
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    pytest.skip("no Chromium: apt-get install chromium (or chromium-browser) to test the notebook")
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A page that knows what it fetched and what went wrong in it."""
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium(), args=FLAGS)
+        page = browser.new_page(viewport={"width": 1500, "height": 1180})
+        page.fetched, page.trouble = [], []
+        page.on("request", lambda each: page.fetched.append(each.url))
+        page.on("pageerror", lambda error: page.trouble.append(str(error)))
+        page.on("console", lambda m: page.trouble.append(m.text) if m.type == "error" else None)
+        yield page
+        shot(page, f"last-{request.node.name}")
+        browser.close()
+
+
+def shot(page: Any, name: str) -> None:
+    if folder := os.environ.get("LOCKKIT_SHOTS"):
+        page.screenshot(path=str(Path(folder) / f"{name}.png"))
+
+
+def elsewhere(page: Any, home: str) -> list[str]:
+    """What the page asked of anybody but the server that it came from."""
+    own = (home, home.replace("http", "ws", 1), "data:", "blob:")
+    return [url for url in page.fetched if not url.startswith(own)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[str]:
+    """`lockkit lab` on a copy of the notebook, so that saving it changes nothing; its URL."""
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(NOTEBOOK, tmp_path / "notebooks")
+    (tmp_path / "datasets").symlink_to(ROOT / "datasets")
+    own = {f"JUPYTER_{each}_DIR": str(tmp_path / each) for each in ("CONFIG", "DATA", "RUNTIME")}
+    own |= {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "LOCKKIT_FAST": ""}
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with (tmp_path / "lab.log").open("w") as log:
+        server = subprocess.Popen(
+            [
+                sys.executable, "-m", "lockkit", "lab",
+                str(tmp_path / "notebooks" / NOTEBOOK.name), "--no-browser", f"--port={port}",
+                "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--allow-root",
+                "--LabApp.expose_app_in_browser=True",
+            ],
+            env=os.environ | own, stdout=log, stderr=log, start_new_session=True, cwd=ROOT,
+        )  # fmt: skip
+        try:
+            wait_for(url + "/api", server, tmp_path / "lab.log")
+            yield url
+        finally:
+            server.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(20)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+    assert gone(tmp_path), "a writer outlived JupyterLab"
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"JupyterLab did not answer: {log.read_text()[-2000:]}")
+
+
+def gone(directory: Path, timeout_s: float = 10.0) -> bool:
+    """Whether every process of a fleet that was started below this directory has ended."""
+    deadline = time.monotonic() + timeout_s
+    while left := [each for each in Path("/proc").glob("[0-9]*") if belongs(each, directory)]:
+        if time.monotonic() > deadline:
+            print("left:", [(each / "cmdline").read_bytes() for each in left])
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def belongs(entry: Path, directory: Path) -> bool:
+    try:
+        environment = (entry / "environ").read_bytes()
+    except OSError:
+        return False
+    return f"TMPDIR={directory}\0".encode() in environment and b"LOCKKIT_FLEET" in environment
+
+
+def command(page: Any, name: str, **args: Any) -> None:
+    execute = "([name, args]) => { window.jupyterapp.commands.execute(name, args); }"
+    page.evaluate(execute, [name, args])
+
+
+def test_launch_stall_lose_and_stop_in_a_real_browser(lab: str, page: Any) -> None:
+    started = time.monotonic()
+    page.goto(f"{lab}/lab/tree/{NOTEBOOK.name}")
+    page.wait_for_function(
+        "window.jupyterapp?.commands.hasCommand('notebook:run-all-cells')"
+        " && document.querySelectorAll('.jp-Notebook .jp-Cell').length > 5", timeout=LATER_MS,
+    )  # fmt: skip
+    page.wait_for_selector("[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]",
+                           state="attached", timeout=LATER_MS)  # fmt: skip
+    command(page, "notebook:run-all-cells")
+    live = page.locator(".lk").first
+    page.wait_for_selector(".lk[data-ready=true][data-state=idle]", timeout=LATER_MS)
+    on_screen_s = time.monotonic() - started
+    assert page.locator(".jp-Dialog, .jp-toastContainer button").count() == 0
+    page.wait_for_selector(".lk[data-verdict=INVALID]", timeout=LATER_MS)  # the recorded ones
+    shot(page, "1-nothing-runs-yet")
+
+    page.locator("select").nth(1).select_option("3 plain Python")
+    page.locator("select").nth(3).select_option("2 s")
+    clicked = time.monotonic()
+    page.locator(".lockkit-launch").click()
+    page.wait_for_function(events_above(0), timeout=SOON_MS)
+    first_event_s = time.monotonic() - clicked
+    live.locator(".lk-mark-published").first.wait_for(state="attached", timeout=LATER_MS)
+
+    page.locator(".lockkit-stall-w1").click()
+    live.locator(".lk-bar-stall").first.wait_for(state="attached", timeout=LATER_MS)
+    live.locator(".lk-bar-wrong").first.wait_for(state="attached", timeout=SOON_MS)
+    said(page, "held by W[23]|free")
+    shot(page, "2-stalled-light")
+    page.locator(".lockkit-stall-w1").click()
+    live.locator(".lk-mark-refused").first.wait_for(state="attached", timeout=SOON_MS)
+    page.locator(".lockkit-lose-next-response").click()
+    live.locator(".lk-mark-fault").first.wait_for(state="attached", timeout=SOON_MS)
+    command(page, "apputils:change-theme", theme="JupyterLab Dark")
+    page.wait_for_selector("body[data-jp-theme-light=false]", timeout=SOON_MS)
+    shot(page, "3-live-dark")
+
+    page.locator(".lockkit-stop").click()
+    page.wait_for_selector(".lk[data-state=stopped][data-verdict=VALID]", timeout=SOON_MS)
+    shot(page, "4-stopped-dark")
+    walk_and_link(page, live)
+    survive_a_reload(page)
+    assert elsewhere(page, lab) == []
+    assert page.trouble == []
+    print(f"widgets on screen {on_screen_s:.1f} s after the first byte; "
+          f"first live event {first_event_s:.2f} s after the click")  # fmt: skip
+    assert on_screen_s < 30 and first_event_s < 2
+
+
+def events_above(number: int) -> str:
+    return f"Number(document.querySelector('.lk').dataset.events) > {number}"
+
+
+def said(page: Any, pattern: str) -> None:
+    facts = "document.querySelector('.lk-facts').textContent"
+    page.wait_for_function(f"new RegExp({pattern!r}).test({facts})", timeout=SOON_MS)
+
+
+def walk_and_link(page: Any, live: Any) -> None:
+    """The keyboard walks through the events; a row of the table and its arrow are one selection."""
+    row = live.locator("tr[data-row]").nth(1)
+    row.click()
+    arrow = row.get_attribute("data-arrow")
+    assert live.locator(f"[data-id={arrow}].lk-selected").count() == 1
+    assert "lk-selected" in (row.get_attribute("class") or "")
+    assert re.search(r"W\d: \w+", live.locator(".lk-detail").text_content())
+    live.locator(f"[data-id={arrow}]").focus()
+    before = live.locator(".lk-detail").text_content()
+    page.keyboard.press("ArrowDown")
+    assert live.locator(".lk-detail").text_content() != before
+    assert page.evaluate("document.activeElement.dataset.id") != arrow
+
+
+def survive_a_reload(page: Any) -> None:
+    """The page asks for a snapshot when it draws itself: what happened before it is not lost."""
+    command(page, "docmanager:save")
+    page.wait_for_function("!document.querySelector('.jp-mod-dirty')", timeout=SOON_MS)
+    page.reload()
+    page.wait_for_selector(".lk[data-state=stopped][data-verdict=VALID]", timeout=LATER_MS)
+    assert page.locator(".lk").first.locator("tr[data-row]").count() > 3
+
+
+def test_the_exported_page_opens_anywhere_and_asks_nobody(tmp_path: Path, page: Any) -> None:
+    events = list(read(STALLED.read_text().splitlines(keepends=True)))
+    export_html(events, check(events), file := tmp_path / "story.html", title="A stall")
+    page.goto(f"file://{file}#t=5.0")
+    page.wait_for_selector(".lk[data-ready=true][data-verdict=INVALID]", timeout=SOON_MS)
+    assert page.locator(".lk-clock").last.text_content() == "5.00 s"
+    page.get_by_role("button", name="Jump to the events").click()
+    assert page.locator(".lk-arrow.lk-selected, .lk-mark.lk-selected").count() >= 1
+    shot(page, "5-exported-light")
+    page.emulate_media(color_scheme="dark")
+    shot(page, "6-exported-dark")
+    assert [url for url in page.fetched if not url.startswith("file://")] == []
+    assert page.trouble == []
+
+
+def test_hostile_text_stays_text(tmp_path: Path, page: Any) -> None:
+    events = [
+        event(0, HOSTILE, "started", pid=1),
+        event(1, HOSTILE, "waiting", owner=HOSTILE, epoch=1, until_ms=9),
+        event(2, HOSTILE, "refused", instant=HOSTILE, epoch=1, error=HOSTILE, why=HOSTILE),
+    ]
+    export_html(events, check(events), file := tmp_path / "hostile.html", title=HOSTILE)
+    page.goto(f"file://{file}")
+    page.wait_for_selector(".lk[data-ready=true]", timeout=SOON_MS)
+    assert HOSTILE in page.locator(".lk-title b").all_text_contents()
+    assert page.locator("img").count() == 0 and page.title() == HOSTILE
+    assert page.trouble == []
