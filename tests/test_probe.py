@@ -381,6 +381,19 @@ def test_azurite_is_judged_full(tmp_path: Path) -> None:
     assert (409, "BlobAlreadyExists") in {(status, code) for status, code, _ in report.refusals}
 
 
+@pytest.mark.peers
+def test_googles_own_testbench_is_judged_full() -> None:
+    endpoint = os.environ.get("LOCKKIT_TESTBENCH")
+    if not endpoint:
+        pytest.skip(
+            "no googleapis/storage-testbench (GitHub only): run its testbench_run.py 127.0.0.1 9000 "
+            "10, make the bucket `bucket`, and set LOCKKIT_TESTBENCH=http://127.0.0.1:9000"
+        )
+    report = probe(open_store("gs://bucket/table", endpoint=endpoint), rounds=20, racers=8)
+    assert report.verdict is Verdict.FULL, report.conclusion
+    assert {status for status, _, _ in report.refusals} >= {304, 404, 412}
+
+
 def make_container(endpoint: str) -> None:
     from azure.storage.blob import ContainerClient
 

@@ -152,7 +152,7 @@ class AzureStore:
         return Applied(_quoted(answer["etag"]))
 
     def list(self, prefix: str) -> list[Entry]:
-        with self._translated(f"list {prefix}"):
+        with self._translated(f"list {prefix}*"):
             return sorted(
                 (
                     Entry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))

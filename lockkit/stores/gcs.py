@@ -161,7 +161,7 @@ class GcsStore:
         return Applied(str(blob.generation))
 
     def list(self, prefix: str) -> list[Entry]:
-        with self._translated(f"list {prefix}"):
+        with self._translated(f"list {prefix}*"):
             return sorted(
                 (
                     Entry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
@@ -199,7 +199,7 @@ class GcsStore:
                 version=str(blob.generation),
                 modified_ms=int(blob.updated.timestamp() * 1000),
                 size=blob.size,
-                current=blob.time_deleted is None,
+                current=blob is blobs[0] and blob.time_deleted is None,
                 id=str(blob.generation),
             )
             for blob in blobs
@@ -220,7 +220,11 @@ class GcsStore:
         return f"{self._prefix}/{key}" if self._prefix else key
 
     def _download(self, key: str, query: str) -> requests.Response:
-        """The SDK's own session, not its download: that one drops Date and Last-Modified."""
+        """The SDK's own session, not its download: that one drops Date and Last-Modified.
+
+        That the real service sends Last-Modified with a download is unconfirmed (Google's own
+        testbench sends none); without it `modified_ms` is None, and leases expire by wall clock.
+        """
         name = quote(self._full(key), safe="")
         return self._client._http.get(
             f"{self._client.api_endpoint}/download/storage/v1{self._bucket.path}/o/{name}"

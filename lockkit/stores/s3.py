@@ -178,7 +178,7 @@ class S3Store:
         return Applied(answer["ETag"])
 
     def list(self, prefix: str) -> list[Entry]:
-        pages = self._pages("list_objects_v2", f"list {prefix}", Prefix=self._full(prefix))
+        pages = self._pages("list_objects_v2", f"list {prefix}*", Prefix=self._full(prefix))
         return sorted(
             (
                 Entry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
