@@ -30,6 +30,8 @@ TICK_S = 0.25
 GRACE_S = 1.0
 """How long a running writer may take to finish its round and release the lock when told to stop."""
 DRAIN_S = 1.0
+PROFILES = {"s3": "aws", "gcs": "gcs", "azure": "azure"}
+"""What the embedded server behaves like, unless told."""
 SPARK = "spark"
 """The lane of the Connect server's process events."""
 # The embedded server takes any credentials; the user's own must never be sent to it.
@@ -137,15 +139,17 @@ class Supervisor:
         from lockkit.faults import Proxy
 
         plan = self._plan
-        profile = {"profile": plan.profile} if plan.profile else {}
         emulator = self._hosts.enter_context(
-            Emulator(db=str(self._run_dir / "store.sqlite"), port=0, **profile)
+            Emulator(
+                db=str(self._run_dir / "store.sqlite"),
+                profile=plan.profile or PROFILES[plan.provider],
+            )
         )
-        parts = urlsplit(plan.url)
-        prefix = f"{parts.netloc}{parts.path}/"
+        place = urlsplit(plan.url)
 
         def requested(each: Event) -> None:
-            if str(each.get("key", "")).startswith(prefix):
+            here = each.get("bucket") == place.netloc
+            if here and str(each["key"]).startswith(place.path.strip("/")):
                 self._inbox.put(("event", each))
 
         emulator.on_request = requested
@@ -209,7 +213,7 @@ class Supervisor:
                 self._inbox.put(("event", parse(line)))
             except HistoryError as error:
                 text = f"{child.name} said what is no event ({error}): {line[:120]!r}"
-                note = event(self._clock.wall_ms(), child.name, "note", text=text)
+                note = event(self._clock.stamp_ms(), child.name, "note", text=text)
                 self._inbox.put(("event", note))
 
     # --- one turn ---
@@ -400,7 +404,7 @@ class Supervisor:
     # --- telling ---
 
     def _emit(self, who: str, kind: str, **fields: Any) -> None:
-        self._record(event(self._clock.wall_ms(), who, kind, **fields))
+        self._record(event(self._clock.stamp_ms(), who, kind, **fields))
 
     def _record(self, happened: Event) -> None:
         line = happened.to_json() + "\n"

@@ -70,7 +70,7 @@ class Voice:
         self._turn = threading.Lock()
 
     def emit(self, kind: str, **fields: Any) -> None:
-        line = event(self._clock.wall_ms(), self.name, kind, **fields).to_json() + "\n"
+        line = event(self._clock.stamp_ms(), self.name, kind, **fields).to_json() + "\n"
         with self._turn:
             self._out.write(line)
             self._out.flush()
