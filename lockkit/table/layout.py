@@ -193,12 +193,12 @@ def parse_commit(instant: str, key: str, body: bytes) -> CommitFiles:
         stats = tuple(
             _from_hudi(partition, each)
             for partition, of_partition in fields["partitionToWriteStats"].items()
-            for each in of_partition or ()
+            for each in _listed(of_partition)
         )
         replaced = frozenset(
             (str(partition), str(file_id))
             for partition, file_ids in (fields.get("partitionToReplaceFileIds") or {}).items()
-            for file_id in file_ids or ()
+            for file_id in _listed(file_ids)
         )
         extra = fields.get("extraMetadata") or {}
         schema = extra.get("schema")
@@ -213,6 +213,14 @@ def parse_commit(instant: str, key: str, body: bytes) -> CommitFiles:
         schema if isinstance(schema, str) and schema else None,
         attempt if isinstance(attempt, str) else None,
     )
+
+
+def _listed(value: object) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise TypeError(f"a list was expected, not {type(value).__name__}")
+    return value
 
 
 def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
