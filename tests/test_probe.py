@@ -386,7 +386,7 @@ def test_googles_own_testbench_is_judged_full() -> None:
     endpoint = os.environ.get("LOCKKIT_TESTBENCH")
     if not endpoint:
         pytest.skip(
-            "no googleapis/storage-testbench (GitHub only): run its testbench_run.py 127.0.0.1 9000 "
+            "no googleapis/storage-testbench (GitHub only): run testbench_run.py 127.0.0.1 9000 "
             "10, make the bucket `bucket`, and set LOCKKIT_TESTBENCH=http://127.0.0.1:9000"
         )
     report = probe(open_store("gs://bucket/table", endpoint=endpoint), rounds=20, racers=8)

@@ -59,7 +59,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Store
         if kind == "local":
             return open_store(f"file://{tmp_path}/{prefix}", **options)
         endpoint = getattr(request.getfixturevalue("servers"), kind)
-        return open_store(f"{SCHEMES[kind]}://bucket/{name}/{prefix}", endpoint=endpoint, **options)
+        return open_store(
+            f"{SCHEMES[kind]}://{kind}-bucket/{name}/{prefix}", endpoint=endpoint, **options
+        )
 
     return open_one
 

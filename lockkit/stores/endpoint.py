@@ -215,7 +215,10 @@ class Endpoint:
 
 
 def said(refusal: Refusal) -> str:
-    return f"it answered {refusal.status} {code_of(refusal.code)}".rstrip()
+    code = code_of(refusal.code)  # botocore repeats the status where there is no code
+    return f"it answered {refusal.status}" + (
+        f" {code}" if code not in ("", str(refusal.status)) else ""
+    )
 
 
 def code_of(text: object) -> str:
