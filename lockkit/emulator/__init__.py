@@ -113,7 +113,9 @@ class Emulator:
         runners = []
         try:
             for offset, (name, dialect) in enumerate(self._dialects().items()):
-                server = web.Server(self._handler(dialect), auto_decompress=False)
+                server = web.Server(
+                    self._handler(dialect), request_factory=_request, auto_decompress=False
+                )
                 runner = web.ServerRunner(server, access_log=None, handle_signals=False)
                 await runner.setup()
                 runners.append(runner)
@@ -244,9 +246,18 @@ class Emulator:
         return self._clock.stamp_ms()
 
 
+def _request(
+    message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
+) -> web.BaseRequest:
+    return web.BaseRequest(
+        message, payload, protocol, writer, task, protocol._loop,
+        client_max_size=BODY_BYTES_MAX,
+    )  # fmt: skip
+
+
 def _response(call: Call, reply: Reply) -> web.Response:
     headers = {"Date": http_date(Clock().wall_ms()), "Server": "lockkit", **reply.headers}
-    response = web.Response(status=reply.status, headers=headers, body=reply.body)
     if call.method == "HEAD":
-        response.content_length = reply.length if reply.length is not None else len(reply.body)
-    return response
+        length = len(reply.body) if reply.length is None else reply.length
+        return web.Response(status=reply.status, headers=headers | {"Content-Length": str(length)})
+    return web.Response(status=reply.status, headers=headers, body=reply.body)

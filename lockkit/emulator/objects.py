@@ -128,6 +128,8 @@ class Objects:
     def body(self, object: Object, start: int = 0, end: int | None = None) -> bytes | None:
         """The bytes (start inclusive, end exclusive); None if they were not kept."""
         length = (object.size if end is None else end) - start
+        if length <= 0:
+            return b""  # SQLite's substr() of an empty blob is NULL
         row = self._db.execute(
             "SELECT substr(body, ?, ?) FROM versions WHERE id = ? AND body IS NOT NULL",
             (start + 1, length, object.id),
