@@ -74,7 +74,8 @@ function stretch(scene, arrows, marks, at) {
     }
     if (placed.recent.length > 60) placed.recent.splice(0, 20);
     if ((boxes.some((box) => box.text) || placed.anchors.length === 0) && y - ticked >= TICK) {
-      placed.ticks.push({ y, t: entry.t });
+      const last = placed.ticks.at(-1);
+      placed.ticks.push({ y, t: entry.t, digits: last && entry.t - last.t < 60 ? 3 : 2 });
       ticked = y;
     }
     placed.anchors.push([entry.t, y]);
@@ -113,7 +114,9 @@ function boxesOf({ arrow, mark, stage }, at) {
     const home = at[arrow.lane];
     const store = at[arrow.side];
     const left = arrow.side === "lock";
-    const kind = arrow.kind === "read" ? "read" : arrow.look;
+    const kind = arrow.kind === "read" ? "read" : arrow.look === "refused" && arrow.op === "acquire" ? "busy" : arrow.look;
+    // Where no answer comes back to hold the next label off, the arrow itself has to.
+    if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
     if (stage === 0 && home !== undefined) {
       boxes.push(labelled(arrow.id, arrow.label, home + (left ? -12 : 12), left ? "end" : "start", -4, kind, arrow.hue));
     }
@@ -405,6 +408,7 @@ class View {
       ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads"],
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],
       ["red, 412", "the store refused the write: the object had changed; amber, 429: too many writes, certainly not done"],
+      ["proof", "at its first grant a lock writes twice under a false condition: the store must refuse both"],
       ["tick / cross in a circle", "a commit was published / refused, with its epoch; the right lane shows what readers of the table see"],
     ]) {
       const item = html("li", "", "", list);
@@ -542,7 +546,7 @@ class View {
     for (const tick of this.plan.ticks) {
       if (!inside(tick.y)) continue;
       svg("line", { class: "lk-tick", x1: TIME_W - 4, x2: this.plan.width, y1: tick.y, y2: tick.y }, layer);
-      svg("text", { class: "lk-time", x: TIME_W - 10, y: tick.y + 4, "text-anchor": "end" }, layer).textContent = seconds(tick.t);
+      svg("text", { class: "lk-time", x: TIME_W - 10, y: tick.y + 4, "text-anchor": "end" }, layer).textContent = seconds(tick.t, tick.digits);
     }
     for (const gap of this.plan.gaps) {
       if (!inside(gap.y)) continue;

@@ -157,8 +157,8 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: str, page: Any) -> No
     page.wait_for_selector(".lk[data-verdict=INVALID]", timeout=LATER_MS)  # the recorded ones
     shot(page, "1-nothing-runs-yet")
 
-    page.locator("select").nth(1).select_option("3 plain Python")
-    page.locator("select").nth(3).select_option("2 s")
+    page.locator(".lockkit-writers select").select_option("3 plain Python")
+    page.locator(".lockkit-lease select").select_option("2 s")
     clicked = time.monotonic()
     page.locator(".lockkit-launch").click()
     page.wait_for_function(events_above(0), timeout=SOON_MS)
