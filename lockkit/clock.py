@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from lockkit.state import Now
@@ -63,6 +64,14 @@ def epoch_ms(http_date: str | None) -> int | None:
         return int(parsedate_to_datetime(http_date).timestamp() * 1000)
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+def utc(ms: float) -> str:
+    """Epoch ms as `2026-11-21T10:02:31Z`; far outside of any calendar, the number itself."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms:.0f} ms"
 
 
 def back_off_s(

@@ -1,8 +1,8 @@
 """The lock: acquire, hold, renew, release, over any store with conditional writes.
 
-The protocol is `lease.step`; this file carries out what it asks, one request at a time, and hands the
-answers back. A daemon thread renews. The lock object is Hudi's own, `LOCK_KEY` below the table, so a
-lockkit writer and a Hudi writer exclude each other.
+The protocol is `lease.step`; this file carries out what it asks, one request at a time, and hands
+the answers back. A daemon thread renews. The lock object is Hudi's own, `LOCK_KEY` below the table,
+so a lockkit writer and a Hudi writer exclude each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from lockkit.clock import Clock
+from lockkit.clock import Clock, utc
 from lockkit.drive import Emit, silent
 from lockkit.lease import free, step
 from lockkit.outcome import (
@@ -141,7 +141,7 @@ class Lock:
         self._renew_ms = round(renew_interval_s * 1000)
         self._emit_event = emit
         self._state = State()
-        self._pace = Pace(self.store.capabilities.poll_min_s * 1000)
+        self._pace = Pace(self.store.capabilities.write_interval_min_s * 1000)
         self._one_at_a_time = threading.RLock()
         self._acquiring = threading.Lock()
         self._beating: threading.Event | None = None
@@ -154,7 +154,7 @@ class Lock:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
-        """A lock as Hudi's own keys describe it (`hoodie.base.path`, `...validity.timeout.secs`)."""
+        """A lock as Hudi's keys describe it (`hoodie.base.path`, `...validity.timeout.secs`)."""
         base = config.get("hoodie.base.path")
         if not base:
             raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
@@ -180,7 +180,7 @@ class Lock:
         """
         self._guard_process()
         if not self._acquiring.acquire(blocking=False):
-            raise RuntimeError(f"{self}: two threads acquire one handle; give each its own Lock")
+            raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
         try:
             if self._state.grant is not None:
                 raise RuntimeError(
@@ -268,7 +268,7 @@ class Lock:
 
     @property
     def store_offset_ms(self) -> int | None:
-        """The store's clock less ours, by the last `Date` seen (floored to a second); None: unknown."""
+        """The store's clock less ours, by the last `Date` (floored to a second); None: unknown."""
         return self._offset_ms
 
     def busy_because(self) -> str:
@@ -283,13 +283,13 @@ class Lock:
                 "writes this table"
             )
         return (
-            f"{LOCK_KEY} of {self.url} is held by {record.owner[:64]!r} ({record.holder[:80]!r}, epoch "
-            f"{record.epoch}), valid until {record.valid_until_ms} ms by its own clock; wait, or see "
-            f"who: lockkit lock show {self.url}"
+            f"{LOCK_KEY} of {self.url} is held by {record.owner[:64]!r} ({record.holder[:80]!r}, "
+            f"epoch {record.epoch}) until {utc(record.valid_until_ms)} by its own clock; wait, or "
+            f"see who: lockkit lock show {self.url}"
         )
 
     def close(self) -> None:
-        """Stop renewing and close the store's client. Does not release: an abandoned lease expires."""
+        """Stop renewing, close the store's client. Does not release: an abandoned lease expires."""
         self._stop_beating()
         self.store.close()
 
@@ -309,11 +309,11 @@ class Lock:
     def __str__(self) -> str:
         return f"the lock of {self.url}"
 
-    # --- acquiring and releasing ------------------------------------------------------------------
+    # --- acquiring and releasing ---------------------------------------------------------------
 
     def _acquire(self, limit_s: float | None) -> bool:
         deadline_ms = None if limit_s is None else self.clock.boot_ms() + limit_s * 1000
-        stand_back_ms = self._pace.yield_ms(self.clock.boot_ms())
+        stand_back_ms = self._pace.stand_back_ms(self.clock.boot_ms())
         if stand_back_ms > 0 and limit_s != 0:
             self.clock.sleep(stand_back_ms / 1000)
             self._forget_own_tombstone()
@@ -343,7 +343,7 @@ class Lock:
         if pause is not None:
             back_off_s = min(RETRY_LONGEST_S, RETRY_FIRST_S * 2 ** min(failures, 16))
             return max(pause.seconds or 0.0, self.clock.uniform(back_off_s / 2, back_off_s))
-        look_s = self._pace.look_ms(waited_turns) / 1000 * self.clock.uniform(0.75, 1.25)
+        look_s = self._pace.look_ms(waited_turns) / 1000 * self.clock.uniform(0.9, 1.1)
         if self._busy is not None and self._busy.frees_ms is not None:
             ends_s = max(0.0, (self._busy.frees_ms - self.clock.boot_ms()) / 1000)
             look_s = min(look_s, ends_s + 0.001)
@@ -407,7 +407,7 @@ class Lock:
                 told = self._feed(Tick(self.clock.now()))
         self._pace.released(self.clock.boot_ms())
 
-    # --- renewing -----------------------------------------------------------------------------------
+    # --- renewing --------------------------------------------------------------------------------
 
     def _beat(self, stop: threading.Event) -> None:
         """The heartbeat thread: renews, settles what it must, and tells danger and loss."""
@@ -458,7 +458,7 @@ class Lock:
         if self.on_lost is not None and self._lost_why is not None:
             self.on_lost(self, self._lost_why)
 
-    # --- carrying out what the protocol asks ----------------------------------------------------------
+    # --- carrying out what the protocol asks -----------------------------------------------------
 
     def _feed(self, event: Event) -> list[Action]:
         """Run the protocol from this event until it has nothing more to send; what it told."""
@@ -564,7 +564,7 @@ class Lock:
             until_ms=None if frees is None else self._on_wall(frees),
         )
 
-    # --- proof and protection ---------------------------------------------------------------------------
+    # --- proof and protection --------------------------------------------------------------------
 
     def _prove_conditions(self, grant: Record) -> None:
         """Once per process and endpoint that is not a provider's own: see the store refuse.
@@ -595,11 +595,9 @@ class Lock:
                 if isinstance(answer, Applied):
                     self._state = State()
                     raise UnsafeStore(
-                        f"{self.url} cannot hold a lock: its store"
-                        f"{' at ' + self.store.options.endpoint if self.store.options.endpoint else ''}"
-                        f" ignored a write condition ({type(condition).__name__}); two writers would "
-                        "both win. Use a store with conditional writes, or another provider "
-                        "(lockkit probe tells)"
+                        f"{self.url} cannot hold a lock: its store at {elsewhere} ignored a write "
+                        f"condition ({type(condition).__name__}); two writers would both win. Use a "
+                        "store with conditional writes, or another provider (lockkit probe tells)"
                     )
                 if not isinstance(answer, PreconditionFailed):
                     return
@@ -608,8 +606,8 @@ class Lock:
     def _guard_process(self) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError(
-                f"{self}: used after fork (made in process {self._pid}); a child that inherits a lease "
-                "would be a second holder: make a new Lock in the child"
+                f"{self}: used after fork (made in process {self._pid}); a child that inherits a "
+                "lease would be a second holder: make a new Lock in the child"
             )
 
     def _emit(self, kind: str, **fields: Any) -> None:

@@ -1,8 +1,9 @@
 """How often a waiter looks, and when a releaser may compete again.
 
-A waiter cannot queue on an object store: it can only look. Looking too often costs requests and, on a
-store that throttles, the holder's own writes; looking too seldom costs hand-off time. So each handle
-learns, from the epochs it sees, how long a turn takes and how many turns go by between two of its own.
+A waiter cannot queue on an object store: it can only look. Looking too often costs requests, on a
+hot object the holder's own writes; looking too seldom costs hand-off time. So each handle learns,
+from the epochs that it sees, how long a turn takes and how many turns of others go by between two
+of its own, and sleeps through those: what emerges is round robin, without a word between them.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STREAK_MAX = 64
-"""Grants in a row after which a handle that never met anybody yields once more."""
-LEARN = 0.3
+"""Grants in a row after which a handle that never met anybody stands back once more."""
+RIVALS_MAX = 64
+LEARN = 0.25
 """Weight of the newest turn in the running averages."""
+LOOK_FLOOR_MS = 20.0
+"""Nobody looks more often than this, however near the store is."""
 
 
 @dataclass(slots=True)
 class Pace:
     """Milliseconds on the handle's boot clock throughout."""
 
-    look_min_ms: float
-    """The store's own floor for reading one object (`Capabilities.poll_min_s`)."""
-    trip_ms: float = 30.0
-    """One request and its answer, learned."""
+    write_interval_ms: float = 0.0
+    """The store's own floor between two writes of one object: it cannot be handed over faster."""
+    trip_ms: float = 0.0
+    """One request and its answer, learned; 0 before the first."""
     turn_ms: float = 0.0
     """From one grant to the next, learned; 0 before two were seen."""
     rivals: float = 0.0
@@ -32,17 +36,17 @@ class Pace:
     _own_epoch: int = 0
     _streak: int = 0
     _patience: int = 2
-    _stood_back: bool = False
     _released_ms: float | None = None
+    _stood_back: bool = False
 
     def answered(self, took_ms: float) -> None:
-        self.trip_ms += LEARN * (took_ms - self.trip_ms)
+        self.trip_ms += (LEARN if self.trip_ms else 1.0) * (took_ms - self.trip_ms)
 
     def saw(self, epoch: int, now_ms: float) -> None:
-        """Somebody's grant of this epoch stands in the object."""
+        """A grant of this epoch stands in the object."""
         if epoch <= self._epoch:
             return
-        if self._epoch and epoch - self._epoch < 16:
+        if self._epoch:
             turn = (now_ms - self._epoch_at_ms) / (epoch - self._epoch)
             self.turn_ms += (LEARN if self.turn_ms else 1.0) * (turn - self.turn_ms)
         self._epoch, self._epoch_at_ms = epoch, now_ms
@@ -53,32 +57,39 @@ class Pace:
             self._streak, self._patience = 1, 1
         elif self._stood_back:  # the round passed and nobody came
             self._streak, self._patience = 1, min(2 * self._patience, STREAK_MAX)
+            self.rivals /= 2
         else:
             self._streak += 1
         self._stood_back = False
-        self.rivals += LEARN * (min(between, STREAK_MAX) - self.rivals)
-        self.saw(epoch, now_ms)
+        self.rivals += LEARN * (min(between, RIVALS_MAX) - self.rivals)
+        if between:
+            self.saw(epoch, now_ms)
+        self._epoch, self._epoch_at_ms = epoch, now_ms
         self._own_epoch = epoch
 
     def released(self, now_ms: float) -> None:
         self._released_ms = now_ms
 
-    def yield_ms(self, now_ms: float) -> float:
-        """How long to stand back before competing again after a release of one's own.
+    def stand_back_ms(self, now_ms: float) -> float:
+        """How long to leave the lock to others after a release of one's own.
 
-        Nobody can tell a releaser that others wait, so one that met others lately leaves one round
-        to them; one that never did tries it after 2 grants in a row, then 4, 8, ... up to 64.
+        Nobody can tell a releaser that others wait. One that met others lately leaves them their
+        turns; one that never did tries it after 2 grants in a row, then 4, 8, ... up to 64.
         """
         if self._released_ms is None or self._streak < self._patience:
             return 0.0
         self._stood_back = True
-        round_ms = 2 * max(self.look_min_ms, self.trip_ms) + self.trip_ms
+        round_ms = max(3 * self.often_ms(), (self.rivals - 0.25) * self.turn_ms)
         return max(0.0, self._released_ms + round_ms - now_ms)
 
+    def often_ms(self) -> float:
+        """From one look to the next, for who is next in line."""
+        return max(self.trip_ms, LOOK_FLOOR_MS, self.write_interval_ms / 4)
+
     def look_ms(self, waited_turns: int) -> float:
-        """Until the next look: often for who has waited longest, a turn apart for who came last."""
-        often = max(self.look_min_ms, self.trip_ms)
+        """Until the next look is sent: often for who is next, after their turns for who is not."""
         ahead = self.rivals - waited_turns
-        if ahead > 1 and self.turn_ms:
-            return max(often, min(ahead - 1, 8) * self.turn_ms)
-        return often
+        wait = self.often_ms() - self.trip_ms
+        if ahead > 0.75 and self.turn_ms:
+            wait = max(wait, (ahead - 0.25) * self.turn_ms)
+        return wait
