@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count
 from typing import Any
 
@@ -27,6 +28,7 @@ from table_world import (
 
 from lockkit.drive import List, Note, Procedure, Put, perform, run, silent
 from lockkit.history import KINDS
+from lockkit.lock import Lock
 from lockkit.outcome import Found, IfAbsent, PreconditionFailed
 from lockkit.state import LockLost
 from lockkit.stores import Entry, Store, StoreError
@@ -64,7 +66,7 @@ from lockkit.table.timeline import (
 NAMES = count()
 
 
-@pytest.fixture(params=["memory", "file", "s3"])
+@pytest.fixture(params=["memory", "file", "s3", "gcs", "azure"])
 def store(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Store]:
     """An empty table, in each kind of place that needs nothing from outside."""
     match request.param:
@@ -73,8 +75,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Store]:
         case "file":
             yield new_table(f"file://{tmp_path}/orders")
         case "s3":
-            emulator = request.getfixturevalue("object_server")
-            yield new_table(f"s3://lake/orders-{next(NAMES)}", endpoint=emulator.s3)
+            server = request.getfixturevalue("object_server")
+            yield new_table(f"s3://lake/orders-{next(NAMES)}", endpoint=server.s3)
+        case "gcs":
+            server = request.getfixturevalue("object_server")
+            yield new_table(f"gs://lake/orders-{next(NAMES)}", endpoint=server.gcs)
+        case "azure":
+            server = request.getfixturevalue("object_server")
+            yield new_table(f"az://lake/orders-{next(NAMES)}", endpoint=server.azure)
 
 
 @pytest.fixture(scope="module")
@@ -589,9 +597,9 @@ def test_a_replaced_file_group_is_not_read(memory: Store) -> None:
 # --- read by others -----------------------------------------------------------------------------
 
 
-def read_by_hudi_rs(base: str) -> pa.Table:
+def read_by_hudi_rs(base: str, options: dict[str, str] | None = None) -> pa.Table:
     hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
-    return pa.Table.from_batches(hudi.HudiTable(base).read())
+    return pa.Table.from_batches(hudi.HudiTable(base, options).read())
 
 
 @pytest.mark.parametrize("partition_by", ["region", None])
@@ -611,6 +619,45 @@ def test_hudi_rs_reads_what_we_read(tmp_path: Any, partition_by: str | None) -> 
     columns = ours.column_names
     assert theirs.select(columns).sort_by(order).to_pylist() == ours.sort_by(order).to_pylist()
     assert "k6" not in ours["id"].to_pylist()
+
+
+def test_hudi_rs_reads_it_from_the_embedded_server(object_server: Any) -> None:
+    url = f"s3://lake/orders-{next(NAMES)}"
+    store = new_table(url, endpoint=object_server.s3)
+    publish(store, prepare_inserts(store, rows([0, 1]), rows([2], region="US")))
+    publish(store, prepare_upserts(store, rows([1], amount=8)))
+    theirs = read_by_hudi_rs(
+        url,
+        {
+            "aws_endpoint": object_server.s3, "aws_allow_http": "true", "aws_region": "us-east-1",
+            "aws_access_key_id": "any", "aws_secret_access_key": "any",
+        },
+    )  # fmt: skip
+    ours = read_table(store)
+    order = [("id", "ascending"), ("region", "ascending")]
+    theirs = theirs.select(ours.column_names)
+    assert theirs.sort_by(order).to_pylist() == ours.sort_by(order).to_pylist()
+
+
+def test_a_commit_takes_a_real_locks_guard_and_belief(object_server: Any) -> None:
+    url = f"s3://lake/orders-{next(NAMES)}"
+    store = new_table(url, endpoint=object_server.s3)
+    epochs = []
+    with closing(Lock(url, endpoint=object_server.s3, ttl_s=10, renew_interval_s=1)) as lock:
+        for each in range(3):
+            prepared = prepare_inserts(store, rows([each]))
+            with lock:
+                run(commit(prepared, lock.fence, believe=lock.check), store, CLOCK)
+                lock.published()
+                epochs.append(lock.fence.epoch)
+        with pytest.raises(LockLost):
+            run(
+                commit(prepare_inserts(store, rows([9])), Holder(9), believe=lock.check),
+                store,
+                CLOCK,
+            )
+    assert sorted(set(epochs)) == epochs and len(epochs) == 3
+    assert sorted(content(store)) == ["k0", "k1", "k2"]
 
 
 def test_create_table_finds_the_same_table_and_refuses_another(store: Store) -> None:

@@ -12,6 +12,7 @@ writes down), `basefile` (parquet), `conflict` (pure), `fence`, `transaction`, `
     prepared = run(prepare(transaction, [file.stat], schema=schema), store, clock)
     with lock:
         run(commit(prepared, lock.fence, believe=lock.check), store, clock, emit)
+        lock.published()
 """
 
 from __future__ import annotations

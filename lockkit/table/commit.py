@@ -71,8 +71,9 @@ class CommitUnknown(Exception):
         self.instant, self.why, self.read = instant, why, read
         super().__init__(
             f"whether {instant} was committed is not known ({why}). Delete nothing. To find out, "
-            f"commit the same prepared transaction again under the lock, or read "
-            f"{' and then '.join(read)}: it is committed if the first names it or the last is there"
+            "commit the same prepared transaction again under the lock, or read "
+            f"{', then '.join(read)}: it is committed if one of them names it or is its own file; "
+            "while a request may still be under way, their silence proves nothing"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
