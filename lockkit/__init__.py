@@ -3,13 +3,17 @@
 The map, in reading order. Each room may import only rooms above it (tests/test_layers.py).
 
     outcome    the four answers of a conditional write, and what an ambiguous one turns out to mean
-    lease      the lock record and the whole protocol: step(me, state, event, rules)
+    record     the body of the lock object, in Hudi's wire format
+    rules      every safety decision, as a switch
+    state      what a client knows, hears and asks for
+    lease      the whole protocol: step(me, state, event, rules)
     history    the one event schema that everything emits and everything draws
     check      verdicts over a history: VALID, UNKNOWN or INVALID, with the events that prove it
 
     clock      the only place for time, sleep, randomness and ids
     stores     S3, Google Cloud Storage, Azure, files and memory behind one small protocol
     drive      procedures (generators that yield requests) and the interpreter for real stores
+    pace       how often a waiter looks, and when a releaser may compete again
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
 
     emulator   an object server that speaks the dialects of S3, GCS and Azure to the real SDKs
@@ -20,6 +24,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     table      a fenced commit to a table in Apache Hudi's layout
     spark      PySpark writers, and the supervisor that owns them
     workbench  the notebook's controls and pictures
+    commands   what each command of the command line does
     cli        the command line
 
 Nothing below is imported until it is named, so `import lockkit` is cheap and loads no SDK.
@@ -37,12 +42,12 @@ if TYPE_CHECKING:
     from lockkit.emulator import Emulator as Emulator
     from lockkit.faults import Fault as Fault
     from lockkit.faults import FaultPlan as FaultPlan
+    from lockkit.faults import Proxy as Proxy
     from lockkit.history import Event as Event
-    from lockkit.lease import Rules as Rules
     from lockkit.lock import Lock as Lock
     from lockkit.lock import LockBusy as LockBusy
     from lockkit.lock import LockLost as LockLost
-    from lockkit.faults import Proxy as Proxy
+    from lockkit.rules import Rules as Rules
     from lockkit.spark.fleet import Fleet as Fleet
     from lockkit.stores import StoreError as StoreError
     from lockkit.stores import UnsafeStore as UnsafeStore
@@ -56,7 +61,7 @@ _ROOM = {
     "open_store": "lockkit.stores",
     "StoreError": "lockkit.stores",
     "UnsafeStore": "lockkit.stores",
-    "Rules": "lockkit.lease",
+    "Rules": "lockkit.rules",
     "Event": "lockkit.history",
     "Clock": "lockkit.clock",
     "Emulator": "lockkit.emulator",

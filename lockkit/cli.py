@@ -1,0 +1,85 @@
+"""The command line: `lockkit demo | lab | serve | probe | lock | history | check | explore`.
+
+Exit codes: what a command finds is 0, 1 or 2 (each --help says which); 3 is trouble (one or two
+lines on standard error: what, who, what next), 64 a wrong call, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from lockkit import __version__
+from lockkit.commands import check, demo, explore, history, lab, lock, probe, serve
+from lockkit.commands.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, Trouble, warn
+from lockkit.history import plain
+
+COMMANDS = (demo, lab, serve, probe, lock, history, check, explore)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong and where help is; exit 64, since 2 means UNKNOWN here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {plain(message)}; see {self.prog} --help\n")
+
+
+def parser() -> Parser:
+    top = Parser(
+        prog="lockkit",
+        description="One lock protocol for object stores: use it, break it, prove it.",
+        epilog="Start with: lockkit demo (a terminal) or lockkit lab (the notebooks).",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"lockkit {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for each in COMMANDS:
+        each.add(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    top = parser()
+    args, rest = top.parse_known_args(arguments)
+    if rest and args.name != "lab":  # which hands them to JupyterLab
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    args.rest = rest
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()  # a pipe closed early is noticed here, not at exit
+        return code
+    except KeyboardInterrupt:
+        # A second Ctrl-C, while everything is already coming down, has nothing left to say.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        warn(f"lockkit {args.name}: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more on its way out: give it a place to do so (Python docs).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Trouble as trouble:
+        warn(f"lockkit {args.name}: {trouble}")
+        return trouble.code
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("lockkit"):
+            raise
+        warn(
+            f"lockkit {args.name}: the Python package {missing.name!r} is not installed; "
+            f"pip install 'lockkit[{args.extra}]'"
+        )
+        return TROUBLE
+    except Exception as error:
+        # lockkit's own errors say what, who and what next; any other is a bug, with its traceback.
+        if not type(error).__module__.startswith("lockkit."):
+            raise
+        warn(f"lockkit {args.name}: {plain(error, limit=1000)}")
+        return TROUBLE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""`lockkit lock acquire`: run a command while holding a table's lock, as flock(1) does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lockkit.clock import Clock
+from lockkit.commands.terminal import (
+    BUSY,
+    LOST,
+    USAGE,
+    Trouble,
+    add_store,
+    command,
+    store_options,
+    warn,
+)
+from lockkit.history import plain
+
+if TYPE_CHECKING:
+    from lockkit.lock import Lock
+
+ABOUT = """\
+Runs a command while holding the table's lock, and renews the lease meanwhile, like flock(1). If the
+lease is lost the command is stopped (SIGTERM, then SIGKILL). The command finds LOCKKIT_EPOCH in its
+environment. Exit: the command's own code (128 + n for signal n); 75 if the lock was busy until the
+time-out; 76 if the lease was lost."""
+
+EXAMPLE = "lockkit lock acquire s3://bucket/table --timeout 60 -- python compact.py"
+
+STOP_TIMEOUT_S = 5.0
+POLL_S = 0.05
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+
+def add(verbs: Any) -> None:
+    parser = command(verbs, "acquire", help="run a command under it", about=ABOUT, example=EXAMPLE)
+    parser.add_argument(
+        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///"
+    )
+    parser.add_argument(
+        "--ttl-s", type=float, default=30.0, metavar="S", help="length of the lease (default 30)"
+    )
+    parser.add_argument(
+        "--renew-interval-s", type=float, metavar="S", help="default: a sixth of the lease"
+    )
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="wait so long (default: for ever; 0: not at all)"
+    )
+    add_store(parser)
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="and its arguments"
+    )
+    parser.set_defaults(run=run, name="lock acquire", extra="s3,gcs,azure")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.lock import Lock
+
+    line = args.command[1:] if args.command[:1] == ["--"] else args.command
+    if not line:
+        raise Trouble("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
+    lock = Lock(
+        args.url,
+        ttl_s=args.ttl_s,
+        renew_interval_s=args.renew_interval_s or args.ttl_s / 6,
+        **store_options(args),
+    )
+    waits = args.timeout is None or args.timeout > 0
+    if not lock.acquire(blocking=waits, timeout=args.timeout if waits else None):
+        raise Trouble(
+            f"{plain(args.url)} is locked; wait longer (--timeout), or see who has it: "
+            f"lockkit lock show {plain(args.url)}",
+            code=BUSY,
+        )
+    try:
+        return under(lock, line)
+    finally:
+        lock.release()
+
+
+def under(lock: Lock, line: list[str]) -> int:
+    """The command's exit code; it is stopped as soon as the lease is lost."""
+    clock = Clock()
+    try:
+        child = subprocess.Popen(line, env=os.environ | {"LOCKKIT_EPOCH": str(lock.fence.epoch)})
+    except FileNotFoundError:
+        raise Trouble(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
+    except OSError as error:
+        raise Trouble(f"{plain(line[0])}: {error.strerror}", code=NOT_EXECUTABLE) from None
+    with passing_on(signal.SIGTERM, child):
+        try:
+            while child.poll() is None:
+                if not lock.owned():
+                    stop(child, signal.SIGTERM)
+                    warn("lockkit lock acquire: the lease was lost; the command was stopped")
+                    return LOST
+                clock.sleep(POLL_S)
+        except BaseException:
+            # The lock is released only after the work has ended. A terminal's Ctrl-C reached the
+            # command too; a second one would cut its clean-up short.
+            stop(child, None if sys.stdin.isatty() else signal.SIGINT)
+            raise
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+@contextmanager
+def passing_on(number: signal.Signals, child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A signal for us is one for the command: its end is ours."""
+    before = signal.signal(number, lambda *_: child.send_signal(number))
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def stop(child: subprocess.Popen[bytes], number: signal.Signals | None) -> None:
+    """End a command: as asked, else SIGKILL."""
+    if number is not None:
+        child.send_signal(number)
+    try:
+        child.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

@@ -1,0 +1,137 @@
+"""A lock object's past and present, as a bucket that keeps versions can tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.commands.terminal import Trouble
+from lockkit.history import STORE, Event, event
+from lockkit.lease import frees_ms
+from lockkit.lock import LOCK_KEY
+from lockkit.outcome import Found, Missing, NotModified, Version
+from lockkit.record import RECORD_BYTES_MAX, Garbled, Record, decode
+from lockkit.rules import Expiry, Rules
+from lockkit.state import Seen, Sight
+from lockkit.stores import ObjectVersion, Store, open_store
+
+
+@contextmanager
+def opened(url: str, options: dict[str, Any]) -> Iterator[Store]:
+    store = open_store(url, **options)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def look(store: Store, unless: Version | None = None) -> Sight | None:
+    """The object as it is now; None where it still has the version `unless`."""
+    match store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX):
+        case Found(body, version, modified_ms, date_ms):
+            return Sight(version, decode(body), modified_ms, date_ms)
+        case Missing():
+            return Sight(None, None)
+        case NotModified():
+            return None
+        case answer:
+            raise Trouble(
+                f"{store.url}/{LOCK_KEY} could not be read ({answer}); try again in a moment"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who has the lock, in the words of `lock show`."""
+
+    state: str
+    """absent, released, held, overdue (nobody renewed it in time) or garbled."""
+    takeable_in_ms: int | None
+    """None: not by itself, ever."""
+    takeable_by: str
+    """Whose clock says so: the store's, or (Hudi's rule) ours against `validUntil`."""
+
+
+def standing(sight: Sight) -> Standing:
+    """What a challenger with the default rules would make of it."""
+    match sight.record:
+        case None:
+            return Standing("absent", 0, "")
+        case Garbled():
+            return Standing("garbled", None, "")
+        case Record(expired=True):
+            return Standing("released", 0, "")
+    now, rules = Clock().now(), Rules()
+    frees = frees_ms(Seen(sight, now.boot_ms, now.boot_ms), now, rules)
+    assert frees is not None
+    by_store = (
+        rules.expiry is Expiry.STORE
+        and sight.record.ttl_ms > 0
+        and None not in (sight.modified_ms, sight.date_ms)
+    )
+    left_ms = frees - now.boot_ms
+    return Standing(
+        "held" if left_ms > 0 else "overdue",
+        max(0, left_ms),
+        "the store's clock" if by_store else "this machine's clock",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One state of the object. `record` is None where it was deleted."""
+
+    number: ObjectVersion
+    record: Record | Garbled | None
+
+
+def generations(store: Store, *, newest: int) -> list[Generation]:
+    """The newest ones, newest first; a read each. Only the current one where none are kept."""
+    return [
+        Generation(each, None if each.deleted else decode(store.get_version(LOCK_KEY, each)))
+        for each in list(store.versions(LOCK_KEY))[:newest]
+    ]
+
+
+def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
+    """The writes that made these generations, oldest first, as the truth lane of a history."""
+    events: list[Event] = []
+    before = ""
+    for each in reversed(kept):
+        record = each.record if isinstance(each.record, Record) else None
+        version = "" if each.number.deleted else each.number.version
+        events.append(
+            event(
+                each.number.modified_ms,
+                STORE,
+                "request",
+                client=(record.holder or record.owner) if record else "",
+                method="DELETE" if each.number.deleted else "PUT",
+                key=key,
+                condition="",  # a bucket keeps what was written, not on what condition
+                status=200,
+                answer="applied",
+                applied=True,
+                before=before,
+                version=version,
+                attempt=record.attempt if record else "",
+                began_ms=each.number.modified_ms,
+                **_lease(record),
+            )
+        )
+        before = version
+    return events
+
+
+def _lease(record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {}
+    return {
+        "owner": record.owner,
+        "epoch": record.epoch,
+        "expired": record.expired,
+        "valid_until_ms": record.valid_until_ms,
+    }

@@ -1,0 +1,46 @@
+"""`lockkit history`: the story of a recorded history, or of a bucket's lock object."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lockkit.commands.check import events
+from lockkit.commands.terminal import OK, add_store, command, say, store_options
+from lockkit.history import narrate
+
+ABOUT = """\
+Tells what happened, a line for each event: from a history file (JSON lines), or from a bucket that
+keeps versions, out of the generations of the table's lock object. --json prints the events, which
+lockkit check and the notebooks read."""
+
+EXAMPLE = """\
+lockkit history datasets/histories/good/stalled_commit_refused.jsonl
+lockkit history s3://bucket/table --json > incident.jsonl"""
+
+
+def add(commands: Any) -> None:
+    parser = command(commands, "history", help="tell what happened", about=ABOUT, example=EXAMPLE)
+    parser.add_argument("source", metavar="FILE|URL", help="- reads standard input")
+    parser.add_argument("--json", action="store_true", help="the events, as JSON lines")
+    parser.add_argument(
+        "--newest", type=int, default=200, metavar="N", help="generations to read (default 200)"
+    )
+    add_store(parser)
+    parser.set_defaults(run=run, name="history", extra="s3,gcs,azure")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.commands.generations import as_events, generations, opened
+    from lockkit.lock import LOCK_KEY
+
+    if "://" in args.source:
+        with opened(args.source, store_options(args)) as store:
+            found = as_events(LOCK_KEY, generations(store, newest=args.newest))
+    else:
+        found = events(args.source)
+    if args.json:
+        say(*(each.to_json() for each in found))
+    else:
+        say(*narrate(found))
+    return OK

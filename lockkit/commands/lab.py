@@ -1,0 +1,78 @@
+"""`lockkit lab`: JupyterLab, opened at the first notebook."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lockkit.commands.terminal import Trouble, command
+
+ABOUT = """\
+Opens JupyterLab at the first notebook of the course, or at the one that you name. Options that are
+not lockkit's own are handed to JupyterLab. Ctrl-C ends it, its kernels and their writers."""
+
+EXAMPLE = """\
+lockkit lab
+lockkit lab notebooks/00_start_here.ipynb --no-browser --port 9999"""
+
+CHECKOUT = Path(__file__).parents[2]
+FIRST = "notebooks/00_start_here.ipynb"
+STOP_TIMEOUT_S = 15.0
+
+
+def add(commands: Any) -> None:
+    parser = command(
+        commands, "lab", help="open the notebooks in JupyterLab", about=ABOUT, example=EXAMPLE
+    )
+    parser.add_argument("notebook", nargs="?", help=f"default: {FIRST}")
+    parser.set_defaults(run=run, name="lab", extra="lab")
+
+
+def run(args: argparse.Namespace) -> int:
+    path = Path(args.notebook) if args.notebook else CHECKOUT / FIRST
+    if not path.exists():
+        raise Trouble(
+            f"{path} is not there; the notebooks come with the source checkout: clone the "
+            "repository and run make lab in it"
+        )
+    if find_spec("jupyterlab") is None:
+        raise Trouble(
+            "JupyterLab is not installed here; run make lab, or pip install 'lockkit[lab]'"
+        )
+    return until_stopped([*jupyterlab(path.resolve()), *args.rest])
+
+
+def jupyterlab(notebook: Path) -> list[str]:
+    # The root is the checkout: the notebooks' links to datasets/ and to each other work.
+    root = CHECKOUT if notebook.is_relative_to(CHECKOUT) else notebook.parent
+    return [
+        sys.executable, "-m", "jupyterlab", str(notebook), f"--ServerApp.root_dir={root}",
+        "--ServerApp.answer_yes=True",  # one Ctrl-C is enough
+        # The writers of a page that nobody looks at any more must not run for ever.
+        "--MappingKernelManager.cull_idle_timeout=7200",
+    ]  # fmt: skip
+
+
+def until_stopped(line: list[str]) -> int:
+    """Run JupyterLab in the foreground; one Ctrl-C ends it and its kernels."""
+    settings = str(CHECKOUT / "notebooks" / ".jupyter")
+    paths = [settings, *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
+    lab = subprocess.Popen(line, env=os.environ | {"JUPYTER_CONFIG_PATH": os.pathsep.join(paths)})
+    try:
+        return lab.wait()
+    except KeyboardInterrupt:
+        lab.terminate()
+        try:
+            lab.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            lab.kill()
+            lab.wait()
+        raise
+    finally:
+        if lab.poll() is None:
+            lab.kill()

@@ -1,0 +1,104 @@
+"""What a command may put on a terminal: words for people, lines of JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from lockkit.history import plain
+
+# Exit codes. A finding has its own, so that a script can tell it from trouble with the question.
+OK = 0
+FOUND = 1
+UNKNOWN = 2
+TROUBLE = 3
+USAGE = 64
+BUSY = 75
+LOST = 76
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class Trouble(Exception):
+    """A command cannot go on: what, who, and what next, in a line or two."""
+
+    def __init__(self, message: str, *, code: int = TROUBLE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def say(*lines: str) -> None:
+    """For people, on standard output, at once."""
+    for line in lines:
+        print(line, flush=True)
+
+
+def say_json(value: Any) -> None:
+    """For programs: one line."""
+    print(json.dumps(value, separators=(", ", ": "), default=str), flush=True)
+
+
+def warn(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def clock_time(at_ms: float | None) -> str:
+    """Epoch ms as a UTC time of day, with its date; `-` where nobody told us."""
+    if at_ms is None:
+        return "-"
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms:.0f} ms (beyond any calendar)"
+    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Columns as wide as their widest cell; columns of numbers to the right."""
+    right = [
+        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        for i in range(len(head))
+    ]
+    lines = [list(head), *([plain(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def command(
+    commands: Any, name: str, *, help: str, about: str, example: str
+) -> argparse.ArgumentParser:
+    """A sub-command whose --help ends with an example that can be pasted."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=about,
+        epilog="example:\n" + "\n".join(f"  {line}" for line in example.splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Options of a command that talks to a store."""
+    parser.add_argument("--endpoint", metavar="URL", help="another server than the provider's own")
+    parser.add_argument("--region", metavar="NAME", help="region of an S3 bucket")
+    parser.add_argument(
+        "--timeout-s", type=float, default=10.0, metavar="S", help="per request (default 10)"
+    )
+
+
+def store_options(args: argparse.Namespace) -> dict[str, Any]:
+    options: dict[str, Any] = {"endpoint": args.endpoint, "timeout_s": args.timeout_s}
+    if args.region:
+        options["region_name"] = args.region
+    return options
