@@ -102,7 +102,7 @@ def rewrite_group(
     kept = kept.set_column(
         kept.schema.get_field_index(FILE_NAME), FILE_NAME, pa.repeat(name, kept.num_rows)
     )
-    updates = len(set(old.filter(replaced)[RECORD_KEY].to_pylist()))
+    updates = pc.count_distinct(old.filter(replaced)[RECORD_KEY]).as_py()
     added = added.select(_in_order(kept, added))
     merged = pa.concat_tables([kept, added], promote_options="default")
     return _base_file(
