@@ -307,6 +307,7 @@ class View {
   build(el) {
     this.root = html("section", "lk", "", el);
     this.root.setAttribute("aria-label", "Lock workbench");
+    this.root.dataset.bench = String(Boolean(this.model.get("beats")));
     this.head = html("div", "lk-head", "", this.root);
     this.pill = html("span", "lk-pill", "", this.head);
     this.facts = html("span", "lk-facts", "", this.head);

@@ -253,8 +253,12 @@ class Workbench:
         wanted = f"{kinds} of {who}" if who else kinds
         if fleet is None:
             return f"no writers run, so there will be no {wanted}; bench.launch() first"
-        why = fleet.error or f"writers: {fleet.writers}; logs in {fleet.run_dir}"
-        return f"there was no {wanted} within {timeout_s:g} s ({why})"
+        if fleet.error:
+            return f"there will be no {wanted}: {fleet.error}"
+        if not fleet.alive:
+            return f"there was no {wanted} before the writers ended"
+        state = ", ".join(f"{name} {state}" for name, state in fleet.writers.items())
+        return f"there was no {wanted} within {timeout_s:g} s ({state}; logs in {fleet.run_dir})"
 
     def _do(self, what: str, **args: Any) -> None:
         self._control.wait(self._control.ask(what, **args))

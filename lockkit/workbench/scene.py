@@ -64,9 +64,6 @@ class _Painter:
         self.zero = story.started_ms or 0.0
         self.now = max(story.latest_ms, now_ms or 0.0)
         self.shown = self._shown(window_ms, arrows_max)
-        self.start = self.zero if window_ms is None else max(self.zero, self.now - window_ms)
-        if len(self.shown) == arrows_max:
-            self.start = max(self.start, self.shown[0].first_ms)
         self.evidence = {(each.at_ms, each.who, each.kind) for each in evidence}
         self.hues = {who: hue for hue, who in enumerate(story.states)}
         self.grants = list(grants(story))
@@ -91,15 +88,22 @@ class _Painter:
     # --- the window ---------------------------------------------------------------------------
 
     def _shown(self, window_ms: float | None, arrows_max: int) -> list[Exchange]:
+        """The newest requests in the window; mere looks do not count, they are drawn as one."""
         start = self.zero if window_ms is None else self.now - window_ms
         shown: list[Exchange] = []
+        counted = 0
         for exchange in reversed(self.story.exchanges):
             if not drawn(exchange.key, exchange.attempt):
                 continue
-            if exchange.last_ms < start - 5_000 or len(shown) == arrows_max:
+            if exchange.last_ms < start - 5_000:
+                break
+            if counted == arrows_max:
+                start = max(start, shown[-1].first_ms)
                 break
             if exchange.last_ms >= start:
                 shown.append(exchange)
+                counted += exchange.op != "look"
+        self.start = max(self.zero, start)
         return sorted(shown, key=lambda exchange: exchange.first_ms)
 
     def _t(self, at_ms: float) -> float:

@@ -34,6 +34,12 @@ NOTEBOOK = ROOT / "notebooks" / "00_start_here.ipynb"
 STALLED = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 SOON_MS, LATER_MS = 15_000, 60_000
+BENCH = ".lk[data-bench=true]"
+KERNEL_IDLE = """(() => {
+  const context = window.jupyterapp.shell.currentWidget?.sessionContext;
+  return context?.isReady && context.session?.kernel?.connectionStatus === "connected"
+    && context.session.kernel.status === "idle";
+})()"""
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 
 
@@ -147,14 +153,16 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: str, page: Any) -> No
         "window.jupyterapp?.commands.hasCommand('notebook:run-all-cells')"
         " && document.querySelectorAll('.jp-Notebook .jp-Cell').length > 5", timeout=LATER_MS,
     )  # fmt: skip
-    page.wait_for_selector("[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]",
-                           state="attached", timeout=LATER_MS)  # fmt: skip
+    page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
     command(page, "notebook:run-all-cells")
-    live = page.locator(".lk").first
-    page.wait_for_selector(".lk[data-ready=true][data-state=idle]", timeout=LATER_MS)
+    live = page.locator(BENCH)
+    live.wait_for(state="attached", timeout=LATER_MS)
+    page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=SOON_MS)
     on_screen_s = time.monotonic() - started
     assert page.locator(".jp-Dialog, .jp-toastContainer button").count() == 0
-    page.wait_for_selector(".lk[data-verdict=INVALID]", timeout=LATER_MS)  # the recorded ones
+    page.wait_for_selector(".lk[data-bench=false][data-verdict=INVALID]", state="attached",
+                           timeout=LATER_MS)  # the recorded ones  # fmt: skip
+    page.locator(".lockkit-launch").hover()
     shot(page, "1-nothing-runs-yet")
 
     page.locator(".lockkit-writers select").select_option("3 plain Python")
@@ -175,11 +183,11 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: str, page: Any) -> No
     page.locator(".lockkit-lose-next-response").click()
     live.locator(".lk-mark-fault").first.wait_for(state="attached", timeout=SOON_MS)
     command(page, "apputils:change-theme", theme="JupyterLab Dark")
-    page.wait_for_selector("body[data-jp-theme-light=false]", timeout=SOON_MS)
+    page.wait_for_selector("body[data-jp-theme-light=false]", state="attached", timeout=SOON_MS)
     shot(page, "3-live-dark")
 
     page.locator(".lockkit-stop").click()
-    page.wait_for_selector(".lk[data-state=stopped][data-verdict=VALID]", timeout=SOON_MS)
+    page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=SOON_MS)
     shot(page, "4-stopped-dark")
     walk_and_link(page, live)
     survive_a_reload(page)
@@ -191,11 +199,11 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: str, page: Any) -> No
 
 
 def events_above(number: int) -> str:
-    return f"Number(document.querySelector('.lk').dataset.events) > {number}"
+    return f"Number(document.querySelector('{BENCH}').dataset.events) > {number}"
 
 
 def said(page: Any, pattern: str) -> None:
-    facts = "document.querySelector('.lk-facts').textContent"
+    facts = f"document.querySelector('{BENCH} .lk-facts').textContent"
     page.wait_for_function(f"new RegExp({pattern!r}).test({facts})", timeout=SOON_MS)
 
 
@@ -219,8 +227,8 @@ def survive_a_reload(page: Any) -> None:
     command(page, "docmanager:save")
     page.wait_for_function("!document.querySelector('.jp-mod-dirty')", timeout=SOON_MS)
     page.reload()
-    page.wait_for_selector(".lk[data-state=stopped][data-verdict=VALID]", timeout=LATER_MS)
-    assert page.locator(".lk").first.locator("tr[data-row]").count() > 3
+    page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=LATER_MS)
+    assert page.locator(BENCH).locator("tr[data-row]").count() > 3
 
 
 def test_the_exported_page_opens_anywhere_and_asks_nobody(tmp_path: Path, page: Any) -> None:
