@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from lockkit.clock import Clock, utc
+from lockkit.clock import Clock, back_off_s, utc
 from lockkit.drive import Emit, silent
 from lockkit.lease import free, step
 from lockkit.outcome import (
@@ -154,7 +154,7 @@ class Lock:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
-        """A lock as Hudi's keys describe it (`hoodie.base.path`, `...validity.timeout.secs`)."""
+        """A lock as Hudi's own configuration keys describe it."""
         base = config.get("hoodie.base.path")
         if not base:
             raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
@@ -316,7 +316,8 @@ class Lock:
         stand_back_ms = self._pace.stand_back_ms(self.clock.boot_ms())
         if stand_back_ms > 0 and limit_s != 0:
             self.clock.sleep(stand_back_ms / 1000)
-            self._forget_own_tombstone()
+            if not self._pace.alone:
+                self._forget_own_tombstone()
         self._busy, self._lost_why, self._published = None, None, False
         started_epoch = self._state.floor
         failures = 0
@@ -341,13 +342,15 @@ class Lock:
     def _wait_s(self, pause: Pause | None, failures: int, waited_turns: int) -> float:
         """Until the next look: soon for who has waited long, at the lease's end at the latest."""
         if pause is not None:
-            back_off_s = min(RETRY_LONGEST_S, RETRY_FIRST_S * 2 ** min(failures, 16))
-            return max(pause.seconds or 0.0, self.clock.uniform(back_off_s / 2, back_off_s))
+            return max(pause.seconds or 0.0, self._back_off_s(failures))
         look_s = self._pace.look_ms(waited_turns) / 1000 * self.clock.uniform(0.9, 1.1)
         if self._busy is not None and self._busy.frees_ms is not None:
             ends_s = max(0.0, (self._busy.frees_ms - self.clock.boot_ms()) / 1000)
             look_s = min(look_s, ends_s + 0.001)
         return max(look_s, 0.001)
+
+    def _back_off_s(self, failures: int) -> float:
+        return back_off_s(failures, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
 
     def _forget_own_tombstone(self) -> None:
         """After standing back, look before claiming: somebody may have come."""
@@ -394,8 +397,7 @@ class Lock:
             while not any(isinstance(each, Released) for each in told):
                 pause = next((each for each in told if isinstance(each, Pause)), Pause())
                 failures += 1
-                back_off_s = min(RETRY_LONGEST_S, RETRY_FIRST_S * 2 ** min(failures, 16))
-                wait_s = max(pause.seconds or 0.0, self.clock.uniform(back_off_s / 2, back_off_s))
+                wait_s = max(pause.seconds or 0.0, self._back_off_s(failures))
                 if self.clock.boot_ms() + wait_s * 1000 >= lease_ends_ms:
                     told = self._feed(GiveUp(self.clock.now()))
                     message = (
@@ -595,9 +597,9 @@ class Lock:
                 if isinstance(answer, Applied):
                     self._state = State()
                     raise UnsafeStore(
-                        f"{self.url} cannot hold a lock: its store at {elsewhere} ignored a write "
-                        f"condition ({type(condition).__name__}); two writers would both win. Use a "
-                        "store with conditional writes, or another provider (lockkit probe tells)"
+                        f"{self.url} cannot hold a lock: its store at {elsewhere} ignored a "
+                        f"write condition ({type(condition).__name__}); two writers would both win. Use a "
+                        "store with conditional writes (lockkit probe tells which is)"
                     )
                 if not isinstance(answer, PreconditionFailed):
                     return

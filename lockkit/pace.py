@@ -79,8 +79,13 @@ class Pace:
         if self._released_ms is None or self._streak < self._patience:
             return 0.0
         self._stood_back = True
-        round_ms = max(3 * self.often_ms(), (self.rivals - 0.25) * self.turn_ms)
+        round_ms = max(2 * self.often_ms(), (self.rivals - 0.25) * self.turn_ms)
         return max(0.0, self._released_ms + round_ms - now_ms)
+
+    @property
+    def alone(self) -> bool:
+        """Nobody was met lately: after standing back, claim without another look."""
+        return self.rivals < 0.5
 
     def often_ms(self) -> float:
         """From one look to the next, for who is next in line."""
