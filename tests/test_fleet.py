@@ -164,9 +164,7 @@ def test_a_writer_stalled_at_its_commit_is_overtaken_and_then_refused(fleets):
         mark = len(fleet.events())
         assert fleet.writers["W1"] == "stalled"
         assert psutil.Process(stalled["pid"]).status() == psutil.STATUS_STOPPED
-        assert until(lambda: [e.kind for e in fleet.events() if e.who == "W1"][-2] == "checked"), (
-            "it stopped between the conflict check and the write that decides"
-        )
+        assert until(lambda: _step(fleet, "W1") == "checked"), "before the write that decides"
         _next(fleet, mark, "published", not_by="W1")
         fleet.resume("W1")
         saw(fleet, "W1", "resumed", since=mark)
@@ -175,6 +173,12 @@ def test_a_writer_stalled_at_its_commit_is_overtaken_and_then_refused(fleets):
         again = len(fleet.events())
         saw(fleet, "W1", "published", since=again)
     assert verdict(fleet) == "VALID"
+
+
+def _step(fleet: Fleet, who: str) -> str:
+    """How far the writer's commit got."""
+    steps = ("began", "held", "checked", "fenced", "published", "refused", "released")
+    return [each.kind for each in fleet.events() if each.who == who and each.kind in steps][-1]
 
 
 def _next(fleet: Fleet, since: int, kind: str, *, not_by: str, timeout_s: float = 30.0) -> Event:
@@ -278,6 +282,43 @@ def test_kill_of_the_supervisor_ends_every_writer_also_a_stopped_one(fleets):
     assert until(lambda: not fleet.alive)
     assert "supervisor ended with code -9" in fleet.error
     assert set(fleet.writers.values()) == {"exited"}
+
+
+def test_stop_works_also_where_the_supervisor_does_not_answer(fleets):
+    fleet = fleets()
+    fleet.launch()
+    ready(fleet)
+    os.kill(fleet.pid, signal.SIGSTOP)
+    fleet.stop()
+    assert not fleet.alive
+    assert until(lambda: leftovers(fleet.id) == []), leftovers(fleet.id)
+
+
+GUARD = """
+    import sys, lockkit.spark.process as process
+    process.DEATH_SIGNAL = False  # as on macOS
+    sys.exit(process.main(sys.argv[1:]))
+"""
+PARENT = """
+    import os, subprocess, sys
+    child = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid()), "sleep", "600"])
+    print(child.pid, flush=True)
+    child.wait()
+"""
+
+
+def test_where_there_is_no_death_signal_a_guard_watches_the_parent():
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PARENT), textwrap.dedent(GUARD)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as parent:
+        guard = psutil.Process(int(parent.stdout.readline()))
+        assert until(lambda: [each.name() for each in guard.children()] == ["sleep"])
+        sleeper = guard.children()[0]
+        parent.kill()
+    assert until(lambda: not guard.is_running() and not sleeper.is_running())
 
 
 CLIENT = """

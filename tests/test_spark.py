@@ -90,7 +90,7 @@ def test_every_order_is_in_exactly_one_batch_of_one_writer(tmp_path):
     seen: list[str] = []
     for index in (1, 2, 3):
         place = Place(f"file://{tmp_path}/t{index}")
-        orders = PlainOrders(Part(str(ORDERS), index, 3), place)
+        orders = PlainOrders(Part(str(ORDERS), index, 3), place.open())
         for number in range(BATCHES):
             for rows in _write(orders, place, [("me-south", number)], "g-0").values():
                 seen += rows["order_id"].to_pylist()
@@ -253,7 +253,7 @@ class TestSparkWriters:
             wanted = [("eu-west", 5), ("sa-east", 5)]
             arrow = Place(f"file://{tmp_path}/arrow")
             executors = Place(f"file://{tmp_path}/spark")
-            by_arrow = _write(PlainOrders(part, arrow), arrow, wanted, "g-0")
+            by_arrow = _write(PlainOrders(part, arrow.open()), arrow, wanted, "g-0")
             by_spark = _write(SparkOrders(part, executors, session), executors, wanted, "g-0")
         finally:
             session.stop()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,7 @@ KINDS = ("plain", "connect", "jvm")
 TABLES = {"s3": "s3://lake/orders", "gcs": "gs://lake/orders", "azure": "az://lake/orders"}
 WRITERS_MAX = 8
 SPAWN_TIMEOUT_S = 10.0
-STOP_TIMEOUT_S = 8.0
+STOP_TIMEOUT_S = 5.0
 KILL_TIMEOUT_S = 2.0
 PACKAGE = Path(__file__).parents[2]
 
@@ -165,7 +166,6 @@ class Fleet:
 
     def stop(self) -> None:
         """End every process, stopped ones too. May be called at any time, and again."""
-        atexit.unregister(self.stop)
         if self._keeper is None:
             return
         self._send(do="stop")
@@ -175,9 +175,10 @@ class Fleet:
             self._keeper.join(KILL_TIMEOUT_S)
         for pid in leftovers(self.id):
             try:
-                os.kill(pid, 9)
+                os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+        atexit.unregister(self.stop)
 
     @property
     def alive(self) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.spark.write import GROUP, Aim, Place, write_frame, write_group
+from lockkit.stores import Store
 from lockkit.table import TableConfig, TableError, Target, WriteStat, avro_schema
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ class Part:
 class PlainOrders:
     """Read, merged and written by this very process."""
 
-    def __init__(self, part: Part, place: Place) -> None:
+    def __init__(self, part: Part, store: Store) -> None:
         self._part = part
-        self._store = place.open()
+        self._store = store
         self._rows = cache(self._read)
         self.schema = avro_schema(self._rows(part.regions[0]).schema, TABLE.name)
 
@@ -144,11 +145,13 @@ def _modulo(numbers: Any, by: int) -> Any:
     return pc.subtract(numbers, pc.multiply(pc.divide(numbers, by), by))
 
 
-def open_orders(kind: str, part: Part, place: Place, *, remote: str | None = None) -> Orders:
+def open_orders(
+    kind: str, part: Part, place: Place, store: Store, *, remote: str | None = None
+) -> Orders:
     """The rows for a writer of this kind; for `connect` and `jvm` this starts its Spark session."""
     match kind:
         case "plain":
-            return PlainOrders(part, place)
+            return PlainOrders(part, store)
         case "connect":
             from lockkit.spark.connect import connect_session
 

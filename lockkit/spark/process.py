@@ -25,6 +25,7 @@ FLEET = "LOCKKIT_FLEET"
 """Every process of a fleet carries its id in this environment variable."""
 PARENT_POLL_S = 0.5
 PR_SET_PDEATHSIG = 1
+DEATH_SIGNAL: bool = sys.platform == "linux"
 CODE_ORPHANED = 113
 
 
@@ -33,7 +34,7 @@ def die_with_parent(parent: int) -> None:
 
     Call it first, and from a process whose parent started it from a thread that lives long enough.
     """
-    if sys.platform == "linux":
+    if DEATH_SIGNAL:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     else:
         threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
@@ -97,10 +98,15 @@ def leftovers(fleet: str | None = None) -> list[int]:
 
 def main(arguments: list[str]) -> int:
     parent, command = int(arguments[0]), arguments[1:]
-    die_with_parent(parent)
-    if sys.platform == "linux":
+    if DEATH_SIGNAL:
+        die_with_parent(parent)
         os.execvp(command[0], command)  # the death signal survives exec
-    child = subprocess.Popen(command, process_group=0)  # elsewhere we stay, to watch in its stead
+    return guard(parent, command)
+
+
+def guard(parent: int, command: list[str]) -> int:
+    """Run the command below this process, which stays to watch the parent in its stead."""
+    child = subprocess.Popen(command, process_group=0)
     clock = Clock()
     while child.poll() is None and os.getppid() == parent:
         clock.sleep(PARENT_POLL_S)

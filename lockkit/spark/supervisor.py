@@ -7,11 +7,13 @@ away or it is told to stop, it kills everything below it; if it is killed, the k
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -30,6 +32,7 @@ TICK_S = 0.25
 GRACE_S = 1.0
 """How long a running writer may take to finish its round and release the lock when told to stop."""
 DRAIN_S = 1.0
+HEAR_OUT_MS = 200
 PROFILES = {"s3": "aws", "gcs": "gcs", "azure": "azure"}
 """What the embedded server behaves like, unless told."""
 SPARK = "spark"
@@ -117,7 +120,9 @@ class Supervisor:
             env = {name: value for name, value in env.items() if name not in OWN_CREDENTIALS}
             env |= PLAY_CREDENTIALS
             endpoint = self._host()
-        if plan.kind != "plain":
+        if plan.kind == "plain":
+            env.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # 22 MB less each
+        else:
             from lockkit.spark.java import spark_env
 
             env = spark_env(env)
@@ -321,6 +326,7 @@ class Supervisor:
             if not child.killed:  # a killed tree is stopped first
                 why = "at its commit, holding the lock" if child.armed else "by hand"
                 child.stopped, child.armed = True, False
+                self._hear_out(child)
                 self._emit(child.name, "stalled", pid=child.pid, why=why)
                 if child.freeze_tree:
                     tell(tree(child.pid)[1:], signal.SIGSTOP)
@@ -350,6 +356,16 @@ class Supervisor:
             # Connect clients hang in retries once their server is gone: end them as well.
             for writer in self._writers():
                 self._kill(writer)
+
+    def _hear_out(self, child: Child) -> None:
+        """Let what a stopped child said before come before its stop."""
+        end_ms = self._clock.boot_ms() + HEAR_OUT_MS
+        while child.popen.stdout is not None and self._clock.boot_ms() < end_ms:
+            waiting = fcntl.ioctl(child.popen.stdout, termios.FIONREAD, b"\0" * 4)
+            self._clock.sleep(0.005)
+            if not any(waiting):
+                break
+        self._drain()
 
     def _drain(self) -> None:
         later = []

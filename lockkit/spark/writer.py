@@ -263,11 +263,12 @@ def main(line: list[str] | None = None) -> int:
     place = Place(asked.url, asked.endpoint, asked.name)
     part = Part(asked.dataset, *asked.slice)
     try:
+        store = place.open()
         writer = Writer(
             name=asked.name,
             part=part,
             place=place,
-            store=place.open(),
+            store=store,
             lock=Lock(
                 asked.url,
                 ttl_s=asked.ttl_s,
@@ -277,7 +278,7 @@ def main(line: list[str] | None = None) -> int:
                 endpoint=asked.endpoint,
                 client=asked.name,
             ),
-            orders=open_orders(asked.kind, part, place, remote=asked.remote),
+            orders=open_orders(asked.kind, part, place, store, remote=asked.remote),
             voice=voice,
             clock=clock,
             overlap=asked.overlap,
