@@ -227,6 +227,27 @@ def test_threads_that_share_one_store_lose_no_update(place: Callable[..., Store]
     assert body_of(store, "counter") == b"40"
 
 
+def test_memory_is_atomic_however_its_threads_are_switched(request: pytest.FixtureRequest) -> None:
+    store = open_store("memory://switched")
+    written(store.put("counter", b"0", IfAbsent()))
+    usual = sys.getswitchinterval()
+    request.addfinalizer(lambda: sys.setswitchinterval(usual))
+    sys.setswitchinterval(1e-6)
+
+    def add(_: int) -> int:
+        wins = 0
+        for _ in range(1000):
+            now = store.get("counter")
+            assert isinstance(now, Found)
+            body = str(int(now.body) + 1).encode()
+            wins += isinstance(store.put("counter", body, IfVersion(now.version)), Applied)
+        return wins
+
+    with ThreadPoolExecutor(4) as pool:
+        wins = sum(pool.map(add, range(4)))
+    assert body_of(store, "counter") == str(wins).encode()
+
+
 def test_a_forked_child_is_refused_with_the_reason(place: Callable[..., Store]) -> None:
     store = place()
     if store.url.startswith("file:"):
