@@ -44,11 +44,20 @@ def parser() -> Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # What follows `--` is somebody else's command line, options and all.
+    ours, after = given, []
+    if "--" in given:
+        ours, after = given[: given.index("--")], given[given.index("--") + 1 :]
     top = parser()
-    args, rest = top.parse_known_args(arguments)
-    if rest and args.name != "lab":  # which hands them to JupyterLab
-        top.error(f"unrecognized arguments: {' '.join(rest)}")
-    args.rest = rest
+    args, unknown = top.parse_known_args(ours)
+    if args.name == "lab":
+        after = unknown + after  # options for JupyterLab need no `--`
+    elif unknown or (after and args.name != "lock acquire"):
+        too_many = plain(" ".join(unknown or after))
+        remedy = "put -- before the command" if args.name == "lock acquire" else "see its --help"
+        top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}\n")
+    args.after = after
     try:
         code: int = args.run(args)
         sys.stdout.flush()  # a pipe closed early is noticed here, not at exit

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ NOT_EXECUTABLE = 126
 
 def add(verbs: Any) -> None:
     parser = command(verbs, "acquire", help="run a command under it", about=ABOUT, example=EXAMPLE)
+    parser.usage = "lockkit lock acquire [options] URL -- COMMAND [argument ...]"
     parser.add_argument(
         "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///"
     )
@@ -50,41 +52,50 @@ def add(verbs: Any) -> None:
         "--ttl-s", type=float, default=30.0, metavar="S", help="length of the lease (default 30)"
     )
     parser.add_argument(
-        "--renew-interval-s", type=float, metavar="S", help="default: a sixth of the lease"
+        "--renew-interval-s", type=float, metavar="S", help="default: a tenth of the lease"
     )
     parser.add_argument(
         "--timeout", type=float, metavar="S", help="wait so long (default: for ever; 0: not at all)"
     )
-    add_store(parser)
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="and its arguments"
-    )
+    add_store(parser, per_request=False)
     parser.set_defaults(run=run, name="lock acquire", extra="s3,gcs,azure")
 
 
 def run(args: argparse.Namespace) -> int:
     from lockkit.lock import Lock
 
-    line = args.command[1:] if args.command[:1] == ["--"] else args.command
-    if not line:
+    if not args.after:
         raise Trouble("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
-    lock = Lock(
-        args.url,
-        ttl_s=args.ttl_s,
-        renew_interval_s=args.renew_interval_s or args.ttl_s / 6,
-        **store_options(args),
-    )
+    try:
+        options = store_options(args)
+        lock = Lock(args.url, ttl_s=args.ttl_s, renew_interval_s=args.renew_interval_s, **options)
+    except ValueError as error:
+        raise Trouble(plain(error), code=USAGE) from None
     waits = args.timeout is None or args.timeout > 0
     if not lock.acquire(blocking=waits, timeout=args.timeout if waits else None):
-        raise Trouble(
-            f"{plain(args.url)} is locked; wait longer (--timeout), or see who has it: "
-            f"lockkit lock show {plain(args.url)}",
-            code=BUSY,
-        )
+        raise Trouble(plain(lock.busy_because(), limit=1000), code=BUSY)
+    code = LOST
     try:
-        return under(lock, line)
+        code = under(lock, args.after)
     finally:
-        lock.release()
+        code = released(lock) or code
+    return code
+
+
+def released(lock: Lock) -> int:
+    """Let go; `LOST` if the lease had been lost before the command ended."""
+    from lockkit.lock import LockLost
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            lock.release()
+        except LockLost as lost:
+            warn(f"lockkit lock acquire: {plain(lost)}")
+            return LOST
+    for each in told:
+        warn(f"lockkit lock acquire: {plain(each.message)}")
+    return 0
 
 
 def under(lock: Lock, line: list[str]) -> int:
@@ -101,7 +112,7 @@ def under(lock: Lock, line: list[str]) -> int:
             while child.poll() is None:
                 if not lock.owned():
                     stop(child, signal.SIGTERM)
-                    warn("lockkit lock acquire: the lease was lost; the command was stopped")
+                    warn("lockkit lock acquire: the command was stopped, for the lease is lost")
                     return LOST
                 clock.sleep(POLL_S)
         except BaseException:

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise Trouble(
             "JupyterLab is not installed here; run make lab, or pip install 'lockkit[lab]'"
         )
-    return until_stopped([*jupyterlab(path.resolve()), *args.rest])
+    return until_stopped([*jupyterlab(path.resolve()), *args.after])
 
 
 def jupyterlab(notebook: Path) -> list[str]:

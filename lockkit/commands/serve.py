@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import sqlite3
 import threading
 from typing import Any
 
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             over.wait()
     except ValueError as error:
         raise Trouble(plain(error)) from None
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         where = f"{args.host}:{args.port} from {args.db}"
         raise Trouble(f"cannot serve on {plain(where)}: {plain(error)}") from None
     return OK

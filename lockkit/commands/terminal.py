@@ -88,17 +88,20 @@ def command(
     return parser
 
 
-def add_store(parser: argparse.ArgumentParser) -> None:
-    """Options of a command that talks to a store."""
+def add_store(parser: argparse.ArgumentParser, *, per_request: bool = True) -> None:
+    """Options of a command that talks to a store. A lock chooses its own time per request."""
     parser.add_argument("--endpoint", metavar="URL", help="another server than the provider's own")
     parser.add_argument("--region", metavar="NAME", help="region of an S3 bucket")
-    parser.add_argument(
-        "--timeout-s", type=float, default=10.0, metavar="S", help="per request (default 10)"
-    )
+    if per_request:
+        parser.add_argument(
+            "--timeout-s", type=float, default=10.0, metavar="S", help="per request (default 10)"
+        )
 
 
 def store_options(args: argparse.Namespace) -> dict[str, Any]:
-    options: dict[str, Any] = {"endpoint": args.endpoint, "timeout_s": args.timeout_s}
-    if args.region:
-        options["region_name"] = args.region
-    return options
+    given = {
+        "endpoint": args.endpoint,
+        "region_name": args.region,
+        "timeout_s": getattr(args, "timeout_s", None),
+    }
+    return {name: value for name, value in given.items() if value is not None}
