@@ -190,6 +190,8 @@ def _remember(state: State, sight: Sight | None, date_ms: int | None, now: Now) 
     """Take in what a read found; a 304 proves the old version, at the store's new time."""
     if sight is None:
         assert state.seen is not None, "a 304 needs a version that we named"
+        if date_ms is None:  # the store's clock did not come along: go on from when it last did
+            return state
         sight = replace(state.seen.sight, date_ms=date_ms)
     known = state.seen is not None and state.seen.sight.version == sight.version
     since = state.seen.since_ms if known and state.seen else now.boot_ms
@@ -299,6 +301,8 @@ def _not_ours(me: Me, state: State, write: Write, sight: Sight, now: Now, rules:
             return _tombstone(me, state, ghost.record, sight.version, now)
         return _released(state, proven=True)
     if state.grant is not None:
+        if ghost is not None:  # an earlier renewal, taken for not done, had landed all the same
+            return _confirm_or_lose(me, replace(state, version=sight.version), ghost, now, rules)
         return _lose(state, "somebody else's write is in the lock object")
     if ghost is not None:
         return _adopt(me, state, ghost, now, rules)
@@ -351,6 +355,8 @@ def _rule_for(aim: Aim, claim: Ambiguous, renew: Ambiguous) -> Ambiguous:
 def _applied(me: Me, state: State, write: Write, version: Version, now: Now, rules: Rules) -> Step:
     seen = Seen(Sight(version, write.record), write.sent.boot_ms, now.boot_ms)
     state = replace(state, seen=seen, floor=max(state.floor, write.record.epoch))
+    if not (write.aim is Aim.RELEASE and rules.release is not Release.TOMBSTONE):
+        state = replace(state, unsettled=())  # what they were to be written over is gone for good
     match write.aim:
         case Aim.RELEASE:
             if rules.release is not Release.TOMBSTONE:
@@ -387,13 +393,16 @@ def _hold(
 
 
 def _throttled(state: State, write: Write, after_s: float | None) -> Step:
-    """Certainly not done. A claim waits its turn, a renewal keeps the old lease, a release insists."""
+    """This copy was not done. A claim waits its turn, a renewal keeps the lease, a release insists.
+
+    Another copy may have been: ours, sent before an answer was lost, or one of a retry on the way.
+    """
     match write.aim:
         case Aim.CLAIM:
-            return replace(state, phase=Phase.WAITING, out=None), (Pause(after_s),)
+            return replace(_to_ghost(state), phase=Phase.WAITING), (Pause(after_s),)
         case Aim.RENEW:
             phase = Phase.HELD if state.until_ms is not None else Phase.LOST
-            return replace(state, phase=phase, out=None), (Pause(after_s),)
+            return replace(_to_ghost(state), phase=phase), (Pause(after_s),)
         case Aim.CONFIRM | Aim.RELEASE:
             if _too_late(state, write):
                 state = replace(state, phase=Phase.LOST, out=None)
@@ -405,7 +414,8 @@ def _throttled(state: State, write: Write, after_s: float | None) -> Step:
 def _on_tick(me: Me, state: State, now: Now, rules: Rules) -> Step:
     match state.phase:
         case Phase.WAITING:
-            if state.seen is not None and not state.unsettled and free(state.seen, now, rules):
+            # A ghost of ours over the same version does no harm: one of the two lands, and we look.
+            if state.seen is not None and free(state.seen, now, rules):
                 return _decide(me, state, now, rules, looked=True)
             unless = state.seen.sight.version if state.seen else None
             return replace(state, phase=Phase.LOOKING), (Look(unless),)

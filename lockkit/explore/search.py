@@ -1,0 +1,70 @@
+"""Breadth-first search over every order of events of a world: the shortest way to a violation."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+STATES_MAX = 3_000_000
+
+S = TypeVar("S", bound=Hashable)
+Move = TypeVar("Move")
+
+
+class World(Protocol[S, Move]):
+    """What can be explored: where it starts, what can happen next, and what must not."""
+
+    def initial(self) -> S: ...
+
+    def moves(self, state: S) -> Iterable[tuple[Move, S]]:
+        """Everything that can happen next, in an order that never changes."""
+        ...
+
+    def violation(self, state: S) -> str | None:
+        """The invariant that this state breaks, and how; None if all is well."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[S, Move]):
+    """What a search found. `states` counts the distinct ones, the violating one included."""
+
+    violation: str | None
+    path: tuple[tuple[Move, S], ...]
+    states: int
+    exhausted: bool
+    """Whether every reachable state was seen: only then does "no violation" mean anything."""
+
+
+def search(world: World[S, Move], *, states_max: int = STATES_MAX) -> Found[S, Move]:
+    """All states within the world's bounds, nearest first; stops at the first violation."""
+    start = world.initial()
+    parents: dict[S, S | None] = {start: None}
+    frontier = [start]
+    moves, violation = world.moves, world.violation
+    while frontier:
+        beyond: list[S] = []
+        for state in frontier:
+            for _, child in moves(state):
+                if child in parents:
+                    continue
+                parents[child] = state
+                why = violation(child)
+                if why is not None:
+                    return Found(why, _path(world, parents, child), len(parents), False)
+                beyond.append(child)
+            if len(parents) > states_max:
+                return Found(None, (), len(parents), False)
+        frontier = beyond
+    return Found(None, (), len(parents), True)
+
+
+def _path(world: World[S, Move], parents: dict[S, S | None], last: S) -> tuple[tuple[Move, S], ...]:
+    """The moves that led there: each is found again among its parent's, so none had to be kept."""
+    path: list[tuple[Move, S]] = []
+    state = last
+    while (parent := parents[state]) is not None:
+        path.append(next(each for each in world.moves(parent) if each[1] == state))
+        state = parent
+    return tuple(reversed(path))

@@ -1,0 +1,785 @@
+"""The lease under an adversary: two clients that run `lease.step`, one object, faults, clocks.
+
+A request is sent, decided by the store, and answered in three separate moves, so that every delay
+and every stall is just another order of moves. A read carries what the object was when it was asked
+for; its answer may come at any later time. Real time is unbounded: all times are kept relative to
+now and clipped where older makes no difference, so the number of states is finite.
+
+Names of attempts are given again once nobody refers to them any more; a version is its attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Generic, TypeVar, assert_never
+
+from lockkit.lease import step
+from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version, WriteAnswer
+from lockkit.record import Record
+from lockkit.rules import Expiry, Fence, Rules
+from lockkit.state import (
+    Action,
+    Aim,
+    Answered,
+    Beat,
+    Beaten,
+    Event,
+    GiveUp,
+    Look,
+    Lost,
+    Me,
+    Now,
+    Phase,
+    Quit,
+    Remove,
+    Saw,
+    Seen,
+    Send,
+    Sight,
+    State,
+    Tick,
+    Want,
+    Write,
+)
+
+NAMES_MAX = 16
+"""Attempts of one client that may be remembered by anybody at one time."""
+
+
+class Fault(Enum):
+    LOST = "the answer is lost"
+    LATE = "no answer, and the request is still on its way"
+    RETRY = "something on the way sends the request again"
+    THROTTLE = "the store asks to slow down"
+
+
+class Invariant(Enum):
+    ONE_BELIEVER = "one believer"
+    EPOCHS_RISE = "epochs rise"
+    NO_SELF_LOSS = "no self-inflicted loss"
+    NO_STALE_WRITE = "no stale write"
+    NO_LOST_UPDATE = "no lost update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How much may happen. One tick is a second; a lease lasts two, so every margin rounds to 0."""
+
+    acquires: tuple[int, int] = (1, 1)
+    tries: tuple[int, int] = (2, 2)
+    """Writes that try to win, claims and confirmations together; a client that needs more stalls."""
+    renewals: tuple[int, int] = (1, 1)
+    commits: tuple[int, int] = (0, 0)
+    faults: int = 0
+    kinds: frozenset[Fault] = frozenset(Fault)
+    offsets: tuple[int, int] = (0, 0)
+    """What each client's wall clock is ahead, in ticks."""
+    spread: int = 0
+    """How far the store's own clocks (Last-Modified, Date) differ, flooring included, in ticks."""
+    ttl: int = 2
+    gives_up: bool = False
+    watch: frozenset[Invariant] = frozenset(Invariant)
+
+
+# --- the parts of a state -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A read that is out, with what it will find."""
+
+    sight: Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Flying:
+    """A write that is out: not yet decided, or decided and not yet answered."""
+
+    record: Record
+    over: Version | None
+    remove: bool = False
+    answer: WriteAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A commit under way: what its conflict check covered, and under which grant."""
+
+    base: int
+    epoch: int
+    serial: int
+    sent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """One client: what it knows, what it has out, and what it may yet do."""
+
+    index: int
+    state: State
+    out: Asked | Flying | None
+    acquires: int
+    tries: int
+    renewals: int
+    commits: int
+    draft: Draft | None = None
+    serial: int = 0
+    """The place of its last applied grant in the store's order; kept where commits are explored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The lock object, and the resource that the lock protects."""
+
+    record: Record | None = None
+    version: Version | None = None
+    modified: int = 0
+    top: int = 0
+    """The highest epoch that was ever applied."""
+    serial: int = 0
+    commits: int = 0
+    token: int = 0
+    last_serial: int = 0
+    """Of the grant under which the last commit was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One step of a story: who did what, and what came of it."""
+
+    who: int
+    """The client's index; -1: time passes."""
+    what: str
+    event: Event | None = None
+    actions: tuple[Action, ...] = ()
+    write: Flying | None = None
+    accepted: bool | None = None
+
+
+PackedState = tuple[int, int, int, int, int, str]
+"""(client, client, store, late writes, faults left, violation): the parts by their numbers."""
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Numbers(Generic[T]):
+    """Parts of states by small numbers, so that states compare and hash fast."""
+
+    def __init__(self) -> None:
+        self.parts: list[T] = []
+        self._number: dict[T, int] = {}
+
+    def of(self, part: T) -> int:
+        number = self._number.get(part)
+        if number is None:
+            number = self._number[part] = len(self.parts)
+            self.parts.append(part)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a client's move makes of it and of the store; `late` is a write that goes on alone."""
+
+    move: Move
+    actor: int
+    store: int
+    late: Flying | None = None
+    cost: int = 0
+    violation: str = ""
+
+
+# --- the world --------------------------------------------------------------------------------------
+
+
+@dataclass
+class LeaseWorld:
+    """`search.World` over the real `lease.step`."""
+
+    rules: Rules
+    bounds: Bounds
+    forgets: bool = True
+    """Leave out of a state what the protocol cannot look at any more; a test compares with False."""
+    transitions: dict[tuple[Phase, str, Phase], None] = field(default_factory=dict)
+    """Every change of phase that was met, in the order of first meeting."""
+
+    def __post_init__(self) -> None:
+        self.clients = [Me(f"W{n + 1}", self.bounds.ttl) for n in range(2)]
+        self.nows = [Now(0, offset) for offset in self.bounds.offsets]
+        self.actors: Numbers[Actor] = Numbers()
+        self.stores: Numbers[Stored] = Numbers()
+        self.lates: Numbers[tuple[Flying, ...]] = Numbers()
+        self._believing: list[bool] = []
+        self._outcomes: dict[tuple[int, int, int, bool], tuple[Outcome, ...]] = {}
+        self._masks: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self._ticked: tuple[dict[int, int], dict[int, int], dict[int, int]] = ({}, {}, {})
+        self._landed: dict[tuple[int, int], list[tuple[Move, int, int, str]]] = {}
+        self._buried: dict[tuple[int, int, Version | None, Version | None], int] = {}
+        ttl, drift = self.bounds.ttl, self.rules.drift_ms
+        self._oldest_send = -(ttl + drift) if self.rules.drift_for_holder else -ttl
+        self._oldest_until = min(self.bounds.offsets) - drift
+        self._oldest_modified = -(ttl + self.rules.slack_ms + self.bounds.spread)
+
+    # --- search.World ---
+
+    def initial(self) -> PackedState:
+        clients = [
+            self.actors.of(
+                Actor(
+                    n,
+                    State(),
+                    None,
+                    self.bounds.acquires[n],
+                    self.bounds.tries[n],
+                    self.bounds.renewals[n],
+                    self.bounds.commits[n],
+                )
+            )
+            for n in range(2)
+        ]
+        return (*clients, self.stores.of(Stored()), self.lates.of(()), self.bounds.faults, "")
+
+    def moves(self, state: PackedState) -> list[tuple[Move, PackedState]]:
+        one, two, store, late, faults, _ = state
+        of_actor, of_store, of_late = self._masks
+        self._know(one, two, store, late)
+        used = of_actor[one] | of_actor[two] | of_store[store] | of_late[late]
+        able = faults > 0
+        found: list[tuple[Move, PackedState]] = []
+        for n in (0, 1):
+            actor = two if n else one
+            name = _lowest_free(used >> (NAMES_MAX * n))
+            key = (actor, store, name, able)
+            outcomes = self._outcomes.get(key)
+            if outcomes is None:
+                outcomes = self._outcomes[key] = self._actor_moves(actor, store, name, able)
+            for each in outcomes:
+                pair = (one, each.actor) if n else (each.actor, two)
+                if each.late is None and (late == 0 or each.store == store):
+                    after = late
+                else:
+                    after = self._bury(late, each.late, each.store, *pair)
+                packed = (*pair, each.store, after, faults - each.cost, each.violation)
+                found.append((each.move, packed))
+        if late:
+            for move, without, landed, why in self._late_moves(late, store):
+                after = self._bury(without, None, landed, one, two)
+                found.append((move, (one, two, landed, after, faults, why)))
+        found.append(
+            (TIME_PASSES, (*self._tick(one, two, store, late), faults, "")),
+        )
+        return found
+
+    def violation(self, state: PackedState) -> str | None:
+        if state[5]:
+            return state[5]
+        self._know(state[0], state[1], state[2], state[3])
+        if self._believing[state[0]] and self._believing[state[1]]:
+            if Invariant.ONE_BELIEVER in self.bounds.watch:
+                return f"{Invariant.ONE_BELIEVER.value}: both clients believe that they hold it"
+        return None
+
+    # --- bookkeeping ---
+
+    def _know(self, one: int, two: int, store: int, late: int) -> None:
+        """Names that a part refers to, and whether a client believes: once for each part."""
+        of_actor, of_store, of_late = self._masks
+        while len(of_actor) <= max(one, two):
+            actor = self.actors.parts[len(of_actor)]
+            of_actor.append(_mask(_names_of_actor(actor)))
+            until = actor.state.until_ms
+            self._believing.append(until is not None and until > 0)
+        while len(of_store) <= store:
+            of_store.append(_mask([self.stores.parts[len(of_store)].version]))
+        while len(of_late) <= late:
+            flying = self.lates.parts[len(of_late)]
+            of_late.append(_mask(n for each in flying for n in (each.record.attempt, each.over)))
+
+    def _bury(self, late: int, more: Flying | None, store: int, one: int, two: int) -> int:
+        """Late writes that may still land: one over a version that can never be again is dropped."""
+        flying = self.lates.parts[late]
+        if more is not None:
+            flying = tuple(sorted((*flying, more), key=repr))
+            late = self.lates.of(flying)
+        pending = tuple(_undecided(self.actors.parts[each]) for each in (one, two))
+        key = (late, store, *pending)
+        after = self._buried.get(key)
+        if after is None:
+            coming = {self.stores.parts[store].version, *pending}
+            coming |= {each.record.attempt for each in flying}
+            kept = tuple(each for each in flying if each.over in coming or each.remove)
+            after = self._buried[key] = self.lates.of(kept)
+        return after
+
+    def _tick(self, one: int, two: int, store: int, late: int) -> tuple[int, int, int, int]:
+        of_actor, of_store, of_late = self._ticked
+        for actor in (one, two):
+            if actor not in of_actor:
+                of_actor[actor] = self.actors.of(self._age_actor(self.actors.parts[actor]))
+        if store not in of_store:
+            of_store[store] = self.stores.of(self._age_store(self.stores.parts[store]))
+        if late not in of_late:
+            aged = tuple(self._age_flying(each) for each in self.lates.parts[late])
+            of_late[late] = self.lates.of(tuple(sorted(aged, key=repr)))
+        return of_actor[one], of_actor[two], of_store[store], of_late[late]
+
+    # --- what a client can do ---
+
+    def _actor_moves(self, number: int, store: int, name: int, able: bool) -> tuple[Outcome, ...]:
+        actor, stored = self.actors.parts[number], self.stores.parts[store]
+        found: list[Outcome] = []
+        match actor.out:
+            case None:
+                for event, spent in self._wishes(actor):
+                    found.append(self._hear(spent, stored, event, name))
+            case Asked(sight):
+                found.append(self._hear(actor, stored, Saw(self.nows[actor.index], sight), name))
+            case Flying(answer=None) as write:
+                found.append(self._decide(actor, stored, write))
+                if able:
+                    found.extend(self._faults_before(actor, stored, write, name))
+            case Flying(answer=answer) as write:
+                assert answer is not None
+                found.append(self._answer(actor, stored, answer, name))
+                if able:
+                    found.extend(self._faults_after(actor, stored, write, name))
+            case _:
+                assert_never(actor.out)
+        if self.bounds.commits != (0, 0):
+            found.extend(self._commit_moves(actor, stored))
+        return tuple(each for each in found if each.actor >= 0)
+
+    def _wishes(self, actor: Actor) -> Iterable[tuple[Event, Actor]]:
+        """What whoever runs the protocol may ask of a client that has nothing out."""
+        now, phase = self.nows[actor.index], actor.state.phase
+        can_quit = actor.draft is None or not actor.draft.sent
+        match phase:
+            case Phase.IDLE:
+                if actor.acquires:
+                    yield Want(now), replace(actor, acquires=actor.acquires - 1)
+            case Phase.HELD:
+                if actor.renewals:
+                    yield Beat(now), replace(actor, renewals=actor.renewals - 1)
+                if can_quit:
+                    yield Quit(now), actor
+            case Phase.LOST:
+                if can_quit:
+                    yield Quit(now), actor
+            case _:
+                yield Tick(now), actor
+                if self.bounds.gives_up and (actor.state.grant is None or phase is Phase.RELEASING):
+                    yield GiveUp(now), actor
+
+    def _hear(self, actor: Actor, stored: Stored, event: Event, name: int) -> Outcome:
+        """One step of the protocol; a new request goes out with it."""
+        before = replace(actor.state, writes=name)
+        state, actions = step(self.clients[actor.index], before, event, self.rules)
+        self._note(actor.state.phase, event, state.phase, actions)
+        out: Asked | Flying | None = None
+        for each in actions:
+            match each:
+                case Look():
+                    out = Asked(self._glance(stored))
+                case Send(record, over):
+                    out = Flying(self._fix_record(record), over)
+                case Remove(over):
+                    assert state.out is not None
+                    out = Flying(state.out.record, over, remove=True)
+                case _:
+                    pass
+        tries = actor.tries
+        if state.out is not None and state.out.aim in (Aim.CLAIM, Aim.CONFIRM):
+            if before.out is None or before.out.record.attempt != state.out.record.attempt:
+                tries -= 1
+        why = self._self_inflicted(actor, stored, actions)
+        after = self._fix_actor(replace(actor, state=state, out=out, tries=tries))
+        move = Move(actor.index, "step", event, actions)
+        number = self.actors.of(after)
+        if tries < 0:  # beyond the bounds: it stalls here for ever
+            number = -1
+        return Outcome(move, number, self.stores.of(stored), violation=why)
+
+    def _answer(
+        self, actor: Actor, stored: Stored, answer: WriteAnswer, name: int, what: str = "step"
+    ) -> Outcome:
+        now = self.nows[actor.index]
+        heard = self._hear(replace(actor, out=None), stored, Answered(now, answer), name)
+        return replace(heard, move=replace(heard.move, what=what))
+
+    def _decide(self, actor: Actor, stored: Stored, write: Flying) -> Outcome:
+        after, answer, why = self._apply(stored, write)
+        serial = after.serial if after.serial != stored.serial else actor.serial
+        heard = replace(actor, out=replace(write, answer=answer), serial=serial)
+        move = Move(actor.index, "decide", write=write, accepted=isinstance(answer, Applied))
+        return Outcome(move, self.actors.of(heard), self.stores.of(after), violation=why)
+
+    def _faults_before(
+        self, actor: Actor, stored: Stored, write: Flying, name: int
+    ) -> Iterable[Outcome]:
+        kinds = self.bounds.kinds
+        if Fault.LATE in kinds:
+            told = self._answer(actor, stored, Unknown("no answer"), name, Fault.LATE.value)
+            yield replace(told, late=write, cost=1)
+        if Fault.RETRY in kinds:
+            move = Move(actor.index, Fault.RETRY.value, write=write)
+            yield Outcome(move, self.actors.of(actor), self.stores.of(stored), write, 1)
+        if Fault.THROTTLE in kinds:
+            told = self._answer(actor, stored, Throttled(), name, Fault.THROTTLE.value)
+            yield replace(told, cost=1)
+
+    def _faults_after(
+        self, actor: Actor, stored: Stored, write: Flying, name: int
+    ) -> Iterable[Outcome]:
+        kinds = self.bounds.kinds
+        if Fault.LOST in kinds:
+            told = self._answer(actor, stored, Unknown("no answer"), name, Fault.LOST.value)
+            yield replace(told, cost=1)
+        if Fault.RETRY in kinds:
+            again = replace(actor, out=replace(write, answer=None))
+            move = Move(actor.index, Fault.RETRY.value, write=write)
+            yield Outcome(move, self.actors.of(again), self.stores.of(stored), cost=1)
+
+    def _commit_moves(self, actor: Actor, stored: Stored) -> Iterable[Outcome]:
+        """Read what is there, look at the lease, send the commit; it lands whenever it lands."""
+        draft, until = actor.draft, actor.state.until_ms
+        believes = until is not None and until > 0
+        here = self.stores.of(stored)
+        if draft is None and believes and actor.commits:
+            assert actor.state.grant is not None
+            began = Draft(stored.commits, actor.state.grant.epoch, actor.serial)
+            after = replace(actor, draft=began, commits=actor.commits - 1)
+            yield Outcome(Move(actor.index, "check"), self.actors.of(after), here)
+        elif draft is not None and not draft.sent and believes:
+            after = replace(actor, draft=replace(draft, sent=True))
+            yield Outcome(Move(actor.index, "commit"), self.actors.of(after), here)
+        elif draft is not None and draft.sent:
+            accepted, why = self._judge(stored, draft)
+            landed = stored
+            if accepted:
+                landed = replace(
+                    stored,
+                    commits=stored.commits + 1,
+                    token=max(stored.token, draft.epoch),
+                    last_serial=max(stored.last_serial, draft.serial),
+                )
+            after = self.actors.of(replace(actor, draft=None))
+            move = Move(actor.index, "land", accepted=accepted)
+            yield Outcome(move, after, self.stores.of(landed), violation=why)
+
+    def _judge(self, stored: Stored, draft: Draft) -> tuple[bool, str]:
+        """Whether the resource accepts this commit, and what is wrong with that."""
+        match self.rules.fence:
+            case Fence.CAS:
+                accepted = draft.base == stored.commits
+            case Fence.TOKEN:
+                accepted = draft.epoch >= stored.token
+            case Fence.OFF:
+                accepted = True
+            case _:
+                assert_never(self.rules.fence)
+        if not accepted:
+            return False, ""
+        watch = self.bounds.watch
+        if draft.serial < stored.last_serial and Invariant.NO_STALE_WRITE in watch:
+            return True, f"{Invariant.NO_STALE_WRITE.value}: a later grant has already committed"
+        if draft.base != stored.commits and Invariant.NO_LOST_UPDATE in watch:
+            return True, f"{Invariant.NO_LOST_UPDATE.value}: it never saw the commit before it"
+        return True, ""
+
+    # --- what the store does ---
+
+    def _glance(self, stored: Stored) -> Sight:
+        if self.rules.expiry is not Expiry.STORE or stored.record is None or stored.record.expired:
+            return Sight(stored.version, stored.record)
+        # Only the difference of the two times counts; an answer that comes late frees later.
+        age = stored.modified - self.bounds.spread
+        return Sight(stored.version, stored.record, max(age, self._oldest_modified), 0)
+
+    def _apply(self, stored: Stored, write: Flying) -> tuple[Stored, WriteAnswer, str]:
+        if write.remove:
+            if write.over is not None and write.over != stored.version:
+                return stored, PreconditionFailed(), ""
+            return replace(stored, record=None, version=None, modified=0), Applied(""), ""
+        if write.over != stored.version:
+            return stored, PreconditionFailed(), ""
+        record, old = write.record, stored.record
+        granted = not record.expired and (
+            old is None or old.expired or old.owner != record.owner or old.epoch != record.epoch
+        )
+        why = ""
+        if granted and record.epoch <= stored.top and Invariant.EPOCHS_RISE in self.bounds.watch:
+            why = f"{Invariant.EPOCHS_RISE.value}: {record.epoch} was granted after {stored.top}"
+        counts = self.bounds.commits != (0, 0)
+        after = replace(
+            stored,
+            record=record,
+            version=record.attempt,
+            modified=0,
+            top=max(stored.top, record.epoch),
+            serial=stored.serial + 1 if granted and counts else stored.serial,
+        )
+        return after, Applied(record.attempt), why
+
+    def _late_moves(self, late: int, store: int) -> list[tuple[Move, int, int, str]]:
+        key = (late, store)
+        found = self._landed.get(key)
+        if found is None:
+            found = self._landed[key] = []
+            flying, stored = self.lates.parts[late], self.stores.parts[store]
+            for place, write in enumerate(flying):
+                after, answer, why = self._apply(stored, write)
+                if not isinstance(answer, Applied):
+                    continue  # it waits; once its version is gone for good, it is dropped
+                rest = self.lates.of((*flying[:place], *flying[place + 1 :]))
+                who = next(n for n, me in enumerate(self.clients) if me.owner == write.record.owner)
+                move = Move(who, "late", write=write, accepted=True)
+                found.append((move, rest, self.stores.of(after), why))
+        return found
+
+    def _self_inflicted(self, actor: Actor, stored: Stored, actions: tuple[Action, ...]) -> str:
+        """Told of a loss while its own live write is the lock object."""
+        record = stored.record
+        if record is None or record.expired or Invariant.NO_SELF_LOSS not in self.bounds.watch:
+            return ""
+        if record.owner != self.clients[actor.index].owner:
+            return ""
+        until = actor.state.until_ms
+        for each in actions:
+            match each:
+                case Beaten():
+                    return f"{Invariant.NO_SELF_LOSS.value}: told that it was beaten by itself"
+                case Lost() if until is not None and until > 0:
+                    return f"{Invariant.NO_SELF_LOSS.value}: told of a loss of what it still has"
+                case _:
+                    pass
+        return ""
+
+    # --- time, relative to now, and clipped ---
+
+    def _fix_actor(self, actor: Actor) -> Actor:
+        state, out, draft = actor.state, actor.out, actor.draft
+        if self.forgets and state.phase is Phase.IDLE and not actor.acquires and draft is None:
+            return Actor(actor.index, State(), None, 0, 0, 0, 0)  # it will never act again
+        until = None if state.until_ms is None else max(0, state.until_ms)
+        if draft is not None and not draft.sent and not until:
+            draft = None  # it looks at the lease before it sends: nothing is sent
+        state = replace(
+            state,
+            seen=self._fix_seen(actor, state.seen),
+            out=None if state.out is None else self._fix_write(state.out),
+            unsettled=tuple(self._fix_ghost(each) for each in state.unsettled),
+            grant=None if state.grant is None else replace(state.grant, valid_until_ms=0),
+            until_ms=until,
+            writes=0,
+        )
+        if isinstance(out, Asked):
+            out = Asked(self._fix_sight(out.sight))
+        elif out is not None:
+            out = replace(out, record=self._fix_record(out.record))
+        return replace(actor, state=state, out=out, draft=draft)
+
+    def _fix_record(self, record: Record) -> Record:
+        """`validUntil` matters only to the wall policy, and only until it is over for everybody."""
+        if self.rules.expiry is not Expiry.WALL or record.expired:
+            return replace(record, valid_until_ms=0)
+        return replace(record, valid_until_ms=max(record.valid_until_ms, self._oldest_until))
+
+    def _fix_write(self, write: Write) -> Write:
+        sent = Now(max(write.sent.boot_ms, self._oldest_send), 0)
+        if write.aim is Aim.RELEASE:
+            sent = Now(0, 0)
+        return replace(write, record=self._fix_record(write.record), sent=sent)
+
+    def _fix_ghost(self, write: Write) -> Write:
+        """When a ghost was sent matters only to those who believe it without confirming."""
+        write = self._fix_write(write)
+        return replace(write, sent=Now(0, 0)) if self.rules.confirm else write
+
+    def _fix_sight(self, sight: Sight) -> Sight:
+        record = sight.record
+        if isinstance(record, Record):
+            record = self._fix_record(record)
+        if sight.modified_ms is None or sight.date_ms is None:
+            return Sight(sight.version, record)
+        age = max(sight.modified_ms - sight.date_ms, self._oldest_modified)
+        return Sight(sight.version, record, age, 0)
+
+    def _fix_seen(self, actor: Actor, seen: Seen | None) -> Seen | None:
+        """What was seen, where the protocol will look at it again before it reads once more."""
+        if seen is None or (self.forgets and not self._looks_back(actor)):
+            return None
+        sight = self._fix_sight(seen.sight)
+        since = 0
+        if isinstance(sight.record, Record) and not sight.record.expired:
+            if self.rules.expiry is Expiry.OBSERVED:
+                since = max(seen.since_ms, -self.bounds.ttl)
+        else:
+            sight = Sight(sight.version, sight.record)
+        return Seen(sight, since, 0)
+
+    def _looks_back(self, actor: Actor) -> bool:
+        match actor.state.phase:
+            case Phase.IDLE | Phase.WAITING:
+                return True
+            case Phase.LOST:
+                return actor.state.version is None
+            case Phase.CLAIMING:
+                return Fault.THROTTLE in self.bounds.kinds and self.bounds.faults > 0
+            case Phase.LOOKING | Phase.SETTLING | Phase.RELEASING:
+                return self.rules.expiry is Expiry.OBSERVED  # since when it has been the same
+            case _:
+                return False
+
+    def _age_record(self, record: Record) -> Record:
+        return replace(record, valid_until_ms=record.valid_until_ms - 1)
+
+    def _age_flying(self, write: Flying) -> Flying:
+        return replace(write, record=self._fix_record(self._age_record(write.record)))
+
+    def _age_write(self, write: Write) -> Write:
+        sent = Now(write.sent.boot_ms - 1, 0)
+        return replace(write, record=self._age_record(write.record), sent=sent)
+
+    def _age_sight(self, sight: Sight) -> Sight:
+        record = sight.record
+        if isinstance(record, Record):
+            record = self._age_record(record)
+        return replace(sight, record=record)
+
+    def _age_actor(self, actor: Actor) -> Actor:
+        state, out = actor.state, actor.out
+        seen = state.seen
+        if seen is not None:
+            sight = self._age_sight(seen.sight)
+            if sight.modified_ms is not None:  # the lease that was seen is a tick nearer its end
+                sight = replace(sight, modified_ms=sight.modified_ms - 1)
+            seen = Seen(sight, seen.since_ms - 1, 0)
+        state = replace(
+            state,
+            seen=seen,
+            out=None if state.out is None else self._age_write(state.out),
+            unsettled=tuple(self._age_write(each) for each in state.unsettled),
+            until_ms=None if state.until_ms is None else state.until_ms - 1,
+        )
+        match out:
+            case Asked(sight):
+                out = Asked(self._age_sight(sight))
+            case Flying():
+                out = self._age_flying(out)
+        return self._fix_actor(replace(actor, state=state, out=out))
+
+    def _age_store(self, stored: Stored) -> Stored:
+        record = stored.record
+        if record is not None:
+            record = self._fix_record(self._age_record(record))
+        modified = 0
+        if self.rules.expiry is Expiry.STORE and record is not None and not record.expired:
+            modified = max(stored.modified - 1, self._oldest_modified)
+        return replace(stored, record=record, modified=modified)
+
+    # --- the diagram ---
+
+    def _note(self, before: Phase, event: Event, after: Phase, actions: tuple[Action, ...]) -> None:
+        self.transitions.setdefault((before, trigger(before, event, after, actions), after))
+
+
+TIME_PASSES = Move(-1, "time")
+
+
+def trigger(before: Phase, event: Event, after: Phase, actions: tuple[Action, ...]) -> str:
+    """What made a client change its phase, in the words of the diagram."""
+    match event:
+        case Answered(answer=Applied()):
+            return "applied"
+        case Answered(answer=PreconditionFailed()):
+            return "412"
+        case Answered(answer=Throttled()):
+            return "throttled"
+        case Answered(answer=Unknown()):
+            return "no answer"
+        case Saw() if before is Phase.SETTLING:
+            return _settled(after, actions)
+        case Saw():
+            return {
+                Phase.WAITING: "held by another",
+                Phase.CLAIMING: "free",
+                Phase.CONFIRMING: "a ghost of our own",
+                Phase.IDLE: "not ours any more",
+            }.get(after, "still ours")
+        case Want():
+            return "want"
+        case Beat():
+            return "beat" if after is not Phase.LOST else "the lease ran out"
+        case Quit():
+            return "quit"
+        case GiveUp():
+            return "give up"
+        case _:
+            return "later"
+
+
+def _settled(after: Phase, actions: tuple[Action, ...]) -> str:
+    if any(isinstance(each, Beaten) for each in actions) or after is Phase.WAITING:
+        return "not ours"
+    resent = any(isinstance(each, Send) for each in actions)
+    match after:
+        case Phase.CONFIRMING:
+            return "ours"
+        case Phase.IDLE:
+            return "ours, or superseded"
+        case Phase.LOST:
+            return "not ours, or too late"
+        case _:
+            return "still out" if resent else "settled"
+
+
+# --- names ------------------------------------------------------------------------------------------
+
+
+def _names_of_actor(actor: Actor) -> Iterable[Version | None]:
+    state, out = actor.state, actor.out
+    if state.seen is not None:
+        yield state.seen.sight.version
+    for write in (state.out, *state.unsettled):
+        if write is not None:
+            yield write.record.attempt
+            yield write.over
+    if state.grant is not None:
+        yield state.grant.attempt
+    yield state.version
+    match out:
+        case Asked(sight):
+            yield sight.version
+        case Flying(record, over):
+            yield record.attempt
+            yield over
+
+
+def _undecided(actor: Actor) -> Version | None:
+    """The version that the object gets if this client's write lands."""
+    match actor.out:
+        case Flying(record, answer=None):
+            return record.attempt
+        case _:
+            return None
+
+
+def _mask(names: Iterable[Version | None]) -> int:
+    mask = 0
+    for name in names:
+        if name:
+            owner, _, number = name.partition("/")
+            mask |= 1 << (NAMES_MAX * (int(owner[1:]) - 1) + int(number) - 1)
+    return mask
+
+
+def _lowest_free(mask: int) -> int:
+    """How many writes a client is told that it has made: its next is called by the first free name."""
+    free = 0
+    while mask & 1:
+        mask >>= 1
+        free += 1
+    assert free < NAMES_MAX, "more attempts in play than names"
+    return free
