@@ -314,6 +314,8 @@ def test_running_the_cell_again_closes_the_workbench_before(bench: Workbench) ->
     assert bench.launch_button.disabled and bench.lanes.status["said"] == CLOSED
     assert not again.launch_button.disabled
     again.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        bench.launch()
 
 
 def test_a_page_that_is_reloaded_gets_everything_again(bench: Workbench) -> None:

@@ -23,13 +23,16 @@ from lockkit.workbench.scene import Scene, grants, scene, text
 TICK_S = 0.25
 WINDOW_MS = 15_000.0
 """How much of the past the live picture shows; the replay after Stop shows all of it."""
-LIVE_ARROWS_MAX = 160
+LIVE_ARROWS_MAX = 120
+QUIET_TICKS = 4
+"""While nothing happens only the clock moves: the page is told once a second."""
 DEADMAN_S = 120.0
 """Browsers let a hidden tab speak once a minute: silence for less than that means nothing."""
 VERDICT_SHARE = 0.1
 """At most this part of the time goes into checking: a long history is checked less often."""
 VERDICT_PAUSE_MS_MIN = 1_000.0
 COMMAND_TIMEOUT_S = 30.0
+CLOSED = "This workbench was closed: its cell was run again, or another was made. Use that one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,7 @@ class Controller:
         self._starting = threading.Lock()
         self._page_seen = threading.Event()
         self._page_spoke = threading.Event()
+        self._closed = False
         self.fleet: Any = None
         self.verdict: Any = None
         self._reset()
@@ -93,6 +97,7 @@ class Controller:
         self._checked = 0
         self._check_after_ms = 0.0
         self._armed: set[str] = set()
+        self._quiet = 0
         self._said = self._error = self._trace = ""
         self.verdict = None
 
@@ -101,6 +106,11 @@ class Controller:
     def ask(self, do: str, **args: Any) -> Command:
         """Put a command into the queue; returns at once."""
         command = Command(do, args)
+        if self._closed:
+            command.error = RuntimeError(CLOSED)
+            command.done.set()
+            return command
+        self._closed = do == "close"
         self._commands.put(command)
         with self._starting:
             if self._thread is None and do != "close":
@@ -122,6 +132,10 @@ class Controller:
         self._page_seen.set()
         self._page_spoke.set()
 
+    def busy(self) -> None:
+        """Our own caller blocks the kernel, so the page cannot be heard: that is no silence."""
+        self._page_spoke.set()
+
     @property
     def events(self) -> list[Event]:
         return self.fleet.events() if self.fleet is not None else []
@@ -134,7 +148,7 @@ class Controller:
             command = self._next()
             try:
                 going = command is None or self._obey(command)
-                self._look()
+                self._look(asked=command is not None)
             except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
                 self._failed(error)
                 if command is not None:
@@ -223,21 +237,24 @@ class Controller:
 
     # --- looking --------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _look(self, *, asked: bool) -> None:
         if self.fleet is None:
             self._tell(self._news("idle", self._said))
             return
         if self._page_spoke.is_set():
             self._page_spoke.clear()
             self.fleet.beat()
-        self._take()
+        fresh = self._take()
         if self.fleet.error:
             self._error = text(" ".join(self.fleet.error.split()), limit=2_000)
         alive = self._running()
         self._judge(at_last=not alive)
-        self._tell(self._news(self._state(alive), self._said))
+        self._quiet = 0 if fresh or asked or not alive else self._quiet + 1
+        if self._quiet % QUIET_TICKS == 0:
+            self._tell(self._news(self._state(alive), self._said))
 
-    def _take(self) -> None:
+    def _take(self) -> int:
+        """Add what is new to the story; how much that was."""
         fresh = self.fleet.events(self._taken)
         self._taken += len(fresh)
         self._story.add(fresh)
@@ -248,6 +265,7 @@ class Controller:
                 self._said = f"{each.who} stands still (SIGSTOP): {each.get('why') or 'by hand'}"
             if each.kind == "fault":
                 self._said = f"a response to {each['client'] or 'a writer'} was lost"
+        return len(fresh)
 
     def _judge(self, *, at_last: bool) -> None:
         """The verdict on all that happened so far; less often the longer that takes."""

@@ -20,7 +20,7 @@ import ipywidgets as widgets
 
 from lockkit.clock import Clock
 from lockkit.history import Event, read
-from lockkit.workbench.control import Controller, News, Settings
+from lockkit.workbench.control import CLOSED, Controller, News, Settings
 from lockkit.workbench.export import export_html, judged
 from lockkit.workbench.lanes import Lanes
 from lockkit.workbench.models import Story
@@ -49,7 +49,6 @@ Nothing runs yet.
 2. Stall W1: its process is stopped in the middle of a commit. Watch who takes the lock, and when.
 3. Resume W1: it wakes, and still believes that it holds the lock. Is its commit accepted?
 4. Lose next response: a write lands, and its writer is never told."""
-CLOSED = "This workbench was closed: its cell was run again, or another was made."
 UNTIL_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
 
@@ -225,6 +224,7 @@ class Workbench:
         deadline_ms = clock.boot_ms() + timeout_s * 1000
         fleet = self._control.fleet
         while fleet is not None:
+            self._control.busy()
             left_s = (deadline_ms - clock.boot_ms()) / 1000
             fleet.wait(lambda _: True, min(1.0, max(0.0, left_s)), since=self._mark)
             for each in fleet.events(self._mark):

@@ -27,7 +27,8 @@ from lockkit.workbench.models import (
 Scene = dict[str, Any]
 
 LOCK_LANE, TABLE_LANE = "lock", "table"
-ROWS_MAX = 200
+ROWS_MAX = 500
+LIVE_ROWS_MAX = 50
 ARROWS_MAX = 2_000
 POLLS_MIN = 3
 TEXT_MAX = 240
@@ -62,6 +63,7 @@ class _Painter:
     ) -> None:
         self.story = story
         self.zero = story.started_ms or 0.0
+        self.rows_max = ROWS_MAX if window_ms is None else LIVE_ROWS_MAX
         self.now = max(story.latest_ms, now_ms or 0.0)
         self.shown = self._shown(window_ms, arrows_max)
         self.evidence = {(each.at_ms, each.who, each.kind) for each in evidence}
@@ -396,7 +398,7 @@ class _Painter:
     # --- the table of generations ---------------------------------------------------------------
 
     def _rows(self) -> list[Scene]:
-        shown = list(self.story.generations)[-ROWS_MAX:]
+        shown = list(self.story.generations)[-self.rows_max :]
         rows = []
         for each in shown:
             grant = bisect_right(self.begans, each.at_ms) - 1

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,27 +81,22 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[str]:
-    """`lockkit lab` on a copy of the notebook, so that saving it changes nothing; its URL."""
-    (tmp_path / "notebooks").mkdir()
-    shutil.copy(NOTEBOOK, tmp_path / "notebooks")
-    (tmp_path / "datasets").symlink_to(ROOT / "datasets")
-    own = {f"JUPYTER_{each}_DIR": str(tmp_path / each) for each in ("CONFIG", "DATA", "RUNTIME")}
-    own |= {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "LOCKKIT_FAST": ""}
+@contextlib.contextmanager
+def serving(directory: Path, *line: str) -> Iterator[str]:
+    """A server for a copy of the notebook, so that saving it changes nothing; its URL."""
+    (directory / "notebooks").mkdir()
+    shutil.copy(NOTEBOOK, directory / "notebooks")
+    (directory / "datasets").symlink_to(ROOT / "datasets")
+    own = {f"JUPYTER_{each}_DIR": str(directory / each) for each in ("CONFIG", "DATA", "RUNTIME")}
+    own |= {"TMPDIR": str(directory), "PYTHONPATH": str(ROOT), "LOCKKIT_FAST": ""}
     url = f"http://127.0.0.1:{(port := free_port())}"
-    with (tmp_path / "lab.log").open("w") as log:
+    with (directory / "server.log").open("w") as log:
         server = subprocess.Popen(
-            [
-                sys.executable, "-m", "lockkit", "lab",
-                str(tmp_path / "notebooks" / NOTEBOOK.name), "--no-browser", f"--port={port}",
-                "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--allow-root",
-                "--LabApp.expose_app_in_browser=True",
-            ],
+            [sys.executable, "-m", *line, "--no-browser", f"--port={port}"],
             env=os.environ | own, stdout=log, stderr=log, start_new_session=True, cwd=ROOT,
         )  # fmt: skip
         try:
-            wait_for(url + "/api", server, tmp_path / "lab.log")
+            wait_for(url, server, directory / "server.log")
             yield url
         finally:
             server.send_signal(signal.SIGINT)
@@ -110,16 +104,37 @@ def lab(tmp_path: Path) -> Iterator[str]:
                 server.wait(20)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGKILL)
-    assert gone(tmp_path), "a writer outlived JupyterLab"
+    assert gone(directory), "a writer outlived its server"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[str]:
+    notebook = str(tmp_path / "notebooks" / NOTEBOOK.name)
+    flags = ["--IdentityProvider.token=", "--allow-root", "--LabApp.expose_app_in_browser=True"]
+    with serving(tmp_path, "lockkit", "lab", notebook, *flags) as url:
+        yield url
+
+
+@pytest.fixture
+def voila(tmp_path: Path) -> Iterator[str]:
+    pytest.importorskip("voila", reason="make lab installs voila")
+    notebook = str(tmp_path / "notebooks" / NOTEBOOK.name)
+    with serving(tmp_path, "voila", notebook) as url:
+        yield url
 
 
 def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and server.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+        with contextlib.suppress(OSError), socket.create_connection(address(url), timeout=1):
             return
         time.sleep(0.1)
-    pytest.fail(f"JupyterLab did not answer: {log.read_text()[-2000:]}")
+    pytest.fail(f"the server did not answer: {log.read_text()[-2000:]}")
+
+
+def address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
 
 
 def gone(directory: Path, timeout_s: float = 10.0) -> bool:
@@ -229,6 +244,20 @@ def survive_a_reload(page: Any) -> None:
     page.reload()
     page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=LATER_MS)
     assert page.locator(BENCH).locator("tr[data-row]").count() > 3
+
+
+def test_the_same_notebook_is_an_app_in_voila(voila: str, page: Any) -> None:
+    """No code, the same panel: a click starts writers, and Stop ends them."""
+    page.goto(voila, timeout=LATER_MS)
+    page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
+    page.locator(".lockkit-writers select").select_option("2 plain Python")
+    page.locator(".lockkit-launch").click()
+    page.wait_for_function(events_above(10), timeout=SOON_MS)
+    page.locator(".lockkit-stop").click()
+    page.wait_for_selector(f"{BENCH}[data-state=stopped]", timeout=SOON_MS)
+    shot(page, "7-voila")
+    # Voila asks a CDN for its icon font, in vain and without need; nothing else may.
+    assert {url.split("/")[2] for url in elsewhere(page, voila)} <= {"cdn.jsdelivr.net"}
 
 
 def test_the_exported_page_opens_anywhere_and_asks_nobody(tmp_path: Path, page: Any) -> None:
