@@ -287,7 +287,7 @@ MULTIPART = (
         ("HEAD /lake/t", "", b"", "get", "lake/t"),
         ("DELETE /lake/t", "", b"", "delete", "lake/t"),
         ("POST /lake?delete", "", b"", "delete", "lake"),
-        ("GET /lake?list-type=2&prefix=t%2F", "", b"", "list", "lake/t"),
+        ("GET /lake?list-type=2&prefix=t%2F", "", b"", "list", "lake/t/"),
         ("GET /lake/?location", "", b"", "other", "lake"),
         ("PUT /lake", "", b"", "other", "lake"),
         ("POST /lake/t?uploads", "", b"", "part", "lake/t"),
@@ -296,7 +296,7 @@ MULTIPART = (
         ("GET //[odd/k", "", b"", "get", "[odd/k"),
         ("GET /storage/v1/b/lake/o/t%2Flock.json?alt=media", "", b"", "get", "lake/t/lock.json"),
         ("GET /download/storage/v1/b/lake/o/t?alt=media", "", b"", "get", "lake/t"),
-        ("GET /storage/v1/b/lake/o?prefix=t/", "", b"", "list", "lake/t"),
+        ("GET /storage/v1/b/lake/o?prefix=t/", "", b"", "list", "lake/t/"),
         ("GET /storage/v1/b/lake", "", b"", "other", "lake"),
         ("DELETE /storage/v1/b/lake/o/t", "", b"", "delete", "lake/t"),
         ("POST /storage/v1/b/lake/o/a/rewriteTo/b/pond/o/b%2Fc", "", b"", "put", "pond/b/c"),
@@ -340,6 +340,23 @@ def test_a_request_is_read_in_its_own_dialect(
     )
     request = dialects.describe(wire.parse_head(text.encode()), body, uploads={"u1": "lake/known"})
     assert (request.client, request.operation, request.key) == ("W1", operation, key)
+
+
+@pytest.mark.parametrize(
+    ("body", "attempt"),
+    [
+        (b'{"owner": "x", "attempt":"a/\\u00e9 \\"1"}', 'a/é "1'),
+        (MULTIPART.replace(b'"name": "not this"', b'"attempt": "inside"'), "inside"),
+        (b'{"attempt": 7}', ""),
+        (b'{"attempt": "\xff\xfe"}', ""),
+        (b'{"attempt": "' + b"x" * 300 + b'"}', ""),
+        (b" " * 70_000 + b'{"attempt": "far"}', ""),
+        (b"", ""),
+    ],
+)
+def test_the_attempt_is_found_where_the_dialect_puts_the_body(body: bytes, attempt: str) -> None:
+    head = wire.parse_head(b"PUT /lake/k HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert dialects.describe(head, body).attempt == attempt
 
 
 def test_an_azure_account_in_the_host_name_is_not_in_the_path() -> None:
@@ -671,8 +688,8 @@ def test_each_fault_made_is_an_event_with_its_moment(echo: str) -> None:
     assert before_ms - 1 <= made.at_ms <= after_ms
     assert (made.who, made.kind) == ("store", "fault")
     assert dict(made.data) == {
-        "fault": "status", "when": "after", "client": "W2", "method": "PUT", "key": "lake/k",
-        "attempt": "a-1", "operation": "put", "code": 500, "swallowed_status": 200,
+        "fault": "status", "when": "after", "client": "W2", "method": "put", "verb": "PUT",
+        "bucket": "lake", "key": "k", "attempt": "a-1", "code": 500, "swallowed_status": 200,
     }  # fmt: skip
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -52,27 +51,19 @@ AFTER = [
 ]
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Any]:
-    from lockkit.emulator import Emulator
-
-    with Emulator() as running:
-        yield running
-
-
 @pytest.fixture(params=list(SCHEMES))
 def provider(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def key(request: pytest.FixtureRequest) -> str:
-    return f"{zlib.crc32(request.node.nodeid.encode())}/table_lock.json"
+def key(bucket: str) -> str:
+    return f"{bucket}/table_lock.json"
 
 
 @pytest.fixture
-def proxy(provider: str, emulator: Any) -> Iterator[Proxy]:
-    with Proxy(getattr(emulator, provider)) as running:
+def proxy(provider: str, shared_emulator: Any) -> Iterator[Proxy]:
+    with Proxy(getattr(shared_emulator, provider)) as running:
         yield running
 
 
@@ -225,6 +216,17 @@ def test_the_same_holds_for_a_lost_compare_and_swap(
     assert settled == Ours(found.version)
 
 
+def test_a_fault_and_the_stores_own_record_name_the_same_write(
+    key: str, proxy: Proxy, store: Store, shared_emulator: Any
+) -> None:
+    proxy.inject(aimed(Fault("drop")))
+    store.put(key, record(f"of-{key}"), IfAbsent())
+    [made] = proxy.faults
+    [stored] = [each for each in shared_emulator.requests() if each["attempt"] == f"of-{key}"]
+    names = ("client", "method", "bucket", "key", "attempt")
+    assert [made[name] for name in names] == [stored[name] for name in names]
+
+
 @pytest.mark.parametrize("what", ["drop", "reset", "hang"])
 def test_lost_before_and_lost_after_look_the_same_and_the_read_tells_them_apart(
     what: str, key: str, proxy: Proxy, store: Store
@@ -270,7 +272,7 @@ def test_a_late_write_is_missing_at_first_and_there_later(
 
 
 def test_a_write_sent_again_under_its_condition_lands_once_and_the_zombie_dies(
-    provider: str, key: str, emulator: Any
+    provider: str, key: str, shared_emulator: Any
 ) -> None:
     notes: list[Any] = []
 
@@ -278,7 +280,7 @@ def test_a_write_sent_again_under_its_condition_lands_once_and_the_zombie_dies(
         if event.kind == "note":
             notes.append(event)
 
-    with Proxy(getattr(emulator, provider), on_fault=keep) as proxy:
+    with Proxy(getattr(shared_emulator, provider), on_fault=keep) as proxy:
         url = f"{SCHEMES[provider]}://lake"
         with closing(open_store(url, endpoint=proxy.url, timeout_s=1, client="W1")) as store:
             proxy.inject(aimed(Fault("late", delay_s=LATE_S)))

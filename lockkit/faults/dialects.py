@@ -19,7 +19,7 @@ S3, GCS, AZURE = "s3", "gcs", "azure"
 
 _CLIENT = re.compile(r"lockkit-client/([^\s;()]+)")
 _GCS_OBJECT = re.compile(r"^/(?:upload/|download/)?storage/v1/b/([^/]+)(?:/o(?:/(.*))?)?$")
-_ATTEMPT = re.compile(rb'"attempt"\s*:\s*"([A-Za-z0-9._:-]{1,100})"')
+_ATTEMPT = re.compile(rb'"attempt"\s*:\s*("(?:[^"\\]|\\.){1,200}")')
 _SEARCHED_BYTES = 64 * 1024
 _IP_OR_LOCAL = re.compile(r"^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|[^.]+)$", re.IGNORECASE)
 
@@ -54,13 +54,17 @@ _S3_BUCKET_QUESTIONS = {
 }  # fmt: skip
 
 
+def _under(bucket: str, prefix: str | None) -> str:
+    return f"{bucket}/{prefix}" if prefix else bucket
+
+
 def _s3(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
     bucket, _, key = path.partition("/")
     if not key:
         if method == "POST" and "delete" in query:
             return "delete", bucket
         if method == "GET" and bucket and not _S3_BUCKET_QUESTIONS & query.keys():
-            return "list", f"{bucket}/{query.get('prefix', '')}".rstrip("/")
+            return "list", _under(bucket, query.get("prefix"))
         return "other", bucket
     match method:
         case "PUT":
@@ -82,7 +86,7 @@ def _gcs(head: Head, payload: bytes, uploads: Mapping[str, str]) -> tuple[str, s
     found = _GCS_OBJECT.match(path)
     bucket, quoted = (unquote(found[1]), found[2]) if found else ("", None)
     if head.method == "GET" and found and path.endswith("/o"):
-        return "list", f"{bucket}/{query.get('prefix', '')}".rstrip("/")
+        return "list", _under(bucket, query.get("prefix"))
     if "upload_id" in query:
         known = uploads.get(query["upload_id"]) or f"{bucket}/{query.get('name', '')}"
         # Not the end of the upload: a chunk that leaves the total open (bytes 0-262143/*), or the
@@ -129,7 +133,10 @@ def attempt_in(payload: bytes) -> str:
     if len(payload) > _SEARCHED_BYTES:
         return ""
     found = _ATTEMPT.search(payload)
-    return found[1].decode() if found else ""
+    try:
+        return str(json.loads(found[1])) if found else ""
+    except ValueError:
+        return ""
 
 
 def _azure(head: Head) -> tuple[str, str]:
@@ -139,8 +146,8 @@ def _azure(head: Head) -> tuple[str, str]:
         key = key.partition("/")[2]
     comp = query.get("comp", "")
     if comp == "list" or query.get("resource") == "filesystem":
-        listed = query.get("prefix") or query.get("directory") or ""
-        return ("list" if head.method == "GET" else "other"), f"{key}/{listed}".strip("/")
+        listed = _under(key, query.get("prefix") or query.get("directory"))
+        return ("list" if head.method == "GET" else "other"), listed
     if "restype" in query or "/" not in key:
         return "other", key
     staged = comp == "block" or query.get("action") == "append"

@@ -368,10 +368,11 @@ class Proxy:
             }.items()
             if value is not None
         }
+        bucket, _, key = request.key.partition("/")
         happened = event(
             self._clock.wall_ms(), STORE, "fault", fault=fault.what, when=fault.when,
-            client=request.client, method=request.method, key=request.key,
-            operation=request.operation, attempt=request.attempt, **more,
+            client=request.client, method=request.operation, verb=request.method,
+            bucket=bucket, key=key, attempt=request.attempt, **more,
         )  # fmt: skip
         with self._guard:
             self._fired.append(happened)
