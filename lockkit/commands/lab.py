@@ -55,6 +55,8 @@ def jupyterlab(notebook: Path) -> list[str]:
         "--ServerApp.answer_yes=True",  # one Ctrl-C is enough
         # The writers of a page that nobody looks at any more must not run for ever.
         "--MappingKernelManager.cull_idle_timeout=7200",
+        # In a container everybody is root, and the server listens on this machine only.
+        *(["--allow-root"] if os.geteuid() == 0 else []),
     ]  # fmt: skip
 
 

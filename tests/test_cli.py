@@ -1,0 +1,444 @@
+"""The command line: help that helps, exit codes that mean something, no traceback, no leftovers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lockkit import Clock, open_store
+from lockkit.lock import LOCK_KEY
+from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.record import Record, decode, encode
+
+ROOT = Path(__file__).parents[1]
+GOOD = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"
+BAD = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
+COMMANDS = [
+    ("demo",), ("lab",), ("serve",), ("probe",), ("lock",), ("lock", "show"), ("lock", "watch"),
+    ("lock", "acquire"), ("history",), ("check",), ("explore",),
+]  # fmt: skip
+MARK = "LOCKKIT_TEST_CLI"
+CLOUD = {
+    "AWS_ACCESS_KEY_ID": "anybody", "AWS_SECRET_ACCESS_KEY": "any-secret-at-all",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}  # fmt: skip
+
+
+def line(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "lockkit", *arguments]
+
+
+def run(
+    *arguments: str, given: str = "", timeout_s: float = 60, **env: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        line(*arguments), input=given, env=os.environ | CLOUD | env, cwd=ROOT,
+        capture_output=True, text=True, timeout=timeout_s, check=False,
+    )  # fmt: skip
+
+
+def assert_says(result: subprocess.CompletedProcess[str], *words: str, code: int = 3) -> None:
+    """One or two lines on standard error, with these words; never a traceback, never a secret."""
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert 1 <= len(result.stderr.strip().splitlines()) <= 2, result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert CLOUD["AWS_SECRET_ACCESS_KEY"] not in result.stderr + result.stdout
+
+
+# --- help and wrong calls ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_says_what_it_does_and_ends_with_an_example(command: tuple[str, ...]) -> None:
+    result = run(*command, "--help")
+    assert result.returncode == 0
+    assert f"example:\n  lockkit {command[0]}" in result.stdout
+
+
+def test_no_command_and_a_wrong_one_are_usage_errors() -> None:
+    assert_says(run(), "COMMAND", "--help", code=64)
+    assert_says(run("unlock"), "invalid choice", "--help", code=64)
+    assert_says(run("check", "a", "--colour"), "--colour", "--help", code=64)
+    assert_says(run("lock", "acquire", "file:///tmp/x"), "name a command", code=64)
+    assert_says(run("lock", "acquire", "file:///tmp/x", "true"), "put -- before", code=64)
+
+
+# --- check and history ---------------------------------------------------------------------------
+
+
+def test_check_exits_0_for_a_valid_history_and_1_for_an_invalid_one() -> None:
+    assert run("check", str(GOOD)).returncode == 0
+    invalid = run("check", str(BAD), "--json")
+    verdict = json.loads(invalid.stdout)
+    assert (invalid.returncode, verdict["verdict"]) == (1, "INVALID")
+    assert verdict["evidence"]
+
+
+def test_check_exits_2_where_the_history_does_not_tell() -> None:
+    beliefs = "".join(
+        each for each in GOOD.read_text().splitlines(keepends=True) if '"who":"store"' not in each
+    )
+    assert run("check", "-", given=beliefs).returncode == 2
+
+
+def test_history_tells_a_story_and_its_json_is_a_history_again() -> None:
+    assert "stalls" in run("history", str(GOOD)).stdout
+    again = run("history", str(GOOD), "--json").stdout
+    assert run("check", "-", given=again).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["check", "history"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"at_ms":1,"who":"W1","kind":"note","text":"x"}\n{"at_ms":2,\n{}\n', "line 2"),
+        (b'{"at_ms":1,"who":"W1","kind":"held"}\n', "needs epoch"),
+        (b'[1,2]\n', "not a JSON object"),
+        (b"x" * 10_000_000 + b"\n", "longer than"),
+        (b"\xff\xfe\x00\n", "UTF-8"),
+        (b'{"at_ms":1,"who":"W1","kind":"\\u001b[2Jheld"}\n', "unknown kind"),
+    ],
+    ids=["torn", "a field missing", "an array", "10 MB line", "not text", "escape codes"],
+)  # fmt: skip
+def test_a_corrupt_history_is_named_with_its_line(
+    command: str, content: bytes, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_bytes(content)
+    result = run(command, str(file))
+    assert_says(result, words, "history.jsonl")
+    assert "\x1b" not in result.stderr
+
+
+def test_a_missing_history_is_a_sentence() -> None:
+    assert_says(run("check", "/no/such/file"), "/no/such/file", "No such file")
+    assert_says(run("history", str(ROOT)), "directory")
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    long = tmp_path / "long.jsonl"
+    long.write_text('{"at_ms":1,"who":"W1","kind":"note","text":"x"}\n' * 20_000)
+    with subprocess.Popen(
+        line("history", str(long)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 141
+
+
+# --- stores that are not there --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("probe",), ("lock", "show"), ("lock", "watch"), ("lock", "acquire"), ("history",)],
+    ids=" ".join,
+)
+def test_an_unknown_scheme_names_those_that_there_are(command: tuple[str, ...]) -> None:
+    after = ("--", "true") if command[-1] == "acquire" else ()
+    assert_says(run(*command, "ftp://host/table", *after), "ftp", "s3://")
+
+
+def test_a_server_that_is_not_there_is_a_sentence() -> None:
+    there = ("s3://bucket/table", "--endpoint", "http://127.0.0.1:1", "--timeout-s", "1")
+    assert_says(run("lock", "show", *there), "table_lock.json")
+
+
+def test_serve_says_why_it_cannot(tmp_path: Path) -> None:
+    assert_says(run("serve", "--db", str(tmp_path / "no" / "such" / "folder.db")), "cannot serve")
+    assert_says(run("serve", "--profile", "minio"), "minio", "spaces")
+    assert_says(run("serve", "--host", "0.0.0.0"), "--allow-remote")
+
+
+def test_lab_without_its_notebook_says_where_it_comes_from() -> None:
+    assert_says(run("lab", "no-such.ipynb"), "no-such.ipynb", "make lab")
+
+
+# --- the lock -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/table"
+
+
+def stored(url: str) -> Record:
+    found = open_store(url).get(LOCK_KEY)
+    assert isinstance(found, Found)
+    record = decode(found.body)
+    assert isinstance(record, Record)
+    return record
+
+
+def leave(url: str, body: bytes) -> None:
+    """Somebody else writes the lock object, over whatever is there."""
+    store = open_store(url)
+    seen = store.get(LOCK_KEY)
+    condition = IfVersion(seen.version) if isinstance(seen, Found) else IfAbsent()
+    assert isinstance(store.put(LOCK_KEY, body, condition), Applied)
+
+
+def test_a_command_runs_under_the_lock_and_its_exit_code_is_ours(table: str) -> None:
+    script = f"{sys.executable} -m lockkit lock show {table} --json; exit 7"
+    result = run("lock", "acquire", table, "--", "sh", "-c", script)
+    assert result.returncode == 7, result.stderr
+    assert json.loads(result.stdout)["state"] == "held"
+    assert stored(table).expired
+    again = run("lock", "acquire", table, "--", "sh", "-c", "echo $LOCKKIT_EPOCH; kill -9 $$")
+    assert (again.stdout, again.returncode) == ("2\n", 128 + 9)
+
+
+def test_a_busy_lock_is_75_and_says_who_has_it(table: str) -> None:
+    soon = Clock().wall_ms() + 60_000
+    leave(table, encode(Record("somebody", soon, epoch=4, attempt="a", ttl_ms=60_000)))
+    result = run("lock", "acquire", table, "--timeout", "0", "--", "echo", "never")
+    assert_says(result, "somebody", "epoch 4", "lockkit lock show", code=75)
+    assert result.stdout == ""
+
+
+def test_a_command_that_is_not_there_gives_the_lock_back(table: str) -> None:
+    assert_says(run("lock", "acquire", table, "--", "no-such-command"), "PATH", code=127)
+    assert stored(table).expired
+
+
+def test_when_the_lease_is_lost_the_command_is_stopped_and_the_exit_code_is_76(table: str) -> None:
+    with started(
+        "lock", "acquire", table, "--ttl-s", "5", "--renew-interval-s", "0.2",
+        "--", sys.executable, "-c", "print('works', flush=True); import time; time.sleep(300)",
+    ) as (process, out):  # fmt: skip
+        out.until("works")
+        thief = Record("thief", Clock().wall_ms() + 60_000, epoch=9, attempt="t", ttl_ms=60_000)
+        leave(table, encode(thief))
+        assert process.wait(30) == 76
+    assert stored(table) == thief
+
+
+def test_show_escapes_what_a_terminal_would_obey(table: str) -> None:
+    hostile = Record("\x1b[2J\x07<b>owner", 0, epoch=1, attempt="a", holder="\u202eevil\nline 2")
+    leave(table, encode(hostile))
+    result = run("lock", "show", table)
+    assert result.returncode == 0
+    assert not {"\x1b", "\x07", "\u202e"} & set(result.stdout)
+    assert "\\x1b[2J" in result.stdout
+    assert not [each for each in result.stdout.splitlines() if each.startswith("line 2")]
+    assert json.loads(run("lock", "show", table, "--json").stdout)["owner"] == hostile.owner
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b'{"expired":fal', b"[]", b"\x00" * 10_000_000],
+    ids=["empty", "torn", "an array", "10 MB"],
+)
+def test_a_body_that_is_no_lock_record_is_reported_and_exits_1(table: str, body: bytes) -> None:
+    leave(table, body)
+    result = run("lock", "show", table)
+    assert result.returncode == 1, result.stderr
+    assert "no lock record" in result.stdout
+
+
+def test_show_and_history_list_the_generations_that_a_bucket_keeps(
+    shared_emulator: Any, bucket: str
+) -> None:
+    there = (f"s3://{bucket}/table", "--endpoint", shared_emulator.s3)
+    assert run("lock", "acquire", *there, "--", "true").returncode == 0
+    shown = json.loads(run("lock", "show", *there, "--json").stdout)
+    assert shown["state"] == "released"
+    assert [each["expired"] for each in shown["generations"]] == [True, False]
+    history = [json.loads(each) for each in run("history", *there, "--json").stdout.splitlines()]
+    assert [each["kind"] for each in history] == ["request", "request"]
+    assert history[1]["before"] == history[0]["version"]
+
+
+def test_watch_prints_a_line_for_each_change(table: str) -> None:
+    with started("lock", "watch", table, "--json") as (_, out):
+        assert json.loads(out.until("absent"))["state"] == "absent"
+        assert run("lock", "acquire", table, "--", "sleep", "1").returncode == 0
+        assert json.loads(out.until('"held"'))["epoch"] == 1
+        out.until('"released"')
+
+
+# --- probe, explore, demo -------------------------------------------------------------------------
+
+
+def test_probe_exits_0_only_for_a_store_that_is_safe(tmp_path: Path) -> None:
+    result = run("probe", f"file://{tmp_path}", "--rounds", "3", "--racers", "4", "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["safe"] is True
+
+
+@pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)
+def test_probe_refuses_a_store_that_ignores_conditions(emulator: Any) -> None:
+    result = run("probe", "s3://bucket/x", "--endpoint", emulator.s3, "--rounds", "3", "--json")
+    assert result.returncode == 1, result.stderr
+    assert json.loads(result.stdout)["verdict"] == "ignores-conditions"
+
+
+# --- Ctrl-C ---------------------------------------------------------------------------------------
+
+
+class Output:
+    """Standard output and error of a running command, as lines, without waiting for its end."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._lines: list[str] = []
+        self._news = threading.Condition()
+        self._read = 0
+        self._drains = [
+            threading.Thread(target=self._drain, args=(stream,), daemon=True)
+            for stream in (process.stdout, process.stderr)
+        ]
+        for each in self._drains:
+            each.start()
+
+    def _drain(self, stream: Any) -> None:
+        for each in stream:
+            with self._news:
+                self._lines.append(each)
+                self._news.notify_all()
+
+    def until(self, text: str, timeout_s: float = 60) -> str:
+        """The next line with `text` in it."""
+        deadline = time.monotonic() + timeout_s
+        with self._news:
+            while True:
+                while self._read < len(self._lines):
+                    self._read += 1
+                    if text in self._lines[self._read - 1]:
+                        return self._lines[self._read - 1]
+                left_s = deadline - time.monotonic()
+                over = left_s <= 0 or not any(each.is_alive() for each in self._drains)
+                assert not over, f"no line with {text!r} in {self.text}"
+                self._news.wait(min(left_s, 0.5))
+
+    @property
+    def text(self) -> str:
+        return "".join(self._lines)
+
+
+class started:
+    """A running command; whatever is left of it afterwards is killed."""
+
+    def __init__(self, *arguments: str, mark: str = "") -> None:
+        self._line = line(*arguments)
+        self._env = os.environ | CLOUD | {MARK: mark, "PYTHONUNBUFFERED": "1"}
+
+    def __enter__(self) -> tuple[subprocess.Popen[str], Output]:
+        self.process = subprocess.Popen(
+            self._line, env=self._env, cwd=ROOT, text=True, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        return self.process, Output(self.process)
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(10)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Every living process that inherited this mark, in whatever session it is."""
+
+    def carries(process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(MARK) == mark and process.status() != "zombie"
+        except psutil.Error:
+            return False
+
+    return [each for each in psutil.process_iter() if carries(each)]
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    mark = Clock().unique()
+    yield mark
+    for each in marked(mark):
+        each.kill()
+
+
+def assert_interrupted(arguments: tuple[str, ...], ready: str, mark: str) -> None:
+    with started(*arguments, mark=mark) as (process, out):
+        out.until(ready, 90)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130, out.text
+        assert "Traceback" not in out.text
+    deadline = time.monotonic() + 15
+    while left := marked(mark):
+        assert time.monotonic() < deadline, [each.cmdline() for each in left]
+        time.sleep(0.1)
+
+
+def test_ctrl_c_ends_serve(mark: str) -> None:
+    assert_interrupted(("serve",), '"azure"', mark)
+
+
+def test_ctrl_c_ends_watch(table: str, mark: str) -> None:
+    assert_interrupted(("lock", "watch", table), "free", mark)
+
+
+def test_ctrl_c_ends_the_command_under_a_lock_and_gives_the_lock_back(
+    table: str, mark: str
+) -> None:
+    command = ("lock", "acquire", table, "--", "sh", "-c", "echo works; exec sleep 300")
+    assert_interrupted(command, "works", mark)
+    assert stored(table).expired
+
+
+def test_ctrl_c_ends_a_wait_for_a_busy_lock(table: str, mark: str) -> None:
+    taken = Record("other", Clock().wall_ms() + 600_000, epoch=1, attempt="a", ttl_ms=600_000)
+    leave(table, encode(taken))
+    with started("lock", "acquire", table, "--", "true", mark=mark) as (process, out):
+        wait_for_python(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130, out.text
+        assert "Traceback" not in out.text
+    assert stored(table) == taken
+
+
+def wait_for_python(process: subprocess.Popen[str]) -> None:
+    """Until the command sleeps between two looks: it has long installed its handlers then."""
+    deadline = time.monotonic() + 30
+    watched = psutil.Process(process.pid)
+    while watched.cpu_times().user < 0.05 or watched.status() == psutil.STATUS_RUNNING:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
+
+
+@pytest.mark.parametrize("command", ["check", "history"])
+def test_ctrl_c_ends_a_read_of_standard_input(command: str, mark: str) -> None:
+    with started(command, "-", mark=mark) as (process, out):
+        wait_for_python(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130, out.text
+        assert "Traceback" not in out.text
+
+
+def test_ctrl_c_ends_a_probe(tmp_path: Path, mark: str) -> None:
+    assert_interrupted(("probe", f"file://{tmp_path}", "--rounds", "100000"), "racing", mark)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_demo_and_leaves_no_writer(mark: str) -> None:
+    assert_interrupted(("demo", "--plain"), "holds the lock", mark)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_jupyterlab(mark: str) -> None:
+    pytest.importorskip("jupyterlab", reason="pip install lockkit[lab], or make lab")
+    command = ("lab", "README.md", "--no-browser", "--ServerApp.port=0", "--ServerApp.token=t")
+    assert_interrupted(command, "is running at", mark)
