@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,7 +117,7 @@ class Fleet:
         deadman_s: float | None = None,
     ) -> None:
         self.id = Clock().unique()
-        self.run_dir = Path(run_dir) if run_dir else Path(tempfile.mkdtemp(prefix="lockkit-fleet-"))
+        self.run_dir = Path(run_dir) if run_dir else _folder_until_exit()
         self.plan = Plan(
             fleet=self.id,
             client_pid=os.getpid(),
@@ -324,6 +325,12 @@ class Fleet:
         if writer not in self._states:
             raise FleetError(f"no writer {writer!r}; this fleet has {', '.join(self._states)}")
         return writer
+
+
+def _folder_until_exit() -> Path:
+    folder = tempfile.mkdtemp(prefix="lockkit-fleet-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _state(happened: Event, before: str) -> str:
