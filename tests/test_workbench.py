@@ -328,6 +328,24 @@ def test_a_page_that_is_reloaded_gets_everything_again(bench: Workbench) -> None
     assert len(sent) == 1
 
 
+def test_only_a_page_that_was_seen_can_fall_silent() -> None:
+    """Without a browser nobody beats, so nobody must be missed."""
+    asked: list[Any] = []
+
+    def note(**options: Any) -> Fleet:
+        asked.append(options["deadman_s"])
+        raise FleetError("not this time")
+
+    bench = Workbench(fleet_of=note)
+    for seen in (False, True):
+        if seen:
+            bench.lanes._handle_custom_msg({"type": "hb"}, [])
+        with pytest.raises(FleetError):
+            bench.launch()
+    bench.close()
+    assert asked[0] is None and asked[1] >= 90
+
+
 def test_a_recorded_history_is_replayed_with_its_verdict() -> None:
     lanes = Workbench.replay(HISTORIES / "bad" / "stalled_commit_accepted.jsonl")
     assert lanes.status["verdict"] == "INVALID" and "W1" in lanes.status["because"]
@@ -349,6 +367,7 @@ def test_a_stalled_writer_is_refused_and_a_lost_answer_found_out(
     assert verdict.kind == "VALID", verdict.because
     assert {"stalled", "resumed", "fault", "refused", "published"} <= kinds
     assert bench.lanes.status["verdict"] == "VALID" and bench.lanes.scene["rows"]
+    assert any("published" in line for line in bench.lanes.status["log"])
     assert leftovers(bench._control.fleet.id) == []
     assert bench.export(tmp_path / "run.html").stat().st_size > 40_000
 

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.history import Event
+from lockkit.history import Event, Teller
 from lockkit.workbench.models import Story, short
 from lockkit.workbench.scene import Scene, grants, scene, text
 
@@ -24,6 +24,7 @@ TICK_S = 0.25
 WINDOW_MS = 15_000.0
 """How much of the past the live picture shows; the replay after Stop shows all of it."""
 LIVE_ARROWS_MAX = 120
+LOG_LINES_MAX = 40
 QUIET_TICKS = 4
 """While nothing happens only the clock moves: the page is told once a second."""
 DEADMAN_S = 120.0
@@ -59,6 +60,7 @@ class News:
     writers: dict[str, str]
     verdict: Any = None
     facts: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
     error: str = ""
     trace: str = ""
     live: bool = False
@@ -93,6 +95,8 @@ class Controller:
 
     def _reset(self) -> None:
         self._story = Story()
+        self._teller = Teller()
+        self._log: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self._taken = 0
         self._checked = 0
         self._check_after_ms = 0.0
@@ -259,6 +263,8 @@ class Controller:
         self._taken += len(fresh)
         self._story.add(fresh)
         for each in fresh:
+            if (line := self._teller.tell(each)) is not None:
+                self._log.append(text(line))
             if each.kind in ("stalled", "exited"):
                 self._armed.discard(each.who)
             if each.kind == "stalled":
@@ -302,7 +308,8 @@ class Controller:
             writers[name] = "armed"
         return News(
             state=state, said=said, scene=drawn, writers=writers, verdict=self.verdict,
-            facts=facts(self._story), error=self._error, trace=self._trace, live=live,
+            facts=facts(self._story), log=tuple(self._log), error=self._error,
+            trace=self._trace, live=live,
         )  # fmt: skip
 
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from lockkit.history import Event
+from lockkit.history import Event, narrate
 from lockkit.workbench.models import Story
 from lockkit.workbench.scene import scene, text
 
 HERE = Path(__file__).parent
+LOG_LINES_MAX = 300
 
 # What anywidget gives the drawing in a notebook, for a page that has none. `#t=16.3` opens the
 # page at that second of the history.
@@ -81,11 +82,12 @@ def export_html(
 
 def page_of(events: Iterable[Event], verdict: Any, *, title: str) -> str:
     """The page's text; the same history gives the same bytes."""
+    events = list(events)
     story = Story()
     story.add(events)
     state = {
         "scene": scene(story, evidence=verdict.evidence if verdict else ()),
-        "status": {"state": "replay", **judged(verdict)},
+        "status": {"state": "replay", "log": told(events), **judged(verdict)},
         "live": False,
         "beats": False,
         "selected": "",
@@ -108,6 +110,11 @@ def judged(verdict: Any) -> dict[str, str]:
         return {}
     kind = getattr(verdict.kind, "value", verdict.kind)
     return {"verdict": str(kind).upper(), "because": text(verdict.because)}
+
+
+def told(events: Iterable[Event]) -> list[str]:
+    """The history in sentences, the last of them where there are many."""
+    return [text(line) for line in narrate(events)[-LOG_LINES_MAX:]]
 
 
 def embedded(value: Any) -> str:

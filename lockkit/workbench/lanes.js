@@ -5,7 +5,7 @@
 // and labels out) and is tested without a browser; `render` draws what is in view. Text from a
 // bucket is untrusted: it reaches the page through textContent and setAttribute only.
 
-const TIME_W = 58;        // gutter of the clock
+const TIME_W = 66;        // gutter of the clock
 const GEN_W = 86;         // gutter of the generation labels
 const TABLE_W = 84;       // gutter of the completed instants
 const LANE_MIN = 118;     // between two neighbouring lanes
@@ -328,6 +328,9 @@ class View {
     this.detail.setAttribute("aria-live", "polite");
     this.side = html("div", "lk-side", "", body);
     this.table(this.side);
+    this.fold = html("details", "lk-legend", "", this.root);
+    html("summary", "", "Log", this.fold);
+    this.log = html("pre", "lk-log", "", this.fold);
     this.legend(this.root);
     this.controls();
     this.scroller.addEventListener("scroll", () => this.scrolled());
@@ -430,6 +433,9 @@ class View {
     this.verdict.className = `lk-verdict lk-${word(verdict)}`;
     this.verdict.replaceChildren(html("b", "", `${GLYPHS[verdict] || ""} ${verdict}`));
     if (status.because) this.verdict.append(`  ${status.because}`);
+    const log = (status.log || []).join("\n");
+    this.fold.hidden = !log;
+    if (this.log.textContent !== log) this.log.textContent = log;
     this.fail(status.error);
     this.root.dataset.state = state;
     this.root.dataset.verdict = verdict;

@@ -21,7 +21,7 @@ import ipywidgets as widgets
 from lockkit.clock import Clock
 from lockkit.history import Event, read
 from lockkit.workbench.control import CLOSED, Controller, News, Settings
-from lockkit.workbench.export import export_html, judged
+from lockkit.workbench.export import export_html, judged, told
 from lockkit.workbench.lanes import Lanes
 from lockkit.workbench.models import Story
 from lockkit.workbench.scene import scene
@@ -151,7 +151,8 @@ class Workbench:
         self._news = news
         live = news.live
         status = {
-            "state": news.state, "said": news.said, "facts": list(news.facts),
+            "state": news.state, "said": news.said,
+            "facts": list(news.facts), "log": list(news.log),
             "empty": "Waiting for the first event." if live else EMPTY,
             "error": {"summary": news.error, "traceback": news.trace} if news.error else None,
             **judged(news.verdict),
@@ -297,7 +298,7 @@ class Workbench:
         story.add(events)
         return Lanes(
             scene=scene(story, evidence=verdict.evidence),
-            status={"state": "replay", **judged(verdict)},
+            status={"state": "replay", "log": told(events), **judged(verdict)},
         )
 
     def close(self) -> None:
