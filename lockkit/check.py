@@ -208,11 +208,12 @@ def _sort_interval(lanes: Lanes, each: Event, open_: dict[str, Belief]) -> None:
         belief = Belief(each.who, each, each, float(each["until_ms"]))
         open_[each.who] = belief
         lanes.beliefs.append(belief)
-    elif current is None:
-        return
-    elif each.kind == "renewed" and each.at_ms > current.until_ms:  # a belief that was revived
+    elif each.kind == "renewed" and (current is None or each.at_ms > current.until_ms):
+        # A belief that had ended, and was revived.
         open_[each.who] = Belief(each.who, each, each, float(each["until_ms"]))
         lanes.beliefs.append(open_[each.who])
+    elif current is None:
+        return
     elif each.kind == "renewed":
         current.last, current.until_ms = each, float(each["until_ms"])
     elif each.kind in ("released", "lost", "killed", "exited", "started") or (
@@ -394,7 +395,7 @@ def one_believer(lanes: Lanes) -> Iterator[Finding]:
     """Belief intervals of different clients are disjoint."""
     name = "one believer"
     if not lanes.beliefs:
-        if lanes.lock_writes:
+        if lanes.lock_writes and not lanes.by_kind["ask"]:
             yield _unknown(name, "who believed what: the history has no client's lane")
         return
     widest: Belief | None = None
@@ -417,6 +418,14 @@ def one_believer(lanes: Lanes) -> Iterator[Finding]:
 def epochs_rise(lanes: Lanes) -> Iterator[Finding]:
     """Grants in the order in which the store applied them have strictly rising epochs."""
     name = "epochs rise"
+    if fallen := _fallen(lanes):
+        one, other = fallen
+        because = (
+            f"epochs do not rise: {_client(other)} was granted epoch {other['epoch']} after "
+            f"{_client(one)} had been granted epoch {one['epoch']}"
+        )
+        yield Finding(name, Kind.INVALID, because, (one, other))
+        return
     if not lanes.grants:
         return
     if not lanes.lock_writes:
@@ -449,6 +458,25 @@ def epochs_rise(lanes: Lanes) -> Iterator[Finding]:
     yield Finding(name, Kind.VALID, f"{len(ordered)} grants, each with a higher epoch")
 
 
+def _fallen(lanes: Lanes) -> tuple[Event, Event] | None:
+    """Two grants out of order, where the store's record says what each write was."""
+    highest: Event | None = None
+    standing: Event | None = None
+    for _, each in lanes.lock_writes:
+        epoch = each.get("epoch")
+        if not each["version"]:
+            standing = None
+        elif not epoch or "expired" not in each.data:
+            return None  # Hudi's, or a record that does not tell
+        else:
+            new = standing is None or standing["expired"] or standing["client"] != each["client"]
+            if new and not each["expired"] and highest is not None and epoch <= highest["epoch"]:
+                return highest, each
+            standing = each
+            highest = each if highest is None or epoch >= highest["epoch"] else highest
+    return None
+
+
 def no_self_inflicted_loss(lanes: Lanes) -> Iterator[Finding]:
     """Nobody is told of a loss, or waits, while its own live write is the lock object."""
     name = "no self-inflicted loss"
@@ -472,7 +500,8 @@ def no_self_inflicted_loss(lanes: Lanes) -> Iterator[Finding]:
             if standing is not None and _client(standing) == each.who:
                 standing = None  # another life, or a release that it gave up on: let it expire
         elif standing is not None and _client(standing) == each.who and _live(lanes, standing):
-            if each.kind == "lost" and each.at_ms >= until_ms.get(each.who, 0.0) - 1:
+            ended_ms = until_ms.get(each.who)
+            if each.kind == "lost" and ended_ms is not None and each.at_ms >= ended_ms - 1:
                 continue  # by its own clock: the lease simply ran out
             what = "lost the lock" if each.kind == "lost" else "must wait"
             because = (

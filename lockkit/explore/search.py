@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 STATES_MAX = 3_000_000
 
 S = TypeVar("S", bound=Hashable)
-Move = TypeVar("Move")
+Move = TypeVar("Move", covariant=True)
 
 
 class World(Protocol[S, Move]):

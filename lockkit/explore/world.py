@@ -10,7 +10,7 @@ Names of attempts are given again once nobody refers to them any more; a version
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar, assert_never
@@ -25,6 +25,7 @@ from lockkit.state import (
     Answered,
     Beat,
     Beaten,
+    Blind,
     Event,
     GiveUp,
     Look,
@@ -53,6 +54,7 @@ class Fault(Enum):
     LATE = "no answer, and the request is still on its way"
     RETRY = "something on the way sends the request again"
     THROTTLE = "the store asks to slow down"
+    BLIND = "a read gets no answer"
 
 
 class Invariant(Enum):
@@ -69,7 +71,7 @@ class Bounds:
 
     acquires: tuple[int, int] = (1, 1)
     tries: tuple[int, int] = (2, 2)
-    """Writes that try to win, claims and confirmations together; a client that needs more stalls."""
+    """Claims and confirmations that may be sent; a client that needs more stalls."""
     renewals: tuple[int, int] = (1, 1)
     commits: tuple[int, int] = (0, 0)
     faults: int = 0
@@ -83,7 +85,7 @@ class Bounds:
     watch: frozenset[Invariant] = frozenset(Invariant)
 
 
-# --- the parts of a state -------------------------------------------------------------------------
+# --- the parts of a state -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ class Outcome:
     violation: str = ""
 
 
-# --- the world --------------------------------------------------------------------------------------
+# --- the world ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -201,7 +203,7 @@ class LeaseWorld:
     rules: Rules
     bounds: Bounds
     forgets: bool = True
-    """Leave out of a state what the protocol cannot look at any more; a test compares with False."""
+    """Leave out of a state what the protocol cannot look at any more (a test compares)."""
     transitions: dict[tuple[Phase, str, Phase], None] = field(default_factory=dict)
     """Every change of phase that was met, in the order of first meeting."""
 
@@ -225,21 +227,8 @@ class LeaseWorld:
     # --- search.World ---
 
     def initial(self) -> PackedState:
-        clients = [
-            self.actors.of(
-                Actor(
-                    n,
-                    State(),
-                    None,
-                    self.bounds.acquires[n],
-                    self.bounds.tries[n],
-                    self.bounds.renewals[n],
-                    self.bounds.commits[n],
-                )
-            )
-            for n in range(2)
-        ]
-        return (*clients, self.stores.of(Stored()), self.lates.of(()), self.bounds.faults, "")
+        one, two = (self.actors.of(self._newcomer(n)) for n in (0, 1))
+        return one, two, self.stores.of(Stored()), self.lates.of(()), self.bounds.faults, ""
 
     def moves(self, state: PackedState) -> list[tuple[Move, PackedState]]:
         one, two, store, late, faults, _ = state
@@ -283,6 +272,13 @@ class LeaseWorld:
 
     # --- bookkeeping ---
 
+    def _newcomer(self, n: int) -> Actor:
+        bounds = self.bounds
+        return Actor(
+            n, State(), None, bounds.acquires[n], bounds.tries[n], bounds.renewals[n],
+            bounds.commits[n],
+        )  # fmt: skip
+
     def _know(self, one: int, two: int, store: int, late: int) -> None:
         """Names that a part refers to, and whether a client believes: once for each part."""
         of_actor, of_store, of_late = self._masks
@@ -298,16 +294,16 @@ class LeaseWorld:
             of_late.append(_mask(n for each in flying for n in (each.record.attempt, each.over)))
 
     def _bury(self, late: int, more: Flying | None, store: int, one: int, two: int) -> int:
-        """Late writes that may still land: one over a version that can never be again is dropped."""
+        """Late writes that may still land; one over a version that is gone for good is dropped."""
         flying = self.lates.parts[late]
         if more is not None:
             flying = tuple(sorted((*flying, more), key=repr))
             late = self.lates.of(flying)
-        pending = tuple(_undecided(self.actors.parts[each]) for each in (one, two))
-        key = (late, store, *pending)
+        first, second = (_undecided(self.actors.parts[each]) for each in (one, two))
+        key = (late, store, first, second)
         after = self._buried.get(key)
         if after is None:
-            coming = {self.stores.parts[store].version, *pending}
+            coming = {self.stores.parts[store].version, first, second}
             coming |= {each.record.attempt for each in flying}
             kept = tuple(each for each in flying if each.over in coming or each.remove)
             after = self._buried[key] = self.lates.of(kept)
@@ -335,7 +331,11 @@ class LeaseWorld:
                 for event, spent in self._wishes(actor):
                     found.append(self._hear(spent, stored, event, name))
             case Asked(sight):
-                found.append(self._hear(actor, stored, Saw(self.nows[actor.index], sight), name))
+                now = self.nows[actor.index]
+                found.append(self._hear(actor, stored, Saw(now, sight), name))
+                if able and Fault.BLIND in self.bounds.kinds:
+                    told = self._hear(actor, stored, Blind(now, "no answer"), name)
+                    found.append(replace(told, cost=1))
             case Flying(answer=None) as write:
                 found.append(self._decide(actor, stored, write))
                 if able:
@@ -354,7 +354,6 @@ class LeaseWorld:
     def _wishes(self, actor: Actor) -> Iterable[tuple[Event, Actor]]:
         """What whoever runs the protocol may ask of a client that has nothing out."""
         now, phase = self.nows[actor.index], actor.state.phase
-        can_quit = actor.draft is None or not actor.draft.sent
         match phase:
             case Phase.IDLE:
                 if actor.acquires:
@@ -362,13 +361,13 @@ class LeaseWorld:
             case Phase.HELD:
                 if actor.renewals:
                     yield Beat(now), replace(actor, renewals=actor.renewals - 1)
-                if can_quit:
-                    yield Quit(now), actor
+                yield Quit(now), actor  # also with a commit under way that nobody answers
             case Phase.LOST:
-                if can_quit:
-                    yield Quit(now), actor
+                yield Quit(now), actor
             case _:
                 yield Tick(now), actor
+                if actor.state.grant is not None and phase is not Phase.RELEASING:
+                    yield Quit(now), actor
                 if self.bounds.gives_up and (actor.state.grant is None or phase is Phase.RELEASING):
                     yield GiveUp(now), actor
 
@@ -410,7 +409,8 @@ class LeaseWorld:
 
     def _decide(self, actor: Actor, stored: Stored, write: Flying) -> Outcome:
         after, answer, why = self._apply(stored, write)
-        serial = after.serial if after.serial != stored.serial else actor.serial
+        landed = isinstance(answer, Applied) and not write.record.expired
+        serial = after.serial if landed else actor.serial
         heard = replace(actor, out=replace(write, answer=answer), serial=serial)
         move = Move(actor.index, "decide", write=write, accepted=isinstance(answer, Applied))
         return Outcome(move, self.actors.of(heard), self.stores.of(after), violation=why)
@@ -464,9 +464,9 @@ class LeaseWorld:
                     token=max(stored.token, draft.epoch),
                     last_serial=max(stored.last_serial, draft.serial),
                 )
-            after = self.actors.of(replace(actor, draft=None))
+            done = self.actors.of(replace(actor, draft=None))
             move = Move(actor.index, "land", accepted=accepted)
-            yield Outcome(move, after, self.stores.of(landed), violation=why)
+            yield Outcome(move, done, self.stores.of(landed), violation=why)
 
     def _judge(self, stored: Stored, draft: Draft) -> tuple[bool, str]:
         """Whether the resource accepts this commit, and what is wrong with that."""
@@ -716,6 +716,8 @@ def trigger(before: Phase, event: Event, after: Phase, actions: tuple[Action, ..
             return "quit"
         case GiveUp():
             return "give up"
+        case Blind():
+            return "no answer to a read"
         case _:
             return "later"
 
@@ -735,7 +737,7 @@ def _settled(after: Phase, actions: tuple[Action, ...]) -> str:
             return "still out" if resent else "settled"
 
 
-# --- names ------------------------------------------------------------------------------------------
+# --- names --------------------------------------------------------------------------------------
 
 
 def _names_of_actor(actor: Actor) -> Iterable[Version | None]:
@@ -776,7 +778,7 @@ def _mask(names: Iterable[Version | None]) -> int:
 
 
 def _lowest_free(mask: int) -> int:
-    """How many writes a client is told that it has made: its next is called by the first free name."""
+    """How many writes a client is to think it made, so that the next gets a free name."""
     free = 0
     while mask & 1:
         mask >>= 1
