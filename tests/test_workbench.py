@@ -390,3 +390,6 @@ def test_stop_ends_writers_that_stand_still(bench: Workbench) -> None:
     bench.stop_button.click()
     until(lambda: bench.state == "stopped")
     assert leftovers(bench._control.fleet.id) == [] and not bench.launch_button.disabled
+    bench.close()
+    until(lambda: not bench._control.fleet.run_dir.exists())
+    assert bench.launch_button.disabled and bench.lanes.status["said"] == CLOSED

@@ -7,11 +7,14 @@ happens in this thread. It starts with the first command and ends with `close`.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -176,8 +179,11 @@ class Controller:
         match command.do:
             case "launch":
                 self._launch(args["settings"])
-            case "stop" | "close":
+            case "stop":
                 self._stop()
+            case "close":
+                self._stop()
+                self._discard()
             case "snapshot":
                 pass
             case _ if not self._running():
@@ -205,6 +211,7 @@ class Controller:
 
     def _launch(self, settings: Settings) -> None:
         self._stop()
+        self._discard()
         self._reset()
         self.fleet = None
         fleet = self._fleet_of(
@@ -228,22 +235,30 @@ class Controller:
         if self.fleet is None:
             return
         if self.fleet.alive:
-            self._tell(self._news("stopping", "stopping every writer"))
+            self._show(self._news("stopping", "stopping every writer"))
         self.fleet.stop()
         self._take()
         self._judge(at_last=True)
         self._said = f"stopped; {self._story.seen} events, all of them below: scrub, step, Tab"
 
+    def _discard(self) -> None:
+        """Remove what the run before left in the temporary directory: its store and its logs."""
+        if self.fleet is None or self.fleet.error:
+            return  # its message names the logs
+        run_dir = Path(self.fleet.run_dir)
+        if run_dir.parent == Path(tempfile.gettempdir()):
+            shutil.rmtree(run_dir, ignore_errors=True)
+
     def _failed(self, error: Exception) -> None:
         self._error = f"{type(error).__name__}: {error}"
         self._trace = traceback.format_exc()
-        self._tell(self._news("failed", ""))
+        self._show(self._news("failed", ""))
 
     # --- looking --------------------------------------------------------------------------------
 
     def _look(self, *, asked: bool) -> None:
         if self.fleet is None:
-            self._tell(self._news("idle", self._said))
+            self._show(self._news("idle", self._said))
             return
         if self._page_spoke.is_set():
             self._page_spoke.clear()
@@ -255,7 +270,11 @@ class Controller:
         self._judge(at_last=not alive)
         self._quiet = 0 if fresh or asked or not alive else self._quiet + 1
         if self._quiet % QUIET_TICKS == 0:
-            self._tell(self._news(self._state(alive), self._said))
+            self._show(self._news(self._state(alive), self._said))
+
+    def _show(self, news: News) -> None:
+        if not self._closed:  # a closed panel has said so, and stays that way
+            self._tell(news)
 
     def _take(self) -> int:
         """Add what is new to the story; how much that was."""
