@@ -24,6 +24,7 @@ from lockkit.clock import Clock
 FLEET = "LOCKKIT_FLEET"
 """Every process of a fleet carries its id in this environment variable."""
 PARENT_POLL_S = 0.5
+PASSES_MAX = 10
 PR_SET_PDEATHSIG = 1
 DEATH_SIGNAL: bool = sys.platform == "linux"
 CODE_ORPHANED = 113
@@ -67,14 +68,27 @@ def tell(processes: Iterable[psutil.Process], number: int) -> None:
             continue
 
 
+def freeze(pid: int) -> list[psutil.Process]:
+    """SIGSTOP for the process and everything below it, parents first; returns them.
+
+    Again until nobody new is found: a child may have been started while the list was read.
+    """
+    stopped: dict[int, psutil.Process] = {}
+    for _ in range(PASSES_MAX):
+        fresh = [each for each in tree(pid) if each.pid not in stopped]
+        if not fresh:
+            break
+        tell(fresh, signal.SIGSTOP)
+        stopped.update((each.pid, each) for each in fresh)
+    return list(stopped.values())
+
+
 def kill_tree(pid: int) -> None:
     """SIGKILL for the process, its group, and everything below it; a child may have its own group.
 
-    Stopped first, so that nothing can start another child while the list is read.
+    Stopped first, so that nothing can start another child meanwhile.
     """
-    members = tree(pid)
-    tell(members[:1], signal.SIGSTOP)
-    members = list({process.pid: process for process in (*members, *tree(pid))}.values())
+    members = freeze(pid)
     try:
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from lockkit.clock import Clock
 from lockkit.history import Event, HistoryError, event, parse
 from lockkit.spark.fleet import Plan, last_words
-from lockkit.spark.process import FLEET, die_with_parent, kill_tree, leftovers, tell, tree
+from lockkit.spark.process import FLEET, die_with_parent, freeze, kill_tree, leftovers, tell, tree
 
 TICK_S = 0.25
 GRACE_S = 1.0
@@ -282,7 +282,10 @@ class Supervisor:
             child.armed = True
             _say(child, do="stall", at="commit")
         elif child.alive:
-            tell(tree(child.pid) if whole else tree(child.pid)[:1], signal.SIGSTOP)
+            if whole:
+                freeze(child.pid)
+            else:
+                tell(tree(child.pid)[:1], signal.SIGSTOP)
 
     def _resume(self, child: Child) -> None:
         child.armed = False
@@ -329,7 +332,7 @@ class Supervisor:
                 self._hear_out(child)
                 self._emit(child.name, "stalled", pid=child.pid, why=why)
                 if child.freeze_tree:
-                    tell(tree(child.pid)[1:], signal.SIGSTOP)
+                    freeze(child.pid)
         elif os.WIFCONTINUED(status):
             child.stopped = False
             self._emit(child.name, "resumed", pid=child.pid)
