@@ -14,6 +14,9 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     stores     S3, Google Cloud Storage, Azure, files and memory behind one small protocol
     drive      procedures (generators that yield requests) and the interpreter for real stores
     pace       how often a waiter looks, and when a releaser may compete again
+    client     one client of a lock object: carries out what the lease asks, and tells the history
+    heartbeat  the thread that renews a grant, and tells danger and loss
+    proof      sees a store refuse a false condition before a grant is used
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
 
     emulator   an object server that speaks the dialects of S3, GCS and Azure to the real SDKs

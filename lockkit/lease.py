@@ -173,7 +173,7 @@ _PHASE_OF = {
 
 def _send(me: Me, state: State, aim: Aim, record: Record, over: Version | None, now: Now) -> Step:
     """A new write, with an attempt of its own: two writes never have equal bytes."""
-    record = replace(record, attempt=f"{me.owner}/{state.writes + 1}")
+    record = replace(record, attempt=f"{me.handle or me.owner}/{state.writes + 1}")
     write = Write(aim, record, over, now)
     state = replace(state, phase=_PHASE_OF[aim], out=write, writes=state.writes + 1)
     return state, (Send(record, over),)
@@ -190,13 +190,23 @@ def _remember(state: State, sight: Sight | None, date_ms: int | None, now: Now) 
     """Take in what a read found; a 304 proves the old version, at the store's new time."""
     if sight is None:
         assert state.seen is not None, "a 304 needs a version that we named"
-        if date_ms is None:  # the store's clock did not come along: go on from when it last did
+        if not _tells_more(state.seen, date_ms, now):
             return state
         sight = replace(state.seen.sight, date_ms=date_ms)
     known = state.seen is not None and state.seen.sight.version == sight.version
     since = state.seen.since_ms if known and state.seen else now.boot_ms
     epoch = sight.record.epoch if isinstance(sight.record, Record) else 0
     return replace(state, seen=Seen(sight, since, now.boot_ms), floor=max(state.floor, epoch))
+
+
+def _tells_more(seen: Seen, date_ms: int | None, now: Now) -> bool:
+    """Whether this Date puts the store's clock further on than the one that we go on from.
+
+    Dates are floored: of two about one version, the one that shows more time passed is nearer.
+    """
+    if date_ms is None or seen.sight.date_ms is None:
+        return date_ms is not None
+    return date_ms - now.boot_ms > seen.sight.date_ms - seen.read_ms
 
 
 def _fate(write: Write, sight: Sight, rules: Rules) -> Resolution:

@@ -1,80 +1,61 @@
 """The lock: acquire, hold, renew, release, over any store with conditional writes.
 
-The protocol is `lease.step`; this file carries out what it asks, one request at a time, and hands
-the answers back. A daemon thread renews. The lock object is Hudi's own, `LOCK_KEY` below the table,
-so a lockkit writer and a Hudi writer exclude each other.
+The protocol is `lease.step`; `client` carries out what it asks, `heartbeat` renews, and this file
+is what a program holds in its hand. The lock object is Hudi's own, `LOCK_KEY` below the table, so a
+lockkit writer and a Hudi writer exclude each other.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import threading
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
-from lockkit.clock import Clock, back_off_s, utc
+from lockkit.client import LOCK_KEY as LOCK_KEY
+from lockkit.client import Client, sight_of
+from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, silent
-from lockkit.lease import free, step
-from lockkit.outcome import (
-    Applied,
-    Found,
-    IfAbsent,
-    IfVersion,
-    Missing,
-    NotModified,
-    PreconditionFailed,
-    Throttled,
-    Unknown,
-    over,
-)
+from lockkit.heartbeat import Heartbeat
+from lockkit.lease import free
+from lockkit.outcome import Found, Missing
 from lockkit.pace import Pace
-from lockkit.record import RECORD_BYTES_MAX, Garbled, Record, decode, encode
+from lockkit.proof import prove_conditions
+from lockkit.record import EPOCH_MAX, RECORD_BYTES_MAX
 from lockkit.rules import Rules
 from lockkit.state import (
     Action,
-    Answered,
     Beat,
-    Beaten,
-    Blind,
-    Busy,
     Event,
     GiveUp,
     Granted,
     LockBusy,
     LockLost,
-    Look,
-    Lost,
     Me,
     Pause,
     Phase,
     Quit,
     Released,
-    Remove,
     Renewed,
-    Saw,
     Seen,
-    Send,
     Sight,
-    State,
     Tick,
     Want,
     believes,
 )
-from lockkit.stores import StoreError, UnsafeStore, open_store
+from lockkit.stores import NoAnswer, StoreError, open_store
 
-LOCK_KEY = ".hoodie/.locks/table_lock.json"
-REQUESTS_MAX = 64
-"""Requests in a row without a pause; the protocol needs far fewer."""
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
+BACK_OUT_S = 5.0
+"""How long an acquire that was interrupted tries to give back what it had won."""
 RENEWALS_PER_LEASE = 10
 """Hudi's rule: the validity is at least ten renew intervals."""
+TTL_S_MAX = 86_400.0
 PREFIX = "hoodie.write.lock.storage."
-
-_proven: set[tuple[str, str | None]] = set()
-"""Stores that were seen, by this process, to enforce their conditions."""
 
 
 class UnprovenRelease(UserWarning):
@@ -96,9 +77,12 @@ class Fence:
 class Lock:
     """A lease on a table. One handle has one holder at a time; it is not reentrant.
 
-    `ttl_s` is the lease's length and `timeout` the longest wait, in seconds. Raises `LockBusy` or
-    `LockLost` from `with`, `StoreError` where the store cannot be used, `RuntimeError` for double
-    use and for use after fork.
+    `ttl_s` is the lease's length and `timeout` the longest wait of `with`, in seconds. Raises
+    `LockBusy` or `LockLost` from `with`, `StoreError` where the store cannot be used,
+    `RuntimeError` for double use and for use after fork. `on_danger(lock)` and `on_lost(lock, why)`
+    are called from the thread that renews, danger first unless all is lost at one blow (a suspended
+    machine); a loss that `release` finds is raised there instead. `emit` is called from that thread
+    too. The lease is renewed as long as the thread lives that acquired it or last used the handle.
     """
 
     def __init__(
@@ -117,14 +101,7 @@ class Lock:
         client: str = "",
         **store_options: Any,
     ) -> None:
-        renew_interval_s = (
-            ttl_s / RENEWALS_PER_LEASE if renew_interval_s is None else renew_interval_s
-        )
-        if renew_interval_s <= 0 or ttl_s < RENEWALS_PER_LEASE * renew_interval_s * (1 - 1e-9):
-            raise ValueError(
-                f"a lease of {ttl_s} s cannot be renewed every {renew_interval_s} s: "
-                f"ttl_s must be at least {RENEWALS_PER_LEASE} renew intervals (Hudi's rule)"
-            )
+        ttl_s, renew_s = _lease_s(ttl_s, renew_interval_s)
         self.url = url.rstrip("/")
         self.rules = rules
         self.timeout = timeout
@@ -134,22 +111,27 @@ class Lock:
         self.store = open_store(
             self.url, client=client, timeout_s=min(10.0, max(0.2, ttl_s / 5)), **store_options
         )
-        self._me = Me(
-            self.owner, round(ttl_s * 1000), f"{socket.gethostname()}/{os.getpid()}/{client}"
-        )
-
-        self._renew_ms = round(renew_interval_s * 1000)
-        self._emit_event = emit
-        self._state = State()
+        self._renew_ms = round(renew_s * 1000)
         self._pace = Pace(self.store.capabilities.write_interval_min_s * 1000)
-        self._one_at_a_time = threading.RLock()
+        self._client = Client(
+            where=self.url,
+            store=self.store,
+            me=Me(
+                self.owner,
+                round(ttl_s * 1000),
+                f"{socket.gethostname()}/{os.getpid()}/{client}",
+                self.clock.unique() if owner else self.owner,
+            ),
+            rules=rules,
+            clock=self.clock,
+            pace=self._pace,
+            tell=emit,
+        )
         self._acquiring = threading.Lock()
-        self._beating: threading.Event | None = None
-        self._requests = 0
-        self._busy: Busy | None = None
-        self._lost_why: str | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._closed = threading.Event()
         self._published = False
-        self._offset_ms: int | None = None
+        self._heard = 0
         self._pid = os.getpid()
 
     @classmethod
@@ -158,39 +140,37 @@ class Lock:
         base = config.get("hoodie.base.path")
         if not base:
             raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
-        ttl_s = float(config.get(PREFIX + "validity.timeout.secs", 300))
-        renew = config.get(
-            PREFIX + "renew.interval.secs", config.get(PREFIX + "heartbeat.poll.secs", 30)
+        ttl_s = _number(config, PREFIX + "validity.timeout.secs", 300)
+        renew_s = _number(
+            config,
+            PREFIX + "renew.interval.secs",
+            _number(config, PREFIX + "heartbeat.poll.secs", 30),  # the older name
         )
-        wait_ms = float(config.get("hoodie.write.lock.wait_time_ms", 60_000))
-        if ttl_s < 10 or float(renew) < 1:
+        wait_ms = _number(config, "hoodie.write.lock.wait_time_ms", 60_000)
+        if ttl_s < 10 or renew_s < 1:
             raise ValueError(
                 f"{PREFIX}validity.timeout.secs must be at least 10, renew.interval.secs at least 1"
             )
-        return cls(
-            base, ttl_s=ttl_s, renew_interval_s=float(renew), timeout=wait_ms / 1000, **options
-        )
+        return cls(base, ttl_s=ttl_s, renew_interval_s=renew_s, timeout=wait_ms / 1000, **options)
 
     # --- the public face -----------------------------------------------------------------------
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """Take the lock; False if it is still somebody else's when the time is over.
 
-        `timeout=None` waits for ever, 0 tries once.
+        `timeout=None` waits for ever, 0 tries once. An exception (`StoreError`, Ctrl-C) leaves
+        nothing half-held.
         """
         self._guard_process()
+        limit_s = _limit_s(blocking, timeout)
         if not self._acquiring.acquire(blocking=False):
             raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
         try:
-            if self._state.grant is not None:
-                raise RuntimeError(
-                    f"{self}: this handle already holds it (a Lock is not reentrant)"
-                )
-            limit_s = 0.0 if not blocking else timeout
+            self._guard_double_use()
             try:
                 return self._acquire(limit_s)
             except BaseException:
-                self._abandon()
+                self._back_out()
                 raise
         finally:
             self._acquiring.release()
@@ -202,54 +182,74 @@ class Lock:
         (`UnprovenRelease`) if nobody ever told that it landed.
         """
         self._guard_process()
-        if self._state.grant is None:
-            raise RuntimeError(f"{self}: released, but not held by this handle")
-        lost, published = self._lost_why, self._published
-        self._stop_beating()
-        self._release()
-        if lost and not published:
+        client = self._client
+        with client.turn:
+            if client.state.grant is None:
+                raise RuntimeError(f"{self}: released, but not held by this handle")
+            self._stop_beating()
+            left_ms = client.lease_ends_ms - self.clock.boot_ms()
+            released = self._let_go(max(left_ms, client.me.ttl_ms // 10))
+        if not released.proven:
+            text = f"{self}: the release was never answered; it ends by itself with its lease"
+            warnings.warn(UnprovenRelease(text), stacklevel=2)
+        # Only now: a process that was stopped learns of its loss when it wants to release.
+        lost = client.lost_why or (client.taken_away() if released.proven else None)
+        if lost and not self._published:
             raise LockLost(f"{self}: {lost}; what was not published must be done again")
         if lost:
             warnings.warn(LateLoss(f"{self}: {lost}, after the work was published"), stacklevel=2)
 
     def renew(self) -> None:
-        """Extend the lease now. Raises `LockLost` if it is no longer ours."""
+        """Extend the lease now, as often as it takes. Raises `LockLost` if it is no longer ours."""
         self._guard_process()
-        with self._one_at_a_time:
-            self._feed(Beat(self.clock.now()))
-        self.check()
+        client, failures = self._client, 0
+        while True:
+            self.check()
+            with client.turn:
+                now = self.clock.now()
+                held = client.state.phase is Phase.HELD
+                told = client.feed(Beat(now) if held else Tick(now))
+                until_ms = client.state.until_ms
+            if any(isinstance(each, Renewed) for each in told):
+                return
+            failures += 1
+            left_s = ((until_ms or 0) - self.clock.boot_ms()) / 1000
+            self.clock.sleep(min(_retry_s(told, failures, self.clock), max(left_s, 0.001)))
 
     def check(self) -> None:
         """Raise `LockLost` unless this handle may act as the holder at this moment. No request."""
         self._guard_process()
-        if believes(self._state, self.clock.now()):
+        if self._heartbeat is not None:
+            self._heartbeat.used()
+        client = self._client
+        if believes(client.state, self.clock.now()):
             return
-        why = self._lost_why or (
-            "it was never acquired" if self._state.grant is None else "the lease ran out"
+        why = client.lost_why or (
+            "it was never acquired" if client.state.grant is None else "the lease ran out"
         )
         raise LockLost(f"{self}: not held any more: {why}; acquire it again and start over")
 
     def owned(self) -> bool:
         """Whether this handle holds it, by its own knowledge. No request."""
-        return self._pid == os.getpid() and believes(self._state, self.clock.now())
+        return self._pid == os.getpid() and believes(self._client.state, self.clock.now())
 
     def locked(self) -> bool:
         """Whether anybody holds it, by the expiry policy in force. One read."""
         self._guard_process()
         if self.owned():
             return True
-        seen = self.look()
-        return not free(seen, self.clock.now(), self.rules)
+        return not free(self.look(), self.clock.now(), self.rules)
 
     def look(self) -> Seen:
         """The lock object as it is now; changes nothing, also not in this handle."""
+        self._guard_process()
         match self.store.get(LOCK_KEY, limit=RECORD_BYTES_MAX):
             case Found() as found:
-                sight = _sight(found)
+                sight = sight_of(found)
             case Missing():
                 sight = Sight(None, None)
             case other:
-                raise StoreError(f"cannot read {self}: {other}; try again")
+                raise NoAnswer(f"cannot read {self}: {other}; try again")
         now_ms = self.clock.boot_ms()
         return Seen(sight, now_ms, now_ms)
 
@@ -257,10 +257,21 @@ class Lock:
         """Say that the work under the lock is published: losing the lease is now only a warning."""
         self._published = True
 
+    def heard(self, epoch: int) -> None:
+        """An epoch seen elsewhere, e.g. in the fence: the next grant exceeds it.
+
+        A Hudi writer drops our fields when it rewrites the lock object, and a hand may delete it;
+        the fence still knows how far the epochs had come.
+        """
+        if type(epoch) is not int or not 0 <= epoch < EPOCH_MAX:
+            raise ValueError(f"{epoch!r} is no epoch: a whole number from 0 up")
+        self._heard = max(self._heard, epoch)
+
     @property
     def fence(self) -> Fence:
         """The guard for a commit under this grant. Raises `LockLost` if there is none."""
-        grant = self._state.grant
+        self._guard_process()
+        grant = self._client.state.grant
         if grant is None:
             self.check()
         assert grant is not None
@@ -269,27 +280,20 @@ class Lock:
     @property
     def store_offset_ms(self) -> int | None:
         """The store's clock less ours, by the last `Date` (floored to a second); None: unknown."""
-        return self._offset_ms
+        return self._client.offset_ms
 
     def busy_because(self) -> str:
         """Who has it, until when, and what next."""
-        if self._busy is None:
-            return f"{self} was not free in time; wait, or see who: lockkit lock show {self.url}"
-        record = self._busy.record
-        if isinstance(record, Garbled):
-            return (
-                f"{LOCK_KEY} of {self.url} is no lock record: {record.why}; it is never taken as "
-                f"free: see it with lockkit lock show {self.url}, and remove it by hand if nobody "
-                "writes this table"
-            )
-        return (
-            f"{LOCK_KEY} of {self.url} is held by {record.owner[:64]!r} ({record.holder[:80]!r}, "
-            f"epoch {record.epoch}) until {utc(record.valid_until_ms)} by its own clock; wait, or "
-            f"see who: lockkit lock show {self.url}"
-        )
+        return self._client.busy_because()
 
     def close(self) -> None:
-        """Stop renewing, close the store's client. Does not release: an abandoned lease expires."""
+        """Stop renewing, close the store's client. Does not release: an abandoned lease expires.
+
+        A thread that waits in `acquire` is told so by a `RuntimeError`.
+        """
+        if self._pid != os.getpid():
+            return  # the parent's connections are not ours to close
+        self._closed.set()
         self._stop_beating()
         self.store.close()
 
@@ -301,309 +305,151 @@ class Lock:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         try:
             self.release()
-        except LockLost as lost:
+        except (LockLost, StoreError, RuntimeError) as failed:
             if kind is None:
                 raise
-            warnings.warn(LateLoss(str(lost)), stacklevel=2)  # the block's own error goes first
+            # The block's own error goes first.
+            late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
+            warnings.warn(late(str(failed)), stacklevel=2)
 
     def __str__(self) -> str:
         return f"the lock of {self.url}"
 
-    # --- acquiring and releasing ---------------------------------------------------------------
+    # --- acquiring -------------------------------------------------------------------------------
 
     def _acquire(self, limit_s: float | None) -> bool:
-        deadline_ms = None if limit_s is None else self.clock.boot_ms() + limit_s * 1000
-        stand_back_ms = self._pace.stand_back_ms(self.clock.boot_ms())
-        if stand_back_ms > 0 and limit_s != 0:
-            self.clock.sleep(stand_back_ms / 1000)
-            if not self._pace.alone:
-                self._forget_own_tombstone()
-        self._busy, self._lost_why, self._published = None, None, False
-        started_epoch = self._state.floor
-        failures = 0
-        event: Event = Want(self.clock.now())
+        client = self._client
+        began_ms = self.clock.boot_ms()
+        deadline_ms = math.inf if limit_s is None else began_ms + limit_s * 1000
+        self._pace.wants(began_ms)
+        if limit_s != 0:
+            self._stand_back(deadline_ms)
+        client.begin()
+        self._published = False
+        started_epoch, failures = client.state.floor, 0
+        event: Event = Want(self.clock.now(), self._heard)
         while True:
-            with self._one_at_a_time:
-                told = self._feed(event)
+            with client.turn:
+                told = client.feed(event)
                 if any(isinstance(each, Granted) for each in told):
                     self._begin_holding()
                     return True
-            pause = next((each for each in told if isinstance(each, Pause)), None)
-            failures = failures + 1 if pause is not None else 0
-            wait_s = self._wait_s(pause, failures, self._state.floor - started_epoch)
-            now_ms = self.clock.boot_ms()
-            if deadline_ms is not None and now_ms + wait_s * 1000 >= deadline_ms:
-                self.clock.sleep((deadline_ms - now_ms) / 1000 if limit_s else 0)
-                self._abandon()
-                return False
-            self.clock.sleep(wait_s)
+            if any(isinstance(each, Pause) for each in told):
+                failures += 1
+                wait_s = _retry_s(told, failures, self.clock)
+            else:
+                failures = 0
+                wait_s = self._look_s(client.state.floor - started_epoch)
+            left_s = (deadline_ms - self.clock.boot_ms()) / 1000
+            if left_s <= 0:
+                return self._last_try()
+            self._wait(min(wait_s, left_s))  # at the deadline it looks once more
             event = Tick(self.clock.now())
 
-    def _wait_s(self, pause: Pause | None, failures: int, waited_turns: int) -> float:
+    def _stand_back(self, deadline_ms: float) -> None:
+        """Leave others their turns. Who met somebody looks again before it claims."""
+        now_ms = self.clock.boot_ms()
+        wait_ms = min(self._pace.stand_back_ms(now_ms), deadline_ms - now_ms)
+        if wait_ms > 0:
+            self._wait(wait_ms / 1000)
+            if not self._pace.alone:
+                self._client.forget()
+
+    def _look_s(self, waited_turns: int) -> float:
         """Until the next look: soon for who has waited long, at the lease's end at the latest."""
-        if pause is not None:
-            return max(pause.seconds or 0.0, self._back_off_s(failures))
         look_s = self._pace.look_ms(waited_turns) / 1000 * self.clock.uniform(0.9, 1.1)
-        if self._busy is not None and self._busy.frees_ms is not None:
-            ends_s = max(0.0, (self._busy.frees_ms - self.clock.boot_ms()) / 1000)
-            look_s = min(look_s, ends_s + 0.001)
+        busy = self._client.busy
+        if busy is not None and busy.frees_ms is not None:
+            look_s = min(look_s, (busy.frees_ms - self.clock.boot_ms() + 1) / 1000)
         return max(look_s, 0.001)
 
-    def _back_off_s(self, failures: int) -> float:
-        return back_off_s(failures, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
-
-    def _forget_own_tombstone(self) -> None:
-        """After standing back, look before claiming: somebody may have come."""
-        self._state = State(
-            unsettled=self._state.unsettled, floor=self._state.floor, writes=self._state.writes
-        )
-
-    def _abandon(self) -> None:
-        """Stop wanting it. A claim that may have landed is taken back, as far as one try goes."""
-        with self._one_at_a_time:
-            if self._state.grant is None:
-                self._feed(GiveUp(self.clock.now()))
-            claims = [each for each in self._state.unsettled if not each.record.expired]
-            if not claims:
-                return
-            try:
-                told = self._feed(Want(self.clock.now()))
-                if any(isinstance(each, Granted) for each in told):
-                    self._feed(Quit(self.clock.now()))
-                self._feed(GiveUp(self.clock.now()))
-            except StoreError:
-                self._feed(GiveUp(self.clock.now()))
-            self._emit("note", text="a claim that nobody answered may be a ghost: it only expires")
+    def _wait(self, seconds: float) -> None:
+        if self.clock.wait(self._closed, seconds):
+            raise RuntimeError(f"{self}: closed while it waited")
 
     def _begin_holding(self) -> None:
-        grant = self._state.grant
+        client = self._client
+        grant = client.state.grant
         assert grant is not None
-        self._prove_conditions(grant)
+        prove_conditions(client)
         self._pace.granted(grant.epoch, self.clock.boot_ms())
-        self._beating = threading.Event()
-        threading.Thread(
-            target=self._beat, args=(self._beating,), name="lockkit-renew", daemon=True
-        ).start()
+        self._heartbeat = Heartbeat(self, client, self._renew_ms)
 
-    def _release(self) -> None:
-        grant = self._state.grant
-        assert grant is not None
-        lease_ends_ms = self.clock.boot_ms() + max(
-            0, grant.valid_until_ms - self.clock.wall_ms(), self._me.ttl_ms // 10
-        )
+    def _last_try(self) -> bool:
+        """The time is over. A claim that nobody answered may have won: that is settled first."""
+        client = self._client
+        with client.turn:
+            client.feed(GiveUp(self.clock.now()))
+            if not client.in_doubt():
+                return False
+            told = client.feed(Want(self.clock.now()))
+            if any(isinstance(each, Granted) for each in told):
+                self._begin_holding()
+                return True
+            client.feed(GiveUp(self.clock.now()))
+            self._tell_ghost()
+        return False
+
+    def _back_out(self) -> None:
+        """After an exception nothing stays half-held: what is ours, or may become so, is let go."""
+        client = self._client
+        with client.turn:
+            self._stop_beating()
+            if client.state.grant is None:
+                client.feed(GiveUp(self.clock.now()))
+                if client.in_doubt():
+                    client.feed(Want(self.clock.now()), patient=True)
+            if client.state.grant is not None:
+                self._let_go(min(client.me.ttl_ms, BACK_OUT_S * 1000), patient=True)
+            client.feed(GiveUp(self.clock.now()))
+            self._tell_ghost()
+
+    def _tell_ghost(self) -> None:
+        if self._client.in_doubt():
+            text = "a claim that nobody answered may be a ghost: it only expires"
+            self._client.emit("note", text=text)
+
+    # --- releasing -------------------------------------------------------------------------------
+
+    def _let_go(self, for_ms: float, *, patient: bool = False) -> Released:
+        """Release, again and again until the store has said what became of it, or time is over."""
+        client = self._client
+        ends_ms = self.clock.boot_ms() + for_ms
         failures = 0
-        with self._one_at_a_time:
-            told = self._feed(Quit(self.clock.now()))
-            while not any(isinstance(each, Released) for each in told):
-                pause = next((each for each in told if isinstance(each, Pause)), Pause())
-                failures += 1
-                wait_s = max(pause.seconds or 0.0, self._back_off_s(failures))
-                if self.clock.boot_ms() + wait_s * 1000 >= lease_ends_ms:
-                    told = self._feed(GiveUp(self.clock.now()))
-                    message = (
-                        f"{self}: the release was never answered; it ends by itself with its lease"
-                    )
-                    warnings.warn(UnprovenRelease(message), stacklevel=3)
+        event: Event = GiveUp(self.clock.now()) if self._closed.is_set() else Quit(self.clock.now())
+        try:
+            while True:
+                told = client.feed(event, patient=patient)
+                released = next((each for each in told if isinstance(each, Released)), None)
+                if released is not None:
                     break
-                self.clock.sleep(wait_s)
-                told = self._feed(Tick(self.clock.now()))
+                failures += 1
+                left_s = (ends_ms - self.clock.boot_ms()) / 1000
+                if left_s > 0:
+                    self.clock.sleep(min(_retry_s(told, failures, self.clock), left_s))
+                now = self.clock.now()
+                event = Tick(now) if left_s > 0 else GiveUp(now)
+        except BaseException:
+            client.feed(GiveUp(self.clock.now()))  # the handle is free again; the lease runs out
+            raise
         self._pace.released(self.clock.boot_ms())
-
-    # --- renewing --------------------------------------------------------------------------------
-
-    def _beat(self, stop: threading.Event) -> None:
-        """The heartbeat thread: renews, settles what it must, and tells danger and loss."""
-        last_ms = self.clock.boot_ms()
-        in_danger = False
-        failures = 0
-        wait_ms: float = self._renew_ms
-        while not self.clock.wait(stop, wait_ms / 1000):
-            with self._one_at_a_time:
-                if stop.is_set() or self._state.grant is None:
-                    return
-                before_ms = self.clock.boot_ms()
-                due = self._state.phase is Phase.HELD
-                try:
-                    told = self._feed((Beat if due else Tick)(self.clock.now()))
-                except StoreError as error:
-                    self._emit("note", text=f"a renewal failed: {error}")
-                    told = [Pause()]
-            if self._state.until_ms is None:
-                self._tell_lost()
-                return
-            if any(isinstance(each, Renewed) for each in told):
-                last_ms, in_danger, failures = before_ms, False, 0
-                wait_ms = max(0.0, before_ms + self._renew_ms - self.clock.boot_ms())
-                continue
-            failures += 1
-            if not in_danger and self.clock.boot_ms() - last_ms >= 2 * self._renew_ms:
-                in_danger = True
-                self._tell_danger()
-            pause = next((each for each in told if isinstance(each, Pause)), Pause())
-            back_off_ms = min(self._renew_ms, 50.0 * 2 ** min(failures, 16))
-            wait_ms = max((pause.seconds or 0.0) * 1000, back_off_ms)
-            wait_ms = min(wait_ms, max(1.0, self._state.until_ms - self.clock.boot_ms()))
+        return released
 
     def _stop_beating(self) -> None:
-        if self._beating is not None:
-            self._beating.set()
-            self._beating = None
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+            self._heartbeat = None
 
-    def _tell_danger(self) -> None:
-        grant, until_ms = self._state.grant, self._state.until_ms
-        if grant is not None and until_ms is not None:
-            self._emit("danger", epoch=grant.epoch, until_ms=self._on_wall(until_ms))
-            if self.on_danger is not None:
-                self.on_danger(self)
+    # --- refusals --------------------------------------------------------------------------------
 
-    def _tell_lost(self) -> None:
-        if self.on_lost is not None and self._lost_why is not None:
-            self.on_lost(self, self._lost_why)
-
-    # --- carrying out what the protocol asks -----------------------------------------------------
-
-    def _feed(self, event: Event) -> list[Action]:
-        """Run the protocol from this event until it has nothing more to send; what it told."""
-        told: list[Action] = []
-        pending: Event | None = event
-        for _ in range(REQUESTS_MAX):
-            if pending is None:
-                return told
-            self._state, actions = step(self._me, self._state, pending, self.rules)
-            pending = None
-            for action in actions:
-                match action:
-                    case Look() | Send() | Remove():
-                        pending = self._request(action)
-                    case _:
-                        self._hear(action)
-                        told.append(action)
-        raise AssertionError(f"{REQUESTS_MAX} requests in a row: the protocol does not settle")
-
-    def _request(self, action: Look | Send | Remove) -> Event:
-        """Carry out one request; its answer as the next event."""
-        self._requests += 1
-        number, out = self._requests, self._state.out
-        op = out.aim.value if out is not None and not isinstance(action, Look) else "look"
-        attempt = action.record.attempt if isinstance(action, Send) else ""
-        self._emit("ask", request=number, op=op, key=LOCK_KEY, attempt=attempt)
-        began_ms = self.clock.boot_ms()
-        try:
-            match action:
-                case Look(unless):
-                    answer: Any = self.store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX)
-                case Send(record, version):
-                    answer = self.store.put(LOCK_KEY, encode(record), over(version))
-                case Remove(version):
-                    answer = self.store.delete(
-                        LOCK_KEY, None if version is None else IfVersion(version)
-                    )
-                case _:
-                    assert_never(action)
-        except StoreError as error:
-            self._answered(number, op, "refused", "", str(error))
-            raise
-        now = self.clock.now()
-        self._pace.answered(now.boot_ms - began_ms)
-        why = getattr(answer, "why", "")
-        self._answered(number, op, type(answer).__name__, getattr(answer, "version", "") or "", why)
-        match answer:
-            case Found(_, _, _, date_ms) | NotModified(date_ms) if date_ms is not None:
-                self._offset_ms = date_ms - now.wall_ms
-        match answer:
-            case Found():
-                return Saw(now, _sight(answer))
-            case Missing():
-                return Saw(now, Sight(None, None))
-            case NotModified(date_ms):
-                return Saw(now, None, date_ms)
-            case Applied() | PreconditionFailed():
-                return Answered(now, answer)
-            case Throttled() | Unknown() if isinstance(action, Look):
-                return Blind(now, why or "throttled")
-            case _:
-                return Answered(now, answer)
-
-    def _answered(self, number: int, op: str, outcome: str, version: str, why: str) -> None:
-        self._emit("answer", request=number, op=op, outcome=outcome, version=version, why=why)
-
-    def _hear(self, action: Action) -> None:
-        """What the protocol tells, for the history and for whoever asks later."""
-        until_ms = self._on_wall(self._state.until_ms) if self._state.until_ms is not None else 0
-        version = self._state.version or ""
-        match action:
-            case Granted(epoch):
-                self._emit("held", epoch=epoch, until_ms=until_ms, version=version)
-            case Renewed(epoch):
-                self._emit("renewed", epoch=epoch, until_ms=until_ms, version=version)
-            case Lost(epoch, why):
-                self._lost_why = why
-                self._emit("lost", epoch=epoch, why=why)
-            case Released(epoch, proven):
-                self._emit("released", epoch=epoch, proven=proven)
-            case Busy(record, frees):
-                self._hear_busy(action, record, frees)
-            case Pause() | Beaten():
-                pass
-            case Look() | Send() | Remove():
-                raise AssertionError("a request is carried out, not told")
-            case _:
-                assert_never(action)
-
-    def _hear_busy(self, busy: Busy, record: Record | Garbled, frees: int | None) -> None:
-        first = self._busy is None or self._busy.record != record
-        self._busy = busy
-        if isinstance(record, Record):
-            self._pace.saw(record.epoch, self.clock.boot_ms())
-        if not first:
+    def _guard_double_use(self) -> None:
+        if self._closed.is_set():
+            raise RuntimeError(f"{self}: this handle was closed; make a new Lock")
+        if self._client.state.grant is None:
             return
-        if isinstance(record, Garbled):
-            warnings.warn(self.busy_because(), stacklevel=5)
-        self._emit(
-            "waiting",
-            owner=record.owner if isinstance(record, Record) else f"garbled: {record.why}",
-            epoch=record.epoch if isinstance(record, Record) else 0,
-            until_ms=None if frees is None else self._on_wall(frees),
-        )
-
-    # --- proof and protection --------------------------------------------------------------------
-
-    def _prove_conditions(self, grant: Record) -> None:
-        """Once per process and endpoint that is not a provider's own: see the store refuse.
-
-        While we hold the lock, write it under two conditions that are false. A store that applies
-        either ignores conditions, and nothing on it can be a lock (Spaces, s3rver, incus #3651).
-        """
-        place = (self.url.split("://")[0], self.store.options.endpoint)
-        elsewhere = self.store.options.endpoint or os.environ.get("AWS_ENDPOINT_URL")
-        if not elsewhere or place in _proven:
-            return
-        stale = self._state.version
-        with self._one_at_a_time:
-            self._feed(Beat(self.clock.now()))  # so that our first version is a past one
-            if stale is None or self._state.version == stale or self._state.phase is not Phase.HELD:
-                return  # the renewal was not answered: prove it at the next grant
-            for condition in (IfAbsent(), IfVersion(stale)):
-                self._requests += 1
-                false_write = Record(
-                    owner=grant.owner,
-                    valid_until_ms=grant.valid_until_ms,
-                    epoch=grant.epoch,
-                    attempt=f"{grant.attempt}!{type(condition).__name__}",
-                    ttl_ms=grant.ttl_ms,
-                    holder=grant.holder,
-                )
-                answer = self.store.put(LOCK_KEY, encode(false_write), condition)
-                if isinstance(answer, Applied):
-                    self._state = State()
-                    raise UnsafeStore(
-                        f"{self.url} cannot hold a lock: its store at {elsewhere} ignored a "
-                        f"write condition ({type(condition).__name__}); two writers would both win. Use a "
-                        "store with conditional writes (lockkit probe tells which is)"
-                    )
-                if not isinstance(answer, PreconditionFailed):
-                    return
-        _proven.add(place)
+        if self._client.lost_why:
+            raise RuntimeError(f"{self}: this handle lost it; release() it first, which says so")
+        raise RuntimeError(f"{self}: this handle already holds it (a Lock is not reentrant)")
 
     def _guard_process(self) -> None:
         if os.getpid() != self._pid:
@@ -612,13 +458,42 @@ class Lock:
                 "lease would be a second holder: make a new Lock in the child"
             )
 
-    def _emit(self, kind: str, **fields: Any) -> None:
-        self._emit_event(kind, **fields)
 
-    def _on_wall(self, boot_ms: float) -> float:
-        """A moment of the boot clock, on the clock that histories are written in."""
-        return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
+def _lease_s(ttl_s: float, renew_s: float | None) -> tuple[float, float]:
+    """The lease's length and its renew interval, both sound."""
+    if not 0 < ttl_s <= TTL_S_MAX:
+        raise ValueError(f"ttl_s is the lease's length in seconds, up to a day; not {ttl_s!r}")
+    renew_s = ttl_s / RENEWALS_PER_LEASE if renew_s is None else renew_s
+    if not 0 < renew_s * RENEWALS_PER_LEASE * (1 - 1e-9) <= ttl_s:
+        raise ValueError(
+            f"a lease of {ttl_s} s cannot be renewed every {renew_s} s: "
+            f"ttl_s must be at least {RENEWALS_PER_LEASE} renew intervals (Hudi's rule)"
+        )
+    return ttl_s, renew_s
 
 
-def _sight(found: Found) -> Sight:
-    return Sight(found.version, decode(found.body), found.modified_ms, found.date_ms)
+def _limit_s(blocking: bool, timeout: float | None) -> float | None:
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout is in seconds, None waits for ever; not {timeout!r}")
+    if not blocking and timeout:
+        raise ValueError("blocking=False does not wait: it takes no timeout")
+    return timeout if blocking else 0.0
+
+
+def _retry_s(told: list[Action], failures: int, clock: Clock) -> float:
+    """Until the next try, no sooner than the store asked for."""
+    asked = next((each.seconds for each in told if isinstance(each, Pause)), None)
+    back_off = back_off_s(failures, clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
+    return max(asked or 0.0, back_off)
+
+
+def _number(config: Mapping[str, str], key: str, default: float) -> float:
+    """Of a Hudi configuration, whose values are strings in Java and numbers in Python."""
+    said = config.get(key, default)
+    try:
+        value = float(said)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{key} is a number, not {said!r}")
+    return value

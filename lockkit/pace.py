@@ -17,6 +17,8 @@ LEARN = 0.25
 """Weight of the newest turn in the running averages."""
 LOOK_FLOOR_MS = 20.0
 """Nobody looks more often than this, however near the store is."""
+SLEEP_LONGEST_MS = 2000.0
+"""Nobody sleeps longer on what was learned: it may be past. Rivals leave, turns shorten."""
 
 
 @dataclass(slots=True)
@@ -28,7 +30,10 @@ class Pace:
     trip_ms: float = 0.0
     """One request and its answer, learned; 0 before the first."""
     turn_ms: float = 0.0
-    """From one grant to the next, learned; 0 before two were seen."""
+    """From one grant to the next while somebody waits, learned; 0 before two were seen.
+
+    The hours in which this handle neither held nor wanted the lock are left out: nobody's turn.
+    """
     rivals: float = 0.0
     """Grants of others between two of my own, learned."""
     _epoch: int = 0
@@ -41,6 +46,13 @@ class Pace:
 
     def answered(self, took_ms: float) -> None:
         self.trip_ms += (LEARN if self.trip_ms else 1.0) * (took_ms - self.trip_ms)
+
+    def wants(self, now_ms: float) -> None:
+        """The lock is wanted from now on; until now, and since the release, it was not."""
+        idle_ms = now_ms
+        if self._released_ms is not None and self._released_ms >= self._epoch_at_ms:
+            idle_ms = now_ms - self._released_ms
+        self._epoch_at_ms = min(now_ms, self._epoch_at_ms + idle_ms)
 
     def saw(self, epoch: int, now_ms: float) -> None:
         """A grant of this epoch stands in the object."""
@@ -80,7 +92,7 @@ class Pace:
             return 0.0
         self._stood_back = True
         round_ms = max(2 * self.often_ms(), (self.rivals - 0.25) * self.turn_ms)
-        return max(0.0, self._released_ms + round_ms - now_ms)
+        return max(0.0, self._released_ms + min(round_ms, SLEEP_LONGEST_MS) - now_ms)
 
     @property
     def alone(self) -> bool:
@@ -96,5 +108,5 @@ class Pace:
         ahead = self.rivals - waited_turns
         wait = self.often_ms() - self.trip_ms
         if ahead > 0.75 and self.turn_ms:
-            wait = max(wait, (ahead - 0.25) * self.turn_ms)
+            wait = max(wait, min((ahead - 0.25) * self.turn_ms, SLEEP_LONGEST_MS))
         return wait

@@ -37,11 +37,16 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """A handle's identity and wishes. `owner` is unique per handle, so its attempts are unique."""
+    """A handle's identity and wishes.
+
+    Attempts are named by `handle`, which is unique; an owner may be given to several handles, and
+    would recognise one's writes as the other's (mistake V10).
+    """
 
     owner: str
     ttl_ms: int
     holder: str = ""
+    handle: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,383 @@
+"""One client of one lock object: runs the lease protocol against a real store.
+
+`lease.step` decides; this carries out what it asks, one request at a time, hands the answers back,
+and tells the history what was asked, answered and believed.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from lockkit.clock import Clock, utc
+from lockkit.drive import Emit
+from lockkit.lease import step
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfVersion,
+    Missing,
+    NotModified,
+    Throttled,
+    Unknown,
+    Version,
+    over,
+)
+from lockkit.pace import Pace
+from lockkit.record import RECORD_BYTES_MAX, Garbled, Record, decode, encode
+from lockkit.rules import Release, Rules
+from lockkit.state import (
+    Action,
+    Aim,
+    Answered,
+    Beaten,
+    Blind,
+    Busy,
+    Event,
+    Granted,
+    Look,
+    Lost,
+    Me,
+    Pause,
+    Phase,
+    Released,
+    Remove,
+    Renewed,
+    Saw,
+    Send,
+    Sight,
+    State,
+)
+from lockkit.stores import Store, StoreError
+
+LOCK_KEY = ".hoodie/.locks/table_lock.json"
+REQUESTS_MAX = 64
+"""Requests in a row; the protocol needs far fewer."""
+REQUESTS_BEFORE_PAUSE = 8
+"""A store that fails every write, or rivals that win every race, are met with patience."""
+PLAUSIBLE_MS = 24 * 3_600_000
+"""No lease of anybody's is longer: a `validUntil` beyond it is a wrong clock, or a wrong hand."""
+FLOORED_MS = 1000
+"""HTTP dates are floored to a second."""
+OWNER_SHOWN, HOLDER_SHOWN = 64, 80
+
+
+class ClockOff(UserWarning):
+    """This machine's clock and the store's differ by more than the drift that is allowed for."""
+
+
+class OddRecord(UserWarning):
+    """The lock object is no lock record, or says something that no lease can mean."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """The protocol's state and all that moves it on. Whoever feeds it has its `turn`."""
+
+    where: str
+    """The lock's URL, for messages."""
+    store: Store
+    me: Me
+    rules: Rules
+    clock: Clock
+    pace: Pace
+    tell: Emit
+    state: State = field(default_factory=State)
+    turn: threading.RLock = field(default_factory=threading.RLock)
+    busy: Busy | None = None
+    lost_why: str | None = None
+    trouble: str = ""
+    """Why the last request had no useful answer; "" after one that had."""
+    offset_ms: int | None = None
+    past: Version | None = None
+    """A version that the object certainly has no more: what our last write replaced."""
+    proven_ms: int = 0
+    """When the write that our belief rests on was about to be sent, on the boot clock."""
+    lease_ends_ms: int = 0
+    """When belief in the latest proven write ends, kept after belief has ended."""
+    _requests: int = 0
+    _in_doubt: set[str] = field(default_factory=set)
+    _release_in_doubt: bool = False
+    _warned: set[str] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Before the lock is wanted anew: what was met the last time says nothing now."""
+        self.busy, self.lost_why, self.trouble = None, None, ""
+        self._release_in_doubt = False
+
+    def feed(self, event: Event, *, patient: bool = False) -> list[Action]:
+        """Run the protocol from this event until it has nothing more to send; what it told.
+
+        `StoreError` and whatever else a request raises goes on to the caller; to a `patient` one
+        it is a request that nobody answered.
+        """
+        told: list[Action] = []
+        pending: Event | None = event
+        began_ms = event.now.boot_ms
+        for sent in range(REQUESTS_MAX):
+            if pending is None:
+                return told
+            self.state, actions = step(self.me, self.state, pending, self.rules)
+            pending = None
+            for action in actions:
+                match action:
+                    case Look() if sent >= REQUESTS_BEFORE_PAUSE:
+                        pending = Blind(self.clock.now(), "enough for now: pause, then look again")
+                    case Look() | Send() | Remove():
+                        pending = self._patiently(action) if patient else self._request(action)
+                    case Granted() | Renewed():
+                        self.proven_ms = began_ms
+                        self._hear(action)
+                        told.append(action)
+                    case _:
+                        self._hear(action)
+                        told.append(action)
+        raise AssertionError(f"{REQUESTS_MAX} requests in a row: the protocol does not settle")
+
+    def in_doubt(self) -> bool:
+        """Whether a claim of ours is out that nobody answered: it may have won, or may yet win."""
+        return any(
+            write.record.attempt in self._in_doubt and not write.record.expired
+            for write in self.state.unsettled
+        )
+
+    def forget(self) -> None:
+        """Look before the next claim: what was seen may be past. Ghosts and epochs are kept."""
+        kept = self.state
+        self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
+
+    def lose(self, why: str) -> None:
+        """Stop believing, for a reason that the protocol does not know."""
+        grant = self.state.grant
+        if grant is None or self.state.until_ms is None:
+            return
+        self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
+        self._hear(Lost(grant.epoch, why))
+
+    def taken_away(self) -> str | None:
+        """After a release: who was in the object in our place, although our lease had not ended.
+
+        None where a lost answer of our own release leaves it open: then it may have come after us.
+        """
+        seen = self.state.seen
+        if seen is None or self._release_in_doubt or self.rules.release is not Release.TOMBSTONE:
+            return None
+        match seen.sight.record:
+            case None:
+                return "the lock object was deleted while it was held"
+            case Garbled(why):
+                return f"the lock object was overwritten while it was held: {why}"
+            case Record(attempt=attempt) if attempt.startswith(f"{self.me.handle}/"):
+                return None
+            case Record(owner=owner, epoch=epoch):
+                whose = f"{owner[:OWNER_SHOWN]!r} (epoch {epoch})"
+                return f"{whose} was in the lock object before it was released"
+
+    # --- one request -----------------------------------------------------------------------------
+
+    def _patiently(self, action: Look | Send | Remove) -> Event:
+        try:
+            return self._request(action)
+        except Exception as error:  # noqa: BLE001 - told, and taken for what it is: no answer
+            self.emit("note", text=f"a request failed: {type(error).__name__}: {error}")
+            why = self.trouble = str(error)
+            if isinstance(action, Look):
+                return Blind(self.clock.now(), why)
+            return Answered(self.clock.now(), Unknown(why))
+
+    def _request(self, action: Look | Send | Remove) -> Event:
+        """Carry out one request; its answer as the next event."""
+        out = self.state.out
+        op = out.aim.value if out is not None and not isinstance(action, Look) else "look"
+        attempt = action.record.attempt if isinstance(action, Send) else ""
+        answer = self.ask(op, attempt, lambda: self._carry_out(action))
+        now = self.clock.now()
+        match answer:
+            case Found(_, _, _, date_ms) | NotModified(date_ms) if date_ms is not None:
+                self._compare_clocks(date_ms, now.wall_ms)
+        match answer:
+            case Found():
+                return Saw(now, sight_of(answer))
+            case Missing():
+                return Saw(now, Sight(None, None))
+            case NotModified(date_ms):
+                return Saw(now, None, date_ms)
+            case Throttled() | Unknown() if isinstance(action, Look):
+                return Blind(now, self.trouble)
+            case Unknown():
+                self._doubt(attempt, op)
+            case Applied() if isinstance(action, Send):
+                self.past = action.over
+            case _:
+                pass
+        return Answered(now, answer)
+
+    def ask(self, op: str, attempt: str, send: Callable[[], Any]) -> Any:
+        """Send one request and tell the history so: an `ask` before it, an `answer` after it."""
+        self._requests += 1
+        number = self._requests
+        self.emit("ask", request=number, op=op, key=LOCK_KEY, attempt=attempt)
+        began_ms = self.clock.boot_ms()
+        try:
+            answer = send()
+        except StoreError as error:
+            self.trouble = str(error)
+            self._answered(number, op, "refused", "", self.trouble)
+            raise
+        except BaseException:  # an interrupt, most likely, in the middle of a write
+            self._doubt(attempt, op)
+            raise
+        if not isinstance(answer, Unknown):  # a time-out says nothing about a trip
+            self.pace.answered(self.clock.boot_ms() - began_ms)
+        why = getattr(answer, "why", "")
+        self.trouble = why or ("throttled" if isinstance(answer, Throttled) else "")
+        version = getattr(answer, "version", "") or ""
+        self._answered(number, op, type(answer).__name__, version, why)
+        return answer
+
+    def _answered(self, number: int, op: str, outcome: str, version: str, why: str) -> None:
+        self.emit("answer", request=number, op=op, outcome=outcome, version=version, why=why)
+
+    def _carry_out(self, action: Look | Send | Remove) -> Any:
+        match action:
+            case Look(unless):
+                return self.store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX)
+            case Send(record, version):
+                return self.store.put(LOCK_KEY, encode(record), over(version))
+            case Remove(version):
+                exact = None if version is None else IfVersion(version)
+                return self.store.delete(LOCK_KEY, exact)
+            case _:
+                assert_never(action)
+
+    def _doubt(self, attempt: str, op: str) -> None:
+        if attempt:
+            self._in_doubt.add(attempt)
+        self._release_in_doubt |= op == Aim.RELEASE.value
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _hear(self, action: Action) -> None:
+        """What the protocol tells, for the history and for whoever asks later."""
+        until_ms = 0.0
+        if self.state.until_ms is not None:
+            self.lease_ends_ms = self.state.until_ms
+            until_ms = self.on_wall(self.state.until_ms)
+        version = self.state.version or ""
+        match action:
+            case Granted(epoch):
+                self._in_doubt.clear()
+                self.emit("held", epoch=epoch, until_ms=until_ms, version=version)
+            case Renewed(epoch):
+                self._in_doubt.clear()
+                self.emit("renewed", epoch=epoch, until_ms=until_ms, version=version)
+            case Lost(epoch, why):
+                self.lost_why = why
+                self.emit("lost", epoch=epoch, why=why)
+            case Released(epoch, proven):
+                self.emit("released", epoch=epoch, proven=proven)
+            case Busy(record, frees):
+                self._hear_busy(action, record, frees)
+            case Pause() | Beaten():
+                pass
+            case Look() | Send() | Remove():
+                raise AssertionError("a request is carried out, not told")
+            case _:
+                assert_never(action)
+
+    def _hear_busy(self, busy: Busy, record: Record | Garbled, frees: int | None) -> None:
+        first = self.busy is None or self.busy.record != record
+        self.busy = busy
+        if isinstance(record, Record):
+            self.pace.saw(record.epoch, self.clock.boot_ms())
+        if not first:
+            return
+        self._warn_of_oddities(record, frees)
+        self.emit(
+            "waiting",
+            owner=record.owner[:256] if isinstance(record, Record) else f"garbled: {record.why}",
+            epoch=record.epoch if isinstance(record, Record) else 0,
+            until_ms=None if frees is None else self.on_wall(frees),
+        )
+
+    def _warn_of_oddities(self, record: Record | Garbled, frees: int | None) -> None:
+        if isinstance(record, Garbled):
+            return self.warn(OddRecord(self.busy_because()))
+        now = self.clock.now()
+        if frees is not None and frees > now.boot_ms + PLAUSIBLE_MS:
+            return self.warn(
+                OddRecord(
+                    f"{self.busy_because()}. No lease lasts that long: a wrong clock or a wrong "
+                    f"hand wrote it; if nobody writes this table, remove {LOCK_KEY} by hand"
+                )
+            )
+        if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
+            return self.warn(
+                OddRecord(
+                    f"{self.busy_because()}, which no lease can mean (is its clock wrong?); the "
+                    f"store's own clock decides when it is over"
+                )
+            )
+        return None
+
+    def busy_because(self) -> str:
+        """Who has it, until when, and what next."""
+        see = f"lockkit lock show {self.where}"
+        if self.busy is None:
+            why = f": the store's last answer was {self.trouble!r}" if self.trouble else ""
+            return f"the lock of {self.where} was not free in time{why}; try again, or see: {see}"
+        record = self.busy.record
+        if isinstance(record, Garbled):
+            return (
+                f"{LOCK_KEY} of {self.where} is no lock record: {record.why}; it is never taken as "
+                f"free: see it with {see}, and remove it by hand if nobody writes this table"
+            )
+        holder = f"{record.holder[:HOLDER_SHOWN]!r}, epoch {record.epoch}"
+        return (
+            f"{LOCK_KEY} of {self.where} is held by {record.owner[:OWNER_SHOWN]!r} "
+            f"({holder if record.attempt else 'a Hudi writer'}) until "
+            f"{utc(record.valid_until_ms)} by its own clock; wait, or see who: {see}"
+        )
+
+    def _compare_clocks(self, date_ms: int, wall_ms: int) -> None:
+        """Keep the offset of the store's clock; warn once of one that is surely over the drift."""
+        self.offset_ms = offset = date_ms - wall_ms
+        surely = max(offset, -(offset + FLOORED_MS + round(self.pace.trip_ms)))
+        if surely > self.rules.drift_ms:
+            text = (
+                f"the clock of this machine and that of the store of {self.where} differ by about "
+                f"{abs(offset) / 1000:.1f} s, more than the {self.rules.drift_ms} ms that are "
+                "allowed for: set this machine's clock (NTP)"
+            )
+            if "clock" not in self._warned:
+                self._warned.add("clock")
+                self.emit("note", text=text, offset_ms=offset)
+                self.warn(ClockOff(text))
+
+    def warn(self, warning: Warning) -> None:
+        warnings.warn(warning, stacklevel=2)
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Tell the history. An observer that fails must not cost the lease: one warning."""
+        try:
+            self.tell(kind, **fields)
+        except Exception as error:  # noqa: BLE001 - whatever an observer of the user's may raise
+            if "emit" not in self._warned:
+                self._warned.add("emit")
+                warnings.warn(
+                    f"the lock of {self.where}: its emit failed, and the history has a gap: "
+                    f"{error!r}",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def on_wall(self, boot_ms: float) -> float:
+        """A moment of the boot clock, on the clock that histories are written in."""
+        return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
+
+
+def sight_of(found: Found) -> Sight:
+    return Sight(found.version, decode(found.body), found.modified_ms, found.date_ms)
