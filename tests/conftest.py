@@ -14,8 +14,8 @@ _NAMES = itertools.count()
 
 @pytest.fixture
 def emulator(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """An object server of this test's own, in memory; `parametrize("emulator", [...], indirect=True)`
-    gives its options, e.g. `{"profile": "gcs"}`.
+    """An object server of this test's own, in memory; its options are the parameter:
+    `parametrize("emulator", [{"profile": "gcs"}], indirect=True)`.
     """
     module = pytest.importorskip(
         "lockkit.emulator", reason="the embedded server needs aiohttp: pip install lockkit[server]"

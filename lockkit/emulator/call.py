@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from typing import Any
+from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
+from lockkit.clock import epoch_ms
 from lockkit.emulator.objects import Object
+
+KEY_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,29 @@ class Call:
     headers: Mapping[str, str]
     body: bytes
     host: str = ""
+    target: str = ""
+    """As it stood in the request line, for a signature."""
+    id: str = ""
+    """What the answer calls this request, in its headers and its errors."""
+
+
+@dataclass(slots=True)
+class Deed:
+    """What a request did to which object, for the record of truth."""
+
+    method: str
+    """put, get, head, list, delete, copy, patch, upload, part, abort, bucket, batch"""
+    bucket: str = ""
+    key: str = ""
+    condition: str = ""
+    answer: str = "error"
+    before: str = ""
+    version: str = ""
+    applied: bool = False
+    """An object changed."""
+    generation: int = 0
+    body: bytes | None = None
+    at_ms: float | None = None
 
 
 @dataclass(slots=True)
@@ -34,22 +60,8 @@ class Reply:
     deed: Deed | None = None
     length: int | None = None
     """Content-Length of a HEAD, whose body is not sent."""
-
-
-@dataclass(slots=True)
-class Deed:
-    """What a request did to which object, for the record of truth."""
-
-    method: str
-    bucket: str = ""
-    key: str = ""
-    condition: str = ""
-    answer: str = "error"
-    before: str = ""
-    version: str = ""
-    applied: bool = False
-    body: bytes | None = None
-    at_ms: float | None = None
+    inner: list[Reply] = field(default_factory=list)
+    """The answers to the requests of a batch: each is recorded, in place of the batch."""
 
 
 class Refusal(Exception):
@@ -63,68 +75,90 @@ class Refusal(Exception):
         self.answer = answer
 
 
-def call_of(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Call:
+def call_of(
+    method: str,
+    target: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    host: str = "",
+    id: str = "",
+) -> Call:
+    if "://" in target.partition("?")[0]:  # to a forward proxy: http://host/path
+        target = "/" + target.partition("://")[2].partition("/")[2]
     path, _, query = target.partition("?")
     pairs = dict(parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"))
-    return Call(method, path, pairs, headers, body, headers.get("host", ""))
+    return Call(method, path, pairs, headers, body, headers.get("host", host), target, id)
 
 
 def key_of(quoted: str) -> str:
     """A key as the client meant it; one that is no UTF-8 is refused."""
     try:
-        key = unquote(quoted, errors="strict")
+        return checked_key(unquote(quoted, errors="strict"))
     except UnicodeDecodeError:
         raise Refusal(400, "InvalidURI", "the key is not UTF-8") from None
-    if len(key.encode()) > 1024:
-        raise Refusal(400, "KeyTooLongError", "a key has at most 1024 bytes")
+
+
+def checked_key(key: str) -> str:
+    if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise Refusal(400, "KeyTooLongError", f"a key has at most {KEY_BYTES_MAX} bytes")
+    if re.search("[\x00\ud800-\udfff]", key):
+        raise Refusal(400, "InvalidURI", "a key holds no NUL and no half of a surrogate pair")
     return key
+
+
+def wrote(deed: Deed, before: Object | None, after: Object, body: bytes) -> None:
+    """What the record says of a write; the dialect names the versions before and after."""
+    deed.answer, deed.applied, deed.body = "applied", True, body
+    deed.generation, deed.at_ms = after.id, after.at_ms
+
+
+def removed(deed: Deed, marker: Object | None) -> None:
+    deed.answer, deed.applied = "applied", marker is not None
+    if marker is not None:
+        deed.generation, deed.at_ms = marker.id, marker.at_ms
 
 
 def http_date(at_ms: float) -> str:
     return formatdate(at_ms / 1000, usegmt=True)
 
 
+def by_date(headers: Mapping[str, str], at_ms: float) -> Literal["", "unchanged", "failed"]:
+    """The date conditions; each counts only where its ETag condition is absent (RFC 9110)."""
+    at_s = int(at_ms // 1000)
+    since = epoch_ms(headers.get("if-unmodified-since"))
+    if since is not None and "if-match" not in headers and at_s > since // 1000:
+        return "failed"
+    since = epoch_ms(headers.get("if-modified-since"))
+    if since is not None and "if-none-match" not in headers and at_s <= since // 1000:
+        return "unchanged"
+    return ""
+
+
+def same_tag(header: str, etag: str) -> bool:
+    """Does this If-Match or If-None-Match name the tag (quoted or not, weak or not)?"""
+    wanted = [each.strip().removeprefix("W/").strip('"') for each in header.split(",")]
+    return "*" in wanted or etag in wanted
+
+
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """`bytes=a-b` as (start, end exclusive); None: the whole. Several ranges: the whole (RFC 9110)."""
-    if not header or not header.startswith("bytes=") or "," in header:
+    """`bytes=a-b` as (start, end exclusive); None: the whole, also of several (RFC 9110)."""
+    found = re.fullmatch(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", header or "", re.ASCII)
+    if found is None or not found[1] + found[2]:
         return None
-    first, dash, last = header[len("bytes=") :].strip().partition("-")
-    if not dash or not (first + last).isdigit():
+    if not found[1]:
+        if int(found[2]) == 0 or size == 0:
+            raise Refusal(416, "InvalidRange", "The range specified is not satisfiable.")
+        return max(0, size - int(found[2])), size
+    start = int(found[1])
+    if found[2] and int(found[2]) < start:
         return None
-    if not first:
-        if int(last) == 0 or size == 0:
-            raise Refusal(416, "InvalidRange", "the range is not satisfiable")
-        return max(0, size - int(last)), size
-    start = int(first)
-    end = min(int(last) + 1, size) if last else size
     if start >= size:
-        raise Refusal(416, "InvalidRange", "the range is not satisfiable")
-    if end <= start:
-        return None
-    return start, end
+        raise Refusal(416, "InvalidRange", "The range specified is not satisfiable.")
+    return start, min(int(found[2]) + 1, size) if found[2] else size
 
 
-def read_object(call: Call, object: Object, body: bytes | None, etag: str) -> Reply:
-    """The common part of GET and HEAD in every dialect: whole or range, and the dates."""
-    headers = {"ETag": etag, "Last-Modified": http_date(object.at_ms), "Accept-Ranges": "bytes"}
-    if body is None:
-        raise Refusal(
-            410, "Gone", "this past version was too large to keep; only its place is known"
-        )
-    span = byte_range(call.headers.get("x-ms-range") or call.headers.get("range"), object.size)
-    if span is None:
-        return Reply(200, headers, body)
-    headers["Content-Range"] = f"bytes {span[0]}-{span[1] - 1}/{object.size}"
-    return Reply(206, headers, body[span[0] : span[1]])
-
-
-def attempt_in(body: bytes | None) -> tuple[str, Any]:
-    """The attempt id in a small JSON body, and the body as parsed; ("", None) for anything else."""
-    if not body or len(body) > 64 * 1024 or body[:1] != b"{":
-        return "", None
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return "", None
-    attempt = fields.get("attempt") if isinstance(fields, dict) else None
-    return (attempt if isinstance(attempt, str) else ""), fields
+def number(text: str, name: str) -> int:
+    if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
+        raise Refusal(400, "InvalidArgument", f"{name} is not a number")
+    return int(text)

@@ -1,30 +1,41 @@
-"""Google Cloud Storage's JSON API, and the little of its XML API that object_store speaks."""
+"""Google Cloud Storage's JSON API, as google-cloud-storage and pyarrow speak it."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import re
-import zlib
-from datetime import UTC, datetime
-from email.parser import BytesParser
 from typing import Any
-from urllib.parse import parse_qsl, quote
 
-from lockkit.emulator.call import Call, Deed, Refusal, Reply, byte_range, http_date, key_of
-from lockkit.emulator.listing import page
+from lockkit.emulator import gcs_resource, gcs_uploads, mime
+from lockkit.emulator.call import (
+    Call,
+    Deed,
+    Refusal,
+    Reply,
+    byte_range,
+    checked_key,
+    http_date,
+    key_of,
+    number,
+    removed,
+    wrote,
+)
+from lockkit.emulator.gcs_resource import answer, fields_of, resource
+from lockkit.emulator.gcs_xml import GcsXml
+from lockkit.emulator.listing import page, token, untoken, version_place, version_token
 from lockkit.emulator.objects import Check, Object, Objects
 from lockkit.emulator.profiles import Profile, throttle
 
-_PATH = re.compile(r"^/(?:(upload|download|resumable)/)*(?:upload/)?storage/v1(/.*)$")
-_OBJECT = re.compile(r"^/b/([^/]+)/o/([^/]+)$")
-_MOVE = re.compile(r"^/b/([^/]+)/o/([^/]+)/(rewriteTo|copyTo)/b/([^/]+)/o/([^/]+)$")
-_SPAN = re.compile(r"^bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)$")
+PAGE_MAX = 1000
+SOURCES_MAX = 32
+_JSON_API = re.compile(r"/(?:resumable/)?(?:upload/|download/)?storage/v1(/b(?:/.*)?)")
+_OBJECTS = re.compile(r"/b/([^/]+)/o/?")
+_OBJECT = re.compile(r"/b/([^/]+)/o/(.+)")
+_MOVE = re.compile(r"/b/([^/]+)/o/(.+)/(rewriteTo|copyTo)/b/([^/]+)/o/(.+)")
 _REASONS = {
-    304: "notModified", 400: "invalid", 404: "notFound", 409: "conflict",
-    412: "conditionNotMet", 416: "requestedRangeNotSatisfiable", 429: "rateLimitExceeded",
-    500: "backendError", 501: "notImplemented", 507: "backendError",
+    304: "notModified", 400: "invalid", 404: "notFound", 405: "methodNotAllowed",
+    409: "conflict", 412: "conditionNotMet", 413: "uploadTooLarge",
+    416: "requestedRangeNotSatisfiable", 429: "rateLimitExceeded", 500: "backendError",
+    501: "notImplemented", 503: "backendError", 507: "backendError",
 }  # fmt: skip
 
 
@@ -34,514 +45,326 @@ class Gcs:
     def __init__(self, objects: Objects, profile: Profile) -> None:
         self.objects = objects
         self.profile = profile
+        self._xml = GcsXml(objects, profile)
 
     def answer(self, call: Call) -> Reply:
         deed = Deed(call.method.lower())
         try:
-            return self._route(call, deed)
+            if call.path.startswith("/batch/storage/v1"):
+                return self._batch(call, deed)
+            found = _JSON_API.fullmatch(call.path)
+            if found is None:
+                return self._xml.answer(call)
+            return self._route(call, deed, found[1])
         except Refusal as refusal:
             deed.answer = refusal.answer
             return self.refuse(call, refusal, deed)
 
     def refuse(self, call: Call, refusal: Refusal, deed: Deed) -> Reply:
-        if refusal.status == 304:
+        status = refusal.status
+        if status == 304:
             return Reply(304, {}, b"", deed)
-        status = 500 if refusal.status == 507 else refusal.status
-        reason = (
-            refusal.code if refusal.code in ("noSuchBucket",) else _REASONS.get(status, "error")
-        )
-        fields = {
-            "code": status,
+        if call.path.startswith("/download/"):  # Google tells it in plain text there
+            text = {"Content-Type": "text/html; charset=UTF-8"}
+            return Reply(status, text, refusal.message.encode("utf-8", "replace"), deed)
+        error = {
             "message": refusal.message,
-            "errors": [{"message": refusal.message, "domain": "global", "reason": reason}],
+            "domain": "usageLimits" if status == 429 else "global",
+            "reason": _REASONS.get(status, "invalid"),
         }
-        return _json({"error": fields}, deed, status)
+        fields = {"code": status, "message": refusal.message, "errors": [error]}
+        return answer({"error": fields}, deed, status)
 
-    def _route(self, call: Call, deed: Deed) -> Reply:
-        if call.path.startswith("/batch/storage/v1"):
-            return self._batch(call, deed)
-        found = _PATH.match(call.path)
-        if found is None:
-            return self._xml_api(call, deed)
-        path, media = found[2], call.query.get("alt") == "media" or "/download/" in call.path
-        uploading = "upload/" in call.path
+    def request_ids(self, call: Call) -> dict[str, str]:
+        return {"x-guploader-uploadid": call.id}
+
+    # --- which operation -------------------------------------------------------------------------
+
+    def _route(self, call: Call, deed: Deed, path: str) -> Reply:
         if path == "/b":
             return self._buckets(call, deed)
         if re.fullmatch(r"/b/[^/]+", path):
-            return self._bucket(call, deed, key_of(path[3:]))
-        if re.fullmatch(r"/b/[^/]+/o/?", path):
-            deed.bucket = key_of(path.split("/")[2])
-            if uploading:
+            deed.bucket = key_of(path[3:])
+            return self._bucket(call, deed)
+        if named := _OBJECTS.fullmatch(path):
+            deed.bucket = key_of(named[1])
+            if "/upload/" in call.path:
                 return self._upload(call, deed)
             if call.method == "GET":
                 return self._list(call, deed)
-        if moved := _MOVE.match(path):
+        elif call.method == "POST" and (moved := _MOVE.fullmatch(path)):
             return self._copy(call, deed, moved)
-        if named := _OBJECT.match(path):
+        elif named := _OBJECT.fullmatch(path):
             deed.bucket, deed.key = key_of(named[1]), key_of(named[2])
+            media = call.query.get("alt") == "media" or call.path.startswith("/download/")
             match call.method:
                 case "GET" if media:
                     return self._download(call, deed)
-                case "GET" | "HEAD":
-                    present = self._wanted(call, deed)
+                case "GET":
+                    found = self._wanted(call, deed)
                     deed.answer = "found"
-                    return _json(_resource(call, present), deed)
+                    return answer(resource(call, found), deed)
                 case "DELETE":
                     return self._delete(call, deed)
                 case "PATCH" | "PUT":
                     return self._patch(call, deed)
+                case "POST" if deed.key.endswith("/compose"):
+                    deed.key = deed.key.removesuffix("/compose")
+                    return self._compose(call, deed)
         raise Refusal(501, "notImplemented", f"this server does not do {call.method} {call.path}")
 
-    # --- buckets -----------------------------------------------------------------------------------
+    # --- buckets ---------------------------------------------------------------------------------
 
     def _buckets(self, call: Call, deed: Deed) -> Reply:
-        if call.method == "POST":
-            name = str(_fields(call.body).get("name", ""))
-            if not name:
-                raise Refusal(400, "invalid", "a bucket needs a name")
-            if not self.objects.add_bucket(name):
-                raise Refusal(409, "conflict", "You already own this bucket.")
-            deed.bucket, deed.answer = name, "applied"
-            return _json(_bucket_resource(name), deed)
-        deed.method, deed.answer = "list", "listed"
-        items = [_bucket_resource(name) for name in self.objects.buckets()]
-        return _json({"kind": "storage#buckets", "items": items}, deed)
+        if call.method == "GET":
+            deed.method, deed.answer = "list", "listed"
+            items = [gcs_resource.bucket(name) for name in self.objects.buckets()]
+            return answer({"kind": "storage#buckets", "items": items}, deed)
+        deed.method = "bucket"
+        deed.bucket = checked_key(str(fields_of(call.body).get("name", "")))
+        if call.method != "POST" or not deed.bucket:
+            raise Refusal(400, "invalid", "a bucket is made by a POST that names it")
+        if not self.objects.add_bucket(deed.bucket):
+            raise Refusal(409, "conflict", "You already own this bucket. Select another name.")
+        deed.answer = "applied"
+        return answer(gcs_resource.bucket(deed.bucket), deed)
 
-    def _bucket(self, call: Call, deed: Deed, name: str) -> Reply:
-        deed.bucket = name
+    def _bucket(self, call: Call, deed: Deed) -> Reply:
         match call.method:
-            case "GET" | "PATCH":  # made on first use, so every bucket is there
+            case "GET" | "PATCH" | "PUT":  # made on first use, so each one is there, as it is
                 deed.answer = "found"
-                return _json(_bucket_resource(name), deed)
+                return answer(gcs_resource.bucket(deed.bucket), deed)
             case "DELETE":
-                if self.objects.list(name, "", limit=1):
+                if self.objects.under(deed.bucket, "", limit=1):
                     raise Refusal(409, "conflict", "The bucket you tried to delete is not empty.")
-                self.objects.remove_bucket(name)
-                deed.answer = "deleted"
+                self.objects.remove_bucket(deed.bucket)
+                deed.method, deed.answer = "bucket", "applied"
                 return Reply(204, deed=deed)
-        raise Refusal(501, "notImplemented", f"this server does not do {call.method} on a bucket")
+        raise Refusal(501, "notImplemented", f"this server does not do {call.method} {call.path}")
 
     def _list(self, call: Call, deed: Deed) -> Reply:
-        query = call.query
+        query, bucket = call.query, deed.bucket
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        limit = min(_number(query.get("maxResults", "1000"), "maxResults"), 1000)
+        limit = min(number(query.get("maxResults", "1000"), "maxResults"), PAGE_MAX)
+        if query.get("matchGlob"):
+            raise Refusal(501, "notImplemented", "this server does not do matchGlob")
         deed.method, deed.key, deed.answer = "list", prefix, "listed"
-        token = query.get("pageToken")
+        told: dict[str, Any] = {"kind": "storage#objects"}
         if query.get("versions", "").lower() == "true":  # the SDK writes True
-            return self._list_versions(call, deed, prefix, token, limit)
-        start = query.get("startOffset", "")
-        after = _untoken(token) if token else ""
-        contents, prefixes, last = page(
-            self.objects, deed.bucket, prefix, delimiter, after, limit, start
-        )
+            place = version_place(query.get("pageToken"))
+            kept = self.objects.generations(bucket, prefix, place, limit + 1)
+            if len(kept) > limit > 0:
+                told["nextPageToken"] = version_token(kept[limit - 1])
+            told["items"] = [
+                resource(call, each, self.objects) for each in kept[:limit] if not each.deleted
+            ]
+            return answer(told, deed)
+        after, start = untoken(query.get("pageToken", "")), query.get("startOffset", "")
+        found, prefixes, last = page(self.objects, bucket, prefix, delimiter, after, limit, start)
         end = query.get("endOffset", "")
-        items = [_resource(call, each) for each in contents if not end or each.key < end]
-        answer: dict[str, Any] = {"kind": "storage#objects", "items": items}
+        if end and (found or prefixes) and max([each.key for each in found] + prefixes) >= end:
+            last = None
+        told["items"] = [resource(call, each) for each in found if not end or each.key < end]
         if prefixes:
-            answer["prefixes"] = prefixes
+            told["prefixes"] = [each for each in prefixes if not end or each < end]
         if last is not None:
-            answer["nextPageToken"] = _token(last)
-        return _json(answer, deed)
+            told["nextPageToken"] = token(last)
+        return answer(told, deed)
 
-    def _list_versions(
-        self, call: Call, deed: Deed, prefix: str, token: str | None, limit: int
-    ) -> Reply:
-        key, _, id = _untoken(token).rpartition("\n") if token else ("", "", "0")
-        found = self.objects.history(deed.bucket, prefix, (key, int(id)), limit + 1)
-        more, found = len(found) > limit, found[:limit]
-        items = [_resource(call, each, self.objects) for each in found if not each.deleted]
-        answer: dict[str, Any] = {"kind": "storage#objects", "items": items}
-        if more:
-            answer["nextPageToken"] = _token(f"{found[-1].key}\n{found[-1].id}")
-        return _json(answer, deed)
-
-    # --- reading -----------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     def _wanted(self, call: Call, deed: Deed) -> Object:
         wanted = call.query.get("generation")
-        if wanted is not None:
-            found = self.objects.at(deed.bucket, deed.key, _number(wanted, "generation"))
-        else:
+        if wanted is None:
             found = self.objects.current(deed.bucket, deed.key)
+        else:
+            found = self.objects.at(deed.bucket, deed.key, number(wanted, "generation"))
         if found is None or found.deleted:
             raise Refusal(404, "notFound", f"No such object: {deed.bucket}/{deed.key}", "missing")
-        deed.version = str(found.id)
-        self._judge(call, deed, found, reading=True)
+        deed.version, deed.generation = str(found.id), found.id
+        other = call.query.get("ifGenerationNotMatch")
+        if other is not None:
+            deed.condition = f"unless-version {other}"
+        self._judge(call.query, found, reading=True)
         return found
 
     def _download(self, call: Call, deed: Deed) -> Reply:
         found = self._wanted(call, deed)
-        return self._bytes(call, deed, found)
-
-    def _bytes(self, call: Call, deed: Deed, found: Object) -> Reply:
         headers = {
-            "ETag": _etag(found),
-            "Last-Modified": http_date(found.at_ms),
-            "Content-Type": str(found.meta.get("contentType", "application/octet-stream")),
-            "x-goog-generation": str(found.id),
-            "x-goog-metageneration": str(found.metageneration),
-            "x-goog-stored-content-length": str(found.size),
-            "x-goog-storage-class": "STANDARD",
-            "x-goog-hash": f"md5={_md5(found)}",
-            "Accept-Ranges": "bytes",
-        }
-        deed.answer = "found"
-        if call.method == "HEAD":
-            return Reply(200, headers, b"", deed, found.size)
+            **gcs_resource.headers(found),
+            "Last-Modified": http_date(found.at_ms), "Accept-Ranges": "bytes",
+        }  # fmt: skip
         span = byte_range(call.headers.get("range"), found.size)
         body = self.objects.body(found, *(span or (0, None)))
         if body is None:
-            raise Refusal(410, "gone", "this past generation was too large to keep")
+            raise Refusal(410, "gone", "this past generation was too large for this server to keep")
+        deed.answer = "found"
         if span is None:
             return Reply(200, headers, body, deed)
         headers["Content-Range"] = f"bytes {span[0]}-{span[1] - 1}/{found.size}"
         return Reply(206, headers, body, deed)
 
-    # --- writing -----------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------
 
     def _upload(self, call: Call, deed: Deed) -> Reply:
-        match call.query.get("uploadType", "media"):
-            case "media":
-                fields: dict[str, Any] = {"contentType": call.headers.get("content-type", "")}
-                return self._insert(call, deed, fields, call.body)
-            case "multipart":
-                fields, body = _related(call)
-                return self._insert(call, deed, fields, body)
-            case "resumable" if call.query.get("upload_id"):
-                return self._resume(call, deed)
-            case "resumable":
-                return self._start(call, deed)
-            case other:
-                raise Refusal(501, "notImplemented", f"this server has no upload type {other!r}")
+        kind, upload = call.query.get("uploadType", "media"), call.query.get("upload_id")
+        if kind == "resumable" and upload is not None:
+            return self._resume(call, deed, upload)
+        if kind not in ("media", "multipart", "resumable") or call.method not in ("POST", "PUT"):
+            raise Refusal(501, "notImplemented", f"this server has no {kind!r} {call.method}")
+        fields, body = (
+            (fields_of(call.body), b"") if kind == "resumable" else gcs_uploads.whole(call)
+        )
+        deed.key = checked_key(str(fields.get("name") or call.query.get("name", "")))
+        if not deed.key:
+            raise Refusal(400, "required", "an object needs a name")
+        if kind == "resumable":
+            self._check(call.query, deed)(self.objects.current(deed.bucket, deed.key))
+            return gcs_uploads.start(self.objects, call, deed, fields)
+        return self._insert(call, deed, call.query, fields, body)
 
-    def _insert(self, call: Call, deed: Deed, fields: dict[str, Any], body: bytes) -> Reply:
+    def _insert(
+        self, call: Call, deed: Deed, query: Any, fields: dict[str, Any], body: bytes
+    ) -> Reply:
         deed.method = "put"
-        deed.key = str(fields.get("name") or call.query.get("name", ""))
-        if not deed.key or len(deed.key.encode()) > 1024:
-            raise Refusal(400, "invalid", "an object's name has 1 to 1024 bytes")
-        if "md5Hash" in fields and fields["md5Hash"] != _b64(hashlib.md5(body).digest()):
-            raise Refusal(400, "invalid", "the MD5 that was declared does not match the bytes")
-        meta = {k: v for k, v in fields.items() if k in _KEPT}
-        before, after = self.objects.write(
-            deed.bucket, deed.key, body, self._check(call, deed), meta=meta
-        )
-        _applied(deed, before, after, body)
-        return _json(_resource(call, after), deed)
+        meta = gcs_uploads.described(call, fields, body)
+        return answer(resource(call, self._write(deed, query, body, meta)), deed)
 
-    def _start(self, call: Call, deed: Deed) -> Reply:
-        fields = _fields(call.body) if call.body else {}
-        name = str(fields.get("name") or call.query.get("name", ""))
-        fields["query"] = dict(call.query)
-        fields.setdefault("contentType", call.headers.get("x-upload-content-type", ""))
-        upload = self.objects.start_upload(deed.bucket, name, fields)
-        deed.method, deed.key, deed.answer = "upload", name, "found"
-        place = (
-            f"http://{call.host}/upload/storage/v1/b/{quote(deed.bucket, safe='')}/o"
-            f"?uploadType=resumable&upload_id={upload}"
-        )
-        return Reply(200, {"Location": place, "x-guploader-uploadid": upload}, b"", deed)
-
-    def _resume(self, call: Call, deed: Deed) -> Reply:
-        upload = call.query["upload_id"]
+    def _resume(self, call: Call, deed: Deed, upload: str) -> Reply:
         known = self.objects.upload(upload)
         if known is None:
-            raise Refusal(404, "notFound", "no such resumable upload", "missing")
-        deed.bucket, deed.key, fields = known
+            raise Refusal(404, "notFound", "No such resumable upload.", "missing")
+        deed.bucket, deed.key, kept = known
         if call.method == "DELETE":
             self.objects.end_upload(upload)
-            deed.method, deed.answer = "abort", "deleted"
+            deed.method, deed.answer = "abort", "applied"
             return Reply(499, deed=deed)
-        had = sum(size for _, _, _, size in self.objects.parts(upload))
-        span = _SPAN.match(call.headers.get("content-range", f"bytes 0-{len(call.body) - 1}/*"))
-        if "content-range" not in call.headers:
-            total: int | None = len(call.body)
-        elif span is None:
-            raise Refusal(400, "invalid", "Content-Range is not readable")
-        else:
-            total = None if span[3] == "*" else int(span[3])
-        if call.body and span is not None and span[1] is not None:
-            if int(span[1]) != had:
-                raise Refusal(503, "backendError", f"the upload continues at byte {had}")
-            self.objects.add_part(upload, f"{had:020}", had, call.body)
-            had += len(call.body)
-        elif call.body:
-            self.objects.add_part(upload, f"{had:020}", had, call.body)
-            had += len(call.body)
-        if total is None or had < total:
+        if "done" in kept:
+            done = self.objects.at(deed.bucket, deed.key, kept["done"])
             deed.method, deed.answer = "part", "found"
-            return Reply(308, {"Range": f"bytes=0-{had - 1}"} if had else {}, b"", deed)
-        pieces = (self.objects.part(upload, part[0]) for part in self.objects.parts(upload))
-        body = b"".join(piece or b"" for piece in pieces)
-        query = fields.pop("query", {})
-        first = Call(call.method, call.path, query, call.headers, b"", call.host)
-        reply = self._insert(first, deed, {**fields, "name": deed.key}, body)
-        self.objects.end_upload(upload)
+            return answer({} if done is None else resource(call, done), deed)
+        had = gcs_uploads.receive(self.objects, call, upload)
+        if had is not None:
+            return gcs_uploads.incomplete(had, deed)
+        body = gcs_uploads.gathered(self.objects, upload)
+        reply = self._insert(call, deed, kept["conditions"], kept["resource"], body)
+        gcs_uploads.finish(self.objects, upload, deed)
         return reply
 
-    def _copy(self, call: Call, deed: Deed, moved: re.Match[str]) -> Reply:
-        bucket, key = key_of(moved[1]), key_of(moved[2])
-        found = self.objects.current(bucket, key)
-        body = None if found is None else self.objects.body(found)
+    def _write(self, deed: Deed, query: Any, body: bytes, meta: dict[str, Any]) -> Object:
+        check = self._check(query, deed)
+        before, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
+        wrote(deed, before, after, body)
+        deed.version = str(after.id)
+        return after
+
+    def _bytes_of(self, bucket: str, key: str, generation: str | None) -> tuple[Object, bytes]:
+        if generation is None:
+            found = self.objects.current(bucket, key)
+        else:
+            found = self.objects.at(bucket, key, number(generation, "generation"))
+        body = None if found is None or found.deleted else self.objects.body(found)
         if found is None or body is None:
             raise Refusal(404, "notFound", f"No such object: {bucket}/{key}", "missing")
+        return found, body
+
+    def _copy(self, call: Call, deed: Deed, moved: re.Match[str]) -> Reply:
         deed.bucket, deed.key, deed.method = key_of(moved[4]), key_of(moved[5]), "copy"
-        before, after = self.objects.write(
-            deed.bucket, deed.key, body, self._check(call, deed), meta=found.meta
+        found, body = self._bytes_of(
+            key_of(moved[1]), key_of(moved[2]), call.query.get("sourceGeneration")
         )
-        _applied(deed, before, after, body)
-        resource = _resource(call, after)
+        fields = fields_of(call.body)
+        meta = {**found.meta, **gcs_resource.meta_of(fields)}
+        after = resource(call, self._write(deed, call.query, body, meta))
         if moved[3] == "copyTo":
-            return _json(resource, deed)
-        size = str(after.size)
-        return _json(
-            {"kind": "storage#rewriteResponse", "totalBytesRewritten": size, "objectSize": size,
-             "done": True, "resource": resource}, deed,
-        )  # fmt: skip
+            return answer(after, deed)
+        told = {"kind": "storage#rewriteResponse", "done": True, "resource": after}
+        sizes = {"totalBytesRewritten": after["size"], "objectSize": after["size"]}
+        return answer(told | sizes, deed)
+
+    def _compose(self, call: Call, deed: Deed) -> Reply:
+        deed.method = "put"
+        fields = fields_of(call.body)
+        sources = fields.get("sourceObjects")
+        if not isinstance(sources, list) or not 1 <= len(sources) <= SOURCES_MAX:
+            raise Refusal(400, "invalid", f"a composition has 1 to {SOURCES_MAX} sourceObjects")
+        named = [each if isinstance(each, dict) else {} for each in sources]
+        bodies = [
+            self._bytes_of(deed.bucket, str(each.get("name", "")), each.get("generation"))[1]
+            for each in named
+        ]
+        own = fields.get("destination")
+        return self._insert(
+            call, deed, call.query, own if isinstance(own, dict) else {}, b"".join(bodies)
+        )
 
     def _patch(self, call: Call, deed: Deed) -> Reply:
+        deed.method = "patch"
         found = self._wanted(call, deed)
-        changed = {k: v for k, v in _fields(call.body).items() if k in _KEPT}
-        after = self.objects.annotate(found, {**found.meta, **changed})
-        deed.answer, deed.method = "found", "patch"
-        return _json(_resource(call, after), deed)
+        throttle(self.objects, self.profile, deed.bucket, deed.key)
+        kept = found.meta if call.method == "PATCH" else {}
+        after = self.objects.annotate(found, gcs_resource.meta_of(fields_of(call.body), kept))
+        deed.answer = "applied"
+        return answer(resource(call, after), deed)
 
     def _delete(self, call: Call, deed: Deed) -> Reply:
         wanted = call.query.get("generation")
         if wanted is not None:
-            self.objects.remove_version(deed.bucket, deed.key, _number(wanted, "generation"))
-            deed.answer = "deleted"
+            self._judge(call.query, self._wanted(call, deed))
+            self.objects.remove_version(deed.bucket, deed.key, number(wanted, "generation"))
+            deed.answer = "applied"
             return Reply(204, deed=deed)
+        judge = self._check(call.query, deed)
 
         def check(before: Object | None) -> None:
-            deed.before = "" if before is None else str(before.id)
             if before is None:
                 raise Refusal(
                     404, "notFound", f"No such object: {deed.bucket}/{deed.key}", "missing"
                 )
-            self._judge(call, deed, before)
+            judge(before)
 
-        self.objects.remove(deed.bucket, deed.key, check)
-        deed.answer, deed.applied = "applied", True
+        removed(deed, self.objects.remove(deed.bucket, deed.key, check)[1])
         return Reply(204, deed=deed)
 
     def _batch(self, call: Call, deed: Deed) -> Reply:
-        """multipart/mixed of whole requests, as bucket.delete_blobs sends them."""
-        parts = _mime(call)
-        answers = []
-        for part in parts:
-            head, _, rest = part.partition(b"\r\n\r\n")
-            first, _, more = rest.replace(b"\r\n", b"\n").partition(b"\n")
-            words = first.decode("latin-1").split(" ")
-            if len(words) < 2:
-                raise Refusal(400, "invalid", "a part of the batch is no request")
-            target = words[1].partition("://")[2].partition("/")[2]
-            path, _, query = (target if target else words[1].lstrip("/")).partition("?")
-            headers, _, body = more.partition(b"\n\n")
-            inner = Call(
-                words[0], "/" + path, dict(parse_qsl(query)),
-                {k.lower(): v for k, v in BytesParser().parsebytes(headers).items()}, body, call.host,
-            )  # fmt: skip
-            reply = self.answer(inner)
-            named = re.search(rb"(?i)content-id:\s*<?([^>\r\n]+)>?", head)
-            id = (named[1] if named else b"0").replace(b"+", b"+response-")
-            answers.append(
-                b"Content-Type: application/http\r\nContent-ID: <response-"
-                + id
-                + b">\r\n\r\n"
-                + f"HTTP/1.1 {reply.status} {'OK' if reply.status < 400 else 'Error'}\r\n"
-                f"Content-Type: application/json\r\nContent-Length: {len(reply.body)}\r\n\r\n".encode()
-                + reply.body
-            )
-        deed.method, deed.answer, deed.applied = "delete", "applied", True
-        body = b"".join(b"--batch_lockkit\r\n" + each + b"\r\n" for each in answers)
-        kind = {"Content-Type": "multipart/mixed; boundary=batch_lockkit"}
-        return Reply(200, kind, body + b"--batch_lockkit--", deed)
+        """multipart/mixed of whole requests, as `client.batch()` sends them."""
+        replies = []
+        for part in mime.parts(call.body, call.headers.get("content-type", "")):
+            id = part.headers.get("content-id", "").strip("<>")
+            replies.append((f"<response-{id}>", self.answer(mime.request(part, call))))
+        deed.method, deed.answer = "batch", "applied"
+        headers = {"Content-Type": f"multipart/mixed; boundary=batch_{call.id}"}
+        body = mime.answers(replies, f"batch_{call.id}")
+        return Reply(200, headers, body, deed, inner=[reply for _, reply in replies])
 
-    # --- conditions ----------------------------------------------------------------------------------
+    # --- conditions ------------------------------------------------------------------------------
 
-    def _check(self, call: Call, deed: Deed) -> Check:
-        wanted = call.query.get("ifGenerationMatch")
+    def _check(self, query: Any, deed: Deed) -> Check:
+        wanted = query.get("ifGenerationMatch")
         if wanted is not None:
             deed.condition = "if-absent" if wanted == "0" else f"if-version {wanted}"
 
         def check(before: Object | None) -> None:
             deed.before = "" if before is None else str(before.id)
-            throttle(self.objects, self.profile, before)
+            throttle(self.objects, self.profile, deed.bucket, deed.key)
             if self.profile.put_conditions:
-                self._judge(call, deed, before)
+                self._judge(query, before)
 
         return check
 
-    def _judge(
-        self, call: Call, deed: Deed, present: Object | None, *, reading: bool = False
-    ) -> None:
-        generation = 0 if present is None else present.id
-        meta = 0 if present is None else present.metageneration
-        query = call.query
-        pairs = (("Generation", generation), ("Metageneration", meta))
-        for what, is_now in pairs:
+    def _judge(self, query: Any, present: Object | None, *, reading: bool = False) -> None:
+        states = {
+            "Generation": 0 if present is None else present.id,
+            "Metageneration": 0 if present is None else present.metageneration,
+        }
+        for what, now in states.items():
             same, other = query.get(f"if{what}Match"), query.get(f"if{what}NotMatch")
-            if same is not None and _number(same, what) != is_now:
+            if other is not None and number(other, what) == now and reading:
+                raise Refusal(304, "notModified", "", "not_modified")
+            failed = same is not None and number(same, what) != now
+            if failed or (other is not None and number(other, what) == now):
                 raise Refusal(
                     412, "conditionNotMet",
                     "At least one of the pre-conditions you specified did not hold.",
                     "precondition_failed",
                 )  # fmt: skip
-            if other is not None:
-                if reading and what == "Generation":
-                    deed.condition = f"unless-version {other}"
-                if _number(other, what) == is_now:
-                    if reading:
-                        raise Refusal(304, "notModified", "", "not_modified")
-                    raise Refusal(412, "conditionNotMet", "it does match", "precondition_failed")
-
-    # --- XML API ---------------------------------------------------------------------------------------
-
-    def _xml_api(self, call: Call, deed: Deed) -> Reply:
-        """`/bucket/key` with x-goog-if-generation-match: what object_store sends."""
-        bucket, _, key = call.path.lstrip("/").partition("/")
-        deed.bucket, deed.key = key_of(bucket), key_of(key)
-        known = call.query.keys() <= {"generation"}
-        query = dict(call.query)
-        wanted = call.headers.get("x-goog-if-generation-match")
-        if wanted is not None:
-            query["ifGenerationMatch"] = wanted
-        inner = Call(call.method, call.path, query, call.headers, call.body, call.host)
-        match call.method:
-            case "GET" | "HEAD" if key and known:
-                try:
-                    found = self._wanted(inner, deed)
-                except Refusal as refusal:
-                    if refusal.status == 404:
-                        deed.answer = "missing"
-                        text = b"<Error><Code>NoSuchKey</Code></Error>"
-                        return Reply(404, {}, b"" if call.method == "HEAD" else text, deed)
-                    raise
-                return self._bytes(call, deed, found)
-            case "PUT" if key and known and "x-goog-copy-source" not in call.headers:
-                fields = {"name": deed.key, "contentType": call.headers.get("content-type", "")}
-                reply = self._insert(inner, deed, fields, call.body)
-                stored = json.loads(reply.body)
-                headers = {
-                    "ETag": f'"{stored["etag"]}"', "x-goog-generation": stored["generation"],
-                    "x-goog-metageneration": "1",
-                }  # fmt: skip
-                return Reply(200, headers, b"", deed)
-            case "DELETE" if key and known:
-                return self._delete(inner, deed)
-        raise Refusal(501, "notImplemented", f"this server does not do {call.method} {call.path}")
-
-
-_KEPT = {
-    "contentType", "contentEncoding", "cacheControl", "contentDisposition", "contentLanguage",
-    "metadata",
-}  # fmt: skip
-
-
-def _applied(deed: Deed, before: Object | None, after: Object, body: bytes) -> None:
-    deed.answer, deed.applied, deed.body, deed.at_ms = "applied", True, body, after.at_ms
-    deed.before, deed.version = "" if before is None else str(before.id), str(after.id)
-
-
-def _resource(call: Call, object: Object, objects: Objects | None = None) -> dict[str, Any]:
-    name, bucket = quote(object.key, safe=""), object.bucket
-    link = f"http://{call.host}/storage/v1/b/{bucket}/o/{name}"
-    made = _iso(object.at_ms)
-    fields = {
-        "kind": "storage#object", "id": f"{bucket}/{object.key}/{object.id}", "selfLink": link,
-        "mediaLink": f"http://{call.host}/download/storage/v1/b/{bucket}/o/{name}?alt=media",
-        "name": object.key, "bucket": bucket, "generation": str(object.id),
-        "metageneration": str(object.metageneration), "storageClass": "STANDARD",
-        "size": str(object.size), "md5Hash": _md5(object), "etag": _etag(object),
-        "timeCreated": made, "updated": made, "timeStorageClassUpdated": made, **object.meta,
-    }  # fmt: skip
-    if objects is not None:
-        newest = objects.current(bucket, object.key)
-        if newest is None or newest.id != object.id:
-            fields["timeDeleted"] = _iso(newest.at_ms if newest else object.at_ms)
-    return fields
-
-
-def _bucket_resource(name: str) -> dict[str, Any]:
-    return {
-        "kind": "storage#bucket", "id": name, "name": name, "location": "LOCAL",
-        "storageClass": "STANDARD", "metageneration": "1", "etag": "CAE=",
-        "timeCreated": "2024-01-01T00:00:00.000Z", "updated": "2024-01-01T00:00:00.000Z",
-        "versioning": {"enabled": True},
-    }  # fmt: skip
-
-
-def _md5(object: Object) -> str:
-    return _b64(bytes.fromhex(object.etag.partition("-")[0]))
-
-
-def _b64(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
-def _etag(object: Object) -> str:
-    return _b64(zlib.crc32(str(object.id).encode()).to_bytes(4, "big")).rstrip("=") + "="
-
-
-def _related(call: Call) -> tuple[dict[str, Any], bytes]:
-    """The two parts of multipart/related: the resource as JSON, and the bytes."""
-    parts = _mime(call)
-    if len(parts) != 2:
-        raise Refusal(400, "invalid", "a multipart upload has two parts: metadata and media")
-    (head, _, first), (media_head, _, media) = (each.partition(b"\r\n\r\n") for each in parts)
-    fields = _fields(first)
-    found = re.search(rb"(?i)content-type:\s*([^\r\n]+)", media_head)
-    if found:
-        fields.setdefault("contentType", found[1].decode("latin-1").strip())
-    return fields, media
-
-
-def _mime(call: Call) -> list[bytes]:
-    found = re.search(r'boundary="?([^";]+)"?', call.headers.get("content-type", ""))
-    if found is None:
-        raise Refusal(400, "invalid", "a multipart body needs a boundary")
-    mark = b"--" + found[1].encode()
-    pieces = call.body.split(mark)
-    # The first piece is the preamble, the last one starts with "--"; each ends in a line break.
-    return [
-        re.sub(rb"\r?\n$", b"", re.sub(rb"^\r?\n", b"", piece))
-        for piece in pieces[1:]
-        if not piece.startswith(b"--")
-    ]
-
-
-def _fields(body: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Refusal(400, "parseError", "the metadata is not JSON") from None
-    if not isinstance(fields, dict):
-        raise Refusal(400, "parseError", "the metadata is not a JSON object")
-    return fields
-
-
-def _number(text: str, name: str) -> int:
-    if not text.isdigit() or len(text) > 19:
-        raise Refusal(400, "invalid", f"{name} is not a number")
-    return int(text)
-
-
-def _token(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-def _untoken(token: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(token.encode()).decode()
-    except ValueError:
-        raise Refusal(400, "invalid", "the page token is not one of ours") from None
-
-
-def _iso(at_ms: float) -> str:
-    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{int(at_ms % 1000):03}Z"
-
-
-def _json(fields: dict[str, Any], deed: Deed, status: int = 200) -> Reply:
-    body = json.dumps(fields).encode()
-    return Reply(status, {"Content-Type": "application/json; charset=UTF-8"}, body, deed)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+
+from lockkit.emulator.call import Refusal
 from lockkit.emulator.objects import Object, Objects
 
 _BEHIND = "\U0010ffff"
@@ -18,30 +21,61 @@ def page(
 ) -> tuple[list[Object], list[str], str | None]:
     """Objects and common prefixes behind `after`, and where the next page starts (None: all told).
 
-    `start` is inclusive (GCS startOffset), `after` is not.
+    `start` is inclusive (GCS startOffset), `after` is not. A common prefix that `after` names, or
+    lies in, was told before.
     """
     contents: list[Object] = []
     prefixes: list[str] = []
-    last = after
     if limit <= 0:
         return [], [], None
+    told = _common(after, prefix, delimiter)
+    last = after
     while True:
-        found = objects.list(bucket, prefix, last, limit + 1, start)
+        found = objects.under(bucket, prefix, told + _BEHIND if told else last, limit + 1, start)
         for each in found:
-            rest = each.key[len(prefix) :]
-            common = ""
-            if delimiter and delimiter in rest:
-                common = prefix + rest[: rest.index(delimiter) + len(delimiter)]
-            if common and (after.startswith(common) or (prefixes and prefixes[-1] == common)):
-                last = common + _BEHIND
+            common = _common(each.key, prefix, delimiter)
+            if common and common == told:
                 continue
             if len(contents) + len(prefixes) == limit:
                 return contents, prefixes, last
             if common:
                 prefixes.append(common)
-                last = common + _BEHIND  # behind everything under this prefix
+                told = last = common
             else:
                 contents.append(each)
-                last = each.key
+                told, last = "", each.key
         if len(found) <= limit:
             return contents, prefixes, None
+
+
+def _common(key: str, prefix: str, delimiter: str) -> str:
+    """What this key is rolled up into: `prefix` and the rest up to the delimiter; "" if nothing."""
+    if not delimiter or not key.startswith(prefix):
+        return ""
+    head, found, _ = key[len(prefix) :].partition(delimiter)
+    return prefix + head + delimiter if found else ""
+
+
+def token(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def untoken(text: str) -> str:
+    try:
+        return base64.urlsafe_b64decode(text.encode()).decode()
+    except ValueError:
+        raise Refusal(400, "InvalidArgument", "the page token is not one of ours") from None
+
+
+def version_token(last: Object) -> str:
+    return token(f"{last.id}\n{last.key}")
+
+
+def version_place(text: str | None) -> tuple[str, int]:
+    """Where a page of versions continues: behind this key and id."""
+    if not text:
+        return "", 0
+    id, _, key = untoken(text).partition("\n")
+    if not id.isdecimal() or len(id) > 19:
+        raise Refusal(400, "InvalidArgument", "the page token is not one of ours")
+    return key, int(id)

@@ -1,7 +1,7 @@
 """What the server keeps: every version of every object, in one SQLite file.
 
-Check and write happen inside one `BEGIN IMMEDIATE`, so that a condition is judged and acted on as one
-step, also between several server processes on one file. WAL with synchronous=NORMAL survives
+A request is one transaction (`BEGIN IMMEDIATE`), so that its condition is judged and acted on as
+one step, also between several server processes on one file. WAL with synchronous=NORMAL survives
 `kill -9` of the server (not a power cut).
 """
 
@@ -19,6 +19,10 @@ from lockkit.clock import Clock
 
 OLD_BODY_BYTES_MAX = 1 << 20
 """Past versions larger than this keep their place in the history, but not their bytes."""
+BUSY_S_MAX = 10.0
+"""The longest wait for another process that is writing to the same file."""
+OPEN_TRIES_MAX = 100
+OPEN_INTERVAL_S = 0.05
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY) WITHOUT ROWID;
@@ -34,11 +38,16 @@ CREATE TABLE IF NOT EXISTS parts (
   PRIMARY KEY (upload, name));
 CREATE TABLE IF NOT EXISTS requests (n INTEGER PRIMARY KEY, line TEXT);
 """
-_COLUMNS = "id, bucket, key, etag, size, at_ms, deleted, meta, metageneration"
+_COLUMNS = "v.id, v.bucket, v.key, v.etag, v.size, v.at_ms, v.deleted, v.meta, v.metageneration"
+_LAST = "\U0010ffff"
 
 
 class DiskFull(Exception):
     """SQLite could not write; nothing of the request was applied."""
+
+
+class Busy(Exception):
+    """Another process kept the file for too long; nothing of the request was applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class Object:
     at_ms: float
     deleted: bool
     meta: dict[str, Any] = field(default_factory=dict)
+    """HTTP's entity headers in lower case, and the user's own under `meta-<name>`."""
     metageneration: int = 1
 
 
@@ -70,11 +80,20 @@ class Objects:
 
     def __init__(self, path: str = ":memory:", clock: Clock | None = None) -> None:
         self.clock = clock or Clock()
-        self.path = path
-        self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=NORMAL")
-        self._db.executescript(_TABLES)
+        self._db = sqlite3.connect(
+            path, isolation_level=None, check_same_thread=False, timeout=BUSY_S_MAX
+        )
+        for left in range(OPEN_TRIES_MAX - 1, -1, -1):
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=NORMAL")
+                self._db.executescript(_TABLES)
+                break
+            except sqlite3.OperationalError as error:
+                # The change to WAL does not wait for another process that is making it.
+                if "locked" not in str(error) or not left:
+                    raise
+                self.clock.sleep(OPEN_INTERVAL_S)
 
     def close(self) -> None:
         self._db.close()
@@ -85,21 +104,23 @@ class Objects:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One atomic step: everything inside is applied, or nothing."""
+        """One atomic step: everything inside is applied, or nothing. The outermost one counts."""
+        if self._db.in_transaction:
+            yield self._db
+            return
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+            yield self._db
             self._db.execute("COMMIT")
-        except sqlite3.OperationalError as error:
+        except BaseException as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            if not isinstance(error, sqlite3.OperationalError):
+                raise
             if "full" in str(error) or "disk I/O" in str(error):
                 raise DiskFull(str(error)) from None
+            if "locked" in str(error) or "busy" in str(error):
+                raise Busy(str(error)) from None
             raise
 
     # --- objects ---------------------------------------------------------------------------------
@@ -111,19 +132,18 @@ class Objects:
 
     def present(self, bucket: str, key: str) -> Object | None:
         """The newest state, which may be a delete marker."""
-        row = self._db.execute(
-            f"SELECT {', '.join('v.' + c for c in _COLUMNS.split(', '))} FROM current c "
-            "JOIN versions v ON v.id = c.id WHERE c.bucket = ? AND c.key = ?",
-            (bucket, key),
-        ).fetchone()
-        return None if row is None else _object(row)
+        return self._one("FROM current c JOIN versions v USING (id) WHERE c.bucket = ? "
+                         "AND c.key = ?", bucket, key)  # fmt: skip
 
     def at(self, bucket: str, key: str, id: int) -> Object | None:
-        row = self._db.execute(
-            f"SELECT {_COLUMNS} FROM versions WHERE id = ? AND bucket = ? AND key = ?",
-            (id, bucket, key),
-        ).fetchone()
-        return None if row is None else _object(row)
+        return self._one("FROM versions v WHERE id = ? AND bucket = ? AND key = ?", id, bucket, key)
+
+    def superseded_ms(self, object: Object) -> float | None:
+        """When the next version of this object (or its delete marker) came; None: it is current."""
+        return self._db.execute(
+            "SELECT min(at_ms) FROM versions WHERE bucket = ? AND key = ? AND id > ?",
+            (object.bucket, object.key, object.id),
+        ).fetchone()[0]
 
     def body(self, object: Object, start: int = 0, end: int | None = None) -> bytes | None:
         """The bytes (start inclusive, end exclusive); None if they were not kept."""
@@ -148,40 +168,28 @@ class Objects:
     ) -> tuple[Object | None, Object]:
         """Judge the condition and write, as one step: the object before, and after."""
         with self.writing() as db:
-            return self.write_within(db, bucket, key, body, check, etag=etag, meta=meta)
-
-    def write_within(
-        self,
-        db: sqlite3.Connection,
-        bucket: str,
-        key: str,
-        body: bytes,
-        check: Check,
-        *,
-        etag: str | None = None,
-        meta: dict[str, Any] | None = None,
-    ) -> tuple[Object | None, Object]:
-        before = self.current(bucket, key)
-        check(before)
-        after = Object(
-            self._next_id(db), bucket, key, etag or hashlib.md5(body).hexdigest(), len(body),
-            self.clock.stamp_ms(), False, meta or {},
-        )  # fmt: skip
-        self._keep(db, after, body)
+            before = self.current(bucket, key)
+            check(before)
+            after = Object(
+                self._next_id(), bucket, key, etag or hashlib.md5(body).hexdigest(), len(body),
+                self.clock.stamp_ms(), False, meta or {},
+            )  # fmt: skip
+            db.execute("INSERT OR IGNORE INTO buckets VALUES (?)", (bucket,))
+            self._keep(after, body)
         return before, after
 
     def remove(
         self, bucket: str, key: str, check: Check = anything
     ) -> tuple[Object | None, Object | None]:
         """Delete under a condition; leaves a delete marker in the history. (before, marker)"""
-        with self.writing() as db:
+        with self.writing():
             before = self.current(bucket, key)
             check(before)
             if before is None:
                 return None, None
-            marker = Object(self._next_id(db), bucket, key, "", 0, self.clock.stamp_ms(), True)
-            self._keep(db, marker, b"")
-            return before, marker
+            marker = Object(self._next_id(), bucket, key, "", 0, self.clock.stamp_ms(), True)
+            self._keep(marker, b"")
+        return before, marker
 
     def remove_version(self, bucket: str, key: str, id: int) -> None:
         """Forget one past version for good."""
@@ -189,57 +197,60 @@ class Objects:
             db.execute(
                 "DELETE FROM versions WHERE id = ? AND bucket = ? AND key = ?", (id, bucket, key)
             )
-            row = db.execute(
-                "SELECT max(id) FROM versions WHERE bucket = ? AND key = ?", (bucket, key)
-            ).fetchone()
-            if row[0] is None:
-                db.execute("DELETE FROM current WHERE bucket = ? AND key = ?", (bucket, key))
-            else:
-                db.execute("REPLACE INTO current VALUES (?, ?, ?)", (bucket, key, row[0]))
+            db.execute("DELETE FROM current WHERE bucket = ? AND key = ?", (bucket, key))
+            db.execute(
+                "INSERT INTO current SELECT bucket, key, max(id) FROM versions "
+                "WHERE bucket = ? AND key = ? GROUP BY bucket, key",
+                (bucket, key),
+            )
 
     def annotate(self, object: Object, meta: dict[str, Any]) -> Object:
-        """Replace an object's metadata in place (GCS: the metageneration rises)."""
+        """Replace an object's metadata in place (its metageneration rises)."""
         with self.writing() as db:
             db.execute(
                 "UPDATE versions SET meta = ?, metageneration = metageneration + 1 WHERE id = ?",
                 (json.dumps(meta), object.id),
             )
-        found = self.at(object.bucket, object.key, object.id)
+            found = self.at(object.bucket, object.key, object.id)
         assert found is not None
         return found
 
-    def _keep(self, db: sqlite3.Connection, object: Object, body: bytes) -> None:
-        db.execute("INSERT OR IGNORE INTO buckets VALUES (?)", (object.bucket,))
-        db.execute(
+    def _one(self, where: str, *values: Any) -> Object | None:
+        row = self._db.execute(f"SELECT {_COLUMNS} {where}", values).fetchone()
+        return None if row is None else _object(row)
+
+    def _keep(self, object: Object, body: bytes) -> None:
+        self._db.execute(
             "UPDATE versions SET body = NULL WHERE size > ? AND id = "
             "(SELECT id FROM current WHERE bucket = ? AND key = ?)",
             (OLD_BODY_BYTES_MAX, object.bucket, object.key),
         )
-        db.execute(
+        self._db.execute(
             "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 object.id, object.bucket, object.key, object.etag, object.size, object.at_ms,
                 object.deleted, json.dumps(object.meta), object.metageneration, body,
             ),
         )  # fmt: skip
-        db.execute("REPLACE INTO current VALUES (?, ?, ?)", (object.bucket, object.key, object.id))
+        self._db.execute(
+            "REPLACE INTO current VALUES (?, ?, ?)", (object.bucket, object.key, object.id)
+        )
 
-    def _next_id(self, db: sqlite3.Connection) -> int:
+    def _next_id(self) -> int:
         """Microseconds since 1970, and always above the last one: as GCS numbers generations."""
-        last = db.execute("SELECT max(id) FROM versions").fetchone()[0] or 0
+        last = self._db.execute("SELECT max(id) FROM versions").fetchone()[0] or 0
         return max(last + 1, round(self.clock.stamp_ms() * 1000))
 
     # --- listing ---------------------------------------------------------------------------------
 
-    def list(
+    def under(
         self, bucket: str, prefix: str, after: str = "", limit: int = 1000, start: str = ""
     ) -> list[Object]:
         """Current objects with this prefix and a key greater than `after`, in key order (UTF-8)."""
         rows = self._db.execute(
-            f"SELECT {', '.join('v.' + c for c in _COLUMNS.split(', '))} FROM current c "
-            "JOIN versions v ON v.id = c.id WHERE c.bucket = ? AND c.key >= ? AND c.key > ? "
-            "AND substr(c.key, 1, ?) = ? AND v.deleted = 0 ORDER BY c.key LIMIT ?",
-            (bucket, max(prefix, start), after, len(prefix), prefix, limit),
+            f"SELECT {_COLUMNS} FROM current c JOIN versions v USING (id) WHERE c.bucket = ? "
+            "AND c.key >= ? AND c.key > ? AND c.key <= ? AND v.deleted = 0 ORDER BY c.key LIMIT ?",
+            (bucket, max(prefix, start), after, prefix + _LAST, limit),
         )
         return [_object(row) for row in rows]
 
@@ -247,10 +258,25 @@ class Objects:
         self, bucket: str, prefix: str, after: tuple[str, int] = ("", 0), limit: int = 1000
     ) -> list[Object]:
         """Every version, by key, newest first within a key; continues behind (key, id)."""
+        return self._versions(
+            "(key > ? OR (key = ? AND id < ?)) ORDER BY key, id DESC", bucket, prefix, after, limit
+        )
+
+    def generations(
+        self, bucket: str, prefix: str, after: tuple[str, int] = ("", 0), limit: int = 1000
+    ) -> list[Object]:
+        """Every version, by key, oldest first within a key; continues behind (key, id)."""
+        return self._versions(
+            "(key > ? OR (key = ? AND id > ?)) ORDER BY key, id", bucket, prefix, after, limit
+        )
+
+    def _versions(
+        self, behind: str, bucket: str, prefix: str, after: tuple[str, int], limit: int
+    ) -> list[Object]:
         rows = self._db.execute(
-            f"SELECT {_COLUMNS} FROM versions WHERE bucket = ? AND substr(key, 1, ?) = ? "
-            "AND (key > ? OR (key = ? AND id < ?)) ORDER BY key, id DESC LIMIT ?",
-            (bucket, len(prefix), prefix, after[0], after[0], after[1], limit),
+            f"SELECT {_COLUMNS} FROM versions v WHERE bucket = ? AND key >= ? AND key >= ? "
+            f"AND key <= ? AND {behind} LIMIT ?",
+            (bucket, prefix, after[0], prefix + _LAST, after[0], *after, limit),
         )
         return [_object(row) for row in rows]
 
@@ -266,15 +292,14 @@ class Objects:
         with self.writing() as db:
             db.execute("DELETE FROM buckets WHERE name = ?", (name,))
 
-    # --- uploads in pieces -------------------------------------------------------------------------
+    # --- uploads in pieces -----------------------------------------------------------------------
 
-    def start_upload(self, bucket: str, key: str, meta: dict[str, Any]) -> str:
-        upload = self.clock.unique().replace("-", "")
+    def start_upload(self, upload: str, bucket: str, key: str, meta: dict[str, Any]) -> None:
+        """`upload` is its id; the part before the first dash says whose dialect made it."""
         with self.writing() as db:
             db.execute(
-                "INSERT INTO uploads VALUES (?, ?, ?, ?)", (upload, bucket, key, json.dumps(meta))
+                "REPLACE INTO uploads VALUES (?, ?, ?, ?)", (upload, bucket, key, json.dumps(meta))
             )
-        return upload
 
     def upload(self, upload: str) -> tuple[str, str, dict[str, Any]] | None:
         """(bucket, key, meta) of an upload under way."""
@@ -283,11 +308,12 @@ class Objects:
         ).fetchone()
         return None if row is None else (row[0], row[1], json.loads(row[2]))
 
-    def uploads(self, bucket: str, prefix: str = "") -> list[tuple[str, str]]:
-        """(key, upload id) of every upload under way."""
+    def uploads(self, dialect: str, bucket: str, prefix: str = "") -> list[tuple[str, str]]:
+        """(key, upload id) of every upload under way in this dialect."""
         rows = self._db.execute(
-            "SELECT key, id FROM uploads WHERE bucket = ? AND substr(key, 1, ?) = ? ORDER BY key, id",
-            (bucket, len(prefix), prefix),
+            "SELECT key, id FROM uploads WHERE bucket = ? AND key >= ? AND key <= ? "
+            "AND id LIKE ? || '-%' ORDER BY key, id",
+            (bucket, prefix, prefix + _LAST, dialect),
         )
         return [(row[0], row[1]) for row in rows]
 
@@ -320,16 +346,22 @@ class Objects:
             db.execute("DELETE FROM uploads WHERE id = ?", (upload,))
             db.execute("DELETE FROM parts WHERE upload = ?", (upload,))
 
-    # --- the record ----------------------------------------------------------------------------------
+    # --- the record ------------------------------------------------------------------------------
 
     def record(self, lines: list[str]) -> None:
         """Append to the request record."""
         with self.writing() as db:
             db.executemany("INSERT INTO requests (line) VALUES (?)", ((line,) for line in lines))
 
-    def recorded(self, limit: int) -> list[str]:
-        rows = self._db.execute("SELECT line FROM requests ORDER BY n DESC LIMIT ?", (limit,))
-        return [row[0] for row in rows][::-1]
+    def recorded(self, since: int = 0) -> list[str]:
+        """The record's lines behind the first `since`."""
+        rows = self._db.execute("SELECT line FROM requests WHERE n > ? ORDER BY n", (since,))
+        return [row[0] for row in rows]
+
+    def forget(self, keep: int) -> None:
+        """Let the record's oldest lines go, so that a long run in memory does not fill it."""
+        with self.writing() as db:
+            db.execute("DELETE FROM requests WHERE n <= (SELECT max(n) FROM requests) - ?", (keep,))
 
 
 def _object(row: Any) -> Object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockkit.emulator.call import Refusal
-from lockkit.emulator.objects import Object, Objects
+from lockkit.emulator.objects import Objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ PROFILES = {
         Profile(
             name="gcs",
             write_interval_ms=1000,
-            why="cloud.google.com/storage/quotas: one write per second to one object name, then 429",
+            why="cloud.google.com/storage/quotas: one write per second to one object, then 429",
         ),
         Profile(name="azure", why="Azure Blob Storage: ETag conditions on Put Blob"),
         Profile(
@@ -39,15 +39,16 @@ PROFILES = {
 }
 
 
-def throttle(objects: Objects, profile: Profile, before: Object | None) -> None:
-    """429 for a write that comes too soon after the last one to this object."""
-    if before is None or not profile.write_interval_ms:
+def throttle(objects: Objects, profile: Profile, bucket: str, key: str) -> None:
+    """429 for a write or delete that comes too soon after the last one to this object."""
+    if not profile.write_interval_ms:
         return
-    if objects.clock.stamp_ms() - before.at_ms < profile.write_interval_ms:
+    present = objects.present(bucket, key)
+    if present is not None and objects.clock.stamp_ms() - present.at_ms < profile.write_interval_ms:
         raise Refusal(
             429,
             "SlowDown",
-            "The object exceeded the rate limit for object mutation operations (create, update, "
-            "and delete). Please reduce your request rate.",
+            f"The object {bucket}/{key} exceeded the rate limit for object mutation operations "
+            "(create, update, and delete). Please reduce your request rate.",
             "throttled",
         )
