@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, run, silent
-from lockkit.outcome import Applied, IfAbsent, Throttled, WriteAnswer
+from lockkit.outcome import Applied, IfAbsent
 from lockkit.probe.race import races
 from lockkit.probe.report import Check, Finding, Report, Verdict, report
-from lockkit.probe.serial import SERIAL, THROTTLED_WAIT_S, TRIES_MAX, conditions, put
+from lockkit.probe.serial import SERIAL, conditions, delete, put
 from lockkit.stores import NoAnswer, Store, StoreError
 
 __all__ = ["Check", "Finding", "Report", "Verdict", "probe", "quick_probe"]
@@ -89,7 +89,7 @@ def _listing(store: Store, place: str, clock: Clock) -> Check:
     keys = [f"{place}/listing/{number}" for number in range(3)]
     for key in keys:
         run(put(key, b"x", IfAbsent()), store, clock)
-    store.delete(keys[1])
+    run(delete(keys[1]), store, clock)
     try:
         seen = [entry.key for entry in store.list(f"{place}/listing/")]
     except StoreError as error:
@@ -105,12 +105,7 @@ def _cleaned(store: Store, place: str, clock: Clock) -> Check:
     left: list[str] = []
     try:
         for entry in store.list(f"{place}/"):
-            answer: WriteAnswer = Throttled()
-            for _ in range(TRIES_MAX):
-                answer = store.delete(entry.key)
-                if not isinstance(answer, Throttled):
-                    break
-                clock.sleep(THROTTLED_WAIT_S)
+            answer = run(delete(entry.key), store, clock)
             if not isinstance(answer, Applied):
                 left.append(entry.key)
         left += [entry.key for entry in store.list(f"{place}/") if entry.key not in left]
