@@ -149,6 +149,41 @@ def write(at_ms: float, op: str, attempt: str, request: int, who: str = "W1") ->
                 version=f'"{attempt}"', why="")  # fmt: skip
 
 
+def asked(at_ms: float, request: int, outcome: str, over_ms: float) -> list[Event]:
+    """One release of W1, as W1 tells it; always the same attempt."""
+    key = ".hoodie/.locks/table_lock.json"
+    return [
+        event(at_ms, "W1", "ask", request=request, op="release", key=key, attempt="h/3"),
+        event(over_ms, "W1", "answer", request=request, op="release", outcome=outcome, version="",
+              why=""),
+    ]  # fmt: skip
+
+
+def decided(at_ms: float, status: int, answer: str, attempt: str) -> Event:
+    return event(
+        at_ms, STORE, "request", client="W1", method="put", key=LOCK, condition="", status=status,
+        answer=answer, applied=status == 200, before="", version="v", attempt=attempt,
+        began_ms=at_ms,
+    )  # fmt: skip
+
+
+def test_a_write_that_was_throttled_is_not_taken_for_its_later_success() -> None:
+    """The store does not read the body of a write that it throttles: no attempt is recorded."""
+    drawn = picture([
+        *asked(0, 1, "Throttled", 5), decided(3, 429, "throttled", ""),
+        *asked(900, 2, "Applied", 905), decided(903, 200, "applied", "h/3"),
+    ])  # fmt: skip
+    assert told(drawn) == [
+        ("W1", "release: 429", "throttled", 0, 3, 5),
+        ("W1", "release", "ok", 900, 903, 905),
+    ]
+
+
+def test_a_write_that_lands_after_its_client_gave_up_is_drawn_as_late() -> None:
+    drawn = picture([*asked(0, 1, "Unknown", 600), decided(2_000, 200, "applied", "h/3")])
+    assert told(drawn) == [("W1", "release: landed late", "late", 0, 2_000, 600)]
+
+
 def test_a_client_that_tells_of_no_requests_is_drawn_from_the_stores_record() -> None:
     record = [each for each in recorded("good/lost_response_recovered") if each.who == STORE]
     drawn = picture([*record, event(record[-1].at_ms, "W1", "note", text="hello")])

@@ -26,6 +26,7 @@ FAULT_SLACK_MS = 1_000.0
 SPARK = "spark"
 """The shared Spark server's process: no client of the lock, so it has no lane."""
 
+READS = {"get", "head", "list"}
 PROOF = "!"
 """In the attempt of a write that must fail: the lock proves that its store enforces conditions."""
 COMPLETED = (".commit", ".deltacommit", ".replacecommit")
@@ -40,6 +41,7 @@ class Exchange:
     op: str
     key: str
     attempt: str
+    reads: bool
     request: object = None
     asked_ms: float | None = None
     began_ms: float | None = None
@@ -55,10 +57,6 @@ class Exchange:
     version: str = ""
     generation: int = 0
     fault: str = ""
-
-    @property
-    def reads(self) -> bool:
-        return not self.attempt
 
     @property
     def late(self) -> bool:
@@ -196,7 +194,8 @@ class Story:
         key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
         exchange = self._claim(each, key, attempt)
         if exchange is None:
-            exchange = Exchange(self._name("x"), each.who, str(each["op"]), key, attempt)
+            op = str(each["op"])
+            exchange = Exchange(self._name("x"), each.who, op, key, attempt, not attempt)
             self.exchanges.append(exchange)
             self._unproven.setdefault(key, deque(maxlen=PENDING_MAX)).append(exchange)
         exchange.who, exchange.op = each.who, str(each["op"])
@@ -205,17 +204,20 @@ class Story:
         for fault in [each for each in self._faults if self._strikes(each, exchange)]:
             exchange.fault = told(fault)
             self._faults.remove(fault)
-        if not drawn(key, attempt):
+        if not drawn(exchange):
             self.hidden += 1
 
     def _claim(self, each: Event, key: str, attempt: str) -> Exchange | None:
         """The store's record of this request, if it arrived before the client's own line did."""
         for known in self._unclaimed:
-            if known.key == key and known.attempt == attempt and known.who in ("", each.who):
-                late = (known.decided_ms or 0.0) < each.at_ms - JOIN_SLACK_MS
-                if not late:
-                    self._unclaimed.remove(known)
-                    return known
+            if known.key != key or known.who not in ("", each.who):
+                continue
+            if known.reads == bool(attempt) or known.attempt not in ("", attempt):
+                continue
+            if (known.decided_ms or 0.0) >= each.at_ms - JOIN_SLACK_MS:
+                self._unclaimed.remove(known)
+                known.attempt = attempt
+                return known
         return None
 
     def _answered(self, each: Event) -> None:
@@ -227,14 +229,13 @@ class Story:
         exchange.version = exchange.version or str(each["version"] or "")
 
     def _decided(self, each: Event) -> None:
-        key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
-        exchange = self._match(each, key, attempt)
-        if exchange is None:
-            if not drawn(key, attempt):
-                return
-            name = str(each["client"] or "")
-            exchange = Exchange(self._name("x"), name, guess(key, attempt), key, attempt)
-            exchange.began_ms = min(float(each["began_ms"] or each.at_ms), each.at_ms)
+        exchange = self._record(each)
+        asked = self._match(each, exchange)
+        if asked is not None:
+            exchange = asked
+        elif not drawn(exchange):
+            return
+        else:
             self.exchanges.append(exchange)
             self._unclaimed.append(exchange)
         exchange.decided_ms, exchange.status = each.at_ms, whole(each["status"])
@@ -243,23 +244,46 @@ class Story:
         if exchange.applied and exchange.place == "lock":
             self._generated(each, exchange)
 
-    def _match(self, each: Event, key: str, attempt: str) -> Exchange | None:
-        """The client's question that this record of the store answers."""
-        waiting = self._unproven.get(key)
-        if not waiting:
-            return None
-        client = str(each["client"] or "")
-        for exchange in waiting:
-            if exchange.attempt != attempt or client not in ("", exchange.who):
+    def _record(self, each: Event) -> Exchange:
+        """The store's line as a request of its own, until a client's line claims it."""
+        key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
+        reads = str(each["method"]).lower() in READS
+        exchange = Exchange(
+            self._name("x"),
+            str(each["client"] or ""),
+            guess(key, attempt, reads),
+            key,
+            attempt,
+            reads,
+        )
+        exchange.began_ms = min(float(each["began_ms"] or each.at_ms), each.at_ms)
+        return exchange
+
+    def _match(self, each: Event, exchange: Exchange) -> Exchange | None:
+        """The client's question that this record of the store answers: the last one before it.
+
+        Only a write whose answer was `unknown` may be decided after it was answered. A write that
+        was throttled has no attempt in the record: the store did not read its body.
+        """
+        waiting = self._unproven.get(exchange.key, deque())
+        early = None
+        for asked in reversed(waiting):
+            if asked.reads != exchange.reads or exchange.who not in ("", asked.who):
                 continue
-            if each.at_ms < (exchange.asked_ms or 0.0) - JOIN_SLACK_MS:
+            if exchange.attempt not in ("", asked.attempt):
                 continue
-            over = exchange.answered_ms
-            if exchange.reads and over is not None and each.at_ms > over + JOIN_SLACK_MS:
-                continue
-            waiting.remove(exchange)
-            return exchange
-        return None
+            over_ms = asked.answered_ms
+            if over_ms is not None and each.at_ms > over_ms + JOIN_SLACK_MS:
+                if asked.reads or asked.outcome != "unknown":
+                    continue
+            if each.at_ms >= (asked.asked_ms or 0.0):
+                early = asked
+                break
+            if each.at_ms >= (asked.asked_ms or 0.0) - JOIN_SLACK_MS:
+                early = asked  # two recorders' stamps: but an earlier question fits better
+        if early is not None:
+            waiting.remove(early)
+        return early
 
     def _generated(self, each: Event, exchange: Exchange) -> None:
         self.generation += 1
@@ -404,21 +428,21 @@ def place(key: str) -> str:
     return "lock" if "lock" in name else ""
 
 
-def drawn(key: str, attempt: str) -> bool:
+def drawn(each: Exchange) -> bool:
     """Whether the picture shows a request; looks at the timeline would bury everything else."""
-    published = place(key) == "table" and attempt != ""
-    return published or place(key) == "lock" or key.endswith("fence.json")
+    published = each.place == "table" and not each.reads
+    return published or each.place == "lock" or each.key.endswith("fence.json")
 
 
-def guess(key: str, attempt: str) -> str:
+def guess(key: str, attempt: str, reads: bool) -> str:
     """What a request was for, where its client does not say."""
     if key.endswith("fence.json"):
-        return "fence" if attempt else "read fence"
+        return "read fence" if reads else "fence"
     if place(key) == "table":
         return "publish"
     if PROOF in attempt:
         return "proof"
-    return "write" if attempt else "look"
+    return "look" if reads else "write"
 
 
 def told(fault: Event) -> str:
@@ -434,6 +458,12 @@ def plain(outcome: object) -> str:
 
 def whole(number: object) -> int:
     return int(number) if isinstance(number, (int, float)) else 0
+
+
+def brief(attempt: str) -> str:
+    """An attempt, as short as it can be told from others: its handle, the number of the write."""
+    handle, _, number = attempt.partition("/")
+    return f"{handle[:8]}/{number}" if number else handle[:8]
 
 
 def short(version: str) -> str:

@@ -20,6 +20,7 @@ from lockkit.workbench.models import (
     Moment,
     Stall,
     Story,
+    brief,
     drawn,
     short,
 )
@@ -95,7 +96,7 @@ class _Painter:
         shown: list[Exchange] = []
         counted = 0
         for exchange in reversed(self.story.exchanges):
-            if not drawn(exchange.key, exchange.attempt):
+            if not drawn(exchange):
                 continue
             if exchange.last_ms < start - 5_000:
                 break
@@ -230,7 +231,7 @@ class _Painter:
             parts.append("the client cannot know")
         parts.extend(text(part) for part in (each.why, each.fault) if part)
         if each.attempt:
-            parts.append(f"attempt {text(each.attempt)[:8]}")
+            parts.append(f"attempt {text(brief(each.attempt))}")
         return "; ".join(parts)
 
     # --- bars -----------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ class _Painter:
             "hue": self._hue(each.who),
             "epoch": epoch,
             "op": text(exchange.op),
-            "attempt": text(each.attempt)[:8],
+            "attempt": text(brief(each.attempt)),
             "answer": answer,
             "arrow": exchange.id,
         }
