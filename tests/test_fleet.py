@@ -110,6 +110,17 @@ def test_three_writers_commit_to_one_table_and_leave_nothing(fleets):
     assert verdict(fleet) == "VALID"
 
 
+@pytest.mark.parametrize("provider", ["gcs", "azure"])
+def test_the_same_writers_commit_through_every_providers_sdk(fleets, provider):
+    # Google allows one write a second to the lock: a lease there has to be longer
+    fleet = fleets(provider=provider, writers=2, rounds=2, ttl_s=10.0, renew_interval_s=1.0)
+    with fleet:
+        for name in ("W1", "W2"):
+            assert saw(fleet, name, "exited", timeout_s=60)["code"] == 0, fleet.error
+        assert len(commits(fleet)) == 4
+    assert verdict(fleet) == "VALID"
+
+
 def test_first_event_of_a_plain_writer_comes_soon_after_the_click(fleets):
     fleet = fleets()
     began = time.monotonic()

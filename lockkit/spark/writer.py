@@ -264,6 +264,7 @@ def main(line: list[str] | None = None) -> int:
     part = Part(asked.dataset, *asked.slice)
     try:
         store = place.open()
+        run(create_table(TABLE), store, clock)  # first of all: it shows that something happens
         writer = Writer(
             name=asked.name,
             part=part,
@@ -286,7 +287,6 @@ def main(line: list[str] | None = None) -> int:
             ttl_s=asked.ttl_s,
             pause_s=asked.pause_s,
         )
-        run(create_table(TABLE), writer.store, clock)
         voice.emit("note", text=f"ready to commit orders to {asked.url} ({asked.kind})")
         writer.work(asked.rounds)
     except (StoreError, TableError, LockBusy, CommitUnknown) as error:
