@@ -258,10 +258,11 @@ def test_show_and_history_list_the_generations_that_a_bucket_keeps(
     assert run("lock", "acquire", *there, "--", "true").returncode == 0
     shown = json.loads(run("lock", "show", *there, "--json").stdout)
     assert shown["state"] == "released"
-    assert [each["expired"] for each in shown["generations"]] == [True, False]
+    expired = [each["expired"] for each in shown["generations"]]
+    assert expired == [True] + [False] * (len(expired) - 1)  # newest first: the tombstone
     history = [json.loads(each) for each in run("history", *there, "--json").stdout.splitlines()]
-    assert [each["kind"] for each in history] == ["request", "request"]
-    assert history[1]["before"] == history[0]["version"]
+    assert len(history) == len(expired) >= 2
+    assert [each["before"] for each in history[1:]] == [each["version"] for each in history[:-1]]
 
 
 def test_watch_prints_a_line_for_each_change(table: str) -> None:
@@ -286,6 +287,50 @@ def test_probe_refuses_a_store_that_ignores_conditions(emulator: Any) -> None:
     result = run("probe", "s3://bucket/x", "--endpoint", emulator.s3, "--rounds", "3", "--json")
     assert result.returncode == 1, result.stderr
     assert json.loads(result.stdout)["verdict"] == "ignores-conditions"
+
+
+def test_explore_gives_rule_violation_steps_states_and_seconds_per_row() -> None:
+    result = run("explore", "--json", "--row", "alone, two faults", "--row", "claim_412 lost")
+    assert result.returncode == 0, result.stderr
+    on, off = (json.loads(each) for each in result.stdout.splitlines())
+    assert {"rule", "violation", "steps", "states", "seconds"} <= set(on)
+    assert (on["rule"], on["violation"]) == (None, None)
+    assert off["rule"] and off["violation"] and off["steps"] == len(off["story"])
+
+
+def test_explore_names_its_rows_when_one_is_unknown() -> None:
+    assert_says(run("explore", "--row", "gravity off"), "gravity off", "claim_412 lost", code=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "code", "kind"), [((), 0, "VALID"), (("--no-fence",), 1, "INVALID")],
+    ids=["fence on", "fence off"],
+)  # fmt: skip
+def test_the_demo_stalls_loses_a_response_and_gives_the_verdict(
+    options: tuple[str, ...], code: int, kind: str, tmp_path: Path
+) -> None:
+    verdict, page = tmp_path / "verdict.json", tmp_path / "story.html"
+    result = run("demo", "--plain", "--json", str(verdict), "--html", str(page), *options)
+    assert result.returncode == code, result.stdout + result.stderr
+    said = json.loads(verdict.read_text())
+    assert said["verdict"] == kind
+    assert {"stall", "takeover", "lost response"} <= set(said["reached"])
+    assert "stalls (SIGSTOP)" in result.stdout
+    assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("options", "code"), [((), 0), (("--no-fence",), 1)], ids=["fence on", "fence off"]
+)
+def test_the_demo_runs_from_real_pyspark_processes(options: tuple[str, ...], code: int) -> None:
+    pytest.importorskip("pyspark", reason="pip install lockkit[spark], or make lab")
+    result = run("demo", *options, timeout_s=280)
+    assert result.returncode == code, result.stdout + result.stderr
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------

@@ -101,36 +101,44 @@ def released(lock: Lock) -> int:
 def under(lock: Lock, line: list[str]) -> int:
     """The command's exit code; it is stopped as soon as the lease is lost."""
     clock = Clock()
+    # From before the command starts: a signal that came in between would leave it running alone.
+    with noted(signal.SIGINT, signal.SIGTERM) as told:
+        child = start(line, lock.fence.epoch)
+        while child.poll() is None:
+            if not lock.owned():
+                stop(child, signal.SIGTERM)
+                warn("lockkit lock acquire: the command was stopped, for the lease is lost")
+                return LOST
+            if signal.SIGINT in told:
+                # A terminal's Ctrl-C reached the command too; a second would cut its end short.
+                stop(child, None if sys.stdin.isatty() else signal.SIGINT)
+                raise KeyboardInterrupt  # the lock is released only now, after the work has ended
+            if signal.SIGTERM in told:
+                told.remove(signal.SIGTERM)
+                child.terminate()  # its end is ours
+            clock.sleep(POLL_S)
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def start(line: list[str], epoch: int) -> subprocess.Popen[bytes]:
     try:
-        child = subprocess.Popen(line, env=os.environ | {"LOCKKIT_EPOCH": str(lock.fence.epoch)})
+        return subprocess.Popen(line, env=os.environ | {"LOCKKIT_EPOCH": str(epoch)})
     except FileNotFoundError:
         raise Trouble(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
     except OSError as error:
         raise Trouble(f"{plain(line[0])}: {error.strerror}", code=NOT_EXECUTABLE) from None
-    with passing_on(signal.SIGTERM, child):
-        try:
-            while child.poll() is None:
-                if not lock.owned():
-                    stop(child, signal.SIGTERM)
-                    warn("lockkit lock acquire: the command was stopped, for the lease is lost")
-                    return LOST
-                clock.sleep(POLL_S)
-        except BaseException:
-            # The lock is released only after the work has ended. A terminal's Ctrl-C reached the
-            # command too; a second one would cut its clean-up short.
-            stop(child, None if sys.stdin.isatty() else signal.SIGINT)
-            raise
-    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 @contextmanager
-def passing_on(number: signal.Signals, child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """A signal for us is one for the command: its end is ours."""
-    before = signal.signal(number, lambda *_: child.send_signal(number))
+def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
+    """These signals only leave a note of themselves, for as long as the block runs."""
+    told: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: told.append(number)) for each in numbers}
     try:
-        yield
+        yield told
     finally:
-        signal.signal(number, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def stop(child: subprocess.Popen[bytes], number: signal.Signals | None) -> None:

@@ -19,7 +19,7 @@ from lockkit.commands.terminal import (
     say,
     say_json,
 )
-from lockkit.history import LINE_BYTES_MAX, Event, HistoryError, plain, read
+from lockkit.history import KINDS, LINE_BYTES_MAX, Event, HistoryError, plain, read
 
 ABOUT = """\
 Judges a history (JSON lines, as fleets, the emulator and the explorer write them): at most one
@@ -78,9 +78,8 @@ def code(verdict: Verdict) -> int:
 def show(verdict: Verdict) -> None:
     say(f"{verdict.kind}: {plain(verdict.because, limit=1000)}")
     for each in verdict.evidence[:EVIDENCE_MAX]:
-        fields = " ".join(
-            f"{name}={plain(value, limit=60)}" for name, value in each.data.items() if value != ""
-        )
+        named = {name: each[name] for name in KINDS[each.kind] if each[name] != ""}
+        fields = " ".join(f"{name}={plain(value, limit=60)}" for name, value in named.items())
         say(f"  {clock_time(each.at_ms)}  {plain(each.who, limit=20)}  {each.kind}  {fields}")
     if len(verdict.evidence) > EVIDENCE_MAX:
         say(f"  … and {len(verdict.evidence) - EVIDENCE_MAX} more (--json has them all)")
