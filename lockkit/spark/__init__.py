@@ -1,6 +1,7 @@
 """PySpark writers: each a process that commits orders under the lock, in its own Python.
 
-`fleet` supervises them, `writer` is one of them, `write` turns a DataFrame into file groups,
-`connect` runs the Spark server that they share, `java` finds the Java for it, and `process` keeps
-any of them from outliving its parent. Nothing here is imported by `import lockkit`.
+In reading order: `fleet` (what a kernel holds), `supervisor` (the process that owns the writers),
+`writer` (one of them), `orders` (the rows it commits), `write` (rows into file groups, by Spark's
+executors too), `connect` (the Spark server that writers share), `java` (found, or prepared from
+pip) and `process` (nothing outlives its parent). None of it is imported by `import lockkit`.
 """
