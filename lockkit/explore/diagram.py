@@ -10,7 +10,7 @@ from lockkit.explore.world import Bounds, LeaseWorld
 from lockkit.state import Phase
 
 # Both alone with everything that can go wrong, and with a rival; small, since only phases count.
-ALONE = Bounds(acquires=(1, 0), renewals=(1, 0), faults=2, gives_up=True)
+ALONE = Bounds(acquires=(2, 0), tries=(3, 0), renewals=(1, 0), faults=2, gives_up=True)
 WITH_A_RIVAL = Bounds(renewals=(1, 0), faults=1, gives_up=True)
 
 

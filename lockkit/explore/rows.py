@@ -68,7 +68,8 @@ def _expiry_off() -> tuple[Scenario, ...]:
             replace(WALL, drift_for_holder=True), skewed, one,
         ),
         Scenario(
-            "skew", "clocks differ by more than the drift", WALL, Bounds(offsets=(0, 3)), one
+            "skew", "clocks differ by three seconds, and the drift is one",
+            WALL, Bounds(offsets=(0, 3)), one,
         ),
         Scenario(
             "slack", "no slack for a store whose front ends differ by one second",

@@ -1,0 +1,277 @@
+"""The explorer: all rules on, nothing breaks; each rule off, the shortest story of the damage.
+
+Lengths and numbers of states are recorded below, so that every change of the model is noticed.
+Where one is meant: a failing test shows the new numbers, and then
+`LOCKKIT_REWRITE=1 pytest tests/test_explore.py -k readme` renews the README.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lockkit.check import Kind, check
+from lockkit.explore import (
+    SCENARIOS,
+    Row,
+    Scenario,
+    explore,
+    explore_rows,
+    search,
+    state_diagram,
+)
+from lockkit.explore.rows import OBSERVED, STORE, WALL
+from lockkit.explore.world import Bounds, Fault, LeaseWorld
+from lockkit.history import narrate
+from lockkit.rules import Fence
+from lockkit.state import Phase
+
+README = Path(__file__).parents[1] / "README.md"
+
+# name: (steps of the shortest counterexample, distinct states); 0 steps: all states, no violation
+RECORDED = {
+    "store": (0, 513_797),
+    "wall": (0, 616_402),
+    "observed": (0, 395_393),
+    "observed, two faults": (0, 289_877),
+    "wall, two faults": (0, 529_618),
+    "alone, two faults": (0, 73_594),
+    "commit": (0, 446_413),
+    "commits": (0, 133_057),
+    "count_from_send": (10, 1_209),
+    "drift": (9, 448),
+    "drift_for_holder": (10, 781),
+    "skew": (8, 251),
+    "slack": (9, 853),
+    "slack, too small": (9, 891),
+    "claim_412 lost": (6, 114),
+    "claim_412 ours": (8, 945),
+    "renew_412 ours": (13, 15_334),
+    "renew_412 lost": (9, 1_472),
+    "renew_unknown ours": (12, 12_905),
+    "renew_unknown lost": (6, 112),
+    "claim_unknown ours": (7, 395),
+    "claim_unknown lost": (4, 16),
+    "recognise": (12, 22_564),
+    "confirm": (15, 74_304),
+    "release deletes": (18, 6_082),
+    "release deletes if match": (9, 425),
+    "fence off": (16, 10_163),
+    "fence token": (16, 10_158),
+    "fence token, release deletes": (16, 9_986),
+}
+
+# What the prototype of this protocol needed at least (protocol.md section 6, systems.md A4).
+PEER_STEPS = {
+    "count_from_send": 12,
+    "drift": 11,
+    "drift_for_holder": 12,
+    "claim_412 lost": 7,
+    "claim_412 ours": 10,
+    "renew_412 ours": 15,
+    "renew_412 lost": 11,
+    "renew_unknown ours": 14,
+    "claim_unknown ours": 9,
+    "claim_unknown lost": 5,
+    "recognise": 19,
+    "release deletes": 22,
+    "fence off": 16,
+    "fence token": 18,
+    "fence token, release deletes": 16,
+}
+
+ON = [each for each in SCENARIOS if each.breaks is None]
+OFF = [each for each in SCENARIOS if each.breaks is not None]
+
+
+@cache
+def row(scenario: Scenario) -> Row:
+    return explore(scenario)
+
+
+def name(scenario: Scenario) -> str:
+    return scenario.name
+
+
+# --- all rules on -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", ON, ids=name)
+def test_with_all_rules_on_every_state_is_seen_and_nothing_breaks(scenario: Scenario) -> None:
+    found = row(scenario)
+    assert (found.violation, found.exhausted) == (None, True)
+    assert (found.steps, found.states) == RECORDED[scenario.name]
+
+
+def test_every_expiry_policy_and_every_fault_is_among_the_rows_with_all_rules_on() -> None:
+    faulty = [each for each in ON if each.bounds.faults]
+    assert {each.rules.expiry for each in faulty} == {
+        STORE.expiry,
+        WALL.expiry,
+        OBSERVED.expiry,
+    }
+    assert all(each.bounds.kinds == frozenset(Fault) for each in faulty)
+    assert any(each.bounds.commits != (0, 0) and each.rules.fence is Fence.CAS for each in faulty)
+
+
+# --- each rule off ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", OFF, ids=name)
+def test_with_a_rule_off_the_shortest_story_of_the_damage_is_found(scenario: Scenario) -> None:
+    found = row(scenario)
+    assert found.as_expected, found.violation
+    assert (found.steps, found.states) == RECORDED[scenario.name]
+    assert found.steps <= PEER_STEPS.get(scenario.name, found.steps)
+
+
+@pytest.mark.parametrize("scenario", OFF, ids=name)
+def test_every_counterexample_is_told_and_the_checker_convicts_it(scenario: Scenario) -> None:
+    counterexample = row(scenario).counterexample
+    assert counterexample is not None
+    story, history = counterexample.story(), counterexample.history()
+    assert len(story) == row(scenario).steps
+    assert story[0] == " 1. W1 wants the lock; looks"
+    assert narrate(history)
+    verdict = check(history)
+    assert verdict.kind is Kind.INVALID, verdict.because
+    assert 1 <= len(verdict.evidence) <= 4
+
+
+def test_every_rule_that_the_explorer_can_reach_has_a_row() -> None:
+    default = STORE
+    changed = {
+        field
+        for each in OFF
+        for field in each.rules.__slots__
+        if getattr(each.rules, field) != getattr(default, field)
+    }
+    # `margin` is a tenth of the lease at most: on leases of two ticks it rounds to nothing.
+    assert changed == set(default.__slots__) - {"margin_ms"}
+
+
+def test_the_story_of_a_deadline_counted_from_the_answer() -> None:
+    (found,) = explore_rows(["count_from_send"])
+    assert found.counterexample is not None
+    assert found.counterexample.story() == [
+        " 1. W1 wants the lock; looks",
+        " 2. W1 sees no lock object; claims epoch 1: W1/1 over nothing",
+        " 3. the store applies W1's W1/1",
+        " 4. a second passes",
+        " 5. W1 is told that its acquire was applied; believes that it holds epoch 1 until 3 s",
+        " 6. a second passes",
+        " 7. W2 wants the lock; looks",
+        " 8. W2 sees W1's lease, epoch 1 (W1/1); claims epoch 2: W2/1 over W1/1",
+        " 9. the store applies W2's W2/1",
+        "10. W2 is told that its acquire was applied; believes that it holds epoch 2 until 4 s",
+    ]
+
+
+def test_tokens_keep_a_late_write_out_but_lose_an_update() -> None:
+    (lost_update,) = (each for each in OFF if each.name == "fence token")
+    (deletes,) = (each for each in OFF if each.name == "fence token, release deletes")
+    # The same search for a stale write only: with tombstones the token does hold it off.
+    tokens = replace(lost_update, bounds=deletes.bounds, breaks=None)
+    assert row(tokens).as_expected
+
+
+def test_a_row_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ValueError, match="no such row: drift_for_everybody"):
+        explore_rows(["drift_for_everybody"])
+
+
+# --- the search itself --------------------------------------------------------------------------
+
+
+class Puzzle:
+    """Two jugs of 3 and 5 litres: the shortest way to 4 litres takes six moves (Die Hard 3)."""
+
+    def initial(self) -> tuple[int, int]:
+        return 0, 0
+
+    def moves(self, state: tuple[int, int]) -> Iterator[tuple[str, tuple[int, int]]]:
+        small, large = state
+        yield "fill 3", (3, large)
+        yield "fill 5", (small, 5)
+        yield "empty 3", (0, large)
+        yield "empty 5", (small, 0)
+        poured = min(small, 5 - large)
+        yield "3 into 5", (small - poured, large + poured)
+        poured = min(large, 3 - small)
+        yield "5 into 3", (small + poured, large - poured)
+
+    def violation(self, state: tuple[int, int]) -> str | None:
+        return "four litres" if state[1] == 4 else None
+
+
+def test_any_world_can_be_searched_and_the_way_is_the_shortest() -> None:
+    found = search(Puzzle())
+    assert found.violation == "four litres"
+    assert [move for move, _ in found.path] == [
+        "fill 5", "5 into 3", "empty 3", "5 into 3", "fill 5", "5 into 3",
+    ]  # fmt: skip
+
+
+def test_a_search_that_was_cut_short_says_so() -> None:
+    found = search(LeaseWorld(STORE, Bounds(spread=1)), states_max=1_000)
+    assert (found.violation, found.exhausted) == (None, False)
+
+
+@pytest.mark.parametrize("rules", [STORE, WALL, OBSERVED], ids=["store", "wall", "observed"])
+def test_what_a_state_leaves_out_makes_no_difference(rules: object) -> None:
+    """States without what the protocol cannot look at any more: fewer, and the same behaviour."""
+    bounds = Bounds(renewals=(0, 0), tries=(2, 1), faults=1, gives_up=True)
+    brief = LeaseWorld(rules, bounds)
+    full = LeaseWorld(rules, bounds, forgets=False)
+    few, many = search(brief), search(full)
+    assert few.exhausted and many.exhausted
+    assert (few.violation, many.violation) == (None, None)
+    assert few.states < many.states
+    assert set(brief.transitions) == set(full.transitions)
+
+
+# --- the README ---------------------------------------------------------------------------------
+
+
+def section(marker: str, content: str) -> None:
+    """The README's part between two markers is exactly this; rewritten where that is asked for."""
+    text = README.read_text(encoding="utf-8")
+    pattern = re.compile(rf"(<!-- {marker}:begin -->\n)(.*?)(<!-- {marker}:end -->)", re.DOTALL)
+    found = pattern.search(text)
+    assert found is not None, f"README.md has no {marker} markers"
+    if os.environ.get("LOCKKIT_REWRITE"):
+        README.write_text(
+            pattern.sub(lambda match: match[1] + content + match[3], text), encoding="utf-8"
+        )
+        return
+    assert found[2] == content
+
+
+def test_the_picture_in_the_readme_is_made_from_the_code() -> None:
+    picture = state_diagram()
+    for phase in Phase:
+        assert phase.value in picture, f"no exploration reached {phase.value}"
+    section("state-diagram", f"```mermaid\n{picture}\n```\n")
+
+
+def test_the_table_in_the_readme_has_the_recorded_numbers() -> None:
+    states = sum(RECORDED[each.name][1] for each in ON)
+    lines = [
+        f"`lockkit explore`: with all rules on, {len(ON)} small worlds are searched whole,",
+        f"{states:,} states, and nothing breaks (bounded, so no proof).",
+        "Each rule switched off, the shortest way to the damage:",
+        "",
+        "| switched off | breaks | steps | states |",
+        "|---|---|--:|--:|",
+    ]
+    for each in OFF:
+        assert each.breaks is not None
+        steps, seen = RECORDED[each.name]
+        lines.append(f"| {each.off} | {each.breaks.value} | {steps} | {seen:,} |")
+    section("explore", "\n".join(lines) + "\n")
