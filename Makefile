@@ -10,7 +10,7 @@ PYTHONS := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3 pyt
 BIN := .venv/bin
 READY := .venv/.ready
 READY_TO_TEST := .venv/.ready-to-test
-PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(shell test -t 1 || echo --quiet)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(shell test -t 2 || echo --quiet)
 PEERS := .cache/peers
 
 help:  ## show this list

@@ -485,5 +485,11 @@ def test_ctrl_c_ends_the_demo_and_leaves_no_writer(mark: str) -> None:
 @pytest.mark.slow
 def test_ctrl_c_ends_jupyterlab(mark: str) -> None:
     pytest.importorskip("jupyterlab", reason="pip install lockkit[lab], or make lab")
-    command = ("lab", "README.md", "--no-browser", "--ServerApp.port=0", "--ServerApp.token=t")
-    assert_interrupted(command, "is running at", mark)
+    command = (
+        "lab",
+        "README.md",
+        "--no-browser",
+        "--ServerApp.port=0",
+        "--IdentityProvider.token=t",
+    )
+    assert_interrupted(command, "lab/tree/README.md", mark)

@@ -9,6 +9,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from lockkit.commands.terminal import Trouble, command
 
@@ -50,8 +51,11 @@ def run(args: argparse.Namespace) -> int:
 def jupyterlab(notebook: Path) -> list[str]:
     # The root is the checkout: the notebooks' links to datasets/ and to each other work.
     root = CHECKOUT if notebook.is_relative_to(CHECKOUT) else notebook.parent
+    # A URL rather than a file to run: it is printed too, for those whose browser is elsewhere.
+    url = f"/lab/tree/{quote(notebook.relative_to(root).as_posix())}"
     return [
-        sys.executable, "-m", "jupyterlab", str(notebook), f"--ServerApp.root_dir={root}",
+        sys.executable, "-m", "jupyterlab",
+        f"--ServerApp.root_dir={root}", f"--LabApp.default_url={url}",
         "--ServerApp.answer_yes=True",  # one Ctrl-C is enough
         # The writers of a page that nobody looks at any more must not run for ever.
         "--MappingKernelManager.cull_idle_timeout=7200",
