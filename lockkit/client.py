@@ -112,7 +112,7 @@ class Client:
         """Run the protocol from this event until it has nothing more to send; what it told.
 
         `StoreError` and whatever else a request raises goes on to the caller; to a `patient` one
-        it is a request that nobody answered.
+        it is a request that nobody answered, and after a slow answer it is asked before the next.
         """
         told: list[Action] = []
         pending: Event | None = event
@@ -124,7 +124,7 @@ class Client:
             pending = None
             for action in actions:
                 match action:
-                    case Look() if sent >= REQUESTS_BEFORE_PAUSE:
+                    case Look() if sent >= self._sent_max(began_ms, patient):
                         pending = Blind(self.clock.now(), "enough for now: pause, then look again")
                     case Look() | Send() | Remove():
                         pending = self._patiently(action) if patient else self._request(action)
@@ -136,6 +136,10 @@ class Client:
                         self._hear(action)
                         told.append(action)
         raise AssertionError(f"{REQUESTS_MAX} requests in a row: the protocol does not settle")
+
+    def _sent_max(self, began_ms: int, patient: bool) -> int:
+        slow = self.clock.boot_ms() - began_ms > self.me.ttl_ms // 10
+        return 1 if patient and slow else REQUESTS_BEFORE_PAUSE
 
     def in_doubt(self) -> bool:
         """Whether a claim of ours is out that nobody answered: it may have won, or may yet win."""

@@ -111,7 +111,7 @@ def as_hudi(*, until_ms: int, owner: str | None = None, expired: bool = False) -
 
 
 def read_as_hudi(found: bytes) -> tuple[bool, int, str]:
-    """StorageLockFile by Jackson's rules: three required, typed fields; unknown ones are ignored."""
+    """By Jackson's rules: three required, typed fields; unknown ones are ignored."""
     fields = json.loads(found.decode("utf-8"))
     assert isinstance(fields, dict)
     expired, valid_until, owner = fields["expired"], fields["validUntil"], fields["owner"]

@@ -1,0 +1,592 @@
+"""The lock in trouble: lost answers, throttles, foreign bodies, refusals, interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from lock_world import (
+    SCHEMES,
+    Tale,
+    as_hudi,
+    holder,
+    memory,
+    overwrite,
+    process,
+    record,
+    said,
+    until,
+)
+
+from lockkit.client import OddRecord
+from lockkit.faults import Fault, Proxy
+from lockkit.lock import LOCK_KEY, Lock, LockBusy, LockLost, UnprovenRelease
+from lockkit.outcome import Applied, Found
+from lockkit.record import Record, encode
+from lockkit.rules import Ambiguous, Expiry, Rules
+from lockkit.stores import StoreError, UnsafeStore
+
+TTL_S = 3.0
+"""Long enough that a busy machine does not lose it, short enough to wait for its end."""
+
+
+class Place:
+    """A table behind a proxy that makes faults; its conditions are proven already."""
+
+    def __init__(self, kind: str, bucket: str, proxy: Proxy) -> None:
+        self.url, self.proxy = f"{SCHEMES[kind]}://{bucket}/table", proxy
+        with self.lock():
+            pass
+
+    def lock(self, **options: Any) -> Lock:
+        return Lock(self.url, **{"endpoint": self.proxy.url, "ttl_s": TTL_S, **options})
+
+    def fault(self, what: str, **how: Any) -> None:
+        self.proxy.inject(Fault(what, key="table_lock.json", **how))
+
+
+@pytest.fixture(params=["s3"])
+def place(request: pytest.FixtureRequest, bucket: str, shared_emulator: Any) -> Iterator[Place]:
+    with Proxy(getattr(shared_emulator, request.param)) as proxy:
+        yield Place(request.param, bucket, proxy)
+
+
+everywhere = pytest.mark.parametrize("place", list(SCHEMES), indirect=True)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Any warning is a failure."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+# --- acquire -------------------------------------------------------------------------------------
+
+LOST_ANSWERS = [
+    {"what": "drop"},
+    {"what": "reset"},
+    {"what": "status", "code": 500, "when": "after"},
+    {"what": "status", "code": 503, "when": "after"},
+]
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "fault", LOST_ANSWERS, ids=lambda each: str(each.get("code", each["what"]))
+)
+def test_a_claim_whose_answer_was_lost_is_found_and_confirmed(
+    place: Place, fault: dict[str, Any]
+) -> None:
+    tale = Tale()
+    lock = place.lock(emit=tale)
+    place.fault(operation="put", **fault)
+    assert lock.acquire(timeout=0)
+    assert tale.ops() == ["look Found", "acquire Unknown", "look Found", "confirm Applied"]
+    assert lock.fence.epoch == 2 == record(lock).epoch
+    assert not place.lock().acquire(timeout=0)
+    lock.release()
+    with place.lock() as other:
+        assert other.fence.epoch == 3
+
+
+def test_a_claim_that_hangs_after_it_was_applied_is_found_and_confirmed(place: Place) -> None:
+    lock = place.lock()
+    place.fault("hang", operation="put")
+    began = time.monotonic()
+    assert lock.acquire(timeout=5)
+    assert time.monotonic() - began < TTL_S
+    assert lock.fence.epoch == 2
+    lock.release()
+
+
+def test_a_lost_answer_taken_for_a_lost_race_would_leave_a_ghost_for_a_whole_lease(
+    place: Place,
+) -> None:
+    """The rule switched off: what s3-locks, deltalake and Hudi's lock do."""
+    lock = place.lock(rules=Rules(claim_unknown=Ambiguous.LOST))
+    place.fault("drop", operation="put")
+    assert not lock.acquire(timeout=0)
+    assert not place.lock().acquire(timeout=0.3), "and yet nobody has it"
+
+
+def test_a_claim_that_cannot_be_settled_in_time_is_adopted_by_the_next_try(place: Place) -> None:
+    tale = Tale()
+    lock = place.lock(emit=tale)
+    place.fault("drop", operation="put")
+    place.fault("status", code=503, when="before", operation="get", nth=2, next="every")
+    assert not lock.acquire(timeout=0)
+    assert any("may be a ghost" in each["text"] for each in tale.of("note"))
+    place.proxy.clear()
+    assert not place.lock().acquire(timeout=0), "others wait it out"
+    assert lock.acquire(timeout=0), "its own handle does not"
+    assert lock.fence.epoch == 3 == record(lock).epoch, "a ghost is not a grant: a new epoch"
+    lock.release()
+
+
+def test_a_claim_that_is_settled_at_the_last_moment_is_a_grant(place: Place) -> None:
+    """At the deadline there is one more look: a won lock is not given back unused."""
+    lock = place.lock()
+    place.fault("drop", operation="put")
+    place.fault("status", code=503, when="before", operation="get", nth=2)
+    assert lock.acquire(timeout=0)
+    lock.check()
+    lock.release()
+
+
+def test_a_late_write_becomes_a_ghost_not_a_holder(place: Place) -> None:
+    lock, other = place.lock(), place.lock(rules=Rules(slack_ms=1000))
+    place.fault("status", code=500, when="before", operation="put", next="every")
+    place.fault("late", delay_s=0.7, operation="put")  # asked first: it is the newest
+    assert not lock.acquire(timeout=0)
+    place.proxy.clear()
+    assert not lock.owned()
+    until(lambda: not record(lock).expired, 5)
+    ghost = record(lock)
+    assert ghost.owner == lock.owner and ghost.epoch == 2
+    assert not lock.owned()
+    began = time.monotonic()
+    assert other.acquire(timeout=15)
+    assert time.monotonic() - began > TTL_S - 1, "a ghost is waited out like any lease"
+    assert other.fence.epoch == 3
+    assert not lock.acquire(timeout=0)
+    other.release()
+
+
+def test_an_own_late_write_is_taken_over_at_once(place: Place) -> None:
+    lock = place.lock()
+    place.fault("status", code=500, when="before", operation="put", next="every")
+    place.fault("late", delay_s=0.7, operation="put")
+    assert not lock.acquire(timeout=0)
+    place.proxy.clear()
+    until(lambda: not record(lock).expired, 5)
+    assert lock.acquire(timeout=0)
+    assert lock.fence.epoch == 3
+    lock.release()
+
+
+def test_a_store_that_fails_every_write_is_asked_with_patience(place: Place) -> None:
+    tale = Tale()
+    lock = place.lock(emit=tale)
+    place.fault("status", code=500, when="before", operation="put", next="every")
+    assert not lock.acquire(timeout=1.0)
+    assert len(tale.of("ask")) < 80
+    assert "the store's last answer was" in lock.busy_because() and "500" in lock.busy_because()
+    place.proxy.clear()
+    assert lock.acquire(timeout=0)
+    lock.release()
+
+
+def test_a_throttled_claim_waits_its_turn(place: Place) -> None:
+    tale = Tale()
+    lock = place.lock(emit=tale)
+    place.fault("status", code=429, operation="put", next=3)
+    assert not lock.acquire(timeout=0)
+    assert tale.ops() == ["look Found", "acquire Throttled"], "a refusal needs no settling"
+    assert lock.acquire(timeout=10)
+    lock.release()
+
+
+# --- renewing ------------------------------------------------------------------------------------
+
+
+@everywhere
+def test_a_renewal_whose_answer_was_lost_is_settled_before_the_next_beat(
+    place: Place, quiet: None
+) -> None:
+    """Else the next beat would meet a 412 of its own making (apache/hudi #14373)."""
+    tale = Tale()
+    with place.lock(emit=tale) as lock:
+        place.fault("drop", operation="put")
+        until(lambda: "renew Unknown" in tale.ops())
+        until(lambda: len(tale.of("renewed")) >= 3)
+        lock.check()
+    at = tale.ops().index("renew Unknown")
+    assert tale.ops()[at + 1 : at + 3] == ["look Found", "confirm Applied"]
+    assert {each["epoch"] for each in tale.of("renewed")} == {2}
+    assert not tale.of("lost") and not tale.of("danger")
+
+
+@pytest.mark.parametrize("rule", ["renew_unknown", "renew_412"])
+def test_with_that_rule_switched_off_the_same_lost_answer_loses_the_lock(
+    place: Place, rule: str
+) -> None:
+    # A retry below us that meets the write's own success is answered 412.
+    told: list[str] = []
+    rules = Rules(**{rule: Ambiguous.LOST})
+    lock = place.lock(rules=rules, on_lost=lambda _, why: told.append(why))
+    lock.acquire()
+    if rule == "renew_unknown":
+        place.fault("drop", operation="put")
+    else:
+        put = lock.store.put
+
+        def twice(*arguments: Any) -> Any:
+            put(*arguments)
+            return put(*arguments)
+
+        lock.store.put = twice  # type: ignore[method-assign]
+    until(lambda: told)
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_412_that_a_hidden_retry_made_of_our_own_success_keeps_the_lease(
+    place: Place, quiet: None
+) -> None:
+    tale = Tale()
+    lock = place.lock(emit=tale)
+    put = lock.store.put
+    struck: list[Any] = []
+
+    def twice(*arguments: Any) -> Any:
+        answer = put(*arguments)
+        if not struck and isinstance(answer, Applied):
+            struck.append(answer)
+            return put(*arguments)
+        return answer
+
+    lock.acquire()
+    lock.store.put = twice  # type: ignore[method-assign]
+    until(lambda: struck and len(tale.of("renewed")) >= 2)
+    assert "renew PreconditionFailed" in tale.ops()
+    lock.check()
+    lock.release()
+
+
+@pytest.mark.parametrize("code", [429, 503])
+def test_renewals_that_are_refused_are_a_danger_and_then_made_good(
+    place: Place, code: int, quiet: None
+) -> None:
+    tale, dangers = Tale(), []
+    lock = place.lock(emit=tale, on_danger=dangers.append)
+    lock.acquire()
+    place.fault("status", code=code, when="before", operation="put", next="every")
+    until(lambda: dangers)
+    lock.check()
+    place.proxy.clear()
+    count = len(tale.of("renewed"))
+    until(lambda: len(tale.of("renewed")) > count)
+    assert dangers == [lock] and len(tale.of("danger")) == 1
+    lock.release()
+
+
+def test_renewals_that_hang_end_in_danger_then_loss_and_the_block_learns_of_it(
+    place: Place,
+) -> None:
+    told: list[str] = []
+    with pytest.raises(LockLost, match="ran out"):
+        with place.lock(
+            ttl_s=2.0,
+            on_danger=lambda _: told.append("danger"),
+            on_lost=lambda *_: told.append("lost"),
+        ) as lock:
+            place.fault("hang", operation="put", next="every", when="before")
+            until(lambda: "lost" in told)
+            place.proxy.clear()
+            lock.check()
+    assert told == ["danger", "lost"]
+
+
+def test_renew_by_hand_tries_until_it_is_proven(place: Place) -> None:
+    lock = place.lock(ttl_s=30)
+    with lock:
+        first = record(lock).attempt
+        place.fault("status", code=429, operation="put", next=2)
+        lock.renew()
+        assert record(lock).attempt != first
+
+
+# --- releasing -----------------------------------------------------------------------------------
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *LOST_ANSWERS[:3],
+        {"what": "status", "code": 429, "next": 4},
+        {"what": "status", "code": 503, "when": "before", "next": 3},
+        {"what": "status", "code": 503, "when": "after", "next": 2},
+    ],
+    ids=["drop", "reset", "500 after", "429 x4", "503 before x3", "503 after x2"],
+)
+def test_a_release_in_trouble_is_tried_again_inside_the_lease(
+    place: Place, fault: dict[str, Any], quiet: None
+) -> None:
+    """Hudi gives up on a 5xx, and its lock dangles for a lease (#20027, #18438)."""
+    lock, tale = place.lock(ttl_s=30), Tale()
+    lock.acquire()
+    place.fault(operation="put", **fault)
+    lock.release()
+    assert record(lock).expired
+    with place.lock(emit=tale) as other:
+        assert other.fence.epoch == 3
+    assert not tale.of("waiting")
+
+
+def test_a_release_that_nobody_answers_warns_and_says_that_it_ends_by_itself(
+    place: Place,
+) -> None:
+    tale = Tale()
+    lock = place.lock(ttl_s=1.0, emit=tale)
+    lock.acquire()
+    place.fault("status", code=503, when="before", next="every")
+    began = time.monotonic()
+    with pytest.warns(UnprovenRelease, match="ends by itself"):
+        lock.release()
+    assert time.monotonic() - began < 2.0, "it does not insist past the lease"
+    assert tale.of("released")[0]["proven"] is False
+    place.proxy.clear()
+    assert lock.acquire(timeout=0), "the same handle knows its own lease"
+    assert lock.fence.epoch == 3
+    lock.release()
+
+
+def test_a_release_that_is_refused_raises_and_leaves_a_handle_that_works(place: Place) -> None:
+    lock = place.lock()
+    lock.acquire()
+    place.fault("status", code=403, operation="put")
+    with pytest.raises(StoreError, match="denied"):
+        lock.release()
+    assert not lock.owned()
+    assert lock.acquire(timeout=0)
+    lock.release()
+
+
+def test_a_refused_release_does_not_mask_the_blocks_own_error(place: Place) -> None:
+    lock = place.lock()
+    with pytest.warns(UnprovenRelease, match="denied"), pytest.raises(ZeroDivisionError):
+        with lock:
+            place.fault("status", code=403, operation="put", next="every")
+            1 / 0
+
+
+# --- what is in the lock's place -----------------------------------------------------------------
+
+LIVE = as_hudi(until_ms=int(time.time() * 1000) + 60_000)
+BODIES = {
+    "truncated": LIVE[:-9],
+    "empty": b"",
+    "foreign": b"<?xml version='1.0'?><Lock/>",
+    "binary": bytes(range(256)),
+    "10 MB": b"x" * 10_000_000,
+    "10 MB of JSON": b'{"expired":true,"validUntil":1,"owner":"' + b"x" * 10_000_000 + b'"}',
+    "a list": b"[true, 1, 2]",
+    "wrong types": json.dumps({"expired": "true", "validUntil": "1", "owner": 7}).encode(),
+    "a float": json.dumps({"expired": True, "validUntil": 1.5, "owner": "x"}).encode(),
+    "no owner": json.dumps({"expired": True, "validUntil": 1}).encode(),
+    "deep": b"[" * 50_000,
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
+def test_a_body_that_is_no_record_is_never_free_and_says_what_to_do(body: bytes) -> None:
+    lock = Lock(memory(), ttl_s=10, timeout=0.05)
+    overwrite(lock, body)
+    assert lock.locked()
+    with pytest.warns(OddRecord, match=r"no lock record: .*remove it by hand") as told:
+        with pytest.raises(LockBusy, match="never taken as free"):
+            with lock:
+                pass
+    assert len(told) == 1
+    assert all(len(str(each.message)) < 600 for each in told)
+    match lock.store.get(LOCK_KEY):
+        case Found(found):
+            assert found == body, "what nobody understands is left as it is"
+
+
+def test_a_waiter_goes_on_when_somebody_repairs_the_object() -> None:
+    lock = Lock(memory(), ttl_s=10)
+    overwrite(lock, b"{")
+    with pytest.warns(OddRecord), ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lock.acquire, timeout=10)
+        until(lambda: "no lock record" in lock.busy_because())
+        overwrite(lock, as_hudi(until_ms=1, expired=True))
+        assert waiting.result() is True
+    lock.release()
+
+
+@everywhere
+def test_of_ten_megabytes_of_noise_a_waiter_reads_little(place: Place) -> None:
+    lock = place.lock()
+    overwrite(lock, b"x" * 10_000_000)
+    with pytest.warns(OddRecord, match="longer than"):
+        assert not lock.acquire(timeout=0)
+    seen = lock.look()
+    assert seen.sight.version is not None
+
+
+def test_a_far_future_lease_is_only_warned_of_where_the_stores_clock_decides() -> None:
+    lock = Lock(memory(), ttl_s=10, rules=Rules(slack_ms=100))
+    far = Record("x", valid_until_ms=2**62, epoch=7, attempt="x/1", ttl_ms=300)
+    overwrite(lock, encode(far))
+    with pytest.warns(OddRecord, match="the store's own clock decides"):
+        assert lock.acquire(timeout=10)
+    assert lock.fence.epoch == 8
+    lock.release()
+
+
+@pytest.mark.parametrize("until_ms", [32_503_680_000_000, 2**63 - 1], ids=["year 3000", "2**63"])
+def test_a_far_future_lease_under_the_wall_clock_is_reported_as_what_it_is(until_ms: int) -> None:
+    lock = Lock(memory(), ttl_s=10, rules=Rules(expiry=Expiry.WALL))
+    overwrite(lock, as_hudi(until_ms=until_ms))
+    with pytest.warns(OddRecord, match=r"No lease lasts that long.*by hand"):
+        assert not lock.acquire(timeout=0.1)
+
+
+# --- what cannot be used -------------------------------------------------------------------------
+
+
+def test_a_refusal_surfaces_as_itself_and_nothing_is_half_held(place: Place) -> None:
+    tale = Tale()
+    lock = place.lock(emit=tale)
+    place.fault("status", code=403, operation="put")
+    with pytest.raises(StoreError, match="denied"):
+        lock.acquire()
+    assert not lock.owned() and record(lock).expired
+    assert tale.ops() == ["look Found", "acquire refused"], "a refusal is not insisted upon"
+    assert lock.acquire(timeout=0)
+    lock.release()
+
+
+def test_a_name_that_does_not_resolve_surfaces_as_itself() -> None:
+    lock = Lock(
+        "s3://b/t", endpoint="http://nowhere.invalid:9", ttl_s=2,
+        aws_access_key_id="x", aws_secret_access_key="x",
+    )  # fmt: skip
+    with pytest.raises(StoreError, match=r"nowhere\.invalid"):
+        lock.acquire(timeout=5)
+    assert not lock.owned()
+
+
+def test_a_server_that_is_away_is_waited_for_and_named() -> None:
+    lock = Lock("s3://b/t", endpoint="http://127.0.0.1:9", ttl_s=2)
+    assert not lock.acquire(timeout=0.3)
+    assert "the store's last answer was" in lock.busy_because()
+
+
+def test_a_refusal_during_the_proof_gives_the_lock_back(bucket: str, shared_emulator: Any) -> None:
+    with Proxy(shared_emulator.s3) as proxy:
+        lock = Lock(f"s3://{bucket}/table", endpoint=proxy.url, ttl_s=30)
+        proxy.inject(Fault("status", code=403, operation="put", nth=3))
+        with pytest.raises(StoreError, match="denied"):
+            lock.acquire()
+        assert not lock.owned() and record(lock).expired
+        with lock:  # and the proof is made up for
+            pass
+
+
+def test_a_thread_that_cannot_start_gives_the_lock_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = Lock(memory(), ttl_s=10)
+
+    def no(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no)
+    with pytest.raises(RuntimeError, match="new thread"):
+        lock.acquire()
+    assert not lock.owned() and record(lock).expired
+
+
+@pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)
+def test_a_store_that_ignores_conditions_is_refused_by_name(emulator: Any) -> None:
+    lock, tale = Lock("s3://b/t", endpoint=emulator.s3, ttl_s=10, emit=(tale := Tale())), tale
+    for _ in range(2):
+        with pytest.raises(UnsafeStore) as refused:
+            lock.acquire(timeout=10)
+        assert emulator.s3 in str(refused.value) and "two writers would both win" in str(
+            refused.value
+        )
+        assert not lock.owned() and record(lock).expired
+    attempts = [each["attempt"] for each in tale.of("ask") if each["attempt"]]
+    assert len(attempts) == len(set(attempts)), "no attempt twice, whatever happened before"
+    assert len(tale.of("lost")) == len(tale.of("held")) == 2
+
+
+@pytest.mark.parametrize("emulator", [{"profile": "gcs"}], indirect=True)
+def test_on_a_store_with_one_write_a_second_the_lock_works_and_is_proven_once(
+    emulator: Any,
+) -> None:
+    tales = Tale(), Tale()
+    for tale in tales:
+        with Lock("gs://b/t", endpoint=emulator.gcs, ttl_s=10, emit=tale):
+            pass
+        assert tale.of("released")[0]["proven"]
+    assert any(each.startswith("prove") for each in tales[0].ops())
+    assert not any(each.startswith("prove") for each in tales[1].ops())
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+def test_ctrl_c_in_a_blocked_acquire_ends_it_and_leaves_nothing(
+    bucket: str, shared_emulator: Any
+) -> None:
+    url, endpoint = f"s3://{bucket}/table", shared_emulator.s3
+    with Lock(url, endpoint=endpoint, ttl_s=10) as lock:
+        options = {"endpoint": endpoint, "client": f"{bucket}-waiter"}
+        with process(holder, url, options) as (child, pipe):
+            assert said(pipe) == "ready"
+            pipe.send(("acquire", {}))
+            until(lambda: _asked(shared_emulator, f"{bucket}-waiter", "get") >= 3)
+            os.kill(child.pid or 0, signal.SIGINT)
+            assert said(pipe, 5) == ("raised", "KeyboardInterrupt")
+        lock.check()
+    with Lock(url, endpoint=endpoint, ttl_s=10) as lock:
+        assert lock.fence.epoch == 2
+
+
+def test_ctrl_c_in_the_middle_of_a_claim_gives_back_what_it_had_won(
+    place: Place, shared_emulator: Any, bucket: str
+) -> None:
+    options = {"endpoint": place.proxy.url, "client": f"{bucket}-claimer", "ttl_s": 60.0}
+    with process(holder, place.url, options) as (child, pipe):
+        assert said(pipe) == "ready"
+        place.fault("delay", delay_s=5, when="after", operation="put", next=1)
+        pipe.send(("acquire", {}))
+        until(lambda: _asked(shared_emulator, f"{bucket}-claimer", "put") == 1)
+        os.kill(child.pid or 0, signal.SIGINT)
+        assert said(pipe, 5) == ("raised", "KeyboardInterrupt")
+    with place.lock(timeout=2) as lock:  # of the 60 s of its lease nothing is left
+        assert lock.fence.epoch >= 3
+
+
+def _asked(emulator: Any, client: str, method: str) -> int:
+    return sum(
+        each["client"] == client and each["method"] == method for each in emulator.requests()
+    )
+
+
+# --- rivals --------------------------------------------------------------------------------------
+
+
+def test_who_loses_every_race_waits_and_does_not_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others take and release it between each look of ours and our claim."""
+    url = memory()
+    rival, lock = Lock(url, ttl_s=10), Lock(url, ttl_s=10, emit=(tale := Tale()))
+    put: Callable[..., Any] = lock.store.put
+    races = iter(range(12))
+
+    def beaten(*arguments: Any) -> Any:
+        if next(races, None) is not None:
+            with rival:
+                pass
+        return put(*arguments)
+
+    with rival:
+        pass
+    monkeypatch.setattr(lock.store, "put", beaten)
+    assert lock.acquire(timeout=20)
+    assert tale.ops().count("acquire PreconditionFailed") == 12
+    monkeypatch.undo()
+    lock.release()
