@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from lockkit.history import STORE, Event, HistoryError
+from lockkit.history import STORE, Event
 
 EVIDENCE_MAX = 4
 LOCK_OPS = {"acquire", "confirm", "renew", "release"}
@@ -69,17 +69,16 @@ class Verdict:
 
 
 def check(events: Iterable[Event]) -> Verdict:
-    """Judge a history. The truth lane must be in the order in which the store decided.
-
-    Raises `HistoryError` where a field is not of its type.
-    """
+    """Judge a history. The truth lane must be in the order in which the store decided."""
     try:
         lanes = _sort(events)
         findings = tuple(finding for each in CHECKS for finding in each(lanes))
         reached = tuple(name for name, happened in REACHED.items() if happened(lanes))
     except (TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
         # A history may come from anywhere: `parse` sees that fields are there, not what they are.
-        raise HistoryError(f"a field of the history is not of its type: {error}") from error
+        because = f"the history is damaged: a field is not of its type ({error})"
+        finding = Finding("fields", Kind.UNKNOWN, because)
+        return Verdict(Kind.UNKNOWN, because, (), (finding,))
     for kind in (Kind.INVALID, Kind.UNKNOWN):
         bad = [each for each in findings if each.kind is kind]
         if bad:
@@ -366,7 +365,7 @@ def chain_of_versions(lanes: Lanes) -> Iterator[Finding]:
             )
             yield Finding(name, Kind.INVALID, because, (*((known,) if known else ()), each))
             return
-        if not each["applied"] and holds is True and each["method"] in ("PUT", "POST"):
+        if not each["applied"] and holds is True and str(each["method"]).upper() in ("PUT", "POST"):
             because = (
                 f"the store refused {_client(each)}'s write of {_name(key)} {each['condition']!r}, "
                 f"though it was {_v(before)}"

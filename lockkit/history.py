@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     # truth: one per request, stamped when the store decided it. `answer` is one of applied,
     # precondition_failed, throttled, found, missing, not_modified, listed, error. `before` and
     # `version` are the object's version before and after ("" = absent); `condition` is "",
-    # "if-absent", "if-version <v>" or "unless-version <v>"; `attempt` is the id in the body, if any.
+    # "if-absent", "if-version <v>" or "unless-version <v>"; `attempt` is the id in the body, or "".
     "request": (
         "client",
         "method",
@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[str, ...]] = {
         "attempt",
         "began_ms",
     ),
-    # belief: requests of a client; `op` is acquire, confirm, renew, release, look, or a commit's step
+    # belief: requests of a client; `op` is acquire, confirm, renew, release, look, or a commit step
     "ask": ("request", "op", "key", "attempt"),
     "answer": ("request", "op", "outcome", "version", "why"),
     # belief: the lease; `until_ms` is when belief ends, on this history's clock
@@ -92,7 +92,7 @@ class Event:
 
 
 def event(at_ms: float, who: str, kind: str, **data: Any) -> Event:
-    """An event whose fields are checked against KINDS, so that a typing slip fails where it is made."""
+    """An event whose fields are checked against KINDS: a typing slip fails where it is made."""
     absent = [name for name in KINDS[kind] if name not in data]
     if absent:
         raise HistoryError(f"event {kind!r} needs {', '.join(absent)}")
@@ -240,6 +240,8 @@ def _exchange(each: Event, who: str) -> str | None:
     if each.kind == "request":
         if each["answer"] not in ("precondition_failed", "throttled", "error"):
             return None
+        if not _decides(str(each["key"])) or "!" in str(each["attempt"]):
+            return None  # a file that was there already; or a write that is to be refused, as proof
         why = str(each["answer"]).replace("_", " ")
         return (
             f"the store answers {plain(each['client'])}'s {plain(each['method'])} of "
@@ -249,6 +251,11 @@ def _exchange(each: Event, who: str) -> str | None:
         return None
     why = f" ({plain(each['why'])})" if each["why"] else ""
     return f"{who} was not told what became of its {plain(each['op'])}{why}"
+
+
+def _decides(key: str) -> bool:
+    """Whether a write of this object decides something: the lock, the fence, a commit."""
+    return "/.locks/" in f"/{key}" or key.endswith(".commit")
 
 
 def _fault(each: Event) -> str:

@@ -1,0 +1,351 @@
+"""The checker: each check convicts its own mistake, with the events that prove it, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from time import process_time
+
+import pytest
+
+from lockkit.check import Kind, Verdict, check
+from lockkit.history import Event, event, read
+
+HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
+GOOD, BAD = (sorted((HISTORIES / kind).glob("*.jsonl")) for kind in ("good", "bad"))
+LOCK, TIMELINE = "lake/.hoodie/.locks/table_lock.json", "lake/.hoodie/"
+FIRST, SECOND = "20250106101201123", "20250106101202123"
+
+
+def load(path: Path) -> list[Event]:
+    with path.open(encoding="utf-8") as lines:
+        return list(read(lines))
+
+
+# --- a small history in which all is well, to be spoilt -----------------------------------------
+
+
+def request(
+    at_ms: float, client: str, key: str, before: str, version: str, **more: object
+) -> Event:
+    fields = {
+        "client": client, "method": "PUT", "key": key, "status": 200, "answer": "applied",
+        "applied": True, "before": before, "version": version, "attempt": f"a-{version}",
+        "condition": f"if-version {before}" if before else "if-absent", "began_ms": at_ms - 1,
+    }  # fmt: skip
+    return event(at_ms, "store", "request", **{**fields, **more})
+
+
+def commit(at_ms: float, who: str, instant: str, covered: list[str], epoch: int) -> list[Event]:
+    writes = [["part=US", "f-1"]]
+    return [
+        event(at_ms, who, "checked", instant=instant, epoch=epoch, covered=covered, writes=writes),
+        request(at_ms + 2, who, f"{TIMELINE}{instant}.commit", "", f"c{epoch}"),
+        event(at_ms + 4, who, "published", instant=instant, epoch=epoch),
+    ]
+
+
+def hold(at_ms: float, who: str, epoch: int, before: str) -> list[Event]:
+    """Acquire at `at_ms`, release 90 ms later; versions v<epoch> and r<epoch>."""
+    return [
+        event(at_ms, who, "ask", request=1, op="acquire", key=LOCK, attempt=f"a-v{epoch}"),
+        request(at_ms + 2, who, LOCK, before, f"v{epoch}"),
+        event(at_ms + 4, who, "held", epoch=epoch, until_ms=at_ms + 9_000, version=f"v{epoch}"),
+        event(at_ms + 90, who, "ask", request=2, op="release", key=LOCK, attempt=f"a-r{epoch}"),
+        request(at_ms + 92, who, LOCK, f"v{epoch}", f"r{epoch}"),
+        event(at_ms + 94, who, "released", epoch=epoch, proven=True),
+    ]
+
+
+def well() -> list[Event]:
+    events = [
+        *hold(0, "W1", 1, ""), *commit(20, "W1", FIRST, [], 1),
+        *hold(200, "W2", 2, "r1"), *commit(220, "W2", SECOND, [FIRST], 2),
+    ]  # fmt: skip
+    return sorted(events, key=lambda each: each.at_ms)
+
+
+def spoilt(change: Callable[[Event], Event | None], *more: Event) -> Verdict:
+    events = [changed for each in well() if (changed := change(each)) is not None]
+    return check(sorted([*events, *more], key=lambda each: each.at_ms))
+
+
+def with_data(each: Event, **data: object) -> Event:
+    return replace(each, data={**each.data, **data})
+
+
+def same(each: Event) -> Event:
+    return each
+
+
+def failed(verdict: Verdict) -> set[str]:
+    return {each.check for each in verdict.findings if each.kind is Kind.INVALID}
+
+
+def test_a_history_in_which_all_is_well_is_valid_and_says_what_it_saw() -> None:
+    verdict = check(well())
+    assert verdict.kind is Kind.VALID
+    assert verdict.because.startswith("2 grants to 2 clients, at most one believer at any time")
+    assert all(each.kind is Kind.VALID for each in verdict.findings)
+
+
+# --- the recorded histories ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
+def test_a_good_history_is_valid(path: Path) -> None:
+    verdict = check(load(path))
+    assert verdict.kind is Kind.VALID, verdict.because
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_a_bad_history_is_invalid_and_the_evidence_is_in_it(path: Path) -> None:
+    events = load(path)
+    verdict = check(events)
+    assert verdict.kind is Kind.INVALID, verdict.because
+    assert 1 <= len(verdict.evidence) <= 4
+    assert all(each in events for each in verdict.evidence)
+
+
+def test_the_rare_things_that_were_reached_are_named() -> None:
+    refused = check(load(HISTORIES / "good" / "stalled_commit_refused.jsonl"))
+    assert refused.reached == ("takeover", "stall", "refused commit")
+    recovered = check(load(HISTORIES / "good" / "lost_response_recovered.jsonl"))
+    assert recovered.reached == ("lost response",)
+
+
+@pytest.mark.parametrize("path", [*GOOD, *BAD], ids=lambda path: path.stem)
+def test_a_history_without_the_stores_lane_is_never_called_valid(path: Path) -> None:
+    told = [each for each in load(path) if each.kind != "request"]
+    assert check(told).kind is not Kind.VALID
+
+
+# --- each check convicts ------------------------------------------------------------------------
+
+
+def test_two_believers_are_found_and_for_how_long() -> None:
+    early = event(50, "W2", "held", epoch=2, until_ms=9_050, version="v2")
+    verdict = spoilt(lambda each: None if each.kind == "held" and each.who == "W2" else each, early)
+    assert failed(verdict) == {"one believer"}
+    assert "W1 (epoch 1)" in verdict.because
+    assert "for 0.040 s" in verdict.because  # until W1 asked for its release
+    assert early in verdict.evidence
+
+
+def test_a_stalled_holder_believes_until_its_own_clock_says_no() -> None:
+    def never_released(each: Event) -> Event | None:
+        mine = each.who == "W1" or each.get("client") == "W1"
+        return None if mine and each.at_ms >= 90 else each
+
+    late = 9_100.0
+    takes = [
+        request(late, "W3", LOCK, "v1", "v3"),
+        event(late + 2, "W3", "held", epoch=3, until_ms=late + 9_000, version="v3"),
+    ]
+    only_first = [each for each in well() if each.at_ms < 200 and never_released(each)]
+    stalled = event(95, "W1", "stalled", pid=1, why="asked")
+    verdict = check([*only_first, stalled, *takes])
+    assert verdict.kind is Kind.VALID, verdict.because
+    assert "takeover" in verdict.reached
+    sooner = [replace(each, at_ms=each.at_ms - 1_000) for each in takes]
+    assert failed(check([*only_first, stalled, *sooner])) == {"one believer"}
+
+
+def test_an_epoch_that_comes_again_is_found() -> None:
+    verdict = spoilt(
+        lambda each: with_data(each, epoch=1) if (each.who, each.kind) == ("W2", "held") else each
+    )
+    assert failed(verdict) == {"epochs rise"}
+    assert "W2 was granted epoch 1 after W1 had been granted epoch 1" in verdict.because
+
+
+def test_a_record_without_an_epoch_makes_the_epochs_unknown() -> None:
+    """Hudi rewrites the lock object with its three fields only."""
+    hudi = request(150, "hudi-writer", LOCK, "r1", "h1", attempt="")
+    verdict = spoilt(
+        lambda each: (
+            with_data(each, before="h1", condition="if-version h1")
+            if each.get("version") == "v2" and each.kind == "request"
+            else each
+        ),
+        hudi,
+    )
+    assert verdict.kind is Kind.UNKNOWN
+    assert "hudi-writer wrote it without one" in verdict.because
+
+
+def test_a_store_that_ignores_a_condition_is_named() -> None:
+    overwrite = request(205, "W2", LOCK, "v2", "x", condition="if-version r1")
+    verdict = spoilt(
+        lambda each: (
+            with_data(each, before="x", condition="if-version x") if each.get("version") == "r2"
+            else each
+        ),
+        overwrite,
+    )  # fmt: skip
+    assert failed(verdict) == {"the store keeps its conditions"}
+    assert "the store ignored a condition" in verdict.because
+    assert "if-version r1" in verdict.because
+
+
+def test_a_create_over_an_object_that_is_there_is_an_ignored_condition() -> None:
+    again = request(300, "W3", f"{TIMELINE}{FIRST}.commit", "c1", "c9", condition="if-absent")
+    assert failed(spoilt(same, again)) == {"the store keeps its conditions"}
+
+
+def test_a_412_for_a_condition_that_held_is_found() -> None:
+    wrong = request(
+        150, "W3", LOCK, "r1", "r1", status=412, answer="precondition_failed", applied=False
+    )
+    verdict = spoilt(same, wrong)
+    assert failed(verdict) == {"the store keeps its conditions"}
+    assert "refused W3's write" in verdict.because
+    throttled = with_data(wrong, status=429, answer="throttled")
+    assert spoilt(same, throttled).kind is Kind.VALID
+
+
+def test_a_fork_in_the_versions_is_found() -> None:
+    verdict = spoilt(
+        lambda each: (
+            with_data(each, before="v7", condition="if-version v7")
+            if each.get("version") == "r2"
+            else each
+        )
+    )
+    assert failed(verdict) == {"the store keeps its conditions"}
+    assert "v2" in verdict.because and "v7" in verdict.because
+
+
+def test_a_commit_that_never_checked_an_earlier_one_is_stale() -> None:
+    def blind(each: Event) -> Event:
+        mine = each.kind == "checked" and each["instant"] == SECOND
+        return with_data(each, covered=[]) if mine else each
+
+    lost = spoilt(blind)
+    assert failed(lost) == {"no stale commit"}
+    assert lost.because.startswith("lost update: both rewrote part=US/f-1; W2 published")
+    assert len(lost.evidence) == 4
+    elsewhere = spoilt(
+        lambda each: with_data(blind(each), writes=[["part=EU", "f-9"]])
+        if each.kind == "checked" and each.who == "W2" else each
+    )  # fmt: skip
+    assert elsewhere.because.startswith("stale commit; W2 published")
+
+
+def test_a_commit_is_decided_by_the_fence_and_not_by_its_file() -> None:
+    """W1 decides, stalls; W2 decides without having covered it; W1's file comes last."""
+    fence = f"{TIMELINE}.locks/fence.json"
+    first, second = commit(20, "W1", FIRST, [], 1), commit(220, "W2", SECOND, [], 2)
+    late = [replace(each, at_ms=each.at_ms + 400) for each in first[1:]]
+    decides = [
+        request(21, "W1", fence, "", "f1", instant=FIRST),
+        request(221, "W2", fence, "f1", "f2", instant=SECOND),
+    ]
+    events = [*hold(0, "W1", 1, ""), *hold(200, "W2", 2, "r1"), first[0], *late, *second, *decides]
+    verdict = check(sorted(events, key=lambda each: each.at_ms))
+    assert failed(verdict) == {"no stale commit"}
+    assert f"W2 published {SECOND} without having checked it against {FIRST}" in verdict.because
+
+
+def test_an_acknowledged_commit_that_is_not_in_the_store_is_lost() -> None:
+    file = f"{TIMELINE}{FIRST}.commit"
+    verdict = spoilt(lambda each: None if each.get("key") == file else each)
+    assert "no acknowledged commit is lost" in failed(verdict)
+    assert f"{FIRST} is published, and the store never had it" in verdict.because
+    deleted = request(300, "cleaner", file, "c1", "", method="DELETE", condition="", attempt="")
+    verdict = spoilt(same, deleted)
+    assert failed(verdict) == {"no acknowledged commit is lost"}
+    assert "deleted by cleaner" in verdict.because
+
+
+@pytest.mark.parametrize("error", ["CommitConflict", "LockLost"])
+def test_a_refused_commit_that_is_visible_is_found(error: str) -> None:
+    refused = event(230, "W2", "refused", instant=SECOND, epoch=2, error=error, why="")
+    verdict = spoilt(lambda each: None if each.get("instant") == SECOND
+                     and each.kind == "published" else each, refused)  # fmt: skip
+    assert failed(verdict) == {"no refused commit is visible"}
+
+
+def test_who_was_told_that_nobody_knows_may_find_its_commit_visible() -> None:
+    unknown = event(
+        230, "W2", "refused", instant=SECOND, epoch=2, error="CommitUnknown", why="no answer"
+    )
+    verdict = spoilt(lambda each: None if each.get("instant") == SECOND
+                     and each.kind == "published" else each, unknown)  # fmt: skip
+    assert verdict.kind is Kind.VALID, verdict.because
+
+
+def test_a_commit_that_was_tried_again_after_a_refusal_may_be_visible() -> None:
+    refused = event(210, "W2", "refused", instant=SECOND, epoch=2, error="LockLost", why="")
+    assert spoilt(same, refused).kind is Kind.VALID
+
+
+def test_a_loss_that_a_client_inflicted_on_itself_is_found() -> None:
+    lost = event(50, "W1", "lost", epoch=1, why="412")
+    verdict = spoilt(same, lost)
+    assert failed(verdict) == {"no self-inflicted loss"}
+    assert "a-v1" in verdict.because
+
+
+def test_a_client_that_waits_for_itself_is_found_unless_it_is_another_life_of_it() -> None:
+    waits = event(50, "W1", "waiting", owner="W1", epoch=1, until_ms=9_000)
+    assert failed(spoilt(same, waits)) == {"no self-inflicted loss"}
+    killed = event(30, "W1", "killed", pid=1)
+    started = event(40, "W1", "started", pid=2)
+    assert "no self-inflicted loss" not in failed(spoilt(same, waits, killed, started))
+
+
+# --- what is not known, and what is not a history -----------------------------------------------
+
+
+def test_an_empty_history_proves_nothing() -> None:
+    assert check([]).kind is Kind.UNKNOWN
+
+
+def test_a_bucket_without_any_clients_lane_proves_nothing_about_belief() -> None:
+    truth = [each for each in well() if each.kind == "request" and each["key"] == LOCK]
+    verdict = check(truth)
+    assert verdict.kind is Kind.UNKNOWN
+    assert "who believed what" in verdict.because
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        event(0, "W1", "held", epoch=1, until_ms="soon", version="v"),
+        event(0, "W1", "held", epoch=[], until_ms=None, version="v"),
+        event(0, "W2", "checked", instant=SECOND, epoch=2, covered=7, writes=3),
+        request(0, "W1", LOCK, "", "v", attempt=[]),
+        request(0, "W1", LOCK, "", "v", condition=4),
+        event(0, "W1", "ask", request=[], op="renew", key=LOCK, attempt="a"),
+    ],
+)
+def test_a_damaged_history_is_unknown_and_no_traceback(damaged: Event) -> None:
+    verdict = spoilt(lambda each: None if each.kind == damaged.kind == "checked" else each, damaged)
+    assert verdict.kind is Kind.UNKNOWN
+    assert "a field is not of its type" in verdict.because
+
+
+def test_ten_times_the_history_takes_about_ten_times_as_long() -> None:
+    def long(grants: int) -> list[Event]:
+        events: list[Event] = []
+        for n in range(grants):
+            before = f"r{n}" if n else ""
+            events += hold(200 * n, f"W{n % 3}", n + 1, before)
+        return events
+
+    def seconds(events: list[Event]) -> float:
+        began = process_time()
+        assert check(events).kind is Kind.VALID
+        return process_time() - began
+
+    short, tenfold = long(500), long(5_000)
+    assert seconds(tenfold) < 40 * max(seconds(short), 0.001)
+
+
+def test_a_verdict_goes_out_as_json() -> None:
+    told = check(load(HISTORIES / "bad" / "stalled_commit_accepted.jsonl")).to_json()
+    assert told["verdict"] == "INVALID"
+    assert told["evidence"][0]["kind"] == "checked"
+    assert {each["check"] for each in told["findings"]} >= {"no stale commit", "one believer"}
