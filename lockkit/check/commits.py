@@ -1,0 +1,102 @@
+"""Checks of commits: none lost, none stale, none visible that was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockkit.check.lanes import Lanes, Publication, client_of
+from lockkit.check.verdict import Finding, Kind, unknown
+from lockkit.history import Event
+
+
+def acknowledged_is_there(lanes: Lanes) -> Iterator[Finding]:
+    """No acknowledged commit lost: its completed file is in the store, and stays."""
+    name, count = "no acknowledged commit is lost", 0
+    for told in lanes.by_kind["published"]:
+        instant, count = str(told["instant"]), count + 1
+        if not lanes.truth:
+            yield unknown(name, f"whether {instant} is in the store: its own record is missing")
+            return
+        if instant not in lanes.visible:
+            because = f"{told.who} was told that {instant} is published, and the store never had it"
+            yield Finding(name, Kind.INVALID, because, (told,))
+            return
+        if instant in lanes.removed:
+            gone = lanes.removed[instant]
+            because = f"{instant} was published by {told.who}, and deleted by {client_of(gone)}"
+            yield Finding(name, Kind.INVALID, because, (told, lanes.visible[instant], gone))
+            return
+    yield Finding(name, Kind.VALID, f"all {count} acknowledged commits are in the store")
+
+
+def no_stale_commit(lanes: Lanes) -> Iterator[Finding]:
+    """Each commit's conflict check covered every commit that was decided before it."""
+    name = "no stale commit"
+    checks = {str(each["instant"]): each for each in lanes.by_kind["checked"]}
+    order = sorted(lanes.published.values(), key=lambda each: each.decided)
+    if not lanes.truth:
+        if lanes.by_kind["published"]:
+            yield unknown(
+                name, "in which order commits were published: the store's record is missing"
+            )
+        return
+    blind: Publication | None = None
+    for place, each in enumerate(order):
+        if each.instant not in checks:
+            blind = blind or each
+            continue
+        covered = {str(instant) for instant in checks[each.instant]["covered"]}
+        for earlier in order[:place]:
+            if earlier.instant not in covered:
+                yield _stale(name, each, earlier, checks)
+                return
+    if blind is not None:
+        because = f"what {blind.instant} was checked against: no lane tells of its check"
+        yield unknown(name, because, blind.event)
+        return
+    yield Finding(name, Kind.VALID, f"{len(order)} commits, each checked against all before it")
+
+
+def _stale(name: str, late: Publication, missed: Publication, checks: dict[str, Event]) -> Finding:
+    mine = checks[late.instant]
+    theirs = checks.get(missed.instant)
+    groups = _writes(mine) & (_writes(theirs) if theirs else set())
+    who = f"{mine.who} published {late.instant} without having checked it against {missed.instant}"
+    if theirs:
+        who += f" of {theirs.who}"
+    if groups:
+        partition, file_id = min(groups)
+        what = f"lost update: both rewrote {partition or 'the table'}/{file_id}"
+    else:
+        what = "stale commit"
+    because = f"{what}; {who}, which was published before it"
+    evidence = (theirs, missed.event, mine, late.event)
+    return Finding(name, Kind.INVALID, because, tuple(each for each in evidence if each))
+
+
+def _writes(checked: Event) -> set[tuple[str, str]]:
+    return {(str(group[0]), str(group[1])) for group in checked["writes"]}
+
+
+def refused_is_absent(lanes: Lanes) -> Iterator[Finding]:
+    """A commit whose writer was told CommitConflict or LockLost by it is never visible."""
+    name, count = "no refused commit is visible", 0
+    last_check = {(each.who, str(each["instant"])): each for each in lanes.by_kind["checked"]}
+    refusals = {
+        (each.who, str(each["instant"])): each
+        for each in lanes.by_kind["refused"]
+        if each["error"] in ("CommitConflict", "LockLost")
+    }
+    for (who, instant), told in refusals.items():
+        count += 1
+        if not lanes.truth:
+            yield unknown(name, f"whether {instant} is in the store: its own record is missing")
+            return
+        again = last_check.get((who, instant))
+        seen = lanes.visible.get(instant)
+        if seen is None or (again and again.at_ms > told.at_ms and seen.at_ms > told.at_ms):
+            continue  # not there, or tried again after the refusal
+        because = f"{who} was told {told['error']} for {instant}, and it is visible all the same"
+        yield Finding(name, Kind.INVALID, because, (told, seen))
+        return
+    yield Finding(name, Kind.VALID, f"{count} refused commits, none of them visible")

@@ -1,0 +1,68 @@
+"""The check of the store: every write follows the one before, under the condition it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockkit.check.lanes import Lanes, client_of, name_of
+from lockkit.check.verdict import Finding, Kind, unknown
+from lockkit.history import Event
+
+
+def chain_of_versions(lanes: Lanes) -> Iterator[Finding]:
+    """Every write follows the one before it, and the store honoured every condition."""
+    name, count = "the store keeps its conditions", 0
+    if not lanes.truth:
+        yield unknown(name, "what the store did: its own record of requests is missing")
+        return
+    last: dict[str, Event] = {}
+    for each in lanes.truth:
+        key, before = each["key"], each["before"]
+        writes = each["applied"] or each["answer"] == "precondition_failed"
+        if not writes:
+            continue
+        known = last.get(key)
+        if known is not None and before != known["version"]:
+            because = (
+                f"{name_of(key)} was {_v(known['version'])} after {client_of(known)}'s write, and "
+                f"{_v(before)} before {client_of(each)}'s: a write in between is not recorded, or "
+                "the store decided two at once"
+            )
+            yield Finding(name, Kind.INVALID, because, (known, each))
+            return
+        holds = _holds(each["condition"], before)
+        if each["applied"] and holds is False:
+            because = (
+                f"the store ignored a condition: {client_of(each)} wrote {name_of(key)} "
+                f"{each['condition']!r}, it was {_v(before)}, and the write was applied; nothing "
+                "on this store can be a lock"
+            )
+            yield Finding(name, Kind.INVALID, because, (*((known,) if known else ()), each))
+            return
+        if not each["applied"] and holds is True and str(each["method"]).upper() in ("PUT", "POST"):
+            because = (
+                f"the store refused {client_of(each)}'s write of {name_of(key)} "
+                f"{each['condition']!r}, though it was {_v(before)}"
+            )
+            yield Finding(name, Kind.INVALID, because, (*((known,) if known else ()), each))
+            return
+        if each["applied"]:
+            count, last[key] = count + 1, each
+    yield Finding(name, Kind.VALID, f"{count} writes of {len(last)} objects, one after the other")
+
+
+def _holds(condition: str, before: str) -> bool | None:
+    """Whether the object was as the condition asks; None: no condition, or an unknown one."""
+    match condition.split(" ", 1):
+        case ["if-absent"]:
+            return before == ""
+        case ["if-version", "*"]:
+            return before != ""
+        case ["if-version", version]:
+            return before == version
+        case _:
+            return None
+
+
+def _v(version: str) -> str:
+    return version or "absent"
