@@ -26,8 +26,9 @@ from lockkit.explore import (
     search,
     state_diagram,
 )
+from lockkit.explore.parts import Bounds, Fault
 from lockkit.explore.rows import OBSERVED, STORE, WALL
-from lockkit.explore.world import Bounds, Fault, LeaseWorld
+from lockkit.explore.world import LeaseWorld
 from lockkit.history import narrate
 from lockkit.rules import Fence
 from lockkit.state import Phase

@@ -17,10 +17,11 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.explore.diagram import state_diagram as state_diagram
+from lockkit.explore.parts import Move, PackedState
 from lockkit.explore.rows import SCENARIOS, Scenario
 from lockkit.explore.search import STATES_MAX, Found, World, search
 from lockkit.explore.story import Story
-from lockkit.explore.world import LeaseWorld, Move, PackedState
+from lockkit.explore.world import LeaseWorld
 from lockkit.history import Event
 
 __all__ = [

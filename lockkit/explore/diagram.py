@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lockkit.explore.parts import Bounds
 from lockkit.explore.rows import STORE
 from lockkit.explore.search import search
-from lockkit.explore.world import Bounds, LeaseWorld
+from lockkit.explore.world import LeaseWorld
 from lockkit.state import Phase
 
 # Both alone with everything that can go wrong, and with a rival; small, since only phases count.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lockkit.explore.world import Bounds, Fault, Invariant
+from lockkit.explore.parts import Bounds, Fault, Invariant
 from lockkit.rules import Ambiguous, Expiry, Fence, Recognise, Release, Rules
 
 # One tick is one second here, a lease lasts two, and `margin` (a tenth of that) rounds to nothing.

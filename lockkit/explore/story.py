@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from lockkit.explore.world import Actor, Asked, Fault, Flying, LeaseWorld, Move, PackedState, Stored
+from lockkit.explore.parts import Actor, Asked, Fault, Flying, Move, PackedState, Stored
+from lockkit.explore.world import LeaseWorld
 from lockkit.history import STORE, Event, event
 from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version
 from lockkit.record import Garbled, Record

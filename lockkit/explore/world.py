@@ -10,14 +10,30 @@ Names of attempts are given again once nobody refers to them any more; a version
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import Generic, TypeVar, assert_never
+from typing import assert_never
 
+from lockkit.explore.ageing import Ageing
+from lockkit.explore.names import NAMES_MAX, lowest_free, mask, names_of_actor, undecided
+from lockkit.explore.parts import (
+    TIME_PASSES,
+    Actor,
+    Asked,
+    Bounds,
+    Draft,
+    Fault,
+    Flying,
+    Invariant,
+    Move,
+    Numbers,
+    Outcome,
+    PackedState,
+    Stored,
+)
+from lockkit.explore.triggers import trigger
 from lockkit.lease import step
 from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version, WriteAnswer
-from lockkit.record import Record
 from lockkit.rules import Expiry, Fence, Rules
 from lockkit.state import (
     Action,
@@ -36,164 +52,12 @@ from lockkit.state import (
     Quit,
     Remove,
     Saw,
-    Seen,
     Send,
     Sight,
     State,
     Tick,
     Want,
-    Write,
 )
-
-NAMES_MAX = 16
-"""Attempts of one client that may be remembered by anybody at one time."""
-
-
-class Fault(Enum):
-    LOST = "the answer is lost"
-    LATE = "no answer, and the request is still on its way"
-    RETRY = "something on the way sends the request again"
-    THROTTLE = "the store asks to slow down"
-    BLIND = "a read gets no answer"
-
-
-class Invariant(Enum):
-    ONE_BELIEVER = "one believer"
-    EPOCHS_RISE = "epochs rise"
-    NO_SELF_LOSS = "no self-inflicted loss"
-    NO_STALE_WRITE = "no stale write"
-    NO_LOST_UPDATE = "no lost update"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """How much may happen. One tick is a second; a lease lasts two, so every margin rounds to 0."""
-
-    acquires: tuple[int, int] = (1, 1)
-    tries: tuple[int, int] = (2, 2)
-    """Claims and confirmations that may be sent; a client that needs more stalls."""
-    renewals: tuple[int, int] = (1, 1)
-    commits: tuple[int, int] = (0, 0)
-    faults: int = 0
-    kinds: frozenset[Fault] = frozenset(Fault)
-    offsets: tuple[int, int] = (0, 0)
-    """What each client's wall clock is ahead, in ticks."""
-    spread: int = 0
-    """How far the store's own clocks (Last-Modified, Date) differ, flooring included, in ticks."""
-    ttl: int = 2
-    gives_up: bool = False
-    watch: frozenset[Invariant] = frozenset(Invariant)
-
-
-# --- the parts of a state -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A read that is out, with what it will find."""
-
-    sight: Sight
-
-
-@dataclass(frozen=True, slots=True)
-class Flying:
-    """A write that is out: not yet decided, or decided and not yet answered."""
-
-    record: Record
-    over: Version | None
-    remove: bool = False
-    answer: WriteAnswer | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A commit under way: what its conflict check covered, and under which grant."""
-
-    base: int
-    epoch: int
-    serial: int
-    sent: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """One client: what it knows, what it has out, and what it may yet do."""
-
-    index: int
-    state: State
-    out: Asked | Flying | None
-    acquires: int
-    tries: int
-    renewals: int
-    commits: int
-    draft: Draft | None = None
-    serial: int = 0
-    """The place of its last applied grant in the store's order; kept where commits are explored."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The lock object, and the resource that the lock protects."""
-
-    record: Record | None = None
-    version: Version | None = None
-    modified: int = 0
-    top: int = 0
-    """The highest epoch that was ever applied."""
-    serial: int = 0
-    commits: int = 0
-    token: int = 0
-    last_serial: int = 0
-    """Of the grant under which the last commit was accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One step of a story: who did what, and what came of it."""
-
-    who: int
-    """The client's index; -1: time passes."""
-    what: str
-    event: Event | None = None
-    actions: tuple[Action, ...] = ()
-    write: Flying | None = None
-    accepted: bool | None = None
-
-
-PackedState = tuple[int, int, int, int, int, str]
-"""(client, client, store, late writes, faults left, violation): the parts by their numbers."""
-
-T = TypeVar("T", bound=Hashable)
-
-
-class Numbers(Generic[T]):
-    """Parts of states by small numbers, so that states compare and hash fast."""
-
-    def __init__(self) -> None:
-        self.parts: list[T] = []
-        self._number: dict[T, int] = {}
-
-    def of(self, part: T) -> int:
-        number = self._number.get(part)
-        if number is None:
-            number = self._number[part] = len(self.parts)
-            self.parts.append(part)
-        return number
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a client's move makes of it and of the store; `late` is a write that goes on alone."""
-
-    move: Move
-    actor: int
-    store: int
-    late: Flying | None = None
-    cost: int = 0
-    violation: str = ""
-
-
-# --- the world ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -219,10 +83,7 @@ class LeaseWorld:
         self._ticked: tuple[dict[int, int], dict[int, int], dict[int, int]] = ({}, {}, {})
         self._landed: dict[tuple[int, int], list[tuple[Move, int, int, str]]] = {}
         self._buried: dict[tuple[int, int, Version | None, Version | None], int] = {}
-        ttl, drift = self.bounds.ttl, self.rules.drift_ms
-        self._oldest_send = -(ttl + drift) if self.rules.drift_for_holder else -ttl
-        self._oldest_until = min(self.bounds.offsets) - drift
-        self._oldest_modified = -(ttl + self.rules.slack_ms + self.bounds.spread)
+        self.ageing = Ageing(self.rules, self.bounds, self.forgets)
 
     # --- search.World ---
 
@@ -239,7 +100,7 @@ class LeaseWorld:
         found: list[tuple[Move, PackedState]] = []
         for n in (0, 1):
             actor = two if n else one
-            name = _lowest_free(used >> (NAMES_MAX * n))
+            name = lowest_free(used >> (NAMES_MAX * n))
             key = (actor, store, name, able)
             outcomes = self._outcomes.get(key)
             if outcomes is None:
@@ -284,14 +145,14 @@ class LeaseWorld:
         of_actor, of_store, of_late = self._masks
         while len(of_actor) <= max(one, two):
             actor = self.actors.parts[len(of_actor)]
-            of_actor.append(_mask(_names_of_actor(actor)))
+            of_actor.append(mask(names_of_actor(actor)))
             until = actor.state.until_ms
             self._believing.append(until is not None and until > 0)
         while len(of_store) <= store:
-            of_store.append(_mask([self.stores.parts[len(of_store)].version]))
+            of_store.append(mask([self.stores.parts[len(of_store)].version]))
         while len(of_late) <= late:
             flying = self.lates.parts[len(of_late)]
-            of_late.append(_mask(n for each in flying for n in (each.record.attempt, each.over)))
+            of_late.append(mask(n for each in flying for n in (each.record.attempt, each.over)))
 
     def _bury(self, late: int, more: Flying | None, store: int, one: int, two: int) -> int:
         """Late writes that may still land; one over a version that is gone for good is dropped."""
@@ -299,7 +160,7 @@ class LeaseWorld:
         if more is not None:
             flying = tuple(sorted((*flying, more), key=repr))
             late = self.lates.of(flying)
-        first, second = (_undecided(self.actors.parts[each]) for each in (one, two))
+        first, second = (undecided(self.actors.parts[each]) for each in (one, two))
         key = (late, store, first, second)
         after = self._buried.get(key)
         if after is None:
@@ -313,11 +174,11 @@ class LeaseWorld:
         of_actor, of_store, of_late = self._ticked
         for actor in (one, two):
             if actor not in of_actor:
-                of_actor[actor] = self.actors.of(self._age_actor(self.actors.parts[actor]))
+                of_actor[actor] = self.actors.of(self.ageing.aged_actor(self.actors.parts[actor]))
         if store not in of_store:
-            of_store[store] = self.stores.of(self._age_store(self.stores.parts[store]))
+            of_store[store] = self.stores.of(self.ageing.aged_store(self.stores.parts[store]))
         if late not in of_late:
-            aged = tuple(self._age_flying(each) for each in self.lates.parts[late])
+            aged = tuple(self.ageing.aged_flying(each) for each in self.lates.parts[late])
             of_late[late] = self.lates.of(tuple(sorted(aged, key=repr)))
         return of_actor[one], of_actor[two], of_store[store], of_late[late]
 
@@ -382,7 +243,7 @@ class LeaseWorld:
                 case Look():
                     out = Asked(self._glance(stored))
                 case Send(record, over):
-                    out = Flying(self._fix_record(record), over)
+                    out = Flying(self.ageing.record(record), over)
                 case Remove(over):
                     assert state.out is not None
                     out = Flying(state.out.record, over, remove=True)
@@ -393,7 +254,7 @@ class LeaseWorld:
             if before.out is None or before.out.record.attempt != state.out.record.attempt:
                 tries -= 1
         why = self._self_inflicted(actor, stored, actions)
-        after = self._fix_actor(replace(actor, state=state, out=out, tries=tries))
+        after = self.ageing.actor(replace(actor, state=state, out=out, tries=tries))
         move = Move(actor.index, "step", event, actions)
         number = self.actors.of(after)
         if tries < 0:  # beyond the bounds: it stalls here for ever
@@ -495,7 +356,7 @@ class LeaseWorld:
             return Sight(stored.version, stored.record)
         # Only the difference of the two times counts; an answer that comes late frees later.
         age = stored.modified - self.bounds.spread
-        return Sight(stored.version, stored.record, max(age, self._oldest_modified), 0)
+        return Sight(stored.version, stored.record, max(age, self.ageing.oldest_modified), 0)
 
     def _apply(self, stored: Stored, write: Flying) -> tuple[Stored, WriteAnswer, str]:
         if write.remove:
@@ -556,232 +417,5 @@ class LeaseWorld:
                     pass
         return ""
 
-    # --- time, relative to now, and clipped ---
-
-    def _fix_actor(self, actor: Actor) -> Actor:
-        state, out, draft = actor.state, actor.out, actor.draft
-        if self.forgets and state.phase is Phase.IDLE and not actor.acquires and draft is None:
-            return Actor(actor.index, State(), None, 0, 0, 0, 0)  # it will never act again
-        until = None if state.until_ms is None else max(0, state.until_ms)
-        if draft is not None and not draft.sent and not until:
-            draft = None  # it looks at the lease before it sends: nothing is sent
-        state = replace(
-            state,
-            seen=self._fix_seen(actor, state.seen),
-            out=None if state.out is None else self._fix_write(state.out),
-            unsettled=tuple(self._fix_ghost(each) for each in state.unsettled),
-            grant=None if state.grant is None else replace(state.grant, valid_until_ms=0),
-            until_ms=until,
-            writes=0,
-        )
-        if isinstance(out, Asked):
-            out = Asked(self._fix_sight(out.sight))
-        elif out is not None:
-            out = replace(out, record=self._fix_record(out.record))
-        return replace(actor, state=state, out=out, draft=draft)
-
-    def _fix_record(self, record: Record) -> Record:
-        """`validUntil` matters only to the wall policy, and only until it is over for everybody."""
-        if self.rules.expiry is not Expiry.WALL or record.expired:
-            return replace(record, valid_until_ms=0)
-        return replace(record, valid_until_ms=max(record.valid_until_ms, self._oldest_until))
-
-    def _fix_write(self, write: Write) -> Write:
-        sent = Now(max(write.sent.boot_ms, self._oldest_send), 0)
-        if write.aim is Aim.RELEASE:
-            sent = Now(0, 0)
-        return replace(write, record=self._fix_record(write.record), sent=sent)
-
-    def _fix_ghost(self, write: Write) -> Write:
-        """When a ghost was sent matters only to those who believe it without confirming."""
-        write = self._fix_write(write)
-        return replace(write, sent=Now(0, 0)) if self.rules.confirm else write
-
-    def _fix_sight(self, sight: Sight) -> Sight:
-        record = sight.record
-        if isinstance(record, Record):
-            record = self._fix_record(record)
-        if sight.modified_ms is None or sight.date_ms is None:
-            return Sight(sight.version, record)
-        age = max(sight.modified_ms - sight.date_ms, self._oldest_modified)
-        return Sight(sight.version, record, age, 0)
-
-    def _fix_seen(self, actor: Actor, seen: Seen | None) -> Seen | None:
-        """What was seen, where the protocol will look at it again before it reads once more."""
-        if seen is None or (self.forgets and not self._looks_back(actor)):
-            return None
-        sight = self._fix_sight(seen.sight)
-        since = 0
-        if isinstance(sight.record, Record) and not sight.record.expired:
-            if self.rules.expiry is Expiry.OBSERVED:
-                since = max(seen.since_ms, -self.bounds.ttl)
-        else:
-            sight = Sight(sight.version, sight.record)
-        return Seen(sight, since, 0)
-
-    def _looks_back(self, actor: Actor) -> bool:
-        match actor.state.phase:
-            case Phase.IDLE | Phase.WAITING:
-                return True
-            case Phase.LOST:
-                return actor.state.version is None
-            case Phase.CLAIMING:
-                return Fault.THROTTLE in self.bounds.kinds and self.bounds.faults > 0
-            case Phase.LOOKING | Phase.SETTLING | Phase.RELEASING:
-                return self.rules.expiry is Expiry.OBSERVED  # since when it has been the same
-            case _:
-                return False
-
-    def _age_record(self, record: Record) -> Record:
-        return replace(record, valid_until_ms=record.valid_until_ms - 1)
-
-    def _age_flying(self, write: Flying) -> Flying:
-        return replace(write, record=self._fix_record(self._age_record(write.record)))
-
-    def _age_write(self, write: Write) -> Write:
-        sent = Now(write.sent.boot_ms - 1, 0)
-        return replace(write, record=self._age_record(write.record), sent=sent)
-
-    def _age_sight(self, sight: Sight) -> Sight:
-        record = sight.record
-        if isinstance(record, Record):
-            record = self._age_record(record)
-        return replace(sight, record=record)
-
-    def _age_actor(self, actor: Actor) -> Actor:
-        state, out = actor.state, actor.out
-        seen = state.seen
-        if seen is not None:
-            sight = self._age_sight(seen.sight)
-            if sight.modified_ms is not None:  # the lease that was seen is a tick nearer its end
-                sight = replace(sight, modified_ms=sight.modified_ms - 1)
-            seen = Seen(sight, seen.since_ms - 1, 0)
-        state = replace(
-            state,
-            seen=seen,
-            out=None if state.out is None else self._age_write(state.out),
-            unsettled=tuple(self._age_write(each) for each in state.unsettled),
-            until_ms=None if state.until_ms is None else state.until_ms - 1,
-        )
-        match out:
-            case Asked(sight):
-                out = Asked(self._age_sight(sight))
-            case Flying():
-                out = self._age_flying(out)
-        return self._fix_actor(replace(actor, state=state, out=out))
-
-    def _age_store(self, stored: Stored) -> Stored:
-        record = stored.record
-        if record is not None:
-            record = self._fix_record(self._age_record(record))
-        modified = 0
-        if self.rules.expiry is Expiry.STORE and record is not None and not record.expired:
-            modified = max(stored.modified - 1, self._oldest_modified)
-        return replace(stored, record=record, modified=modified)
-
-    # --- the diagram ---
-
     def _note(self, before: Phase, event: Event, after: Phase, actions: tuple[Action, ...]) -> None:
         self.transitions.setdefault((before, trigger(before, event, after, actions), after))
-
-
-TIME_PASSES = Move(-1, "time")
-
-
-def trigger(before: Phase, event: Event, after: Phase, actions: tuple[Action, ...]) -> str:
-    """What made a client change its phase, in the words of the diagram."""
-    match event:
-        case Answered(answer=Applied()):
-            return "applied"
-        case Answered(answer=PreconditionFailed()):
-            return "412"
-        case Answered(answer=Throttled()):
-            return "throttled"
-        case Answered(answer=Unknown()):
-            return "no answer"
-        case Saw() if before is Phase.SETTLING:
-            return _settled(after, actions)
-        case Saw():
-            return {
-                Phase.WAITING: "held by another",
-                Phase.CLAIMING: "free",
-                Phase.CONFIRMING: "a ghost of our own",
-                Phase.IDLE: "not ours any more",
-            }.get(after, "still ours")
-        case Want():
-            return "want"
-        case Beat():
-            return "beat" if after is not Phase.LOST else "the lease ran out"
-        case Quit():
-            return "quit"
-        case GiveUp():
-            return "give up"
-        case Blind():
-            return "no answer to a read"
-        case _:
-            return "later"
-
-
-def _settled(after: Phase, actions: tuple[Action, ...]) -> str:
-    if any(isinstance(each, Beaten) for each in actions) or after is Phase.WAITING:
-        return "not ours"
-    resent = any(isinstance(each, Send) for each in actions)
-    match after:
-        case Phase.CONFIRMING:
-            return "ours"
-        case Phase.IDLE:
-            return "ours, or superseded"
-        case Phase.LOST:
-            return "not ours, or too late"
-        case _:
-            return "still out" if resent else "settled"
-
-
-# --- names --------------------------------------------------------------------------------------
-
-
-def _names_of_actor(actor: Actor) -> Iterable[Version | None]:
-    state, out = actor.state, actor.out
-    if state.seen is not None:
-        yield state.seen.sight.version
-    for write in (state.out, *state.unsettled):
-        if write is not None:
-            yield write.record.attempt
-            yield write.over
-    if state.grant is not None:
-        yield state.grant.attempt
-    yield state.version
-    match out:
-        case Asked(sight):
-            yield sight.version
-        case Flying(record, over):
-            yield record.attempt
-            yield over
-
-
-def _undecided(actor: Actor) -> Version | None:
-    """The version that the object gets if this client's write lands."""
-    match actor.out:
-        case Flying(record, answer=None):
-            return record.attempt
-        case _:
-            return None
-
-
-def _mask(names: Iterable[Version | None]) -> int:
-    mask = 0
-    for name in names:
-        if name:
-            owner, _, number = name.partition("/")
-            mask |= 1 << (NAMES_MAX * (int(owner[1:]) - 1) + int(number) - 1)
-    return mask
-
-
-def _lowest_free(mask: int) -> int:
-    """How many writes a client is to think it made, so that the next gets a free name."""
-    free = 0
-    while mask & 1:
-        mask >>= 1
-        free += 1
-    assert free < NAMES_MAX, "more attempts in play than names"
-    return free
