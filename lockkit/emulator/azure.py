@@ -38,6 +38,16 @@ _CONTENT = {
     "x-ms-blob-content-disposition": "content-disposition",
     "x-ms-blob-cache-control": "cache-control",
 }
+# The C++ SDK (pyarrow) hangs on an answer that lacks one of these.
+_CONTAINER_HEADERS = {
+    "x-ms-lease-status": "unlocked",
+    "x-ms-lease-state": "available",
+    "x-ms-has-immutability-policy": "false",
+    "x-ms-has-legal-hold": "false",
+    "x-ms-immutable-storage-with-versioning-enabled": "false",
+    "x-ms-default-encryption-scope": "$account-encryption-key",
+    "x-ms-deny-encryption-scope-override": "false",
+}
 _CODES = {429: "ServerBusy", 500: "InternalError", 503: "ServerBusy", 507: "InternalError"}
 _ACCOUNT = re.compile(r"(?:SharedKey|SharedKeyLite) ([^:]+):")
 
@@ -88,6 +98,12 @@ class Azure:
 
     def _route(self, call: Call, deed: Deed) -> Reply:
         comp, kind = call.query.get("comp", ""), call.query.get("restype", "")
+        if "action" in call.query or call.query.get("resource") == "filesystem":
+            # The Data Lake API: pyarrow asks so whether directories are real, and takes no for it.
+            raise Refusal(
+                400, "HierarchicalNamespaceNotEnabled",
+                "This server has a flat namespace, and none of the Data Lake API.",
+            )  # fmt: skip
         if not deed.bucket or not deed.key:
             return self._container(call, deed, comp, kind)
         match call.method, comp:
@@ -126,7 +142,7 @@ class Azure:
                 return self._list(call, deed)
             case (("GET" | "HEAD"), _, "" | "metadata"):
                 deed.answer = "found"  # made on first use, so each one is there
-                return Reply(200, {**there, "x-ms-lease-state": "available"}, b"", deed)
+                return Reply(200, {**there, **_CONTAINER_HEADERS}, b"", deed)
             case "PUT", _, "":
                 deed.method = "bucket"
                 if not self.objects.add_bucket(deed.bucket):
@@ -339,8 +355,13 @@ class Azure:
         if found is None or body is None:
             raise Refusal(404, "CannotVerifyCopySource", "The source does not exist.", "missing")
         own = _meta(call)
-        meta = found.meta if not own else {**found.meta, **own}
-        reply = self._write(call, deed, body, meta)
+        copied = {
+            "x-ms-copy-id": call.id, "x-ms-copy-status": "success",
+            "x-ms-copy-source": call.headers["x-ms-copy-source"].partition("?")[0],
+            "x-ms-copy-progress": f"{found.size}/{found.size}",
+            "x-ms-copy-completion-time": http_date(self.objects.clock.stamp_ms()),
+        }  # fmt: skip
+        reply = self._write(call, deed, body, {**found.meta, **own, "copied": copied})
         reply.status = 202
         reply.headers |= {"x-ms-copy-id": call.id, "x-ms-copy-status": "success"}
         return reply
@@ -442,7 +463,7 @@ def _meta(call: Call) -> dict[str, Any]:
 
 
 def _told(meta: dict[str, Any]) -> dict[str, str]:
-    told = {"Content-Type": "application/octet-stream"}
+    told = {"Content-Type": "application/octet-stream", **meta.get("copied", {})}
     for name, value in meta.items():
         if name.startswith("meta-"):
             told[f"x-ms-{name}"] = value
