@@ -308,6 +308,8 @@ class Lock:
         except (LockLost, StoreError, RuntimeError) as failed:
             if kind is None:
                 raise
+            if isinstance(error, LockLost) and isinstance(failed, LockLost):
+                return  # the block knows
             # The block's own error goes first.
             late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
             warnings.warn(late(str(failed)), stacklevel=2)
@@ -357,7 +359,8 @@ class Lock:
 
     def _look_s(self, waited_turns: int) -> float:
         """Until the next look: soon for who has waited long, at the lease's end at the latest."""
-        look_s = self._pace.look_ms(waited_turns) / 1000 * self.clock.uniform(0.9, 1.1)
+        look_ms = self._pace.look_ms(waited_turns, self.clock.boot_ms())
+        look_s = look_ms / 1000 * self.clock.uniform(0.9, 1.1)
         busy = self._client.busy
         if busy is not None and busy.frees_ms is not None:
             look_s = min(look_s, (busy.frees_ms - self.clock.boot_ms() + 1) / 1000)

@@ -17,6 +17,8 @@ LEARN = 0.25
 """Weight of the newest turn in the running averages."""
 LOOK_FLOOR_MS = 20.0
 """Nobody looks more often than this, however near the store is."""
+THINNING = 0.1
+"""Of a grant's age between two looks: a hand-off is seen at most this much of the hold later."""
 SLEEP_LONGEST_MS = 2000.0
 """Nobody sleeps longer on what was learned: it may be past. Rivals leave, turns shorten."""
 
@@ -103,10 +105,15 @@ class Pace:
         """From one look to the next, for who is next in line."""
         return max(self.trip_ms, LOOK_FLOOR_MS, self.write_interval_ms / 4)
 
-    def look_ms(self, waited_turns: int) -> float:
-        """Until the next look is sent: often for who is next, after their turns for who is not."""
+    def look_ms(self, waited_turns: int, now_ms: float) -> float:
+        """Until the next look is sent: often for who is next, after their turns for who is not.
+
+        The longer one grant stands, the longer it may yet: looks thin out with its age, so that a
+        holder of minutes is not asked after every trip.
+        """
         ahead = self.rivals - waited_turns
-        wait = self.often_ms() - self.trip_ms
+        age_ms = now_ms - self._epoch_at_ms if self._epoch else 0.0
+        wait = max(self.often_ms() - self.trip_ms, min(age_ms * THINNING, SLEEP_LONGEST_MS))
         if ahead > 0.75 and self.turn_ms:
             wait = max(wait, min((ahead - 0.25) * self.turn_ms, SLEEP_LONGEST_MS))
         return wait

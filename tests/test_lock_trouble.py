@@ -144,7 +144,7 @@ def test_a_claim_that_is_settled_at_the_last_moment_is_a_grant(place: Place) -> 
 
 
 def test_a_late_write_becomes_a_ghost_not_a_holder(place: Place) -> None:
-    lock, other = place.lock(), place.lock(rules=Rules(slack_ms=1000))
+    lock, other = place.lock(ttl_s=2.0), place.lock(rules=Rules(slack_ms=1000))
     place.fault("status", code=500, when="before", operation="put", next="every")
     place.fault("late", delay_s=0.7, operation="put")  # asked first: it is the newest
     assert not lock.acquire(timeout=0)
@@ -154,9 +154,9 @@ def test_a_late_write_becomes_a_ghost_not_a_holder(place: Place) -> None:
     ghost = record(lock)
     assert ghost.owner == lock.owner and ghost.epoch == 2
     assert not lock.owned()
-    began = time.monotonic()
+    began = time.monotonic()  # of its 2 s, some 0.1 s are gone
     assert other.acquire(timeout=15)
-    assert time.monotonic() - began > TTL_S - 1, "a ghost is waited out like any lease"
+    assert time.monotonic() - began > 1.0, "a ghost is waited out like any lease"
     assert other.fence.epoch == 3
     assert not lock.acquire(timeout=0)
     other.release()
@@ -314,11 +314,11 @@ def test_renew_by_hand_tries_until_it_is_proven(place: Place) -> None:
     "fault",
     [
         *LOST_ANSWERS[:3],
-        {"what": "status", "code": 429, "next": 4},
+        {"what": "status", "code": 429, "next": 3},
         {"what": "status", "code": 503, "when": "before", "next": 3},
         {"what": "status", "code": 503, "when": "after", "next": 2},
     ],
-    ids=["drop", "reset", "500 after", "429 x4", "503 before x3", "503 after x2"],
+    ids=["drop", "reset", "500 after", "429 x3", "503 before x3", "503 after x2"],
 )
 def test_a_release_in_trouble_is_tried_again_inside_the_lease(
     place: Place, fault: dict[str, Any], quiet: None
@@ -518,8 +518,8 @@ def test_on_a_store_with_one_write_a_second_the_lock_works_and_is_proven_once(
     emulator: Any,
 ) -> None:
     tales = Tale(), Tale()
-    for tale in tales:
-        with Lock("gs://b/t", endpoint=emulator.gcs, ttl_s=10, emit=tale):
+    for table, tale in zip("tu", tales, strict=True):
+        with Lock(f"gs://b/{table}", endpoint=emulator.gcs, ttl_s=10, emit=tale):
             pass
         assert tale.of("released")[0]["proven"]
     assert any(each.startswith("prove") for each in tales[0].ops())

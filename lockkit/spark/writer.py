@@ -40,6 +40,7 @@ from lockkit.table import (
     partition_path,
     prepare,
 )
+from lockkit.table.fence import read_fence
 from lockkit.table.layout import FileGroup
 
 TROUBLE_MAX = 8
@@ -146,12 +147,25 @@ class Writer:
             prepared = self._prepare(self._aims())
             with self.lock:
                 self._commit(prepared)
-        except (CommitConflict, LockLost):
+        except CommitConflict:
             return False  # the commit has said so itself
+        except LockLost:
+            self._hear_the_fence()
+            return False
         except (LockBusy, Unanswered, CommitUnknown) as error:
             self._pause_over(error)
             return False
         return True
+
+    def _hear_the_fence(self) -> None:
+        """A Hudi writer drops the lock's epoch when it rewrites it: the fence still has it."""
+        try:
+            seen = run(read_fence(), self.store, self.clock)
+        except (TableError, StoreError, Unanswered) as error:
+            self.voice.emit("note", text=f"{type(error).__name__}: {error}")
+            return
+        if seen.fence is not None:
+            self.lock.heard(seen.fence.epoch)
 
     def _aims(self) -> list[FileGroup]:
         """The file groups of this round, as (region, file id)."""
