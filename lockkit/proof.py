@@ -16,6 +16,7 @@ from lockkit.outcome import Applied, Condition, IfAbsent, IfVersion, Preconditio
 from lockkit.record import encode
 from lockkit.state import Beat, Pause, Phase, Renewed, State
 from lockkit.stores import StoreError, UnsafeStore
+from lockkit.stores.endpoint import host
 
 TRIES_MAX = 3
 WAIT_FIRST_S = 0.05
@@ -51,8 +52,9 @@ def prove_conditions(client: Client) -> None:
                 continue
             case Applied(version):
                 _let_go(client, version)
+                where = f"{urlsplit(elsewhere).scheme}://{host(elsewhere)}"
                 raise UnsafeStore(
-                    f"{client.where} cannot hold a lock: its store at {elsewhere} ignored a write "
+                    f"{client.where} cannot hold a lock: its store at {where} ignored a write "
                     f"condition ({type(condition).__name__}); two writers would both win. Use a "
                     "store with conditional writes (lockkit probe tells which is)"
                 )

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -555,6 +555,46 @@ def test_a_connection_that_ends_without_an_answer_proves_nothing(kind: str) -> N
     assert len(server.requests) == 3
 
 
+PAGES = {
+    "a page": b"<html><body>Log in to the Wi-Fi &nbsp; <p></body>",
+    "torn xml": b"<?xml version='1.0'?><x",
+    "torn json": b"[1",
+    "binary": bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+@pytest.mark.parametrize("status", [200, 403, 502])
+@pytest.mark.parametrize("body", PAGES.values(), ids=list(PAGES))
+def test_what_is_no_stores_answer_is_unknown_or_a_fault_and_never_a_traceback(
+    kind: str, status: int, body: bytes
+) -> None:
+    """A captive portal, a proxy's own page, another program on that port."""
+    with canned(http(status, body, Content_Type="text/html")) as server:
+        store = opened(kind, server.url)
+        for put in (IfAbsent(), IfVersion(V[kind])):
+            with suppress(StoreError):
+                assert isinstance(store.put("k", b"{}", put), Unknown)
+        with suppress(StoreError):
+            assert isinstance(store.get("k"), Unknown)
+        with suppress(StoreError):
+            assert isinstance(store.delete("k"), Unknown | Applied)
+        for ask in (store.list, store.versions):
+            with pytest.raises(StoreError):
+                ask("k")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html><body>hello</body></html>"], ids=["empty", "a page"])
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_listing_that_is_none_is_not_an_empty_one(kind: str, body: bytes) -> None:
+    """Else a timeline would seem to have no commits."""
+    with canned(http(200, body, Content_Type="application/xml")) as server:
+        store = opened(kind, server.url)
+        for ask in (store.list, store.versions):
+            with pytest.raises(NoAnswer):
+                ask("k")
+
+
 @pytest.mark.parametrize("kind", HTTP_STORES)
 def test_a_store_that_hangs_is_given_up_in_time(kind: str) -> None:
     with canned(hang=True) as server:
@@ -632,6 +672,41 @@ def test_an_url_that_names_no_store_is_refused_with_the_reason(url: str, part: s
     with pytest.raises(StoreError, match=part) as raised:
         open_store(url, endpoint="http://127.0.0.1:1").get("k")
     assert url in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", HTTP_STORES)
+@pytest.mark.parametrize(
+    "endpoint", ["localhost:9000", "ftp://host", "http://", "http://[::1", "http://host:99999"]
+)
+def test_an_endpoint_that_is_no_url_is_refused_with_the_form_that_it_has(
+    kind: str, endpoint: str
+) -> None:
+    with pytest.raises(StoreError, match="http://host:port"):
+        open_store(f"{SCHEMES[kind]}://bucket/x", endpoint=endpoint)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://AKIAEXAMPLE:{SECRET}@bucket/table",
+        f"s3a://AKIAEXAMPLE:{SECRET}@bucket/table",
+        f"az://container/table?sv=2022-11-02&sig={SECRET}",
+        f"abfss://c@a.dfs.core.windows.net/t?sig={SECRET}",
+        f"https://account.blob.core.windows.net/container?SIG={SECRET}",
+        f"https://bucket.s3.amazonaws.com/x?X-Amz-Signature={SECRET}",
+        f"gs://bucket/x?X-Goog-Signature={SECRET}",
+    ],
+)
+def test_an_url_that_carries_a_secret_is_refused_and_not_repeated(url: str) -> None:
+    """Whoever shows where a table is shows its URL: messages, histories, pages."""
+    with pytest.raises(StoreError, match="carries a password or a signature") as raised:
+        open_store(url)
+    assert SECRET not in str(raised.value) and "AKIA" not in str(raised.value)
+
+
+def test_a_key_may_still_look_like_a_query_and_an_at_sign_names_an_account() -> None:
+    open_store("memory://b/part=a?b=c@d:e/x").close()
+    open_store("abfss://container@account.dfs.core.windows.net/x", credential="any").close()
 
 
 @pytest.fixture

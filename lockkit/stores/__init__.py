@@ -7,6 +7,7 @@ Adapters translate; they never retry, never wait and never decide. `open_store(u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -84,7 +85,7 @@ class StoreOptions:
     """The longest a single request may take: connect, send, answer."""
     client: str = ""
     """A name for this client; sent in the User-Agent, so that a server's record can name it."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict, repr=False)
     """Provider options, passed on to the SDK client (region_name, account_url, credential)."""
 
 
@@ -144,6 +145,9 @@ _ADAPTERS = {
 }
 
 
+# user:password@, a presigned URL, an Azure SAS
+_SECRET = re.compile(r"^[^/]*://[^/]*:[^/]*@|[?&](sig|x-amz-signature|x-goog-signature)=", re.I)
+
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 
 
@@ -166,11 +170,21 @@ def reopen(store: Store) -> Store:
 
 
 def _open(url: str, options: StoreOptions) -> Store:
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if _SECRET.search(url):
+        # Messages, histories and exports show the URL.
+        raise StoreError(
+            f"cannot open an URL ({scheme}://...) that carries a password or a signature; give "
+            "credentials by the provider's own environment variables, or as options"
+        )
     if scheme not in _ADAPTERS:
         raise StoreError(
             f"cannot open {url!r}: no store has the scheme {scheme!r}; use s3://, gs://, az://, "
             "abfss://, file:/// or memory://"
+        )
+    if options.endpoint is not None and not _is_http(options.endpoint):
+        raise StoreError(
+            f"cannot open {url!r}: its endpoint is no URL; write http://host:port or https://host"
         )
     module, name = _ADAPTERS[scheme]
     try:
@@ -181,6 +195,14 @@ def _open(url: str, options: StoreOptions) -> Store:
             f"pip install 'lockkit[{_EXTRAS.get(scheme, scheme)}]'"
         ) from None
     return adapter(url, options)
+
+
+def _is_http(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or an IPv6 address that cannot be
+        return False
 
 
 def split_url(url: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,7 +78,12 @@ DEVELOPMENT_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 
-SDK_ERRORS = (azure.core.exceptions.AzureError, OSError)
+# Its credentials log a paragraph per way to log in; to nowhere, unless the program asks for it.
+logging.getLogger("azure").addHandler(logging.NullHandler())
+
+NONSENSE = (ValueError, AttributeError)
+"""What the SDK raises over an answer that it cannot read (UnicodeDecodeError is a ValueError)."""
+SDK_ERRORS = (azure.core.exceptions.AzureError, OSError, *NONSENSE)
 
 
 class AzureStore:
@@ -95,10 +101,7 @@ class AzureStore:
         try:
             self._client = _client(container, account_host, options)
         except ValueError as error:  # the SDK's word for a malformed URL, name or key
-            raise self._endpoint.unusable(
-                f"cannot open it, the SDK refused its configuration ({type(error).__name__})",
-                "check account_url=..., the credential and the container's name",
-            ) from None
+            raise self._endpoint.misconfigured(error) from None
 
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None
@@ -240,6 +243,8 @@ class AzureStore:
                 f"cannot {doing}, no usable Azure credential ({type(error).__name__})",
                 "run `az login`, or pass credential=...",
             ) from None
+        if isinstance(error, NONSENSE):
+            return self._endpoint.nonsense(error, doing)
         return self._endpoint.silence(error, doing)
 
 

@@ -191,6 +191,13 @@ class Endpoint:
         first = _name(error)
         return Unknown(f"no answer to {doing} ({why if why == first else f'{first}: {why}'})")
 
+    def nonsense(self, error: BaseException, doing: str) -> Unknown:
+        """An answer that the SDK could not read: a captive portal's page, a proxy's, a torn one.
+
+        What became of the request nobody knows; and such pages come and go.
+        """
+        return Unknown(f"no sensible answer to {doing} (the SDK failed: {_name(error)})")
+
     def fault(self, refusal: Refusal, doing: str) -> StoreError:
         cure = refusal.hint
         for row in (
@@ -201,6 +208,13 @@ class Endpoint:
             cure = cure or self._cures.get(row, "")
         return StoreError(
             f"{self._who}: cannot {doing}, {said(refusal)}; {cure or 'check the URL and options'}"
+        )
+
+    def misconfigured(self, error: BaseException) -> StoreError:
+        """The SDK would not even begin. By name only: its text may quote a key or a password."""
+        return self.unusable(
+            f"cannot open it, the SDK refused its configuration ({_name(error)})",
+            "check the URL, the endpoint and the credentials that were given",
         )
 
     def unusable(self, why: str, cure: str) -> StoreError:

@@ -72,6 +72,8 @@ CURES: Mapping[tuple[int, str], str] = {
 
 CREDENTIALS_CURE = "run `gcloud auth application-default login`, or pass credentials=..."
 ERROR_CHARS_MAX = 100_000
+NONSENSE = (ValueError, AttributeError)
+"""What the SDK raises over an answer that it cannot read."""
 SDK_ERRORS = (
     google.api_core.exceptions.GoogleAPIError,
     google.auth.exceptions.GoogleAuthError,
@@ -80,6 +82,7 @@ SDK_ERRORS = (
     requests.exceptions.RequestException,
     urllib3.exceptions.HTTPError,
     OSError,
+    *NONSENSE,
 )
 
 
@@ -98,7 +101,12 @@ class GcsStore:
         self._endpoint = Endpoint(url, options, cures=CURES)
         self.refusals = self._endpoint.refusals
         with self._translated("open it"):
-            self._client = _client(options)
+            try:
+                self._client = _client(options)
+            except google.auth.exceptions.GoogleAuthError:
+                raise  # some are ValueErrors as well, and say more
+            except ValueError as error:
+                raise self._endpoint.misconfigured(error) from None
         self._bucket = self._client.bucket(name)
         self._agent = {"User-Agent": agent(options.client), "Accept-Encoding": "identity"}
 
@@ -153,8 +161,6 @@ class GcsStore:
             )
         except SDK_ERRORS as error:
             return self._endpoint.write(WRITES, self._refusal(error, doing), doing)
-        except ValueError:
-            return Unknown(f"a 200 whose body is not JSON to {doing}")
         self._endpoint.heard()
         if not blob.generation:
             return Unknown(f"a 200 without a generation to {doing}")
@@ -262,6 +268,8 @@ class GcsStore:
             raise self._endpoint.unusable(
                 f"cannot {doing}, the credentials have expired or were revoked", CREDENTIALS_CURE
             ) from None
+        if isinstance(error, NONSENSE) and not isinstance(error, OSError):
+            return self._endpoint.nonsense(error, doing)
         return self._endpoint.silence(error, doing)
 
 

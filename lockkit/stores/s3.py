@@ -10,6 +10,7 @@ from typing import Any
 import boto3
 import botocore.exceptions
 import botocore.handlers
+import botocore.parsers
 import botocore.session
 from botocore.config import Config
 
@@ -80,7 +81,14 @@ CURES: Mapping[tuple[int, str], str] = {
 WRITE_INTERVAL_S = {".r2.cloudflarestorage.com": 1.0}
 """Hosts that throttle writes to one key (R2's limits page: one per second)."""
 
-SDK_ERRORS = (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError, OSError)
+NONSENSE = (botocore.parsers.ResponseParserError, ValueError)
+"""What the SDK raises over an answer that it cannot read."""
+SDK_ERRORS = (
+    botocore.exceptions.BotoCoreError,
+    botocore.exceptions.ClientError,
+    OSError,
+    *NONSENSE,
+)
 # Raised by botocore before anything is sent: whose fault, and the cure.
 UNSENT: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
     (
@@ -131,7 +139,10 @@ class S3Store:
         self._endpoint = Endpoint(url, options, cures=CURES)
         self.refusals = self._endpoint.refusals
         with self._translated("open it"):
-            self._client = _client(options, named)
+            try:
+                self._client = _client(options, named)
+            except ValueError as error:
+                raise self._endpoint.misconfigured(error) from None
 
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None
@@ -147,7 +158,9 @@ class S3Store:
                 body = stream.read() if limit is None else stream.read(limit + 1)
         except SDK_ERRORS as error:
             return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
-        length = answer["ContentLength"]
+        if not answer.get("ETag"):
+            return Unknown(f"a 200 without an ETag to {doing}")
+        length = answer.get("ContentLength", len(body))
         if len(body) != (length if limit is None else min(limit + 1, length)):
             return Unknown(f"{len(body)} of {length} bytes of {key} arrived")
         headers = answer["ResponseMetadata"]["HTTPHeaders"]
@@ -227,7 +240,10 @@ class S3Store:
     def _pages(self, operation: str, doing: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         paginator = self._client.get_paginator(operation)
         with self._translated(doing):
-            yield from paginator.paginate(Bucket=self._bucket, **parameters)
+            for page in paginator.paginate(Bucket=self._bucket, **parameters):
+                if "IsTruncated" not in page:  # botocore reads an empty answer as an empty list
+                    raise botocore.parsers.ResponseParserError("this is no listing")
+                yield page
 
     @contextmanager
     def _translated(self, doing: str) -> Iterator[None]:
@@ -247,6 +263,8 @@ class S3Store:
                 raise self._endpoint.unusable(
                     f"cannot {doing}, {why} ({type(error).__name__})", cure
                 ) from None
+        if isinstance(error, NONSENSE):
+            return self._endpoint.nonsense(error, doing)
         return self._endpoint.silence(error, doing)
 
 
