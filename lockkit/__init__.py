@@ -17,6 +17,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     client     one client of a lock object: carries out what the lease asks, and tells the history
     heartbeat  the thread that renews a grant, and tells danger and loss
     proof      sees a store refuse a false condition before a grant is used
+    settings   which leases are sound, and what Hudi's configuration keys say
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
 
     emulator   an object server that speaks the dialects of S3, GCS and Azure to the real SDKs

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lockkit import settings
 from lockkit.client import LOCK_KEY as LOCK_KEY
 from lockkit.client import Client, sight_of
 from lockkit.clock import Clock, back_off_s
@@ -52,10 +53,6 @@ from lockkit.stores import NoAnswer, StoreError, open_store
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 BACK_OUT_S = 5.0
 """How long an acquire that was interrupted tries to give back what it had won."""
-RENEWALS_PER_LEASE = 10
-"""Hudi's rule: the validity is at least ten renew intervals."""
-TTL_S_MAX = 86_400.0
-PREFIX = "hoodie.write.lock.storage."
 
 
 class UnprovenRelease(UserWarning):
@@ -101,7 +98,7 @@ class Lock:
         client: str = "",
         **store_options: Any,
     ) -> None:
-        ttl_s, renew_s = _lease_s(ttl_s, renew_interval_s)
+        renew_s = settings.renew_interval_s(ttl_s, renew_interval_s)
         self.url = url.rstrip("/")
         self.rules = rules
         self.timeout = timeout
@@ -137,21 +134,14 @@ class Lock:
     @classmethod
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
         """A lock as Hudi's own configuration keys describe it."""
-        base = config.get("hoodie.base.path")
-        if not base:
-            raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
-        ttl_s = _number(config, PREFIX + "validity.timeout.secs", 300)
-        renew_s = _number(
-            config,
-            PREFIX + "renew.interval.secs",
-            _number(config, PREFIX + "heartbeat.poll.secs", 30),  # the older name
+        said = settings.from_hudi(config)
+        return cls(
+            said.url,
+            ttl_s=said.ttl_s,
+            renew_interval_s=said.renew_interval_s,
+            timeout=said.timeout_s,
+            **options,
         )
-        wait_ms = _number(config, "hoodie.write.lock.wait_time_ms", 60_000)
-        if ttl_s < 10 or renew_s < 1:
-            raise ValueError(
-                f"{PREFIX}validity.timeout.secs must be at least 10, renew.interval.secs at least 1"
-            )
-        return cls(base, ttl_s=ttl_s, renew_interval_s=renew_s, timeout=wait_ms / 1000, **options)
 
     # --- the public face -----------------------------------------------------------------------
 
@@ -162,7 +152,7 @@ class Lock:
         nothing half-held.
         """
         self._guard_process()
-        limit_s = _limit_s(blocking, timeout)
+        limit_s = settings.limit_s(blocking, timeout)
         if not self._acquiring.acquire(blocking=False):
             raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
         try:
@@ -462,41 +452,8 @@ class Lock:
             )
 
 
-def _lease_s(ttl_s: float, renew_s: float | None) -> tuple[float, float]:
-    """The lease's length and its renew interval, both sound."""
-    if not 0 < ttl_s <= TTL_S_MAX:
-        raise ValueError(f"ttl_s is the lease's length in seconds, up to a day; not {ttl_s!r}")
-    renew_s = ttl_s / RENEWALS_PER_LEASE if renew_s is None else renew_s
-    if not 0 < renew_s * RENEWALS_PER_LEASE * (1 - 1e-9) <= ttl_s:
-        raise ValueError(
-            f"a lease of {ttl_s} s cannot be renewed every {renew_s} s: "
-            f"ttl_s must be at least {RENEWALS_PER_LEASE} renew intervals (Hudi's rule)"
-        )
-    return ttl_s, renew_s
-
-
-def _limit_s(blocking: bool, timeout: float | None) -> float | None:
-    if timeout is not None and not timeout >= 0:
-        raise ValueError(f"timeout is in seconds, None waits for ever; not {timeout!r}")
-    if not blocking and timeout:
-        raise ValueError("blocking=False does not wait: it takes no timeout")
-    return timeout if blocking else 0.0
-
-
 def _retry_s(told: list[Action], failures: int, clock: Clock) -> float:
     """Until the next try, no sooner than the store asked for."""
     asked = next((each.seconds for each in told if isinstance(each, Pause)), None)
     back_off = back_off_s(failures, clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
     return max(asked or 0.0, back_off)
-
-
-def _number(config: Mapping[str, str], key: str, default: float) -> float:
-    """Of a Hudi configuration, whose values are strings in Java and numbers in Python."""
-    said = config.get(key, default)
-    try:
-        value = float(said)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{key} is a number, not {said!r}")
-    return value

@@ -181,7 +181,9 @@ def test_a_waiter_looks_once_more_when_its_time_is_over() -> None:
     lock.acquire()
     other._pace.rivals, other._pace.turn_ms = 20.0, 1000.0  # it would sleep for 2 s
     threading.Timer(0.15, lock.release).start()
+    began = time.monotonic()
     assert other.acquire(timeout=0.4)
+    assert time.monotonic() - began < 1
     other.release()
 
 

@@ -1,0 +1,73 @@
+"""A lease's settings: which lengths are sound, and what Hudi's own configuration keys say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RENEWALS_PER_LEASE = 10
+"""Hudi's rule: the validity is at least ten renew intervals."""
+TTL_S_MAX = 86_400.0
+HUDI = "hoodie.write.lock.storage."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where a lock is, how long its lease is, how often it is renewed, how long to wait for it."""
+
+    url: str
+    ttl_s: float
+    renew_interval_s: float
+    timeout_s: float
+
+
+def from_hudi(config: Mapping[str, str]) -> Settings:
+    """Hudi's keys, defaults and rules. Raises `ValueError` naming the key that cannot be."""
+    base = config.get("hoodie.base.path")
+    if not base:
+        raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
+    older = _number(config, HUDI + "heartbeat.poll.secs", 30)
+    ttl_s = _number(config, HUDI + "validity.timeout.secs", 300)
+    renew_s = _number(config, HUDI + "renew.interval.secs", older)
+    wait_ms = _number(config, "hoodie.write.lock.wait_time_ms", 60_000)
+    if ttl_s < 10 or renew_s < 1:
+        raise ValueError(
+            f"{HUDI}validity.timeout.secs must be at least 10, renew.interval.secs at least 1"
+        )
+    return Settings(url=base, ttl_s=ttl_s, renew_interval_s=renew_s, timeout_s=wait_ms / 1000)
+
+
+def renew_interval_s(ttl_s: float, asked_s: float | None) -> float:
+    """How often to renew a lease of this length; `ValueError` where either cannot be."""
+    if not 0 < ttl_s <= TTL_S_MAX:
+        raise ValueError(f"ttl_s is the lease's length in seconds, up to a day; not {ttl_s!r}")
+    renew_s = ttl_s / RENEWALS_PER_LEASE if asked_s is None else asked_s
+    # Not quite ten, so that 0.1 s of 1 s is ten in floating point too.
+    if not 0 < renew_s * RENEWALS_PER_LEASE * (1 - 1e-9) <= ttl_s:
+        raise ValueError(
+            f"a lease of {ttl_s} s cannot be renewed every {renew_s} s: "
+            f"ttl_s must be at least {RENEWALS_PER_LEASE} renew intervals (Hudi's rule)"
+        )
+    return renew_s
+
+
+def limit_s(blocking: bool, timeout: float | None) -> float | None:
+    """How long `acquire(blocking, timeout)` may wait; None: for ever."""
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout is in seconds, None waits for ever; not {timeout!r}")
+    if not blocking and timeout:
+        raise ValueError("blocking=False does not wait: it takes no timeout")
+    return timeout if blocking else 0.0
+
+
+def _number(config: Mapping[str, str], key: str, default: float) -> float:
+    """Values are strings in Java's configuration, and often numbers in Python's."""
+    said = config.get(key, default)
+    try:
+        value = float(said)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{key} is a number, not {said!r}")
+    return value
