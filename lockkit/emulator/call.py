@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
@@ -120,7 +121,12 @@ def removed(deed: Deed, marker: Object | None) -> None:
 
 
 def http_date(at_ms: float) -> str:
-    return formatdate(at_ms / 1000, usegmt=True)
+    return _http_date(int(at_ms // 1000))
+
+
+@lru_cache(maxsize=64)
+def _http_date(at_s: int) -> str:
+    return formatdate(at_s, usegmt=True)
 
 
 def by_date(headers: Mapping[str, str], at_ms: float) -> Literal["", "unchanged", "failed"]:

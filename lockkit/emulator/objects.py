@@ -174,8 +174,9 @@ class Objects:
                 self._next_id(), bucket, key, etag or hashlib.md5(body).hexdigest(), len(body),
                 self.clock.stamp_ms(), False, meta or {},
             )  # fmt: skip
-            db.execute("INSERT OR IGNORE INTO buckets VALUES (?)", (bucket,))
-            self._keep(after, body)
+            if before is None:
+                db.execute("INSERT OR IGNORE INTO buckets VALUES (?)", (bucket,))
+            self._keep(after, body, before)
         return before, after
 
     def remove(
@@ -188,7 +189,7 @@ class Objects:
             if before is None:
                 return None, None
             marker = Object(self._next_id(), bucket, key, "", 0, self.clock.stamp_ms(), True)
-            self._keep(marker, b"")
+            self._keep(marker, b"", before)
         return before, marker
 
     def remove_version(self, bucket: str, key: str, id: int) -> None:
@@ -219,21 +220,20 @@ class Objects:
         row = self._db.execute(f"SELECT {_COLUMNS} {where}", values).fetchone()
         return None if row is None else _object(row)
 
-    def _keep(self, object: Object, body: bytes) -> None:
-        self._db.execute(
-            "UPDATE versions SET body = NULL WHERE size > ? AND id = "
-            "(SELECT id FROM current WHERE bucket = ? AND key = ?)",
-            (OLD_BODY_BYTES_MAX, object.bucket, object.key),
-        )
+    def _keep(self, object: Object, body: bytes, before: Object | None) -> None:
+        if before is not None and before.size > OLD_BODY_BYTES_MAX:
+            self._db.execute("UPDATE versions SET body = NULL WHERE id = ?", (before.id,))
         self._db.execute(
             "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 object.id, object.bucket, object.key, object.etag, object.size, object.at_ms,
-                object.deleted, json.dumps(object.meta), object.metageneration, body,
+                object.deleted, json.dumps(object.meta) if object.meta else "{}",
+                object.metageneration, body,
             ),
         )  # fmt: skip
         self._db.execute(
-            "REPLACE INTO current VALUES (?, ?, ?)", (object.bucket, object.key, object.id)
+            "INSERT INTO current VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET id = excluded.id",
+            (object.bucket, object.key, object.id),
         )
 
     def _next_id(self) -> int:
@@ -365,7 +365,6 @@ class Objects:
 
 
 def _object(row: Any) -> Object:
-    id, bucket, key, etag, size, at_ms, deleted, meta, metageneration = row
-    return Object(
-        id, bucket, key, etag, size, at_ms, bool(deleted), json.loads(meta), metageneration
-    )
+    id, bucket, key, etag, size, at_ms, deleted, text, metageneration = row
+    meta = {} if text == "{}" else json.loads(text)
+    return Object(id, bucket, key, etag, size, at_ms, bool(deleted), meta, metageneration)

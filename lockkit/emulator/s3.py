@@ -50,7 +50,7 @@ class S3:
 
     def answer(self, call: Call) -> Reply:
         deed = Deed(call.method.lower())
-        hosted = _HOSTED.match(call.host)
+        hosted = _HOSTED.match(call.host) if ".localhost" in call.host else None
         path = f"/{hosted[1]}{call.path}" if hosted else call.path
         bucket, _, rest = path[1:].partition("/")
         try:
@@ -334,10 +334,11 @@ def _judge_match(match: str | None, before: Object | None) -> None:
 def meta_of(call: Call) -> dict[str, str]:
     """The entity headers and the user's metadata, as every dialect keeps them."""
     kept = {name: call.headers[name] for name in KEPT_HEADERS if name in call.headers}
-    encodings = [each.strip() for each in kept.pop("content-encoding", "").split(",")]
-    encodings = [each for each in encodings if each and each != "aws-chunked"]
-    if encodings:
-        kept["content-encoding"] = ",".join(encodings)
+    if "content-encoding" in kept:
+        encodings = [each.strip() for each in kept.pop("content-encoding").split(",")]
+        encodings = [each for each in encodings if each and each != "aws-chunked"]
+        if encodings:
+            kept["content-encoding"] = ",".join(encodings)
     for name, value in call.headers.items():
         if name.startswith("x-amz-meta-"):
             kept[name.removeprefix("x-amz-")] = value

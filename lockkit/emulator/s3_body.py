@@ -36,10 +36,9 @@ def payload(call: Call) -> bytes:
         "content-encoding", ""
     )
     body, trailers = _unframed(call) if framed else (call.body, {})
-    declared = {**call.headers, **trailers}
-    for name, checksum in _CHECKSUMS.items():
-        if name in declared:
-            found = checksum(body)
+    for declared in (call.headers, trailers):
+        for name in _CHECKSUMS.keys() & declared.keys():
+            found = _CHECKSUMS[name](body)
             if found is not None and found != declared[name]:
                 raise Refusal(400, "BadDigest", f"The {name} you specified did not match.")
     if re.fullmatch("[0-9a-f]{64}", hashed) and hashlib.sha256(body).hexdigest() != hashed:

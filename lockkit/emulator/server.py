@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sqlite3
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
-
-from aiohttp import web
+from functools import lru_cache
+from typing import Protocol
 
 from lockkit.clock import Clock
 from lockkit.emulator import ledger
 from lockkit.emulator.call import Call, Deed, Refusal, Reply, call_of, http_date
+from lockkit.emulator.http import Connection, Handler, Request, Response
 from lockkit.emulator.ledger import Ledger
 from lockkit.emulator.objects import Busy, DiskFull, Objects
 from lockkit.emulator.profiles import PROFILES, Profile
@@ -79,6 +80,7 @@ class Emulator:
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
         self._failed: BaseException | None = None
+        self._open: set[Connection] = set()
         self._kept: list[Event] = []
         self._calls = 0
 
@@ -115,17 +117,30 @@ class Emulator:
             raise OSError(f"cannot keep objects in {self._db}: {error}") from None
         keep = ledger.KEPT_IN_MEMORY if self._db == ":memory:" else None
         self._ledger = Ledger(self.objects, keep=keep)
-        runners: list[web.ServerRunner] = []
+        listeners: list[asyncio.Server] = []
         try:
             for offset, (name, dialect) in enumerate(self._dialects().items()):
-                setattr(self, name, await self._listen(runners, offset, dialect))
+                handler = self._handler(dialect, self._credentials if offset == 0 else None)
+                port = self._port + offset if self._port else 0
+                listener = await self._loop.create_server(
+                    lambda handler=handler: Connection(handler, self._open, BODY_BYTES_MAX),
+                    "127.0.0.1" if self._host == "localhost" else self._host,
+                    port,
+                    backlog=512,
+                )
+                listeners.append(listener)
+                host = f"[{self._host}]" if ":" in self._host else self._host
+                setattr(self, name, f"http://{host}:{listener.sockets[0].getsockname()[1]}")
             saver = asyncio.create_task(self._save_now_and_then())
             self._started.set()
             await self._stop.wait()
             saver.cancel()
         finally:
-            for runner in runners:
-                await runner.cleanup()
+            for listener in listeners:
+                listener.close()
+            under_way = [task for each in list(self._open) if (task := each.close())]
+            if under_way:
+                await asyncio.wait(under_way, timeout=SHUTDOWN_S_MAX)
             self._save()
             self._kept = self._ledger.read()
             self.objects.close()
@@ -141,47 +156,29 @@ class Emulator:
             "azure": Azure(self.objects, self.profile),
         }
 
-    async def _listen(self, runners: list[web.ServerRunner], offset: int, dialect: Dialect) -> str:
-        credentials = self._credentials if offset == 0 else None
-        server = web.Server(
-            self._handler(dialect, credentials), request_factory=_request, auto_decompress=False
-        )
-        runner = web.ServerRunner(
-            server, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S_MAX
-        )
-        runners.append(runner)
-        await runner.setup()
-        port = self._port + offset if self._port else 0
-        await web.TCPSite(runner, self._host, port, backlog=512).start()
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{runner.addresses[0][1]}"
-
     # --- one request -----------------------------------------------------------------------------
 
-    def _handler(
-        self, dialect: Dialect, credentials: Credentials | None
-    ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
-        async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            began_ms = self._clock.stamp_ms()
-            if request.raw_path.startswith("/__lockkit/"):
-                return self._control(request)
-            headers = {name.lower(): value for name, value in request.headers.items()}
-            if (request.content_length or 0) > BODY_BYTES_MAX:
-                raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, request.content_length or 0)
-            if headers.get("expect", "").lower() == "100-continue":
-                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                request.writer.output_size = 0  # the answer itself has not begun
-            body = await request.read() if request.can_read_body else b""
+    def _handler(self, dialect: Dialect, credentials: Credentials | None) -> Handler:
+        def decide(request: Request, began_ms: float) -> Response:
             self._calls += 1
             id = f"{int(began_ms):012X}{self._calls & 0xFFFF:04X}"
-            call = call_of(request.method, request.raw_path, headers, body, id=id)
-            if self.latency_ms:
-                await asyncio.sleep(self.latency_ms / 2000)
+            call = call_of(request.method, request.target, request.headers, request.body, id=id)
             reply = self._decide(dialect, call, began_ms, credentials)
             reply.headers |= dialect.request_ids(call)
-            if self.latency_ms:
-                await asyncio.sleep(self.latency_ms / 2000)
-            return self._response(call, reply)
+            return self._response(reply)
+
+        async def decide_later(request: Request, began_ms: float) -> Response:
+            half_s = self.latency_ms / 2000
+            await asyncio.sleep(half_s)
+            response = decide(request, began_ms)
+            await asyncio.sleep(half_s)
+            return response
+
+        def handle(request: Request) -> Response | Awaitable[Response]:
+            if request.target.startswith("/__lockkit/"):
+                return self._control(request.target)
+            began_ms = self._clock.stamp_ms()
+            return (decide_later if self.latency_ms else decide)(request, began_ms)
 
         return handle
 
@@ -232,27 +229,25 @@ class Emulator:
                 _complain(f"{call.method} {call.path}: {error!r}")
                 return Refusal(500, "InternalError", "We encountered an internal error.")
 
-    def _response(self, call: Call, reply: Reply) -> web.Response:
+    def _response(self, reply: Reply) -> Response:
         headers = {"Date": http_date(self._clock.stamp_ms()), "Server": "lockkit"}
         for name, value in reply.headers.items():
-            if _NAME.fullmatch(name):  # metadata written in one dialect may be no header in another
-                text = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-                headers[name] = _CONTROL.sub(" ", text)
-        if call.method == "HEAD":
-            length = len(reply.body) if reply.length is None else reply.length
-            headers["Content-Length"] = str(length)
-            return web.Response(status=reply.status, headers=headers)
-        return web.Response(status=reply.status, headers=headers, body=reply.body)
+            if _is_name(name):  # one dialect's metadata may be no header in another
+                headers[name] = value if value.isascii() and value.isprintable() else _shown(value)
+        return Response(reply.status, headers, reply.body, reply.length)
 
-    def _control(self, request: web.BaseRequest) -> web.Response:
-        if request.path == "/__lockkit/health":
-            return web.json_response({"s3": self.s3, "gcs": self.gcs, "azure": self.azure})
-        if request.path == "/__lockkit/requests":
-            since = request.query.get("since", "0")
-            found = self._read(int(since) if since.isdecimal() and len(since) < 16 else 0)
-            text = "".join(each.to_json() + "\n" for each in found)
-            return web.Response(text=text, content_type="application/x-ndjson")
-        return web.Response(status=404, text="there are /__lockkit/health and .../requests")
+    def _control(self, target: str) -> Response:
+        path, _, query = target.partition("?")
+        if path == "/__lockkit/health":
+            addresses = {"s3": self.s3, "gcs": self.gcs, "azure": self.azure}
+            return Response(
+                200, {"Content-Type": "application/json"}, json.dumps(addresses).encode()
+            )
+        if path == "/__lockkit/requests":
+            since = re.fullmatch("since=([0-9]{1,15})", query)
+            lines = (each.to_json() + "\n" for each in self._read(int(since[1]) if since else 0))
+            return Response(200, {"Content-Type": "application/x-ndjson"}, "".join(lines).encode())
+        return Response(404, {}, b"there are /__lockkit/health and /__lockkit/requests?since=N\n")
 
     # --- the record ------------------------------------------------------------------------------
 
@@ -288,12 +283,14 @@ class Emulator:
             _complain(f"{self._db}: {full}; {self._ledger.drop()} requests are not in the record")
 
 
-def _request(
-    message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
-) -> web.BaseRequest:
-    return web.BaseRequest(
-        message, payload, protocol, writer, task, task.get_loop(), client_max_size=BODY_BYTES_MAX
-    )
+@lru_cache(maxsize=1024)
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def _shown(value: str) -> str:
+    text = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return _CONTROL.sub(" ", text)
 
 
 def _complain(text: str) -> None:
