@@ -740,6 +740,18 @@ def test_a_loopback_endpoint_needs_no_credentials(kind: str) -> None:
         assert open_store(f"{SCHEMES[kind]}://bucket/x", endpoint=s.url).get("k") == Missing()
 
 
+@pytest.mark.parametrize("kind", HTTP_STORES)
+def test_a_loopback_endpoint_is_asked_directly_whatever_proxy_the_machine_has(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    with canned(refusal(kind, 412, "ConditionNotMet")) as server:
+        store = opened(kind, server.url)
+        assert store.put("k", b"{}", IfVersion(V[kind])) == PreconditionFailed()
+    assert len(server.requests) == 1
+
+
 def test_opening_a_store_loads_no_other_providers_sdk() -> None:
     code = (
         "import sys, lockkit.stores as s; s.open_store('memory://m'); s.open_store('file:///tmp');"

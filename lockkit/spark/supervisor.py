@@ -51,9 +51,16 @@ OWN_CREDENTIALS = (
     "AWS_DEFAULT_PROFILE",
     "AWS_ROLE_ARN",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
     "GOOGLE_APPLICATION_CREDENTIALS",
+    "STORAGE_EMULATOR_HOST",
     "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
     "AZURE_CLIENT_SECRET",
+    "AZURE_PASSWORD",
 )
 
 
@@ -118,7 +125,7 @@ class Supervisor:
         endpoint = plan.endpoint
         if plan.hosted:
             env = {name: value for name, value in env.items() if name not in OWN_CREDENTIALS}
-            env |= PLAY_CREDENTIALS
+            env |= PLAY_CREDENTIALS | directly(env)
             endpoint = self._host()
         if plan.kind == "plain":
             env.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # 22 MB less each
@@ -444,6 +451,12 @@ def _tell(lines: SimpleQueue[str | None], out: IO[str]) -> None:
         except (OSError, ValueError):
             return
     out.flush()
+
+
+def directly(env: dict[str, str]) -> dict[str, str]:
+    """What keeps requests to this machine (the Spark client's too) from a company's HTTP proxy."""
+    said = [env.get("no_proxy") or env.get("NO_PROXY", ""), "127.0.0.1", "localhost"]
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(filter(None, said)))
 
 
 def _say(child: Child, **command: Any) -> None:

@@ -35,6 +35,7 @@ from lockkit.stores.endpoint import (
     Refusal,
     Table,
     agent,
+    is_loopback,
     seconds,
     timeouts_s,
 )
@@ -285,6 +286,8 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
         )
     if "credential" not in extra:
         extra["credential"] = _credential(account_url)
+    if is_loopback(account_url):
+        settings["use_env_settings"] = False  # HTTP_PROXY leads to another machine
     return ContainerClient(account_url, container, **settings, **extra)
 
 

@@ -43,6 +43,7 @@ from lockkit.stores.endpoint import (
     Refusal,
     Table,
     agent,
+    is_loopback,
     seconds,
     timeouts_s,
 )
@@ -298,6 +299,9 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
         extra.setdefault("client_options", {"api_endpoint": options.endpoint.rstrip("/")})
         # A server of one's own has no Google accounts; one that Google runs has.
         extra.setdefault("use_auth_w_custom_endpoint", options.endpoint.startswith("https://"))
-    return google.cloud.storage.Client(
+    client = google.cloud.storage.Client(
         client_info=ClientInfo(user_agent=agent(options.client)), **extra
     )
+    if options.endpoint and is_loopback(options.endpoint):
+        client._http.trust_env = False  # HTTP_PROXY leads to another machine
+    return client

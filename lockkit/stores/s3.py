@@ -318,6 +318,8 @@ def _client(options: StoreOptions, endpoint: str | None) -> Any:
         user_agent=agent(options.client),
         s3={"addressing_style": "path"} if endpoint else {},
     )
+    if endpoint and is_loopback(endpoint):
+        config = config.merge(Config(proxies={}))  # HTTP_PROXY leads to another machine
     config = config.merge(extra.pop("config")) if "config" in extra else config
     if endpoint and not (extra.get("region_name") or session.region_name):
         extra["region_name"] = "us-east-1"
