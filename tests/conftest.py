@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lockkit.emulator import Emulator
+
+ROOT = Path(__file__).parents[1]
 _NAMES = itertools.count()
 
 
@@ -17,21 +24,15 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Any]:
     """An object server of this test's own, in memory; its options are the parameter:
     `parametrize("emulator", [{"profile": "gcs"}], indirect=True)`.
     """
-    module = pytest.importorskip(
-        "lockkit.emulator", reason="the embedded server needs aiohttp: pip install lockkit[server]"
-    )
-    with module.Emulator(**getattr(request, "param", {})) as server:
+    with Emulator(**getattr(request, "param", {})) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def shared_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One object server for all tests that bring a bucket of their own (see `bucket`)."""
-    module = pytest.importorskip(
-        "lockkit.emulator", reason="the embedded server needs aiohttp: pip install lockkit[server]"
-    )
-    path: Path = tmp_path_factory.mktemp("emulator") / "objects.sqlite"
-    with module.Emulator(db=str(path)) as server:
+    path = tmp_path_factory.mktemp("emulator") / "objects.sqlite"
+    with Emulator(db=str(path)) as server:
         yield server
 
 
@@ -39,3 +40,41 @@ def shared_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def bucket() -> str:
     """A bucket's name that no other test uses."""
     return f"bucket-{next(_NAMES)}"
+
+
+@dataclass
+class ServerProcess:
+    """A `lockkit serve` of this test's own."""
+
+    process: subprocess.Popen[str]
+    s3: str
+    gcs: str
+    azure: str
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ServerProcess]]:
+    """Starts `lockkit serve` with the given arguments; answers once it does."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> ServerProcess:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "lockkit", "serve", *arguments],
+            cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        running.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, f"lockkit serve ended with {process.wait(10)}"
+        return ServerProcess(process, **json.loads(line))
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()

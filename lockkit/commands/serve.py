@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sqlite3
 import threading
@@ -48,12 +49,22 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--latency-ms", type=float, default=0.0, metavar="MS", help="added to every request"
     )
+    parser.add_argument(
+        "--access-key", metavar="ID", help="the S3 address wants requests signed by this key (with "
+        "--secret-key; default: any credentials will do)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--secret-key", metavar="SECRET", default=os.environ.get("LOCKKIT_SECRET_KEY", ""),
+        help="its secret; better in the environment variable LOCKKIT_SECRET_KEY",
+    )  # fmt: skip
     parser.set_defaults(run=run, name="serve", extra="server")
 
 
 def run(args: argparse.Namespace) -> int:
-    from lockkit.emulator import Emulator
+    from lockkit.emulator import Credentials, Emulator
 
+    if args.access_key and not args.secret_key:
+        raise Trouble("--access-key needs its secret: --secret-key, or LOCKKIT_SECRET_KEY")
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
@@ -64,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
             host=args.host,
             allow_remote=args.allow_remote,
             latency_ms=args.latency_ms,
+            credentials=Credentials(args.access_key, args.secret_key) if args.access_key else None,
         ) as emulator:
             say_json({"s3": emulator.s3, "gcs": emulator.gcs, "azure": emulator.azure})
             over.wait()

@@ -8,5 +8,6 @@ thread; `lockkit serve` as a process. Loopback only unless told otherwise.
 from lockkit.emulator.profiles import PROFILES as PROFILES
 from lockkit.emulator.profiles import Profile as Profile
 from lockkit.emulator.server import Emulator as Emulator
+from lockkit.emulator.sigv4 import Credentials as Credentials
 
-__all__ = ["Emulator", "PROFILES", "Profile"]
+__all__ = ["Credentials", "Emulator", "PROFILES", "Profile"]

@@ -317,9 +317,9 @@ class Azure:
             raise _failed_condition()
 
     def _write(self, call: Call, deed: Deed, body: bytes, meta: dict[str, Any]) -> Reply:
-        check = self._check(call, deed)
-        before, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
-        wrote(deed, before, after, body)
+        deed.body, check = body, self._check(call, deed)
+        _, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
+        wrote(deed, after)
         deed.version = _etag(after)
         headers = {
             "ETag": _etag(after), "Last-Modified": http_date(after.at_ms),

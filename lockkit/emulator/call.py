@@ -48,6 +48,7 @@ class Deed:
     """An object changed."""
     generation: int = 0
     body: bytes | None = None
+    """What a write wanted to write, also where it was refused."""
     at_ms: float | None = None
 
 
@@ -108,9 +109,9 @@ def checked_key(key: str) -> str:
     return key
 
 
-def wrote(deed: Deed, before: Object | None, after: Object, body: bytes) -> None:
+def wrote(deed: Deed, after: Object) -> None:
     """What the record says of a write; the dialect names the versions before and after."""
-    deed.answer, deed.applied, deed.body = "applied", True, body
+    deed.answer, deed.applied = "applied", True
     deed.generation, deed.at_ms = after.id, after.at_ms
 
 

@@ -252,9 +252,9 @@ class Gcs:
         return reply
 
     def _write(self, deed: Deed, query: Any, body: bytes, meta: dict[str, Any]) -> Object:
-        check = self._check(query, deed)
-        before, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
-        wrote(deed, before, after, body)
+        deed.body, check = body, self._check(query, deed)
+        _, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
+        wrote(deed, after)
         deed.version = str(after.id)
         return after
 

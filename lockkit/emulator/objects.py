@@ -113,8 +113,7 @@ class Objects:
             yield self._db
             self._db.execute("COMMIT")
         except BaseException as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            self._roll_back()
             if not isinstance(error, sqlite3.OperationalError):
                 raise
             if "full" in str(error) or "disk I/O" in str(error):
@@ -122,6 +121,10 @@ class Objects:
             if "locked" in str(error) or "busy" in str(error):
                 raise Busy(str(error)) from None
             raise
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:  # SQLite may have done so by itself
+            self._db.execute("ROLLBACK")
 
     # --- objects ---------------------------------------------------------------------------------
 

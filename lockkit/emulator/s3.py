@@ -148,9 +148,9 @@ class S3:
     def _write(
         self, call: Call, deed: Deed, body: bytes, meta: dict[str, str], etag: str | None = None
     ) -> Object:
-        check = self._check(call, deed)
-        before, after = self.objects.write(deed.bucket, deed.key, body, check, etag=etag, meta=meta)
-        wrote(deed, before, after, body)
+        deed.body, check = body, self._check(call, deed)
+        _, after = self.objects.write(deed.bucket, deed.key, body, check, etag=etag, meta=meta)
+        wrote(deed, after)
         deed.version = self._version(after)
         return after
 

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 from lockkit.clock import Clock
@@ -123,7 +123,7 @@ class Emulator:
                 handler = self._handler(dialect, self._credentials if offset == 0 else None)
                 port = self._port + offset if self._port else 0
                 listener = await self._loop.create_server(
-                    lambda handler=handler: Connection(handler, self._open, BODY_BYTES_MAX),
+                    partial(Connection, handler, self._open, BODY_BYTES_MAX),
                     "127.0.0.1" if self._host == "localhost" else self._host,
                     port,
                     backlog=512,

@@ -1,4 +1,4 @@
-"""The embedded server: conditional PUT/s over raw HTTP, its share of a boto3 call, start, memory."""
+"""The embedded server: conditional PUT/s over raw HTTP, share of a boto3 call, start, memory."""
 
 from __future__ import annotations
 
