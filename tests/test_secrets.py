@@ -1,4 +1,4 @@
-"""No secret in any trace, error or export: planted wherever an SDK takes one, looked for everywhere.
+"""No secret in a trace, error or export: planted wherever an SDK takes one, looked for everywhere.
 
 The stores here refuse everything and repeat the request in their refusal, as S3 does with a wrong
 signature; that they were sent the secrets is asserted too, or there would be nothing to leak.
