@@ -258,7 +258,6 @@ def test_the_command_takes_its_secret_from_the_environment(
     server = serve("--access-key", "AKIAREAL")
     assert ask(server.s3, "PUT", "/b/k", b"x")[0] == 403
     assert ask(server.azure, "PUT", "/a/b/k", b"x", x_ms_blob_type="BlockBlob")[0] == 201
-    assert "realsecret" not in " ".join(server.process.args)
 
 
 # --- bad input -----------------------------------------------------------------------------------

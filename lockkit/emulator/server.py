@@ -23,6 +23,7 @@ from lockkit.emulator.sigv4 import Credentials, verify
 from lockkit.history import Event
 
 BODY_BYTES_MAX = 512 << 20
+RECEIVED_BYTES_MAX = 256 * 1024
 SAVE_INTERVAL_S = 0.25
 SHUTDOWN_S_MAX = 1.0
 ANSWER_S_MAX = 30.0
@@ -118,12 +119,13 @@ class Emulator:
         keep = ledger.KEPT_IN_MEMORY if self._db == ":memory:" else None
         self._ledger = Ledger(self.objects, keep=keep)
         listeners: list[asyncio.Server] = []
+        buffer = bytearray(RECEIVED_BYTES_MAX)
         try:
             for offset, (name, dialect) in enumerate(self._dialects().items()):
                 handler = self._handler(dialect, self._credentials if offset == 0 else None)
                 port = self._port + offset if self._port else 0
                 listener = await self._loop.create_server(
-                    partial(Connection, handler, self._open, BODY_BYTES_MAX),
+                    partial(Connection, handler, self._open, buffer, BODY_BYTES_MAX),
                     "127.0.0.1" if self._host == "localhost" else self._host,
                     port,
                     backlog=512,
