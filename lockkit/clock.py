@@ -57,7 +57,7 @@ class Clock:
 
 
 def epoch_ms(http_date: str | None) -> int | None:
-    """An HTTP date (`Date`, `Last-Modified`) in epoch ms, floored to its second; None if unreadable."""
+    """An HTTP date (`Date`, `Last-Modified`) in epoch ms, to the second; None if unreadable."""
     if not http_date:
         return None
     try:

@@ -92,7 +92,7 @@ def belief_ends_ms(me: Me, write: Write, answered: Now, rules: Rules) -> int:
     return start.boot_ms + me.ttl_ms - min(rules.margin_ms, me.ttl_ms // 10)
 
 
-# --- the protocol ----------------------------------------------------------------------------------
+# --- the protocol --------------------------------------------------------------------------------
 
 
 def step(me: Me, state: State, event: Event, rules: Rules) -> Step:
@@ -133,7 +133,7 @@ def _notice_end(state: State, now: Now) -> Step:
 
 
 def _decide(me: Me, state: State, now: Now, rules: Rules, *, looked: bool) -> Step:
-    """We want the lock: claim it if it is free, else wait, or look first where we know too little."""
+    """We want the lock: claim it if it is free, else wait; look first where we know too little."""
     assert state.grant is None, "wanted while held: the runner refuses a double acquire"
     if not looked and (state.seen is None or state.unsettled):
         return replace(state, phase=Phase.LOOKING), (Look(),)
@@ -251,7 +251,7 @@ def _lay_ghosts(state: State, sight: Sight, rules: Rules) -> tuple[State, Write 
 
 
 def _adopt(me: Me, state: State, ghost: Write, now: Now, rules: Rules) -> Step:
-    """A ghost of our own is taken over rather than waited out, as a grant with an epoch of its own."""
+    """A ghost of our own is taken over, not waited out: a grant with an epoch of its own."""
     record = replace(ghost.record, epoch=_next_epoch(state, rules))
     return _confirm(me, state, replace(ghost, record=record), now, rules)
 
@@ -304,7 +304,7 @@ def _too_late(state: State, write: Write) -> bool:
 
 
 def _not_ours(me: Me, state: State, write: Write, sight: Sight, now: Now, rules: Rules) -> Step:
-    """Another write stands where ours should: for a claim, lost the race; for a holder, lost the lock."""
+    """Another write stands where ours should: a claim lost the race, a holder lost the lock."""
     state, ghost = _lay_ghosts(replace(state, out=None), sight, rules)
     if write.aim is Aim.RELEASE:
         if ghost is not None:  # a renewal that we had given up on landed first: it is still ours
@@ -313,11 +313,22 @@ def _not_ours(me: Me, state: State, write: Write, sight: Sight, now: Now, rules:
     if state.grant is not None:
         if ghost is not None:  # an earlier renewal, taken for not done, had landed all the same
             return _confirm_or_lose(me, replace(state, version=sight.version), ghost, now, rules)
-        return _lose(state, "somebody else's write is in the lock object")
+        return _lose(state, _usurper(sight))
     if ghost is not None:
         return _adopt(me, state, ghost, now, rules)
     after, actions = _decide(me, state, now, rules, looked=True)
     return after, (Beaten(write.record.attempt), *actions)
+
+
+def _usurper(sight: Sight) -> str:
+    """What stands where our lease should, for whoever lost it."""
+    match sight.record:
+        case None:
+            return "the lock object was deleted"
+        case Garbled(why):
+            return f"the lock object was overwritten with something else: {why}"
+        case Record():
+            return "somebody else's write is in the lock object"
 
 
 def _on_answer(me: Me, state: State, answer: WriteAnswer, now: Now, rules: Rules) -> Step:
@@ -511,7 +522,7 @@ def _to_ghost(state: State) -> State:
 
 
 def _give_up(state: State) -> Step:
-    """Nothing more is sent. A claim that is out may yet land: then it is a ghost, and only expires."""
+    """Nothing more is sent. A claim that is out may yet land: then it is a ghost that expires."""
     grant, version = state.grant, state.version
     state = replace(_to_ghost(state), phase=Phase.IDLE, until_ms=None)
     if grant is None:

@@ -129,7 +129,7 @@ def believes(state: State, now: Now) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Somebody asks for the lock. `floor` is an epoch that the next grant must exceed (the fence's)."""
+    """Somebody asks for the lock. The next grant exceeds the epoch `floor` (the fence's)."""
 
     now: Now
     floor: int = 0
@@ -137,7 +137,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Saw:
-    """The answer to `Look`. `sight is None`: nothing changed since the version that we named (304)."""
+    """The answer to `Look`. `sight is None`: nothing changed since the version we named (304)."""
 
     now: Now
     sight: Sight | None
@@ -232,7 +232,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else's lease; `frees_ms` is when it runs out by the policy in force, on my boot clock."""
+    """Somebody else's lease; it runs out at `frees_ms` by the policy in force, on my boot clock."""
 
     record: Record | Garbled
     frees_ms: int | None

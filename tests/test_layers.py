@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 PURE = ["outcome", "record", "rules", "state", "lease", "history", "check"]
 ROWS = [
     *PURE,
-    "clock", "stores", "drive", "pace", "client", "heartbeat", "proof", "settings", "lock", "providers",
+    "clock", "stores", "drive", "pace", "client", "heartbeat", "proof", "settings", "lock",
+    "providers",
     "emulator", "faults", "sim", "explore", "probe",
     "table", "spark", "patterns",
     "workbench", "commands", "cli", "__main__",

@@ -65,7 +65,7 @@ SCHEMA = pa.schema([
 
 
 def busy(day: int) -> float:
-    """How busy a day is: weekends, the Friday sale at the end of November, the weeks before Christmas."""
+    """How busy a day is: weekends, the Friday sale of November, the weeks before Christmas."""
     weekday = datetime.fromtimestamp(FIRST_DAY_MS / 1000 + day * 86_400, UTC).weekday()
     weight = (1.0, 0.95, 0.95, 1.0, 1.1, 1.35, 1.45)[weekday]
     if 57 <= day <= 61:

@@ -76,9 +76,11 @@ def _event(call: Call, reply: Reply, client: str, began_ms: float, now_ms: float
     attempt, fields = "", None
     if deed.body is not None:
         more["size"] = len(deed.body)
-        attempt, fields = _attempt(deed.body)
-    if fields is not None and _is_shown(deed.key, len(deed.body or b"")):
-        more["body"] = fields
+        shown = _is_shown(deed.key, len(deed.body))
+        if shown or b'"attempt"' in deed.body[:PARSED_BYTES_MAX]:
+            attempt, fields = _attempt(deed.body)
+        if shown and fields is not None:
+            more["body"] = fields
     return event(
         now_ms if deed.at_ms is None else deed.at_ms, STORE, "request",
         client=client, method=deed.method, key=deed.key, condition=deed.condition,

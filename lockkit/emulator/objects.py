@@ -12,8 +12,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from lockkit.clock import Clock
 
@@ -50,8 +49,7 @@ class Busy(Exception):
     """Another process kept the file for too long; nothing of the request was applied."""
 
 
-@dataclass(frozen=True, slots=True)
-class Object:
+class Object(NamedTuple):
     """One state of one object. `id` rises with every write anywhere: GCS calls it a generation."""
 
     id: int
@@ -62,7 +60,7 @@ class Object:
     size: int
     at_ms: float
     deleted: bool
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any]
     """HTTP's entity headers in lower case, and the user's own under `meta-<name>`."""
     metageneration: int = 1
 
@@ -191,7 +189,7 @@ class Objects:
             check(before)
             if before is None:
                 return None, None
-            marker = Object(self._next_id(), bucket, key, "", 0, self.clock.stamp_ms(), True)
+            marker = Object(self._next_id(), bucket, key, "", 0, self.clock.stamp_ms(), True, {})
             self._keep(marker, b"", before)
         return before, marker
 
@@ -354,7 +352,8 @@ class Objects:
     def record(self, lines: list[str]) -> None:
         """Append to the request record."""
         with self.writing() as db:
-            db.executemany("INSERT INTO requests (line) VALUES (?)", ((line,) for line in lines))
+            for line in lines:
+                db.execute("INSERT INTO requests (line) VALUES (?)", (line,))
 
     def recorded(self, since: int = 0) -> list[str]:
         """The record's lines behind the first `since`."""

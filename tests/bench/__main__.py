@@ -53,10 +53,8 @@ def main() -> None:
     if args.json:
         print(json.dumps({"load_at_start": round(load, 2), **results}))
         return
-    where = (
-        f"`make bench`, Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} "
-        "when it began: read ratios, not times."
-    )
+    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f}"
+    where = f"`make bench`, {machine} when it began: read ratios, not times."
     print(where)
     if args.readme:
         into_readme(where + "\n" + "".join(table(*each) for each in results.items()))
