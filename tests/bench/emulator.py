@@ -103,60 +103,6 @@ def boto3_ms(*endpoints: str) -> list[float]:
     return [statistics.median(each) * 1000 for each in times]
 
 
-def main():
-    server = await asyncio.get_running_loop().create_server(Answer, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
-
-asyncio.run(main())
-"""
-
-
-@contextmanager
-def process(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server process, and the first line that it printed."""
-    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        try:
-            yield running, running.stdout.readline()
-        finally:
-            running.terminate()
-
-
-def raw_puts_per_s(endpoint: str) -> float:
-    """Each connection rewrites its own key under If-Match, as fast as it is answered."""
-    host, port = urlsplit(endpoint).hostname, urlsplit(endpoint).port
-    select = selectors.DefaultSelector()
-    for number in range(CONNECTIONS):
-        connection = socket.create_connection((host, port))
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        head = f"PUT /bench/lock-{number} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(BODY)}\r\n"
-        connection.sendall(f"{head}\r\n".encode() + BODY)
-        select.register(connection, selectors.EVENT_READ, head)
-    done, began = 0, time.perf_counter()
-    while time.perf_counter() - began < SECONDS:
-        for key, _ in select.select():
-            connection: Any = key.fileobj
-            answer = connection.recv(4096)
-            assert answer.startswith(b"HTTP/1.1 200"), answer
-            tag = answer.partition(b"ETag: ")[2].partition(b"\r\n")[0].decode()
-            connection.sendall(f"{key.data}If-Match: {tag}\r\n\r\n".encode() + BODY)
-            done += 1
-    return done / (time.perf_counter() - began)
-
-
-def boto3_ms(endpoint: str) -> float:
-    """The median conditional PUT."""
-    s3, times = client(endpoint), []
-    tag = s3.put_object(Bucket="bench", Key="boto", Body=BODY)["ETag"]
-    for _ in range(CALLS):
-        began = time.perf_counter()
-        tag = s3.put_object(Bucket="bench", Key="boto", Body=BODY, IfMatch=tag)["ETag"]
-        times.append(time.perf_counter() - began)
-    s3.close()
-    return statistics.median(times) * 1000
-
-
 def main() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         began = time.perf_counter()
