@@ -185,9 +185,9 @@ def stored(url: str) -> Record:
     return record
 
 
-def leave(url: str, body: bytes) -> None:
+def leave(url: str, body: bytes, **options: str) -> None:
     """Somebody else writes the lock object, over whatever is there."""
-    store = open_store(url)
+    store = open_store(url, **options)
     seen = store.get(LOCK_KEY)
     condition = IfVersion(seen.version) if isinstance(seen, Found) else IfAbsent()
     assert isinstance(store.put(LOCK_KEY, body, condition), Applied)
@@ -263,6 +263,30 @@ def test_show_and_history_list_the_generations_that_a_bucket_keeps(
     history = [json.loads(each) for each in run("history", *there, "--json").stdout.splitlines()]
     assert len(history) == len(expired) >= 2
     assert [each["before"] for each in history[1:]] == [each["version"] for each in history[:-1]]
+
+
+def test_a_buckets_history_is_told_takeovers_and_foreign_bodies_included(
+    shared_emulator: Any, bucket: str
+) -> None:
+    url, end = f"s3://{bucket}/table", Clock().wall_ms() + 60_000
+    bodies = [
+        encode(Record("a\x1b[2J", end, epoch=1, attempt="1", ttl_ms=9)),
+        encode(Record("a\x1b[2J", end, epoch=1, attempt="2", ttl_ms=9)),
+        encode(Record("b", end, epoch=2, attempt="3", ttl_ms=9)),
+        encode(Record("b", end, expired=True, epoch=2, attempt="4", ttl_ms=9)),
+        b"no record",
+        encode(Record("hudi", end)),
+    ]
+    for each in bodies:
+        leave(url, each, endpoint=shared_emulator.s3)
+    lines = run("history", url, "--endpoint", shared_emulator.s3).stdout.splitlines()
+    for line, words in zip(
+        lines,
+        ("took the lock, epoch 1", "renewed it, epoch 1", "took the lock over from a\\x1b[2J",
+         "b released the lock, epoch 2", "no lock record", "hudi took the lock, no epoch"),
+        strict=True,
+    ):  # fmt: skip
+        assert words in line and "\x1b" not in line
 
 
 def test_watch_prints_a_line_for_each_change(table: str) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.commands.terminal import Trouble
-from lockkit.history import STORE, Event, event
+from lockkit.commands.terminal import Trouble, clock_time
+from lockkit.history import STORE, Event, event, plain
 from lockkit.lease import frees_ms
 from lockkit.lock import LOCK_KEY
 from lockkit.outcome import Found, Missing, NotModified, Version
@@ -94,6 +94,35 @@ def generations(store: Store, *, newest: int) -> list[Generation]:
         Generation(each, None if each.deleted else decode(store.get_version(LOCK_KEY, each)))
         for each in list(store.versions(LOCK_KEY))[:newest]
     ]
+
+
+def told(kept: Sequence[Generation]) -> list[str]:
+    """The same as a story, oldest first: a bucket keeps what was written, not who was refused."""
+    lines = []
+    before: Record | Garbled | None = None
+    for each in reversed(kept):
+        lines.append(f"{clock_time(each.number.modified_ms)}  {_told(each.record, before)}")
+        before = each.record
+    return lines or ["nothing is kept: nobody ever locked this table, or its object is gone"]
+
+
+def _told(record: Record | Garbled | None, before: Record | Garbled | None) -> str:
+    match record:
+        case None:
+            return "the lock object was deleted: the next grant may repeat an epoch"
+        case Garbled(why):
+            return f"somebody wrote what is no lock record: {plain(why)}"
+    who = plain(record.owner, limit=60)
+    epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
+    if record.expired:
+        return f"{who} released the lock, {epoch}"
+    until = f"until {clock_time(record.valid_until_ms)}"
+    if not isinstance(before, Record) or before.expired:
+        return f"{who} took the lock, {epoch}, {until}"
+    if (before.owner, before.epoch) == (record.owner, record.epoch):
+        return f"{who} renewed it, {epoch}, {until}"
+    taken = f"{plain(before.owner, limit=60)}, who had not released it"
+    return f"{who} took the lock over from {taken}, {epoch}, {until}"
 
 
 def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:

@@ -31,16 +31,15 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from lockkit.commands.generations import as_events, generations, opened
+    from lockkit.commands.generations import as_events, generations, opened, told
     from lockkit.lock import LOCK_KEY
 
     if "://" in args.source:
         with opened(args.source, store_options(args)) as store:
-            found = as_events(LOCK_KEY, generations(store, newest=args.newest))
+            kept = generations(store, newest=args.newest)
+        found, story = as_events(LOCK_KEY, kept), told(kept)
     else:
         found = events(args.source)
-    if args.json:
-        say(*(each.to_json() for each in found))
-    else:
-        say(*narrate(found))
+        story = narrate(found)
+    say(*((each.to_json() for each in found) if args.json else story))
     return OK
