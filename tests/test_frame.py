@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -159,6 +160,33 @@ def test_the_readme_names_the_two_commands_that_do_all_the_setup() -> None:
     assert "make lab" in README
     assert "make test" in README
     assert "make test" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_readmes_example_runs_as_it_stands(
+    shared_emulator: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (
+        ("AWS_ENDPOINT_URL", shared_emulator.s3), ("AWS_ACCESS_KEY_ID", "a"),
+        ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_REGION", "us-east-1"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    published: list[Any] = []
+    names = {"rows": ["a row"], "publish": lambda rows, guard: published.append(guard.epoch)}
+    exec(example, names)
+    exec(example, names)
+    assert published[0] < published[1], "the epoch rises with every grant"
+    names["publish"] = lambda *_: names["Lock"]("s3://bucket/table", timeout=0).__enter__()
+    exec(example, names)
+    assert "is held by" in capsys.readouterr().out
+
+
+def test_the_readmes_line_for_the_embedded_server_works(shared_emulator: Any) -> None:
+    from lockkit import Lock
+
+    (line,) = re.findall(r'`(Lock\("s3://bucket/table", endpoint=.*?\))`', README)
+    with eval(line.replace("http://127.0.0.1:9000", shared_emulator.s3), {"Lock": Lock}) as lock:
+        assert lock.fence.epoch >= 1
 
 
 # --- Makefile --------------------------------------------------------------------------------
