@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, urlsplit
-from xml.sax.saxutils import escape
+from urllib.parse import urlsplit
 
-from lockkit.emulator import azure_blocks, markup, mime
+from lockkit.emulator import azure_blocks, azure_shape, markup, mime
+from lockkit.emulator.azure_shape import etag, id_of, md5_of, meta_of, tag, told, version_id
 from lockkit.emulator.call import (
     Call,
     Deed,
@@ -24,20 +23,11 @@ from lockkit.emulator.call import (
     same_tag,
     wrote,
 )
-from lockkit.emulator.listing import page, token, untoken, version_place, version_token
 from lockkit.emulator.markup import plain
 from lockkit.emulator.objects import Check, Object, Objects
 from lockkit.emulator.profiles import Profile, throttle
 
-PAGE_MAX = 5000
 API_VERSION = "2023-11-03"
-_CONTENT = {
-    "x-ms-blob-content-type": "content-type",
-    "x-ms-blob-content-encoding": "content-encoding",
-    "x-ms-blob-content-language": "content-language",
-    "x-ms-blob-content-disposition": "content-disposition",
-    "x-ms-blob-cache-control": "cache-control",
-}
 # The C++ SDK (pyarrow) hangs on an answer that lacks one of these.
 _CONTAINER_HEADERS = {
     "x-ms-lease-status": "unlocked",
@@ -131,7 +121,7 @@ class Azure:
             case "POST", _, "batch":
                 return self._batch(call, deed)
             case "GET", "", "list" if not deed.bucket:
-                return self._list_containers(call, deed)
+                return azure_shape.containers(self.objects, call, deed)
             case (("GET" | "HEAD"), "account", "properties"):
                 deed.answer = "found"
                 account = {"x-ms-sku-name": "Standard_LRS", "x-ms-account-kind": "StorageV2"}
@@ -139,7 +129,7 @@ class Azure:
             case _ if not deed.bucket or kind != "container":
                 raise _not_built(call)
             case "GET", _, "list":
-                return self._list(call, deed)
+                return azure_shape.blobs(self.objects, call, deed)
             case (("GET" | "HEAD"), _, "" | "metadata"):
                 deed.answer = "found"  # made on first use, so each one is there
                 return Reply(200, {**there, **_CONTAINER_HEADERS}, b"", deed)
@@ -159,78 +149,6 @@ class Azure:
                 return Reply(202, {}, b"", deed)
         raise _not_built(call)
 
-    # --- listing ---------------------------------------------------------------------------------
-
-    def _list_containers(self, call: Call, deed: Deed) -> Reply:
-        deed.method, deed.answer = "list", "listed"
-        prefix = call.query.get("prefix", "")
-        rows = "".join(
-            f"<Container><Name>{plain(name)}</Name><Properties><Last-Modified>"
-            f'{http_date(1_704_067_200_000)}</Last-Modified><Etag>"0x8D0000000000000"</Etag>'
-            "<LeaseStatus>unlocked</LeaseStatus><LeaseState>available</LeaseState></Properties>"
-            "</Container>"
-            for name in self.objects.buckets()
-            if name.startswith(prefix)
-        )
-        return markup.document(
-            f"<EnumerationResults><Prefix>{plain(prefix)}</Prefix><Containers>{rows}</Containers>"
-            "<NextMarker/></EnumerationResults>",
-            deed,
-        )
-
-    def _list(self, call: Call, deed: Deed) -> Reply:
-        query, prefix = call.query, call.query.get("prefix", "")
-        if not re.fullmatch("[1-9][0-9]{0,3}", query.get("maxresults", "5000")):
-            raise Refusal(400, "OutOfRangeQueryParameterValue", "maxresults is 1 to 5000")
-        limit = min(int(query.get("maxresults", PAGE_MAX)), PAGE_MAX)
-        deed.method, deed.key, deed.answer = "list", prefix, "listed"
-        include = query.get("include", "").split(",")
-        if "versions" in include:
-            place = version_place(query.get("marker"))
-            found = self.objects.generations(deed.bucket, prefix, place, limit + 1)
-            next_marker = version_token(found[limit - 1]) if len(found) > limit else ""
-            rows = [self._row(each, include) for each in found[:limit] if not each.deleted]
-        else:
-            delimiter, after = query.get("delimiter", ""), untoken(query.get("marker", ""))
-            found, prefixes, last = page(self.objects, deed.bucket, prefix, delimiter, after, limit)
-            next_marker = "" if last is None else token(last)
-            rows = [self._row(each, include) for each in found]
-            rows += [f"<BlobPrefix>{_name(each)}</BlobPrefix>" for each in prefixes]
-        head = f"<Prefix>{plain(prefix)}</Prefix><MaxResults>{limit}</MaxResults>"
-        if query.get("delimiter"):
-            head += f"<Delimiter>{plain(query['delimiter'])}</Delimiter>"
-        return markup.document(
-            f'<EnumerationResults ServiceEndpoint="http://{plain(call.host)}/" '
-            f'ContainerName="{plain(deed.bucket)}">{head}<Blobs>{"".join(rows)}</Blobs>'
-            f"<NextMarker>{next_marker}</NextMarker></EnumerationResults>",
-            deed,
-        )
-
-    def _row(self, object: Object, include: list[str]) -> str:
-        which = ""
-        if "versions" in include:
-            which = f"<VersionId>{_version_id(object)}</VersionId>"
-            if self.objects.superseded_ms(object) is None:
-                which += "<IsCurrentVersion>true</IsCurrentVersion>"
-        kind = plain(str(object.meta.get("content-type", "application/octet-stream")))
-        own = ""
-        if "metadata" in include:
-            own = "".join(
-                f"<{name[5:]}>{plain(value)}</{name[5:]}>"
-                for name, value in object.meta.items()
-                if re.fullmatch("meta-[A-Za-z_][A-Za-z0-9_.-]*", name)  # else no XML element
-            )
-        return (
-            f"<Blob>{_name(object.key)}{which}<Properties>"
-            f"<Creation-Time>{http_date(object.at_ms)}</Creation-Time>"
-            f"<Last-Modified>{http_date(object.at_ms)}</Last-Modified><Etag>{_tag(object)}</Etag>"
-            f"<Content-Length>{object.size}</Content-Length><Content-Type>{kind}</Content-Type>"
-            f"<Content-MD5>{_md5(object)}</Content-MD5><BlobType>BlockBlob</BlobType>"
-            "<AccessTier>Hot</AccessTier><LeaseStatus>unlocked</LeaseStatus>"
-            "<LeaseState>available</LeaseState><ServerEncrypted>true</ServerEncrypted>"
-            f"</Properties><Metadata>{own}</Metadata></Blob>"
-        )
-
     # --- reading ---------------------------------------------------------------------------------
 
     def _wanted(self, call: Call, deed: Deed) -> Object:
@@ -238,34 +156,34 @@ class Azure:
         if wanted is None:
             found = self.objects.current(deed.bucket, deed.key)
         else:
-            found = self.objects.at(deed.bucket, deed.key, _id_of(wanted))
+            found = self.objects.at(deed.bucket, deed.key, id_of(wanted))
         if found is None or found.deleted:
             raise Refusal(404, "BlobNotFound", "The specified blob does not exist.", "missing")
-        deed.version, deed.generation = _etag(found), found.id
+        deed.version, deed.generation = etag(found), found.id
         return found
 
     def _get(self, call: Call, deed: Deed) -> Reply:
         found = self._wanted(call, deed)
         unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
         dated = by_date(call.headers, found.at_ms)
-        if dated == "failed" or (match is not None and not same_tag(match, _tag(found))):
+        if dated == "failed" or (match is not None and not same_tag(match, tag(found))):
             raise _failed_condition()
         if unless is not None:
             deed.condition = f"unless-version {unless}"
-        if dated == "unchanged" or (unless is not None and same_tag(unless, _tag(found))):
-            raise Refusal(304, "ConditionNotMet", _etag(found), "not_modified")
+        if dated == "unchanged" or (unless is not None and same_tag(unless, tag(found))):
+            raise Refusal(304, "ConditionNotMet", etag(found), "not_modified")
         deed.answer = "found"
         current = "true" if self.objects.superseded_ms(found) is None else "false"
         headers = {
-            **_told(found.meta), "ETag": _etag(found), "Last-Modified": http_date(found.at_ms),
+            **told(found.meta), "ETag": etag(found), "Last-Modified": http_date(found.at_ms),
             "Accept-Ranges": "bytes", "x-ms-blob-type": "BlockBlob",
             "x-ms-creation-time": http_date(found.at_ms),
             "x-ms-lease-state": "available", "x-ms-lease-status": "unlocked",
-            "x-ms-server-encrypted": "true", "x-ms-version-id": _version_id(found),
+            "x-ms-server-encrypted": "true", "x-ms-version-id": version_id(found),
             "x-ms-is-current-version": current, "x-ms-access-tier": "Hot",
         }  # fmt: skip
         span = byte_range(call.headers.get("x-ms-range") or call.headers.get("range"), found.size)
-        md5 = _md5(found)
+        md5 = md5_of(found)
         if call.method == "HEAD":
             return Reply(
                 200, headers | ({"Content-MD5": md5} if md5 else {}), b"", deed, found.size
@@ -292,7 +210,7 @@ class Azure:
             deed.condition = f"if-version {match}"
 
         def check(before: Object | None) -> None:
-            deed.before = "" if before is None else _etag(before)
+            deed.before = "" if before is None else etag(before)
             throttle(self.objects, self.profile, deed.bucket, deed.key)
             if not self.profile.put_conditions:
                 return
@@ -307,12 +225,12 @@ class Azure:
 
     def _judge(self, call: Call, before: Object | None) -> None:
         unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-        if match is not None and (before is None or not same_tag(match, _tag(before))):
+        if match is not None and (before is None or not same_tag(match, tag(before))):
             raise _failed_condition()
         if before is None:
             return
         if by_date(call.headers, before.at_ms) or (
-            unless is not None and same_tag(unless, _tag(before))
+            unless is not None and same_tag(unless, tag(before))
         ):
             raise _failed_condition()
 
@@ -320,10 +238,10 @@ class Azure:
         deed.body, check = body, self._check(call, deed)
         _, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
         wrote(deed, after)
-        deed.version = _etag(after)
+        deed.version = etag(after)
         headers = {
-            "ETag": _etag(after), "Last-Modified": http_date(after.at_ms),
-            "Content-MD5": _md5(after), "x-ms-version-id": _version_id(after),
+            "ETag": etag(after), "Last-Modified": http_date(after.at_ms),
+            "Content-MD5": md5_of(after), "x-ms-version-id": version_id(after),
             "x-ms-request-server-encrypted": "true",
         }  # fmt: skip
         return Reply(201, headers, b"", deed)
@@ -335,14 +253,14 @@ class Azure:
         md5 = call.headers.get("content-md5") or call.headers.get("x-ms-blob-content-md5")
         if md5 is not None and _b64(hashlib.md5(call.body).digest()) != md5:
             raise Refusal(400, "Md5Mismatch", "The MD5 value specified did not match the bytes.")
-        reply = self._write(call, deed, call.body, _meta(call))
+        reply = self._write(call, deed, call.body, meta_of(call))
         azure_blocks.end(self.objects, deed)
         return reply
 
     def _put_block_list(self, call: Call, deed: Deed) -> Reply:
         deed.method = "put"
         body, blocks = azure_blocks.joined(self.objects, call, deed)
-        reply = self._write(call, deed, body, {**_meta(call), "blocks": blocks})
+        reply = self._write(call, deed, body, {**meta_of(call), "blocks": blocks})
         azure_blocks.end(self.objects, deed)
         return reply
 
@@ -354,7 +272,7 @@ class Azure:
         body = None if found is None else self.objects.body(found)
         if found is None or body is None:
             raise Refusal(404, "CannotVerifyCopySource", "The source does not exist.", "missing")
-        own = _meta(call)
+        own = meta_of(call)
         copied = {
             "x-ms-copy-id": call.id, "x-ms-copy-status": "success",
             "x-ms-copy-source": call.headers["x-ms-copy-source"].partition("?")[0],
@@ -374,21 +292,21 @@ class Azure:
         assert body is not None, "the bytes of a current version are always kept"
         replaced = "meta-" if comp == "metadata" else "content-"
         kept = {name: v for name, v in found.meta.items() if not name.startswith(replaced)}
-        reply = self._write(call, deed, body, kept | _meta(call))
+        reply = self._write(call, deed, body, kept | meta_of(call))
         reply.status = 200
         return reply
 
     def _delete(self, call: Call, deed: Deed) -> Reply:
         version = call.query.get("versionid")
         if version is not None:
-            self.objects.remove_version(deed.bucket, deed.key, _id_of(version))
+            self.objects.remove_version(deed.bucket, deed.key, id_of(version))
             deed.answer = "applied"
             return Reply(202, {}, b"", deed)
         if "if-match" in call.headers:
             deed.condition = f"if-version {call.headers['if-match']}"
 
         def check(before: Object | None) -> None:
-            deed.before = "" if before is None else _etag(before)
+            deed.before = "" if before is None else etag(before)
             throttle(self.objects, self.profile, deed.bucket, deed.key)
             self._judge(call, before)  # azurite's 412 if it is missing; Azure itself is unverified
             if before is None:
@@ -428,67 +346,12 @@ def _failed_condition() -> Refusal:
     )  # fmt: skip
 
 
-def _tag(object: Object) -> str:
-    """Of the write, not of the bytes: the same bytes again have another one."""
-    return f"0x8{object.id:014X}"
-
-
-def _etag(object: Object) -> str:
-    return f'"{_tag(object)}"'
-
-
-def _version_id(object: Object) -> str:
-    """A time to 100 ns, as Azure's are; ours is the object's id in microseconds and a zero."""
-    moment = datetime.fromtimestamp(object.id // 1_000_000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{object.id % 1_000_000:06}0Z"
-
-
-def _id_of(version: str) -> int:
-    found = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{6})\dZ", version, re.ASCII)
-    try:
-        moment = datetime.fromisoformat(found[1]) if found else None
-    except ValueError:
-        moment = None
-    if found is None or moment is None:
-        raise Refusal(400, "InvalidQueryParameterValue", "the version id is not one of ours")
-    return int(moment.replace(tzinfo=UTC).timestamp()) * 1_000_000 + int(found[2])
-
-
-def _meta(call: Call) -> dict[str, Any]:
-    kept = {new: call.headers[old] for old, new in _CONTENT.items() if old in call.headers}
-    for name, value in call.headers.items():
-        if name.startswith("x-ms-meta-"):
-            kept[name.removeprefix("x-ms-")] = value
-    return kept
-
-
-def _told(meta: dict[str, Any]) -> dict[str, str]:
-    told = {"Content-Type": "application/octet-stream", **meta.get("copied", {})}
-    for name, value in meta.items():
-        if name.startswith("meta-"):
-            told[f"x-ms-{name}"] = value
-        elif name in _CONTENT.values():
-            told[name.title()] = value
-    return told
-
-
-def _md5(object: Object) -> str:
-    return _b64(bytes.fromhex(object.etag)) if len(object.etag) == 32 else ""
-
-
-def _name(key: str) -> str:
-    """What XML cannot carry is percent-encoded, and says so."""
-    if markup.writable(key):
-        return f"<Name>{escape(key)}</Name>"
-    return f'<Name Encoded="true">{quote(key)}</Name>'
-
-
-def _b64(raw: bytes) -> str:
-    return base64.b64encode(raw).decode()
-
-
 def _not_built(call: Call) -> Refusal:
     asked = ", ".join(f"{k}={v}" for k, v in call.query.items() if k in ("comp", "restype"))
     return Refusal(
         501, "NotImplemented", f"this server does not do {call.method} {call.path} ({asked})"
     )
+
+
+def _b64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
