@@ -49,11 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours, after = given, []
     if "--" in given:
         ours, after = given[: given.index("--")], given[given.index("--") + 1 :]
+    if ours[:1] == ["lab"] and not {"-h", "--help"} & set(ours):
+        # Options for JupyterLab need no `--`; only a first word can be the notebook, for `9000`
+        # in `--port 9000` is none.
+        named = 2 if len(ours) > 1 and not ours[1].startswith("-") else 1
+        ours, after = ours[:named], ours[named:] + after
     top = parser()
     args, unknown = top.parse_known_args(ours)
-    if args.name == "lab":
-        after = unknown + after  # options for JupyterLab need no `--`
-    elif unknown or (after and args.name != "lock acquire"):
+    if unknown or (after and args.name not in ("lab", "lock acquire")):
         too_many = plain(" ".join(unknown or after))
         remedy = "put -- before the command" if args.name == "lock acquire" else "see its --help"
         top.exit(USAGE, f"lockkit {args.name}: cannot read {too_many!r} here; {remedy}\n")

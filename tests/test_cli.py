@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -163,6 +164,13 @@ def test_serve_says_why_it_cannot(tmp_path: Path) -> None:
     assert_says(run("serve", "--db", str(tmp_path / "no" / "such" / "folder.db")), "cannot serve")
     assert_says(run("serve", "--profile", "minio"), "minio", "spaces")
     assert_says(run("serve", "--host", "0.0.0.0"), "--allow-remote")
+
+
+def test_the_value_of_an_option_for_jupyterlab_is_not_taken_for_a_notebook() -> None:
+    pytest.importorskip("jupyterlab", reason="pip install lockkit[lab], or make lab")
+    given = run("lab", "--port", "9871", "--version")
+    assert given.returncode == 0, given.stderr
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", given.stdout.strip())
 
 
 def test_lab_without_its_notebook_says_where_it_comes_from() -> None:
@@ -439,11 +447,13 @@ def mark() -> Iterator[str]:
         each.kill()
 
 
-def assert_interrupted(arguments: tuple[str, ...], ready: str, mark: str) -> None:
+def assert_interrupted(
+    arguments: tuple[str, ...], ready: str, mark: str, *, by: int = signal.SIGINT, code: int = 130
+) -> None:
     with started(*arguments, mark=mark) as (process, out):
         out.until(ready, 90)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130, out.text
+        process.send_signal(by)
+        assert process.wait(30) == code, out.text
         assert "Traceback" not in out.text
     deadline = time.monotonic() + 15
     while left := marked(mark):
@@ -517,3 +527,10 @@ def test_ctrl_c_ends_jupyterlab(mark: str) -> None:
         "--IdentityProvider.token=t",
     )
     assert_interrupted(command, "lab/tree/README.md", mark)
+
+
+@pytest.mark.slow
+def test_a_lab_that_is_terminated_takes_jupyterlab_with_it(mark: str) -> None:
+    pytest.importorskip("jupyterlab", reason="pip install lockkit[lab], or make lab")
+    command = ("lab", "README.md", "--no-browser", "--ServerApp.port=0")
+    assert_interrupted(command, "lab/tree/README.md", mark, by=signal.SIGTERM, code=143)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,8 +15,8 @@ from urllib.parse import quote
 from lockkit.commands.terminal import Trouble, command
 
 ABOUT = """\
-Opens JupyterLab at the first notebook of the course, or at the one that you name. Options that are
-not lockkit's own are handed to JupyterLab. Ctrl-C ends it, its kernels and their writers."""
+Opens JupyterLab at the first notebook of the course, or at the one that you name first. All that
+follows is handed to JupyterLab. Ctrl-C ends it, its kernels and their writers."""
 
 EXAMPLE = """\
 lockkit lab
@@ -65,20 +66,26 @@ def jupyterlab(notebook: Path) -> list[str]:
 
 
 def until_stopped(line: list[str]) -> int:
-    """Run JupyterLab in the foreground; one Ctrl-C ends it and its kernels."""
+    """Run JupyterLab in the foreground; one Ctrl-C ends it and its kernels.
+
+    So do SIGTERM and a closed terminal: a server that nobody sees would go on for ever.
+    """
     settings = str(CHECKOUT / "notebooks" / ".jupyter")
     paths = [settings, *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, _ended)
     lab = subprocess.Popen(line, env=os.environ | {"JUPYTER_CONFIG_PATH": os.pathsep.join(paths)})
     try:
         return lab.wait()
-    except KeyboardInterrupt:
-        lab.terminate()
-        try:
-            lab.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            lab.kill()
-            lab.wait()
-        raise
     finally:
         if lab.poll() is None:
-            lab.kill()
+            lab.terminate()
+            try:
+                lab.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                lab.kill()
+                lab.wait()
+
+
+def _ended(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
