@@ -394,6 +394,26 @@ def test_kill_of_the_kernel_ends_its_fleet_also_a_stopped_writer(client):
     assert until(lambda: leftovers(fleet) == []), leftovers(fleet)
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.03, 0.15, 0.4, 1.0])
+def test_kill_of_the_kernel_while_the_fleet_starts_leaves_nobody(tmp_path, after_s):
+    program = tmp_path / "client.py"
+    program.write_text(textwrap.dedent(CLIENT))
+    with subprocess.Popen(
+        [sys.executable, str(program), str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as process:
+        fleet = process.stdout.readline().strip()
+        time.sleep(after_s)  # any point of the start
+        process.kill()
+        process.wait()
+        assert until(lambda: leftovers(fleet) == []), leftovers(fleet)
+        time.sleep(0.3)  # whoever was being started would be there by now
+        assert leftovers(fleet) == []
+
+
 def test_ctrl_c_in_the_terminal_ends_the_fleet(client):
     process, fleet = client
     os.killpg(process.pid, signal.SIGINT)
@@ -468,19 +488,28 @@ def test_kill_at_random_points_loses_no_acknowledged_commit(fleets, seed):
 
 
 @pytest.mark.slow
-def test_kill_of_everything_loses_no_acknowledged_commit(fleets):
+@pytest.mark.parametrize("point", [0, 3, 30, 200, 500])
+def test_kill_of_everything_after_so_many_events_loses_no_acknowledged_commit(fleets, point):
+    from lockkit.check import check
     from lockkit.emulator import Emulator
 
     fleet = fleets(overlap=0.7, pause_s=0.05)
     fleet.launch()
-    ready(fleet)
+    assert until(lambda: fleet.pid and len(fleet.events()) >= point, 30)
     os.kill(fleet.pid, signal.SIGKILL)  # the store is one of the supervisor's threads
     assert until(lambda: not fleet.alive)
+    assert until(lambda: leftovers(fleet.id) == []), leftovers(fleet.id)
+    if not (fleet.run_dir / "history.jsonl").exists():
+        assert point == 0 and fleet.events() == [], "it had not begun"
+        return
     with Emulator(db=str(fleet.run_dir / "store.sqlite"), port=0) as again:
         store = open_store(fleet.url, endpoint=again.s3)
-        assert set(commits(fleet)) <= set(run(load_timeline(), store, Clock()).commits)
+        if commits(fleet):
+            assert set(commits(fleet)) <= set(run(load_timeline(), store, Clock()).commits)
     with (fleet.run_dir / "history.jsonl").open() as lines:
-        assert len(list(read(lines))) >= len(fleet.events())
+        history = list(read(lines))
+    assert len(history) >= len(fleet.events())
+    assert f"{check(history).kind}" != "INVALID"
 
 
 # --- bad input ---

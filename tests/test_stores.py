@@ -731,6 +731,21 @@ def test_without_credentials_nothing_is_sent_and_the_error_says_how_to_log_in() 
         open_store("az://container/x")
 
 
+def test_a_google_login_that_has_expired_says_how_to_log_in_again() -> None:
+    from google.oauth2.credentials import Credentials
+
+    revoked = json.dumps({"error": "invalid_grant", "error_description": SECRET}).encode()
+    with canned(http(400, revoked, Content_Type="application/json")) as server:
+        login = Credentials(
+            None, refresh_token=SECRET, token_uri=server.url, client_id="c", client_secret=SECRET
+        )
+        store = open_store("gs://bucket/x", credentials=login, project="p")
+        for call in (lambda: store.get("k"), lambda: store.put("k", b"{}", IfAbsent())):
+            with pytest.raises(StoreError, match=r"expired or were revoked.*gcloud auth") as raised:
+                call()
+            assert SECRET not in str(raised.value)
+
+
 @pytest.mark.usefixtures("no_credentials")
 @pytest.mark.parametrize("kind", HTTP_STORES)
 def test_a_loopback_endpoint_needs_no_credentials(kind: str) -> None:
