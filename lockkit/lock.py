@@ -116,7 +116,7 @@ class Lock:
             me=Me(
                 self.owner,
                 round(ttl_s * 1000),
-                f"{socket.gethostname()}/{os.getpid()}/{client}",
+                f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/"),
                 self.clock.unique() if owner else self.owner,
             ),
             rules=rules,

@@ -35,9 +35,6 @@ SDKS = {
     "requests": ["stores.gcs"],  # google-cloud-storage's transport,
     "urllib3": ["stores.gcs"],  # and what is under that
     "azure": ["stores.azure"],
-    "aiohttp": ["emulator", "faults"],
-    "multidict": ["emulator", "faults"],
-    "yarl": ["emulator", "faults"],
     "pyarrow": ["table", "spark"],
     "pyspark": ["spark"],
     "pandas": ["spark"],

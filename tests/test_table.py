@@ -27,6 +27,7 @@ from table_world import (
 )
 
 from lockkit.drive import List, Note, Procedure, Put, perform, run, silent
+from lockkit.emulator import Emulator
 from lockkit.history import KINDS
 from lockkit.lock import Lock
 from lockkit.outcome import Found, IfAbsent, PreconditionFailed
@@ -87,10 +88,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Any) -> Iterator[Store]:
 
 @pytest.fixture(scope="module")
 def object_server() -> Iterator[Any]:
-    module = pytest.importorskip(
-        "lockkit.emulator", reason="the embedded server needs aiohttp: pip install lockkit[server]"
-    )
-    with module.Emulator() as emulator:
+    with Emulator() as emulator:
         yield emulator
 
 

@@ -79,7 +79,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--run-dir", metavar="DIR", help="keep the history, the logs and the table there"
     )
-    parser.set_defaults(run=run, name="demo", extra="server,s3,table,spark", kind="connect")
+    parser.set_defaults(run=run, name="demo", extra="s3,table,spark", kind="connect")
 
 
 def run(args: argparse.Namespace) -> int:

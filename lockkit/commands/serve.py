@@ -57,7 +57,7 @@ def add(commands: Any) -> None:
         "--secret-key", metavar="SECRET", default=os.environ.get("LOCKKIT_SECRET_KEY", ""),
         help="its secret; better in the environment variable LOCKKIT_SECRET_KEY",
     )  # fmt: skip
-    parser.set_defaults(run=run, name="serve", extra="server")
+    parser.set_defaults(run=run, name="serve", extra="")
 
 
 def run(args: argparse.Namespace) -> int:
