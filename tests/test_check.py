@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import pytest
 
 from lockkit.check import Kind, Verdict, check
 from lockkit.history import Event, event, read
+from lockkit.outcome import Applied, IfAbsent, IfVersion
+from lockkit.stores import open_store
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 GOOD, BAD = (sorted((HISTORIES / kind).glob("*.jsonl")) for kind in ("good", "bad"))
@@ -30,7 +33,7 @@ def request(
     at_ms: float, client: str, key: str, before: str, version: str, **more: object
 ) -> Event:
     fields = {
-        "client": client, "method": "PUT", "key": key, "status": 200, "answer": "applied",
+        "client": client, "method": "put", "key": key, "status": 200, "answer": "applied",
         "applied": True, "before": before, "version": version, "attempt": f"a-{version}",
         "condition": f"if-version {before}" if before else "if-absent", "began_ms": at_ms - 1,
     }  # fmt: skip
@@ -203,6 +206,29 @@ def test_a_412_for_a_condition_that_held_is_found() -> None:
     assert "refused W3's write" in verdict.because
     throttled = with_data(wrong, status=429, answer="throttled")
     assert spoilt(same, throttled).kind is Kind.VALID
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [("s3", "s3"), ("gcs", "gs"), ("azure", "az")])
+@pytest.mark.parametrize(
+    ("emulator", "says"),
+    [({"profile": "spaces"}, Kind.INVALID), ({"profile": "aws"}, Kind.VALID)],
+    ids=["spaces", "aws"],
+    indirect=["emulator"],
+)
+def test_the_embedded_servers_own_record_is_read_in_every_dialect(
+    emulator: Any, says: Kind, kind: str, scheme: str
+) -> None:
+    store = open_store(f"{scheme}://bucket/table", endpoint=getattr(emulator, kind))
+    first = store.put(LOCK, b"{}", IfAbsent())
+    assert isinstance(first, Applied)
+    store.put(LOCK, b'{"attempt":"2"}', IfAbsent())
+    store.put(LOCK, b'{"attempt":"3"}', IfVersion(first.version))
+    store.put(LOCK, b'{"attempt":"4"}', IfVersion(first.version))
+    finding = next(
+        each for each in check(emulator.requests()).findings
+        if each.check == "the store keeps its conditions"
+    )  # fmt: skip
+    assert finding.kind is says, finding.because
 
 
 def test_a_fork_in_the_versions_is_found() -> None:
