@@ -1,4 +1,4 @@
-"""What it costs to begin: importing lockkit, and bringing the embedded server up."""
+"""What it costs to begin: importing lockkit, the embedded server, the first writers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from typing import Any
+
+from lockkit.spark.fleet import Fleet
 
 
 def _cpu_ms(code: str) -> float:
@@ -17,6 +19,15 @@ def _cpu_ms(code: str) -> float:
         for _ in range(5)
     )
     return min(float(each.stdout) for each in runs)
+
+
+def _first_event_s() -> float:
+    """From the click on *launch* to the first live event of a plain writer's own."""
+    fleet = Fleet(kind="plain")
+    began = time.perf_counter()
+    with fleet:
+        assert fleet.wait(lambda each: each.kind == "ask", 30), fleet.error
+        return time.perf_counter() - began
 
 
 def main() -> dict[str, Any]:
@@ -35,4 +46,5 @@ def main() -> dict[str, Any]:
         "import_lockkit_cpu_ms": round(loaded - bare, 1),
         "import_names_cpu_ms": round(named - bare, 1),
         "serve_answers_after_s": round(seconds, 2),
+        "first_event_of_writers_after_s": round(_first_event_s(), 2),
     }
