@@ -211,6 +211,8 @@ class Client:
                 return Saw(now, None, date_ms)
             case Throttled() | Unknown() if isinstance(action, Look):
                 return Blind(now, self.trouble)
+            case Throttled(after_s):
+                answer = Throttled(self._throttle_s(after_s))
             case Unknown():
                 self._doubt(attempt, op)
             case Applied() if isinstance(action, Send):
@@ -256,6 +258,16 @@ class Client:
                 return self.store.delete(LOCK_KEY, exact)
             case _:
                 assert_never(action)
+
+    def _throttle_s(self, asked_s: float | None) -> float | None:
+        """A store of one write per second counts attempts too: sooner, the next one fails as well.
+
+        (cloud.google.com/storage/quotas; delta-rs #2451: those of other writers as well.)
+        """
+        interval_s = self.store.capabilities.write_interval_min_s
+        if not interval_s:
+            return asked_s
+        return max(asked_s or 0.0, self.clock.uniform(interval_s, 1.3 * interval_s))
 
     def _doubt(self, attempt: str, op: str) -> None:
         if attempt:

@@ -74,7 +74,9 @@ class Fence:
 class Lock:
     """A lease on a table. One handle has one holder at a time; it is not reentrant.
 
-    `ttl_s` is the lease's length and `timeout` the longest wait of `with`, in seconds. Raises
+    `ttl_s` is the lease's length, `renew_interval_s` the time between renewals (None: a tenth of
+    it; at least ten must fit, Hudi's rule) and `timeout` the longest wait of `with` (None: for
+    ever), in seconds; the defaults are Hudi's. Raises
     `LockBusy` or `LockLost` from `with`, `StoreError` where the store cannot be used,
     `RuntimeError` for double use and for use after fork. `on_danger(lock)` and `on_lost(lock, why)`
     are called from the thread that renews, danger first unless all is lost at one blow (a suspended

@@ -71,11 +71,14 @@ def decode(body: bytes) -> Record | Garbled:
         return Garbled("'validUntil' is not a number of milliseconds")
     if type(owner) is not str:
         return Garbled("'owner' is not a string")
+    epoch = fields.get("epoch")
+    if type(epoch) is int and epoch >= EPOCH_MAX:  # counted as absent, epochs would begin again
+        return Garbled("'epoch' is beyond any count")
     return Record(
         owner=owner,
         valid_until_ms=until,
         expired=expired,
-        epoch=_count(fields.get("epoch")),
+        epoch=_count(epoch),
         attempt=_text(fields.get("attempt")),
         ttl_ms=_count(fields.get("ttlMs")),
         holder=_text(fields.get("holder")),

@@ -465,6 +465,10 @@ def test_ctrl_c_ends_serve(mark: str) -> None:
     assert_interrupted(("serve",), '"azure"', mark)
 
 
+def test_ctrl_c_ends_explore(mark: str) -> None:
+    assert_interrupted(("explore",), "no violation", mark)
+
+
 def test_ctrl_c_ends_watch(table: str, mark: str) -> None:
     assert_interrupted(("lock", "watch", table), "free", mark)
 

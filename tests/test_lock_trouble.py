@@ -25,6 +25,7 @@ from lock_world import (
     said,
     until,
 )
+from test_stores import canned, refusal
 
 from lockkit.client import OddRecord
 from lockkit.faults import Fault, Proxy
@@ -386,6 +387,9 @@ BODIES = {
     "a float": json.dumps({"expired": True, "validUntil": 1.5, "owner": "x"}).encode(),
     "no owner": json.dumps({"expired": True, "validUntil": 1}).encode(),
     "deep": b"[" * 50_000,
+    "an epoch beyond any count": json.dumps(
+        {"expired": True, "validUntil": 1, "owner": "x", "epoch": 2**63 - 1}
+    ).encode(),
 }
 
 
@@ -590,3 +594,38 @@ def test_who_loses_every_race_waits_and_does_not_give_up(monkeypatch: pytest.Mon
     assert tale.ops().count("acquire PreconditionFailed") == 12
     monkeypatch.undo()
     lock.release()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "says"),
+    [
+        (404, "NoSuchBucket", "no such bucket"),
+        (403, "AccessDenied", "access is denied"),
+        (400, "AuthorizationHeaderMalformed", "wrong region"),
+        (400, "ExpiredToken", "have expired"),
+    ],
+)
+def test_a_store_that_cannot_be_used_says_so_and_nothing_is_half_held(
+    status: int, code: str, says: str
+) -> None:
+    with canned(refusal("s3", status, code)) as server:
+        lock = Lock("s3://bucket/table", endpoint=server.url, ttl_s=10)
+        with pytest.raises(StoreError, match=says):
+            lock.acquire(timeout=5)
+        assert not lock.owned()
+        with pytest.raises(RuntimeError, match="not held"):
+            lock.release()
+
+
+@pytest.mark.parametrize("emulator", [{"profile": "gcs"}], indirect=True)
+def test_a_throttled_write_is_not_sent_again_before_the_store_can_take_it(emulator: Any) -> None:
+    """One write a second: a release right after the grant meets one 429, not a dozen."""
+    lock = Lock("gs://lake/table", endpoint=emulator.gcs, ttl_s=20)
+    with lock:
+        pass
+    before = len(emulator.requests())
+    time.sleep(1.1)  # the store's second, not ours
+    with lock:
+        pass
+    answers = [each["answer"] for each in emulator.requests()[before:]]
+    assert answers == ["applied", "throttled", "applied"]
