@@ -626,6 +626,17 @@ def test_an_answer_that_a_fault_swallowed_is_never_taken_for_the_next_one(
             assert client.getresponse().read() == b"b"
 
 
+def test_a_fault_for_applied_requests_lets_other_answers_pass_and_waits(echo: str) -> None:
+    with Proxy(echo) as proxy:
+        proxy.inject(Fault("status", code=500, applied=True))
+        assert ask(proxy, "GET", "/lake/missing") == (404, b"")
+        assert ask(proxy, "GET", "/lake/missing") == (404, b"")
+        assert not proxy.faults
+        assert ask(proxy, "PUT", "/lake/k", b"1")[0] == 500
+        assert ask(proxy, "GET", "/lake/k") == (200, b"1")
+        assert [each["swallowed_status"] for each in proxy.faults] == [200]
+
+
 def test_a_body_that_the_fault_brings_is_sent_as_it_is(echo: str) -> None:
     with Proxy(echo) as proxy:
         proxy.inject(Fault("status", code=500, body="<odd & unparsable"))

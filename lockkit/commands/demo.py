@@ -40,7 +40,6 @@ RENEW_INTERVAL_S = 0.4
 STEP_TIMEOUT_S = 180.0
 """For the first step, which waits for Spark; the later ones take a few leases."""
 POLL_S = 0.05
-LOSSES_MAX = 20
 SETTLED = ("held", "renewed", "released", "published")
 
 Story = Generator[str, Event, None]
@@ -149,12 +148,9 @@ def stall_and_lost_response(fleet: Fleet) -> Story:
 
 
 def lost_response(fleet: Fleet) -> Story:
-    """Drop answers to writes of the lock, until one of them was to a write that was applied."""
-    for _ in range(LOSSES_MAX):
-        fleet.lose_response()
-        lost = yield from until("a lost response", lambda e: e.kind == "fault")
-        if lost.get("swallowed_status", 200) < 300:
-            break
+    """Drop the answer to the next write of the lock that is applied."""
+    fleet.lose_response()
+    lost = yield from until("a lost response", lambda e: e.kind == "fault")
     yield from until(
         f"{lost['client']} finding out what became of its write",
         lambda e: e.who == lost["client"] and e.kind in SETTLED,

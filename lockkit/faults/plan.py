@@ -80,6 +80,8 @@ class Fault:
     delay_s: float | None = None
     ending: str | None = None
     cap_s: float | None = None
+    applied: bool | None = None
+    """True: only where the store applied it (2xx); another answer passes, and the fault waits."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -282,6 +284,7 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "delay_s": (_is_wait, "seconds, 0 to 3600"),
     "ending": (lambda value: value in ENDINGS, f"one of {', '.join(ENDINGS)}"),
     "cap_s": (_is_wait, "seconds, 0 to 3600"),
+    "applied": (lambda value: value is True, "true, or nothing"),
 }
 _NEEDED = {"what", "nth", "chance"}
 _FIELDS = [each for each in fields(Fault) if each.name != "_"]
@@ -313,6 +316,8 @@ def _check_fit(fault: Fault) -> None:
         )
     if fault.cap_s is not None and fault.what == "late" and fault.ending != "hang":
         raise FaultError("cap_s limits a hang: with late it takes ending=hang")
+    if fault.applied and (fault.what in ("late", "delay") or fault.when == "before"):
+        raise FaultError("applied waits for an answer: it goes with a fault after the store's own")
 
 
 def _fill_in(fault: Fault) -> None:

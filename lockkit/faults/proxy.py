@@ -19,6 +19,7 @@ import threading
 from asyncio import IncompleteReadError, StreamReader, StreamWriter
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -242,6 +243,9 @@ class Proxy:
             await writer.drain()
             return not head.last
         self._remember_upload(request, answered)
+        if after is not None and after.applied and answered.status >= 300:
+            self.inject(replace(after, nth=1, next=1))
+            after = None
         if after is not None:
             if after.what != "delay":
                 # All of the answer: the store has finished before the fault strikes.

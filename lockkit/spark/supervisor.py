@@ -311,7 +311,7 @@ class Supervisor:
             self._control(error="no response can be lost here: no proxy is in front of this store")
             return
         aimed = {"client": writer} if writer else {}
-        self._inject("drop", when="after", operation="put", key=".locks/*", **aimed)
+        self._inject("drop", when="after", applied=True, operation="put", key=".locks/*", **aimed)
 
     def _inject(self, what: str, **fields: Any) -> None:
         from lockkit.faults import Fault
