@@ -8,7 +8,8 @@ reader's mouse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
@@ -36,9 +37,10 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Answered by a list of `Entry`."""
+    """Answered by a list of `Entry`: the keys under `prefix` that are greater than `after`."""
 
     prefix: str
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,18 @@ class Note:
     data: dict[str, Any] = field(default_factory=dict)
 
 
-Request = Get | Put | List | Delete | Sleep | Unique | WallMs | Note
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Procedures that do not depend on one another, carried out at once.
+
+    Answered by the tuple of what they return. Where some raise, the first of them, in this order,
+    is raised here, after all have ended: nothing of it is still under way.
+    """
+
+    procedures: tuple[Generator[Any, Any, Any], ...]
+
+
+Request = Get | Put | List | Delete | Sleep | Unique | WallMs | Note | Together
 
 T = TypeVar("T")
 Procedure = Generator[Request, Any, T]
@@ -113,8 +126,8 @@ def perform(request: Request, store: Store, clock: Clock, emit: Emit) -> Any:
             return store.get(key, unless=unless)
         case Put(key, body, condition):
             return store.put(key, body, condition)
-        case List(prefix):
-            return store.list(prefix)
+        case List(prefix, after):
+            return store.list(prefix, after) if after else store.list(prefix)
         case Delete(key, condition):
             return store.delete(key, condition)
         case Sleep(seconds):
@@ -127,5 +140,31 @@ def perform(request: Request, store: Store, clock: Clock, emit: Emit) -> Any:
         case Note(kind, data):
             emit(kind, **data)
             return None
+        case Together(procedures):
+            return _at_once(procedures, store, clock, emit)
         case _:
             assert_never(request)
+
+
+def _at_once(
+    procedures: Sequence[Procedure[Any]], store: Store, clock: Clock, emit: Emit
+) -> tuple[Any, ...]:
+    """The first one here, each further one in a thread of its own; all have ended on return."""
+    results: list[Any] = [None] * len(procedures)
+    errors: dict[int, BaseException] = {}
+
+    def one(place: int) -> None:
+        try:
+            results[place] = run(procedures[place], store, clock, emit)
+        except BaseException as error:  # noqa: BLE001 - raised below, by the thread that asked
+            errors[place] = error
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(1, len(procedures))]
+    for thread in threads:
+        thread.start()
+    one(0)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[min(errors)]
+    return tuple(results)

@@ -54,14 +54,11 @@ from lockkit.table.fence import parse_fence
 from lockkit.table.timeline import (
     LISTINGS_MAX,
     PAGE_KEYS,
-    TIMELINE_PREFIX,
-    completed_key,
-    inflight_key,
+    V6,
     instant_ms,
     instant_of,
     load_timeline,
     parse_timeline,
-    requested_key,
 )
 
 NAMES = count()
@@ -180,9 +177,9 @@ def test_an_instant_is_later_than_all_that_its_transaction_read(memory: Store) -
     ahead = "29990101000000000"
     soon = run(begin(), memory, CLOCK).instant
     later = instant_of(instant_ms(soon) + 300_000)  # another writer's clock, five minutes ahead
-    memory.put(requested_key(later), b"", IfAbsent())
+    memory.put(V6.requested(later), b"", IfAbsent())
     assert run(begin(), memory, CLOCK).instant > later
-    memory.put(requested_key(ahead), b"", IfAbsent())
+    memory.put(V6.requested(ahead), b"", IfAbsent())
     with pytest.raises(TableError, match="more than a day ahead"):
         run(begin(), memory, CLOCK)
 
@@ -194,7 +191,7 @@ def test_begin_takes_the_next_instant_when_its_own_is_taken(memory: Store) -> No
     taken = request.key.removeprefix(".hoodie/").split(".")[0]
     transaction = finish(procedure, request, memory)
     assert transaction.instant > taken
-    assert isinstance(memory.get(requested_key(transaction.instant)), Found)
+    assert isinstance(memory.get(V6.requested(transaction.instant)), Found)
 
 
 def test_nothing_is_visible_before_the_commit(memory: Store) -> None:
@@ -207,7 +204,7 @@ def test_nothing_is_visible_before_the_commit(memory: Store) -> None:
 def test_inflight_and_completed_file_are_equal_and_carry_one_attempt(memory: Store) -> None:
     prepared = prepare_inserts(memory, rows([0]))
     publish(memory, prepared)
-    done, inflight = (memory.get(key(prepared.instant)) for key in (completed_key, inflight_key))
+    done, inflight = (memory.get(key(prepared.instant)) for key in (V6.completed, V6.inflight))
     assert isinstance(done, Found) and isinstance(inflight, Found)
     assert done.body == inflight.body == prepared.body
     assert f'"attempt": "{prepared.transaction.attempt}"'.encode() in done.body
@@ -251,7 +248,7 @@ def test_of_two_overlapping_rewrites_exactly_one_is_committed(store: Store, fenc
         assert part in str(conflict)
     assert content(store)["k0"] == 1
     # What was refused stays where it is, for a table service to clean, and nobody reads it.
-    assert isinstance(store.get(inflight_key(loser.instant)), Found)
+    assert isinstance(store.get(V6.inflight(loser.instant)), Found)
     assert isinstance(store.get(loser.stats[0].path), Found)
 
 
@@ -331,7 +328,7 @@ def test_a_rightful_holder_that_overlaps_with_a_straggler_gets_the_conflict(memo
 def test_a_commit_that_was_decided_is_made_visible_by_the_next_writer(store: Store) -> None:
     dead, alive = prepare_inserts(store, rows([0])), prepare_inserts(store, rows([1]))
     procedure = commit(dead, Holder(epoch=1))
-    until(procedure, store, lambda r: isinstance(r, Put) and r.key == completed_key(dead.instant))
+    until(procedure, store, lambda r: isinstance(r, Put) and r.key == V6.completed(dead.instant))
     procedure.close()  # it dies after the moment of commit, before its file is there
     assert content(store) == {}
     assert publish(store, alive, epoch=2).rolled_forward == (dead.instant,)
@@ -343,7 +340,7 @@ def test_two_overlapping_commits_are_not_both_made_visible_by_a_roll_forward(
 ) -> None:
     dead, alive = overlapping(memory)
     procedure = commit(dead, Holder(epoch=1))
-    until(procedure, memory, lambda r: isinstance(r, Put) and r.key == completed_key(dead.instant))
+    until(procedure, memory, lambda r: isinstance(r, Put) and r.key == V6.completed(dead.instant))
     with pytest.raises(CommitConflict) as refused:
         publish(memory, alive, epoch=2)
     assert refused.value.instant == dead.instant
@@ -457,7 +454,7 @@ def test_a_store_that_falls_silent_leaves_a_definite_no_or_an_unknown_that_can_b
                 assert content(store.store) == {"k8": 0}, (number, applied)
             else:
                 assert isinstance(raised.value, CommitUnknown)
-                assert completed_key(prepared.instant) in raised.value.read
+                assert V6.completed(prepared.instant) in raised.value.read
                 publish(store, prepared, fence=fence)  # the same again finds out
                 store.land()
                 assert content(store.store) == {"k7": 0}, (number, applied)
@@ -501,7 +498,7 @@ def test_where_the_instant_was_taken_away_meanwhile_nobody_claims_to_know() -> N
     store.faults = {store.sent: AFTER}
     answer = perform(request, store, CLOCK, silent)
     publish(store.store, prepare_inserts(store.store, rows([1])), epoch=2)
-    for key in (completed_key(unlucky.instant), inflight_key(unlucky.instant)):
+    for key in (V6.completed(unlucky.instant), V6.inflight(unlucky.instant)):
         store.store.delete(key)  # an archiver, say
     with pytest.raises(CommitUnknown, match="archived or rolled back"):
         finish(procedure, procedure.send(answer), store)
@@ -536,7 +533,7 @@ def test_foreign_names_in_the_timeline_are_no_commits(memory: Store) -> None:
         "20250101000000000.commit/x",
     ):  # fmt: skip
         memory.put(f".hoodie/{name}", b"noise", IfAbsent())
-    found = run(load_timeline(), memory, CLOCK)
+    found = run(load_timeline(V6), memory, CLOCK)
     assert len(found.commits) == 1 and len(found.foreign) == 8
     publish(memory, prepare_inserts(memory, rows([1])))
     assert content(memory) == {"k0": 0, "k1": 0}
@@ -548,8 +545,8 @@ def test_a_listing_of_several_pages_is_believed_when_two_agree() -> None:
         return [Entry(f".hoodie/{name}", 1) for name in names]
 
     def listed(*sizes: int) -> Any:
-        procedure, answers = load_timeline(), list(sizes)
-        assert procedure.send(None) == List(TIMELINE_PREFIX)
+        procedure, answers = load_timeline(V6), list(sizes)
+        assert procedure.send(None) == List(V6.prefix)
         try:
             while True:
                 procedure.send(page(answers.pop(0)))
@@ -586,7 +583,7 @@ def test_a_replaced_file_group_is_not_read(memory: Store) -> None:
         {"partitionToWriteStats": {}, "partitionToReplaceFileIds": {partition: [file_id]}}
     )
     taken = run(begin(), memory, CLOCK).instant
-    memory.put(completed_key(taken, "replacecommit"), body.encode(), IfAbsent())
+    memory.put(V6.completed(taken, "replacecommit"), body.encode(), IfAbsent())
     assert content(memory) == {}
     with pytest.raises(CommitConflict, match="replaced"):
         publish(memory, rewrite)
@@ -668,5 +665,5 @@ def test_create_table_finds_the_same_table_and_refuses_another(store: Store) -> 
 def test_the_same_timeline_parses_the_same_in_any_order(memory: Store) -> None:
     publish(memory, prepare_inserts(memory, rows([0])))
     run(begin(), memory, CLOCK)
-    entries = memory.list(TIMELINE_PREFIX)
-    assert parse_timeline(entries) == parse_timeline(reversed(entries))
+    entries = memory.list(V6.prefix)
+    assert parse_timeline(entries, V6) == parse_timeline(reversed(entries), V6)

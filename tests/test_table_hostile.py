@@ -55,7 +55,7 @@ from lockkit.table.properties import (
     parse_properties,
     to_properties,
 )
-from lockkit.table.timeline import completed_key, inflight_key
+from lockkit.table.timeline import V6
 
 NAMES = count()
 
@@ -211,14 +211,14 @@ def test_a_commit_whose_snapshot_lost_an_instant_is_refused(store: Store) -> Non
     first = prepare_inserts(store, rows([0]))
     run(commit(first, Holder(1), fence=False), store, CLOCK)
     prepared = prepare_inserts(store, rows([1]))
-    store.delete(completed_key(first.instant))
+    store.delete(V6.completed(first.instant))
     with pytest.raises(TableError, match=f"gone from the timeline, {first.instant}"):
         run(commit(prepared, Holder(1)), store, CLOCK)
 
 
 def test_a_commit_that_was_rolled_back_is_told_that_it_lost(store: Store) -> None:
     prepared = prepare_inserts(store, rows([0]))
-    store.delete(inflight_key(prepared.instant))
+    store.delete(V6.inflight(prepared.instant))
     for fence in (True, False):
         with pytest.raises(LockLost, match="rolled it back"):
             run(commit(prepared, Holder(1), fence=fence), store, CLOCK)
@@ -255,7 +255,7 @@ def test_a_corrupt_commit_file_is_named_and_stops_reader_and_writer(
     store: Store, body: Any
 ) -> None:
     prepared = prepare_inserts(store, rows([0]))
-    bad = completed_key("20250101000000000")
+    bad = V6.completed("20250101000000000")
     store.put(bad, body if isinstance(body, bytes) else json.dumps(body).encode(), IfAbsent())
     with pytest.raises(TableError, match=r"20250101000000000\.commit is not a commit's file"):
         read_table(store)
@@ -305,8 +305,8 @@ def test_under_a_fence_that_is_none_nothing_is_committed(store: Store, body: byt
 def test_a_decided_commit_whose_file_was_tampered_with_is_not_rolled_forward(store: Store) -> None:
     decided, next_one = prepare_inserts(store, rows([0])), prepare_inserts(store, rows([1]))
     run(commit(decided, Holder(1)), store, CLOCK)
-    store.delete(completed_key(decided.instant))
-    overwrite(store, inflight_key(decided.instant), b"{}")
+    store.delete(V6.completed(decided.instant))
+    overwrite(store, V6.inflight(decided.instant), b"{}")
     with pytest.raises(TableError, match="not the one that was decided"):
         run(commit(next_one, Holder(2)), store, CLOCK)
     assert instants(store) == []

@@ -42,7 +42,7 @@ from lockkit.table import (
     commit,
     prepare,
 )
-from lockkit.table.timeline import completed_key, inflight_key, load_timeline
+from lockkit.table.timeline import V6, load_timeline
 
 STEPS_MAX = 300
 FAULTS = ("lost before", "lost after", "late", "crash")
@@ -209,7 +209,7 @@ class World:
         last = run(begin(), self.store, CLOCK)
         nothing = run(prepare(last, [], schema=AVRO), self.store, CLOCK)
         run(commit(nothing, Holder(9)), self.store, CLOCK)
-        return set(run(load_timeline(), self.store, CLOCK).commits) - {last.instant}
+        return set(run(load_timeline(V6), self.store, CLOCK).commits) - {last.instant}
 
 
 # --- what must hold -----------------------------------------------------------------------------
@@ -362,12 +362,12 @@ def test_it_finds_a_commit_that_lists_before_it_reads_the_fence(
     listed: list[Any] = []
 
     def list_then_read() -> Procedure[Any]:
-        now = yield from glance()
+        now = yield from glance(V6)
         seen = yield from read_fence()
         listed.append((seen, now))
         return seen
 
-    def already_listed(seen: Any, _rolled_forward: list[str]) -> Procedure[Any]:
+    def already_listed(_names: Any, seen: Any, _rolled_forward: list[str]) -> Procedure[Any]:
         yield Note("note", {"text": "no second look"})
         return next(now for other, now in reversed(listed) if other is seen)
 
@@ -381,7 +381,7 @@ def test_it_finds_a_commit_that_does_not_settle_the_fence_it_replaces(
     monkeypatch: pytest.MonkeyPatch, room: ModuleType
 ) -> None:
     """Rule 1 again: decided, not yet visible, and overlooked by the next check."""
-    monkeypatch.setattr(room, "_settle", lambda _seen, _rolled_forward: room.glance())
+    monkeypatch.setattr(room, "_settle", lambda _names, _seen, _rolled_forward: room.glance(V6))
     _, found, _ = explore(two_rewrites_of_one_group)
     assert STALE in found
 
@@ -391,12 +391,12 @@ def test_it_finds_a_roll_forward_that_takes_a_lost_answer_for_a_yes(
 ) -> None:
     """Rule 2: nobody replaces the fence on an unproven roll-forward."""
 
-    def hopeful(seen: Any, _rolled_forward: list[str]) -> Procedure[Any]:
-        now = yield from room.glance()
+    def hopeful(_names: Any, seen: Any, _rolled_forward: list[str]) -> Procedure[Any]:
+        now = yield from room.glance(V6)
         if seen.fence is not None and seen.fence.instant not in now.completed:
-            inflight = yield from room.read(inflight_key(seen.fence.instant))
-            yield Put(completed_key(seen.fence.instant), inflight.body, IfAbsent())
-            now = yield from room.glance()
+            inflight = yield from room.read(V6.inflight(seen.fence.instant))
+            yield Put(V6.completed(seen.fence.instant), inflight.body, IfAbsent())
+            now = yield from room.glance(V6)
         return now
 
     monkeypatch.setattr(room, "_settle", hopeful)

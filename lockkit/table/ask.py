@@ -69,11 +69,11 @@ def read(key: str, *, unless: Version | None = None) -> Procedure[Found | Missin
     )
 
 
-def listing(prefix: str) -> Procedure[list[Entry]]:
-    """Every object under `prefix`; raises `Unanswered` when the store does not say."""
+def listing(prefix: str, *, after: str = "") -> Procedure[list[Entry]]:
+    """Every object under `prefix` whose key is greater than `after`; else raises `Unanswered`."""
     for tries in range(TRIES_MAX):
         try:
-            entries: list[Entry] = yield List(prefix)
+            entries: list[Entry] = yield List(prefix, after)
         except NoAnswer as error:
             why = str(error)
             yield Sleep(pause_s(tries))

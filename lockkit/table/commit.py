@@ -40,13 +40,7 @@ from lockkit.table.fence import FENCE_KEY, Fence, Seen, digest, format_fence, re
 from lockkit.table.layout import CommitFiles
 from lockkit.table.properties import recheck_config
 from lockkit.table.reader import read_commit
-from lockkit.table.timeline import (
-    Timeline,
-    completed_key,
-    glance,
-    inflight_key,
-    load_timeline,
-)
+from lockkit.table.timeline import Names, Timeline, glance, load_timeline
 from lockkit.table.transaction import Prepared
 
 ROUNDS_MAX = 30
@@ -133,7 +127,7 @@ def _commit_fenced(
     yield from recheck_config(prepared.transaction.config, prepared.transaction.config_version)
     for rounds in range(1, ROUNDS_MAX + 1):
         seen = yield from read_fence()
-        now = yield from _settle(seen, rolled_forward)
+        now = yield from _settle(prepared.names, seen, rolled_forward)
         if prepared.instant in now.completed:  # an earlier call of ours was decided after all
             return (yield from _publish(prepared, guard, rounds, rolled_forward))
         _refuse_superseded(prepared, guard, seen)
@@ -156,18 +150,18 @@ def _commit_unfenced(
 ) -> Procedure[Committed]:
     """List, check, publish: right only while the lock really excludes everybody else."""
     yield from recheck_config(prepared.transaction.config, prepared.transaction.config_version)
-    now = yield from load_timeline()
+    now = yield from load_timeline(prepared.names)
     if prepared.instant not in now.completed:
         yield from _check(prepared, now, {})
         believe()
         yield _checked(prepared, guard, now)
     try:
-        standing = yield from create(completed_key(prepared.instant), prepared.body)
+        standing = yield from create(prepared.completed, prepared.body)
     except Unanswered as error:
         if not error.doubt:
             raise
         raise CommitUnknown(
-            prepared.instant, str(error), (completed_key(prepared.instant),)
+            prepared.instant, str(error), (prepared.completed,)
         ) from error
     return (yield from _published(prepared, guard, standing, 1, []))
 
@@ -175,7 +169,7 @@ def _commit_unfenced(
 # --- its steps ----------------------------------------------------------------------------------
 
 
-def _settle(seen: Seen, rolled_forward: list[str]) -> Procedure[Timeline]:
+def _settle(names: Names, seen: Seen, rolled_forward: list[str]) -> Procedure[Timeline]:
     """A timeline, listed after the fence was read, in which the fence's instant is completed.
 
     Seeing `T.commit` in that listing is the proof that protocol.md asks for; if it is not there,
@@ -183,22 +177,22 @@ def _settle(seen: Seen, rolled_forward: list[str]) -> Procedure[Timeline]:
     is enough, however many pages it has: if anything was decided meanwhile, the fence has changed
     and replacing it fails.
     """
-    now = yield from glance()
+    now = yield from glance(names)
     if seen.fence is None or seen.fence.instant in now.completed:
         return now
     instant = seen.fence.instant
-    match (yield from read(inflight_key(instant))):
+    match (yield from read(names.inflight(instant))):
         case Found(body, _) if digest(body) == seen.fence.sha256:
-            if isinstance((yield from create(completed_key(instant), body)), Found):
+            if isinstance((yield from create(names.completed(instant), body)), Found):
                 raise TableError(
-                    f"{completed_key(instant)} differs from its inflight file, which the fence "
+                    f"{names.completed(instant)} differs from its inflight file, which the fence "
                     "names; nothing more is committed to this table until one of them is restored"
                 )
         case _:
             raise TableError(
-                f"the fence names {instant}, which has no completed file, and its inflight file is "
-                "missing or is not the one that was decided; nothing was committed: restore "
-                f"{inflight_key(instant)} or {completed_key(instant)} from the bucket's versions"
+                f"the fence names {instant}, which has no completed file, and its inflight file "
+                "is missing or is not the one that was decided; nothing was committed: restore "
+                f"{names.inflight(instant)} or {names.completed(instant)} from its versions"
             )
     yield Note(
         "note",
@@ -206,10 +200,10 @@ def _settle(seen: Seen, rolled_forward: list[str]) -> Procedure[Timeline]:
          "instant": instant, "rolled_forward": True},
     )  # fmt: skip
     rolled_forward.append(instant)
-    now = yield from glance()
+    now = yield from glance(names)
     if instant not in now.completed:
         raise TableError(
-            f"{completed_key(instant)} was written and is not listed: this store's listings lag "
+            f"{names.completed(instant)} was written and is not listed: this store's listings lag "
             "behind, and no conflict check can be made on them"
         )
     return now
@@ -237,7 +231,7 @@ def _check(prepared: Prepared, now: Timeline, files: dict[str, CommitFiles]) -> 
     others = winners(mine, now)
     for instant in others:
         if instant not in files:
-            files[instant] = yield from read_commit(instant, now.completed[instant])
+            files[instant] = yield from read_commit(prepared.names, instant, now)
     if conflict := find_conflict(mine, [files[instant] for instant in others]):
         raise CommitConflict(mine.instant, conflict)
 
@@ -310,12 +304,12 @@ def _was_superseded(prepared: Prepared, now: Seen) -> Procedure[bool]:
     """
     if now.fence is None:
         raise _unknown(prepared, "the fence was deleted")
-    match (yield from read(completed_key(prepared.instant))):
+    match (yield from read(prepared.completed)):
         case Found():
             return True
         case _missing:
             pass
-    match (yield from read(inflight_key(prepared.instant))):
+    match (yield from read(prepared.inflight)):
         case Missing():
             raise _unknown(prepared, "its instant was archived or rolled back meanwhile")
         case _found:
@@ -327,7 +321,7 @@ def _publish(
 ) -> Procedure[Committed]:
     """Create `T.commit` for a commit that is decided; any later writer would do it for us."""
     try:
-        standing = yield from create(completed_key(prepared.instant), prepared.body)
+        standing = yield from create(prepared.completed, prepared.body)
     except Exception as error:
         raise _unknown(
             prepared, f"it was decided, and its file may not be there yet: {error}"
@@ -348,4 +342,4 @@ def _published(
 
 
 def _unknown(prepared: Prepared, why: str) -> CommitUnknown:
-    return CommitUnknown(prepared.instant, why, (FENCE_KEY, completed_key(prepared.instant)))
+    return CommitUnknown(prepared.instant, why, (FENCE_KEY, prepared.completed))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from lockkit.drive import Procedure
 from lockkit.outcome import Found, Missing, NotModified, Version
 from lockkit.table.ask import TableError, create, read
-from lockkit.table.timeline import HOODIE
+from lockkit.table.timeline import HOODIE, V6, V9, Names
 
 PROPERTIES_KEY = HOODIE + "hoodie.properties"
 PROPERTIES_BYTES_MAX = 1_000_000
@@ -27,6 +27,9 @@ NO_PARTITION = "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+FENCED, HUDI = "fenced", "hudi"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
     """What a writer must know of a table: copy-on-write, one key, at most one partition field."""
@@ -36,6 +39,12 @@ class TableConfig:
     partition_by: str | None = None
     precombine: str | None = None
     database: str = ""
+    version: int = 6
+    """6 or 9: Hudi's `hoodie.table.version`."""
+    mode: str = FENCED
+    """`fenced`: only lockkit writes it. `hudi`: others may, by Hudi's contract."""
+    buckets: int = 4
+    """Bucketed file groups in each partition; where an upsert puts keys that it finds nowhere."""
 
     def __post_init__(self) -> None:
         for what, field in (("record key", self.record_key), ("partition field", self.partition_by),
@@ -46,6 +55,10 @@ class TableConfig:
                 )
         if not self.name or not self.name.isprintable():
             raise TableError(f"{self.name!r} cannot be a table's name: use printable characters")
+
+    @property
+    def names(self) -> Names:
+        return V6 if self.version == 6 else V9
 
 
 # --- Hudi's keys --------------------------------------------------------------------------------

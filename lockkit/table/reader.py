@@ -20,7 +20,7 @@ from lockkit.table.basefile import Slice, plain, read_base_file
 from lockkit.table.conflict import refuse_unreadable
 from lockkit.table.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.properties import TableConfig, load_config
-from lockkit.table.timeline import HOODIE, completed_key, instant_ms, load_timeline
+from lockkit.table.timeline import HOODIE, Names, Timeline, instant_ms, load_timeline
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ def load_snapshot(
     Reads each commit's file once; with `since`, an earlier snapshot, only those of later commits.
     """
     config, _version = yield from load_config()
-    now = yield from load_timeline()
+    now = yield from load_timeline(config.names)
     refuse_unreadable(now, known=frozenset(now.completed))
     wanted = [each for each in now.commits if covering is None or each in covering]
     if since is None or since.config != config or not since.instants <= set(wanted):
@@ -67,7 +67,7 @@ def load_snapshot(
     commits = []
     for instant in wanted:
         if instant not in since.instants:
-            commits.append((yield from read_commit(instant, now.completed[instant])))
+            commits.append((yield from read_commit(config.names, instant, now)))
     return advance(since, commits)
 
 
@@ -91,9 +91,9 @@ def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
     )
 
 
-def read_commit(instant: str, action: str = "commit") -> Procedure[CommitFiles]:
-    """What a completed commit did."""
-    key = completed_key(instant, action)
+def read_commit(names: Names, instant: str, now: Timeline) -> Procedure[CommitFiles]:
+    """What a commit did that `now` shows as completed."""
+    key = names.completed(instant, now.completed[instant], now.completion.get(instant))
     match (yield from read(key)):
         case Found(body, _):
             return parse_commit(instant, key, body)

@@ -1,14 +1,15 @@
 """The timeline: which instants a table has, and how far each of them got.
 
-Names are those of Hudi's timeline layout 1 (table version 6): `T.commit.requested`, `T.inflight`,
-`T.commit`, and the same for the other actions. What is in the files is for other rooms.
+Names are those of Hudi's timeline layout 1 (table version 6: `T.commit.requested`, `T.inflight`,
+`T.commit`, and the same for the other actions) or 2 (version 9: in a folder of their own, and
+completed as `T_C.commit`, C being the completion time). What is in the files is for other rooms.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -17,9 +18,6 @@ from lockkit.stores import Entry
 from lockkit.table.ask import TableError, listing
 
 HOODIE = ".hoodie/"
-TIMELINE_PREFIX = HOODIE + "2"
-"""Instants of the years 2000 to 2999 and nothing else: markers, locks, archive and audit files live
-under the same folder and may be thousands, and nobody's commit should page through them."""
 PAGE_KEYS = 1000
 """A listing this long may have come in several pages (S3 and GCS page at 1,000, Azure at 5,000)."""
 LISTINGS_MAX = 6
@@ -34,7 +32,7 @@ _STATES = {
     **{f"{action}.inflight": (action, "inflight") for action in _ACTIONS},
     **{f"{action}.requested": (action, "requested") for action in _ACTIONS},
 }
-_NAME = re.compile(r"(\d{17}|\d{14})\.([a-z.]+)")
+_NAME = re.compile(r"(\d{17}|\d{14})(?:_(\d{17}))?\.([a-z.]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 COMMITS = frozenset({"commit", "replacecommit"})
@@ -48,9 +46,11 @@ class Timeline:
     completed: Mapping[str, str]
     pending: Mapping[str, str]
     inflight: frozenset[str]
-    """Instants of commits whose `T.inflight` is there, completed or not."""
+    """Instants whose inflight file is there, completed or not."""
     foreign: tuple[str, ...]
     """Names that are no instant of any kind known here; they are nobody's commit."""
+    completion: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Completion times by instant; empty in layout 1, whose names do not tell them."""
 
     @property
     def commits(self) -> list[str]:
@@ -67,16 +67,37 @@ class Timeline:
 # --- names --------------------------------------------------------------------------------------
 
 
-def requested_key(instant: str) -> str:
-    return f"{HOODIE}{instant}.commit.requested"
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Where the files of an instant are, by the layout of the timeline (1 or 2)."""
+
+    layout: int
+
+    @property
+    def folder(self) -> str:
+        return HOODIE if self.layout == 1 else HOODIE + "timeline/"
+
+    @property
+    def prefix(self) -> str:
+        """Instants of the years 2000 to 2999 and nothing else: markers, locks, archive and audit
+        files live under the same folder and may be thousands; nobody's commit pages through them.
+        """
+        return self.folder + "2"
+
+    def requested(self, instant: str, action: str = "commit") -> str:
+        return f"{self.folder}{instant}.{action}.requested"
+
+    def inflight(self, instant: str, action: str = "commit") -> str:
+        state = "inflight" if action == "commit" else f"{action}.inflight"
+        return f"{self.folder}{instant}.{state}"
+
+    def completed(self, instant: str, action: str = "commit", completion: str | None = None) -> str:
+        """`completion` is part of the name in layout 2, and of no name in layout 1."""
+        assert (completion is None) == (self.layout == 1), (self, completion)
+        return f"{self.folder}{instant}{f'_{completion}' if completion else ''}.{action}"
 
 
-def inflight_key(instant: str) -> str:
-    return f"{HOODIE}{instant}.inflight"
-
-
-def completed_key(instant: str, action: str = "commit") -> str:
-    return f"{HOODIE}{instant}.{action}"
+V6, V9 = Names(1), Names(2)
 
 
 # --- time ---------------------------------------------------------------------------------------
@@ -116,60 +137,76 @@ def next_instant_ms(timeline: Timeline, wall_ms: int) -> int:
 # --- a listing ----------------------------------------------------------------------------------
 
 
-def parse_timeline(entries: Iterable[Entry]) -> Timeline:
+def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
     """What a listing of the timeline's folder says; names that say nothing are foreign."""
     completed: dict[str, str] = {}
+    completion: dict[str, str] = {}
     pending: dict[str, str] = {}
     inflight: set[str] = set()
     foreign: list[str] = []
     for entry in entries:
-        name = entry.key.removeprefix(HOODIE)
-        parsed = _parse_name(name)
+        name = entry.key.removeprefix(names.folder)
+        parsed = _parse_name(name, names)
         if parsed is None:
             foreign.append(name)
             continue
-        instant, action, state = parsed
+        instant, done, action, state = parsed
         if state == "completed":
             completed[instant] = action
+            if done:
+                completion[instant] = done
         else:
             pending.setdefault(instant, action)
-        if (action, state) == ("commit", "inflight"):
+        if state == "inflight":
             inflight.add(instant)
     return Timeline(
         completed=MappingProxyType(dict(sorted(completed.items()))),
         pending=MappingProxyType({k: v for k, v in sorted(pending.items()) if k not in completed}),
         inflight=frozenset(inflight),
         foreign=tuple(foreign),
+        completion=MappingProxyType(completion),
     )
 
 
-def _parse_name(name: str) -> tuple[str, str, str] | None:
+def _parse_name(name: str, names: Names) -> tuple[str, str | None, str, str] | None:
     match = _NAME.fullmatch(name)
-    if match is None or match[2] not in _STATES:
+    if match is None or match[3] not in _STATES:
+        return None
+    instant, done, (action, state) = match[1], match[2], _STATES[match[3]]
+    if (done is not None) != (names.layout == 2 and state == "completed"):
         return None
     try:
-        instant_ms(match[1])
+        instant_ms(instant)
     except ValueError:
         return None  # seventeen digits, but no date
-    return match[1], *_STATES[match[2]]
+    return instant, done, action, state
 
 
-def glance() -> Procedure[Timeline]:
-    """One listing. Several pages are no snapshot: only for who can prove that nothing moved."""
-    return parse_timeline((yield from listing(TIMELINE_PREFIX)))
+def glance(names: Names, *, after: str = "") -> Procedure[Timeline]:
+    """One listing. Several pages are no snapshot: only for who can prove that nothing moved.
+
+    With `after`, an instant, only what is later than it.
+    """
+    return parse_timeline((yield from listing(names.prefix, after=_past(names, after))), names)
 
 
-def load_timeline() -> Procedure[Timeline]:
+def load_timeline(names: Names, *, after: str = "") -> Procedure[Timeline]:
     """A listing that is a snapshot: of one page, or the same twice in a row."""
-    entries = yield from listing(TIMELINE_PREFIX)
+    past = _past(names, after)
+    entries = yield from listing(names.prefix, after=past)
     for _ in range(LISTINGS_MAX):
         if len(entries) < PAGE_KEYS:
-            return parse_timeline(entries)
-        again = yield from listing(TIMELINE_PREFIX)
+            return parse_timeline(entries, names)
+        again = yield from listing(names.prefix, after=past)
         if [e.key for e in again] == [e.key for e in entries]:
-            return parse_timeline(again)
+            return parse_timeline(again, names)
         entries = again
     raise TableError(
         f"the timeline changed between any two of {LISTINGS_MAX} listings of {len(entries)} files; "
         "try again when fewer writers are about, or archive old instants"
     )
+
+
+def _past(names: Names, after: str) -> str:
+    """The greatest key that a file of `after` can have: `~` sorts behind `.` and `_`."""
+    return f"{names.folder}{after}~" if after else ""

@@ -31,13 +31,7 @@ from lockkit.table.layout import (
     partition_file,
 )
 from lockkit.table.properties import TableConfig, load_config
-from lockkit.table.timeline import (
-    inflight_key,
-    instant_of,
-    load_timeline,
-    next_instant_ms,
-    requested_key,
-)
+from lockkit.table.timeline import Names, instant_of, load_timeline, next_instant_ms
 
 INSTANTS_MAX = 200
 """How many instants in a row may be taken by others before `begin` gives up."""
@@ -75,6 +69,18 @@ class Prepared:
         return self.transaction.instant
 
     @property
+    def names(self) -> Names:
+        return self.transaction.config.names
+
+    @property
+    def inflight(self) -> str:
+        return self.names.inflight(self.instant)
+
+    @property
+    def completed(self) -> str:
+        return self.names.completed(self.instant)
+
+    @property
     def writes(self) -> frozenset[FileGroup]:
         return frozenset(stat.group for stat in self.stats)
 
@@ -89,13 +95,13 @@ class Prepared:
 def begin() -> Procedure[Transaction]:
     """Take an instant on the timeline; `TableError` if this is no table that may be written to."""
     config, version = yield from load_config()
-    now = yield from load_timeline()
+    now = yield from load_timeline(config.names)
     refuse_unreadable(now, known=frozenset(now.completed))
     attempt = yield Unique()
     at_ms = next_instant_ms(now, (yield WallMs()))
     for _ in range(INSTANTS_MAX):
         instant = instant_of(at_ms)
-        if (yield from _take(instant)):
+        if (yield from _take(config.names, instant)):
             yield Note("began", {"instant": instant})
             return Transaction(
                 instant, attempt, config, version, frozenset(now.completed), frozenset(now.pending)
@@ -104,7 +110,7 @@ def begin() -> Procedure[Transaction]:
     raise TableError(f"{INSTANTS_MAX} instants up to {instant} were taken by others; begin again")
 
 
-def _take(instant: str) -> Procedure[bool]:
+def _take(names: Names, instant: str) -> Procedure[bool]:
     """Create `T.commit.requested`; whoever creates it has the instant.
 
     The file is empty, as Hudi's is, so it cannot say whose it is: after a lost answer the same
@@ -112,7 +118,7 @@ def _take(instant: str) -> Procedure[bool]:
     alone, for no two transactions may share one.
     """
     for tries in range(TRIES_MAX):
-        match (yield Put(requested_key(instant), b"", IfAbsent())):
+        match (yield Put(names.requested(instant), b"", IfAbsent())):
             case Applied():
                 return True
             case PreconditionFailed():
@@ -124,7 +130,7 @@ def _take(instant: str) -> Procedure[bool]:
             case other:
                 raise AssertionError(f"not an answer to a write: {other!r}")
     raise Unanswered(
-        f"{requested_key(instant)} could not be written in {TRIES_MAX} tries; see that the store "
+        f"{names.requested(instant)} could not be written in {TRIES_MAX} tries; see that the store "
         "answers, then begin again",
         doubt=False,
     )
@@ -147,7 +153,7 @@ def prepare(
     After the data files: whoever rolls this commit forward must find them. `schema` comes from
     `avro_schema`; partitions not in `known_partitions` get their metadata file, if absent.
     """
-    stats = tuple(stats)
+    stats, names = tuple(stats), transaction.config.names
     _refuse_stats(transaction, stats)
     for partition in sorted({s.partition for s in stats if s.previous == NO_COMMIT}):
         if partition not in known_partitions:
@@ -160,10 +166,10 @@ def prepare(
         attempt=transaction.attempt,
         extra=extra,
     )
-    match (yield from create(inflight_key(transaction.instant), body)):
+    match (yield from create(names.inflight(transaction.instant), body)):
         case Found():
             raise TableError(
-                f"{inflight_key(transaction.instant)} is there already and says something else; a "
+                f"{names.inflight(transaction.instant)} is there and says something else; a "
                 "transaction is prepared once, since its bytes may be decided on: begin again"
             )
         case _version:
