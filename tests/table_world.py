@@ -164,10 +164,10 @@ class Lossy:
             self.out.append(lambda: self.store.put(key, body, condition))
         return Unknown("the answer was lost")
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> list[Entry]:
         if self._fault("list", prefix):
             raise NoAnswer("the answer was lost")
-        return self.store.list(prefix)
+        return self.store.list(prefix, after)
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         return self.store.delete(key, condition)

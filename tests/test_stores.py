@@ -157,6 +157,23 @@ def test_a_listing_has_sizes_and_versions_in_key_order(place: Callable[..., Stor
     assert store.list("nothing/here/") == []
 
 
+def test_a_listing_after_a_key_begins_behind_it(place: Callable[..., Store]) -> None:
+    store, neighbour = place("a"), place("ab")
+    keys = ["t/1", "t/2", "t/2.d/x", "t/2é", "t/2日", "t/3", "u"]
+    for key in keys:
+        written(store.put(key, b"", IfAbsent()))
+    written(neighbour.put("t/zzz", b"", IfAbsent()))
+
+    def listed(prefix: str, after: str) -> list[str]:
+        return [entry.key for entry in store.list(prefix, after)]
+
+    for after in [*keys, "t/", "t/20", "t/2~", "a", "z"]:
+        assert listed("", after) == [key for key in keys if key > after], after
+    assert listed("t/", "t/2") == ["t/2.d/x", "t/2é", "t/2日", "t/3"]
+    assert listed("t/", "s") == listed("t/", "") == keys[:-1]
+    assert listed("t/", "u") == []
+
+
 @pytest.mark.parametrize("key", ["a b", "a+b", "a%2Fb", "a#b?c=d", "ä/é", "part=US/f-1_0.parquet"])
 def test_a_key_may_hold_any_letter(place: Callable[..., Store], key: str) -> None:
     store = place()
@@ -313,6 +330,11 @@ def test_a_listing_reads_all_pages(servers: Any, kind: str) -> None:
         answers = list(pool.map(lambda key: store.put(key, b"", IfAbsent()), keys))
     assert all(isinstance(answer, Applied) for answer in answers)
     assert [entry.key for entry in store.list("")] == keys
+    before = len(servers.requests())
+    assert [entry.key for entry in store.list("", "0003")] == keys[4:]
+    assert len(servers.requests()) == before + 2, "1,001 keys"
+    assert [entry.key for entry in store.list("", "1001")] == keys[1002:]
+    assert len(servers.requests()) == before + 3, "what lies before is not sent"
 
 
 # --- what each answer means: canned answers over real HTTP ------------------------------------

@@ -111,8 +111,12 @@ class Store(Protocol):
         """One conditional write, sent exactly once."""
         ...
 
-    def list(self, prefix: str) -> list[Entry]:
-        """Every object whose key starts with `prefix`, in key order, all pages."""
+    def list(self, prefix: str, after: str = "") -> list[Entry]:
+        """Every object whose key starts with `prefix` and is greater than `after`, in key order.
+
+        All pages. Where the provider can, it begins at `after`, so that what lies before costs
+        nothing.
+        """
         ...
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:

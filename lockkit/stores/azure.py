@@ -155,12 +155,14 @@ class AzureStore:
             return Unknown(f"a 201 without an ETag to {doing}")
         return Applied(_quoted(answer["etag"]))
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> list[Entry]:
+        """All of `prefix` is sent, up to `after` too: this API version cannot begin at a name."""
         with self._translated(f"list {prefix}*"):
             return sorted(
                 (
                     Entry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
                     for blob in self._client.list_blobs(name_starts_with=self._full(prefix))
+                    if blob.name > self._full(after)
                 ),
                 key=lambda entry: entry.key,
             )

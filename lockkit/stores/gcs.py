@@ -167,12 +167,14 @@ class GcsStore:
             return Unknown(f"a 200 without a generation to {doing}")
         return Applied(str(blob.generation))
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> list[Entry]:
+        start = self._full(after) if after else None
         with self._translated(f"list {prefix}*"):
             return sorted(
                 (
                     Entry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
-                    for blob in self._blobs(self._full(prefix))
+                    for blob in self._blobs(self._full(prefix), start=start)
+                    if blob.name > self._full(after)  # startOffset is inclusive
                 ),
                 key=lambda entry: entry.key,
             )
@@ -242,9 +244,16 @@ class GcsStore:
             allow_redirects=False,
         )
 
-    def _blobs(self, prefix: str, *, versions: bool | None = None) -> Iterator[Any]:
+    def _blobs(
+        self, prefix: str, *, start: str | None = None, versions: bool | None = None
+    ) -> Iterator[Any]:
         return self._client.list_blobs(
-            self._bucket, prefix=prefix, versions=versions, timeout=self._timeout, retry=None
+            self._bucket,
+            prefix=prefix,
+            start_offset=start,
+            versions=versions,
+            timeout=self._timeout,
+            retry=None,
         )
 
     @contextmanager

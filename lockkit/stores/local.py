@@ -110,14 +110,15 @@ class LocalStore:
         except OSError as error:
             raise self._fault(f"write {key}", error) from None
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> list[Entry]:
         found = []
         top = self._path(prefix.rpartition("/")[0]) if "/" in prefix else self._root
         for directory, _, names in os.walk(top):
             for name in names:
                 path = Path(directory, name)
                 key = path.relative_to(self._root).as_posix()
-                if name != SCRATCH and key.startswith(prefix) and (status := _status(path)):
+                asked = key.startswith(prefix) and key > after
+                if name != SCRATCH and asked and (status := _status(path)):
                     found.append(Entry(key, status.st_size, _version(status)))
         return sorted(found, key=lambda entry: entry.key)
 

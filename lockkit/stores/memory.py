@@ -90,12 +90,14 @@ class MemoryStore:
                     return PreconditionFailed()
             return Applied(str(shelf.append(self._full(key), bytes(body), self._clock.wall_ms())))
 
-    def list(self, prefix: str) -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> list[Entry]:
         with self._entered() as shelf:
             return [
                 Entry(key[len(self._full("")) :], len(now[2]), str(now[0]))
                 for key in sorted(shelf.states)
-                if key.startswith(self._full(prefix)) and (now := shelf.current(key))
+                if key.startswith(self._full(prefix))
+                and key > self._full(after)
+                and (now := shelf.current(key))
             ]
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:

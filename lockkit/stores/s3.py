@@ -190,13 +190,17 @@ class S3Store:
             return Unknown(f"a 200 without an ETag to {doing}")
         return Applied(answer["ETag"])
 
-    def list(self, prefix: str) -> list[Entry]:
-        pages = self._pages("list_objects_v2", f"list {prefix}*", Prefix=self._full(prefix))
+    def list(self, prefix: str, after: str = "") -> list[Entry]:
+        where = {"Prefix": self._full(prefix)}
+        if after:
+            where["StartAfter"] = self._full(after)
         return sorted(
             (
                 Entry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
-                for page in pages
+                for page in self._pages("list_objects_v2", f"list {prefix}*", **where)
                 for item in page.get("Contents", ())
+                # Directory buckets (S3 Express) do not know StartAfter.
+                if item["Key"] > self._full(after)
             ),
             key=lambda entry: entry.key,
         )
