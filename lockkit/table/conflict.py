@@ -1,18 +1,32 @@
 """Conflicts: what another commit did that makes this one impossible, and what to do about it.
 
-Pure. Each rule is a named check of one transaction against one winner, a commit that completed
-since the transaction began; the first that speaks is reported. The rules are Hudi's simple strategy
-for copy-on-write tables: overlapping sets of (partition, file id) do not go together.
+Pure. Each rule is a named check of one transaction against one other: a commit that completed since
+the transaction began, or a plan or writer that is still pending. Which check speaks is a table, by
+what the two of them are; the first conflict is reported. The rules are Hudi's for overlapping sets
+of (partition, file id), with its three strategies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from lockkit.table.ask import TableError
 from lockkit.table.layout import CommitFiles, FileGroup
 from lockkit.table.timeline import Timeline
+
+_BUCKET = re.compile(r"[0-9]{8}")
+STRATEGY_KEY = "hoodie.write.lock.conflict.resolution.strategy"
+
+Kind = Literal[
+    "ingestion", "overwrite", "clustering", "compaction", "log compaction", "rollback"
+]  # fmt: skip
+"""What an instant is to another; an overwrite and a clustering take file groups away."""
+
+Groups = frozenset[FileGroup]
+_NONE: Groups = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +36,50 @@ class Mine:
     instant: str
     base: frozenset[str]
     """Completed instants that its snapshot covers."""
-    writes: frozenset[FileGroup]
+    writes: Groups
+    """File groups that get a new slice."""
+    replaced: Groups = _NONE
+    """File groups that it takes away: clustering, insert_overwrite."""
+    operation: str = "UPSERT"
+    pending: frozenset[str] = frozenset()
+    """Instants that were under way when it began."""
+    horizon: str = ""
+    """Completed instants up to this one are covered too, unless they were pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A commit, or a rollback, that completed since the transaction began."""
+
+    instant: str
+    action: str = "commit"
+    writes: Groups = _NONE
+    """File groups that got a new slice."""
+    replaced: Groups = _NONE
+    operation: str = ""
+    """Hudi's name, where it is known: tells a compaction from other commits."""
+    takes_back: frozenset[str] = frozenset()
+    """Of a rollback: the instants that will never be visible."""
+
+    @classmethod
+    def of(cls, files: CommitFiles, action: str = "commit") -> Winner:
+        written = frozenset(stat.group for stat in files.stats)
+        return cls(files.instant, action, written, files.replaced, files.operation)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A plan, or a writer's inflight instant, that has not completed yet.
+
+    `action` of a clustering is `clustering`, also where its files are called `replacecommit`
+    (table version 6): its plan tells.
+    """
+
+    instant: str
+    action: str
+    inputs: Groups | None = _NONE
+    """File groups that it will replace or rewrite; None: not written down yet."""
+    takes_back: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,31 +87,33 @@ class Conflict:
     """One reason not to commit: which instant, on which file group, why, and the way out."""
 
     instant: str
-    group: FileGroup
+    group: FileGroup | None
+    """None where no single file group is to blame."""
     cause: str
     cure: str
+    action: str = "commit"
 
 
 class CommitConflict(TableError):
-    """Another commit rewrote what this one rewrote; this one was not, and will never be, visible.
+    """What another did does not go with this commit; it was not, and will never be, visible.
 
     Its data files and its requested and inflight instants stay: readers ignore them, and cleaning
     them up is a table service's work.
     """
 
     def __init__(self, mine: str, conflict: Conflict) -> None:
-        self.mine = mine
-        self.instant = conflict.instant
-        self.partition, self.file_id = conflict.group
+        self.mine, self.conflict = mine, conflict
+        self.instant, self.action = conflict.instant, conflict.action
+        self.partition, self.file_id = conflict.group or ("", "")
         self.cause, self.cure = conflict.cause, conflict.cure
-        where = f"{self.partition}/{self.file_id}" if self.partition else self.file_id
+        where = "/".join(part for part in (self.partition, self.file_id) if part)
         super().__init__(
-            f"{self.instant} {self.cause} {where}; {mine} was not committed: {self.cure}"
+            f"{self.instant} ({self.action}) {self.cause}{' ' if where else ''}{where}; "
+            f"{mine} was not committed: {self.cure}"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        conflict = Conflict(self.instant, (self.partition, self.file_id), self.cause, self.cure)
-        return type(self), (self.mine, conflict)
+        return type(self), (self.mine, self.conflict)
 
 
 # --- who has to be checked -----------------------------------------------------------------------
@@ -65,44 +124,236 @@ def winners(mine: Mine, now: Timeline) -> list[str]:
 
     A difference of sets, not of times: a commit with an older instant may well complete later.
     """
-    return [each for each in now.commits if each not in mine.base and each != mine.instant]
+    return [
+        each for each in now.commits
+        if each != mine.instant and each not in mine.base
+        and (each > mine.horizon or each in mine.pending)
+    ]  # fmt: skip
 
 
-# --- the checks ----------------------------------------------------------------------------------
+def kind_of(action: str, operation: str = "") -> Kind:
+    """What an instant is to others: a completed compaction, say, is called `T.commit`."""
+    if action == "rollback" or action == "restore":
+        return "rollback"
+    if operation == "COMPACT" or action == "compaction":
+        return "compaction"
+    if operation == "LOG_COMPACT" or action == "logcompaction":
+        return "log compaction"
+    if operation == "CLUSTER" or action == "clustering":
+        return "clustering"
+    return "overwrite" if action == "replacecommit" else "ingestion"
 
 
-def also_rewrote(mine: Mine, winner: CommitFiles) -> Conflict | None:
+# --- the checks: one transaction against one other ------------------------------------------------
+
+Unit = Callable[[FileGroup], FileGroup]
+Check = Callable[[Mine, Winner, Unit | None], Conflict | None]
+PendingCheck = Callable[[Mine, Pending, Unit | None], Conflict | None]
+
+
+def also_rewrote(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
     """Both wrote a new slice of one file group: the later would hide the earlier's rows."""
-    for group in sorted(mine.writes & {stat.group for stat in winner.stats}):
-        return Conflict(
-            winner.instant, group, "also rewrote",
-            "begin again on the table as it is now, and write that file group anew",
-        )  # fmt: skip
-    return None
+    return _on_shared(
+        mine.writes, other.writes, unit, other, "also rewrote",
+        "begin again on the table as it is now, and write that file group anew",
+    )  # fmt: skip
 
 
-def replaced_under_me(mine: Mine, winner: CommitFiles) -> Conflict | None:
+def replaced_under_me(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
     """The file group is gone (clustering, overwrite): a new slice of it would never be read."""
-    for group in sorted(mine.writes & winner.replaced):
-        return Conflict(
-            winner.instant, group, "replaced",
-            "its rows live in other file groups now: begin again and look them up",
-        )  # fmt: skip
+    return _on_shared(
+        mine.writes, other.replaced, unit, other, "replaced",
+        "its rows live in other file groups now: begin again and look them up",
+    )  # fmt: skip
+
+
+def wrote_what_i_replace(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    """Taking the file group away would take rows away that were never read."""
+    return _on_shared(
+        mine.replaced, other.writes, unit, other, "wrote a new slice of",
+        "replacing that file group would lose its rows: begin again and read it as it is now",
+    )  # fmt: skip
+
+
+def replaced_it_too(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    """Both put something in the place of one file group: its rows would be there twice."""
+    return _on_shared(
+        mine.replaced, other.replaced, unit, other, "has already replaced",
+        "its rows live in other file groups now: begin again on the table as it is now",
+    )  # fmt: skip
+
+
+def overlaps(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    for check in (also_rewrote, replaced_under_me, wrote_what_i_replace, replaced_it_too):
+        if conflict := check(mine, other, unit):
+            return conflict
     return None
 
 
-CHECKS: tuple[Callable[[Mine, CommitFiles], Conflict | None], ...] = (
-    also_rewrote,
-    replaced_under_me,
+def compacted_after_me(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    """A compaction of an earlier instant only folded logs that lie before mine; a later did not."""
+    return None if other.instant < mine.instant else overlaps(mine, other, unit)
+
+
+def took_me_back(mine: Mine, other: Winner | Pending, _unit: Unit | None) -> Conflict | None:
+    """Somebody took this writer for dead."""
+    if mine.instant not in other.takes_back:
+        return None
+    return Conflict(
+        other.instant, None, f"rolls {mine.instant} back",
+        "its writer was taken for dead, and its files may be gone: begin again",
+        other.action,
+    )  # fmt: skip
+
+
+def planned(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+    """Its plan is made on the file group as it was, and it will replace that."""
+    touched = mine.writes | mine.replaced
+    return _on_shared(
+        touched, other.inputs or _NONE, unit, other, "is pending and is going to replace",
+        "let that plan complete, or roll it back, then begin again",
+    )  # fmt: skip
+
+
+def planned_after_me(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+    """An earlier one checks for itself, when it completes after this commit."""
+    return None if other.instant < mine.instant else planned(mine, other, unit)
+
+
+def yields_to_writer(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+    """A table service can run again at any time; the rows that a writer brings can not wait."""
+    cure = "writers go first: run this table service again when that commit is done"
+    if other.inputs is None:
+        cause = "is pending, and what it will write is not known yet"
+        return Conflict(other.instant, None, cause, cure, other.action)
+    touched = mine.writes | mine.replaced
+    return _on_shared(touched, other.inputs, unit, other, "is pending and writes", cure)
+
+
+def _on_shared(
+    ours: Groups, theirs: Groups, unit: Unit | None, other: Winner | Pending, cause: str, cure: str
+) -> Conflict | None:
+    """A conflict on the first file group of ours that has its unit in common with one of theirs."""
+    shared = ours & theirs
+    if not shared and unit is not None:
+        units = {unit(each) for each in theirs}
+        shared = frozenset(each for each in ours if unit(each) in units)
+        cause += " another file group in the bucket of"
+    if not shared:
+        return None
+    return Conflict(other.instant, min(shared), cause, cure, other.action)
+
+
+# --- which check speaks ---------------------------------------------------------------------------
+
+_REWRITES: Mapping[Kind, Check] = {
+    "ingestion": overlaps,
+    "overwrite": overlaps,
+    "clustering": overlaps,
+    "compaction": compacted_after_me,
+    "log compaction": overlaps,
+    "rollback": took_me_back,
+}
+# Log blocks of one file group are ordered by their readers: only a later base file hides them.
+_LOGS: Mapping[Kind, Check] = {"compaction": compacted_after_me, "rollback": took_me_back}
+
+MATRIX: Mapping[Kind, Mapping[Kind, Check]] = {
+    "ingestion": _REWRITES,
+    "overwrite": _REWRITES,
+    "clustering": _REWRITES,
+    "compaction": _REWRITES,
+    "log compaction": _LOGS,
+}
+"""What is asked of mine (first) and a winner (second); what does not stand here goes together."""
+
+_PLANS: Mapping[Kind, PendingCheck] = {
+    "clustering": planned,
+    "overwrite": planned_after_me,
+    "compaction": planned_after_me,
+    "rollback": took_me_back,
+}
+_ONLY_ROLLBACKS: Mapping[Kind, PendingCheck] = {"rollback": took_me_back}
+_WRITERS: Mapping[Kind, PendingCheck] = {
+    "ingestion": yields_to_writer,
+    "overwrite": yields_to_writer,
+    "rollback": took_me_back,
+}
+_FIRST_COME: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
+    "ingestion": _PLANS,
+    "overwrite": _PLANS,
+    "clustering": _PLANS,
+    "compaction": _PLANS,
+    "log compaction": {"compaction": planned_after_me, "rollback": took_me_back},
+}
+_WRITERS_FIRST: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
+    "ingestion": _ONLY_ROLLBACKS,
+    "overwrite": _ONLY_ROLLBACKS,
+    "clustering": _WRITERS,
+    "compaction": _WRITERS,
+    "log compaction": _ONLY_ROLLBACKS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How two writers are told apart, and who gives way to what is still pending."""
+
+    name: str
+    hudi: str
+    """Hudi's class, without its package."""
+    pending: Mapping[Kind, Mapping[Kind, PendingCheck]]
+    unit: Unit | None = None
+    """What counts as one thing; None: the file group."""
+
+
+def bucket_of(group: FileGroup) -> FileGroup:
+    """(partition, bucket): a file id begins with eight digits, as Hudi's BucketIdentifier reads it.
+
+    A file id that does not begin so belongs to no bucket, and stands for itself.
+    """
+    partition, file_id = group
+    return (partition, file_id[:8]) if _BUCKET.match(file_id) else group
+
+
+SIMPLE = Strategy("simple", "SimpleConcurrentFileWritesConflictResolutionStrategy", _FIRST_COME)
+PREFER_WRITER = Strategy(
+    "prefer_writer", "PreferWriterConflictResolutionStrategy", _WRITERS_FIRST
+)  # fmt: skip
+BUCKET = Strategy(
+    "bucket", "BucketIndexConcurrentFileWritesConflictResolutionStrategy", _FIRST_COME, bucket_of
 )
+STRATEGIES = (SIMPLE, PREFER_WRITER, BUCKET)
 
 
-def find_conflict(mine: Mine, others: Iterable[CommitFiles]) -> Conflict | None:
-    """The first conflict, by the winners' order; None if the two of them go together."""
-    for other in others:
-        for check in CHECKS:
-            if conflict := check(mine, other):
-                return conflict
+def strategy_of(name: str) -> Strategy:
+    """The strategy that `STRATEGY_KEY` names: by our name, or by Hudi's class."""
+    for each in STRATEGIES:
+        if name == each.name or name.rpartition(".")[2] == each.hudi:
+            return each
+    known = ", ".join(f"{each.name} ({each.hudi})" for each in STRATEGIES)
+    raise TableError(f"{STRATEGY_KEY}={name[:120]!r} is not known here; choose one of {known}")
+
+
+def find_conflict(
+    mine: Mine,
+    others: Iterable[CommitFiles | Winner],
+    *,
+    pending: Iterable[Pending] = (),
+    strategy: Strategy = SIMPLE,
+) -> Conflict | None:
+    """The conflict with the oldest instant, completed ones first; None if all go together."""
+    me = kind_of("replacecommit" if mine.replaced else "commit", mine.operation)
+    won = [each if isinstance(each, Winner) else Winner.of(each) for each in others]
+    for winner in sorted(won, key=lambda each: each.instant):
+        check = MATRIX[me].get(kind_of(winner.action, winner.operation))
+        if check and (conflict := check(mine, winner, strategy.unit)):
+            return conflict
+    for plan in sorted(pending, key=lambda each: each.instant):
+        asked = strategy.pending[me].get(kind_of(plan.action))
+        if plan.instant == mine.instant or asked is None:
+            continue
+        if conflict := asked(mine, plan, strategy.unit):
+            return conflict
     return None
 
 
