@@ -1,15 +1,14 @@
 """A base file: one file group's rows as parquet, with Hudi's five meta columns in front.
 
-Plain functions over Arrow tables, so that Spark's executors can call them and send home one row of
-statistics per file. They write nothing: the caller puts the bytes, if absent.
+Written as a stream: rows go in batch by batch, and only a row group's worth of them is held. Plain
+functions over Arrow, so that Spark's executors can call them and send home one row of statistics.
 """
 
 from __future__ import annotations
 
 import io
-import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lockkit.table.ask import TableError
 from lockkit.table.layout import (
@@ -21,16 +20,26 @@ from lockkit.table.layout import (
     partition_path,
 )
 from lockkit.table.properties import TableConfig
+from lockkit.table.schema import (
+    COMMIT_SEQNO,
+    COMMIT_TIME,
+    FILE_NAME,
+    META_COLUMNS,
+    PARTITION_PATH,
+    RECORD_KEY,
+    conform,
+    stored_schema,
+)
+from lockkit.table.schema import avro_schema as avro_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-COMMIT_TIME = "_hoodie_commit_time"
-COMMIT_SEQNO = "_hoodie_commit_seqno"
-RECORD_KEY = "_hoodie_record_key"
-PARTITION_PATH = "_hoodie_partition_path"
-FILE_NAME = "_hoodie_file_name"
-META_COLUMNS = (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME)
+ROW_GROUP_BYTES = 32_000_000
+"""Rows held back until they fill a row group; what a writer's memory is bounded by."""
+ROW_GROUP_ROWS_MAX = 1_000_000
+BATCH_BYTES, BATCH_ROWS_MIN, BATCH_ROWS_MAX = 16_000_000, 1_024, 500_000
+MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,8 @@ class Target:
 
     instant: str
     config: TableConfig
+    schema: pa.Schema | None = None
+    """The table's columns as this transaction leaves them; None: those that the rows have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,85 +74,158 @@ class BaseFile:
 # --- writing ------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class Draft:
+    """A base file that is being written into `out`: fresh rows, and rows of the slice before it.
+
+    `columns` are the table's, without the meta columns; what is added is made to conform to them.
+    """
+
+    target: Target
+    partition: str
+    file_id: str
+    columns: pa.Schema
+    out: BinaryIO
+    task: TaskId = field(default_factory=TaskId)
+    previous: str = NO_COMMIT
+    rows: int = 0
+    _fresh: int = 0
+    _pending: list[pa.Table] = field(default_factory=list)
+    _pending_bytes: int = 0
+    _writer: Any = None
+    _least: str | None = None
+    _greatest: str | None = None
+
+    @property
+    def name(self) -> str:
+        return file_name(self.file_id, self.target.instant, self.task)
+
+    @property
+    def size_bytes(self) -> int:
+        """Written so far, and about what the held rows will take."""
+        return self.out.tell() + self._pending_bytes // 3
+
+    def add(self, rows: pa.Table, keys: Any = None) -> None:
+        """Fresh rows, `keys` their record keys if known; `TableError` if one has none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        keys = record_keys(self.target.config, rows) if keys is None else keys
+        first, count = self._fresh, rows.num_rows
+        self._fresh += count
+        numbers = pc.cast(pa.arange(first, first + count), pa.string())
+        stem = f"{self.target.instant}_{self.task.task}"
+        rows = conform(rows, self.columns)
+        rows = rows.add_column(0, RECORD_KEY, keys)
+        rows = rows.add_column(0, COMMIT_SEQNO, pc.binary_join_element_wise(stem, numbers, "_"))
+        # Copied rows bring commit times of their own: then a column of strings, as theirs.
+        constant = _constant if self.previous == NO_COMMIT else _repeated
+        self._hold(rows.add_column(0, COMMIT_TIME, constant(self.target.instant, count)))
+
+    def copy(self, rows: pa.Table) -> None:
+        """Rows of the slice before, as read with their meta columns: only the file name changes."""
+        import pyarrow as pa
+
+        kept = [pa.field(name, pa.string()) for name in (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY)]
+        self._hold(conform(rows, pa.schema([*kept, *self.columns])))
+
+    def close(self, *, inserts: int, updates: int = 0, deletes: int = 0) -> WriteStat:
+        """Finish the file; `out` then holds all of it."""
+        self._flush()
+        writer = self._writer or self._open()
+        least, greatest = self._least or "", self._greatest or ""
+        writer.add_key_value_metadata({MIN_KEY: least, MAX_KEY: greatest})
+        writer.close()
+        self.out.flush()
+        return WriteStat(
+            partition=self.partition, file_id=self.file_id,
+            path=in_partition(self.partition, self.name), writes=self.rows, previous=self.previous,
+            inserts=inserts, updates=updates, deletes=deletes, size_bytes=self.out.tell(),
+        )  # fmt: skip
+
+    def _hold(self, rows: pa.Table) -> None:
+        self._pending.append(rows)
+        self._pending_bytes += rows.nbytes
+        held = sum(each.num_rows for each in self._pending)
+        if self._pending_bytes >= ROW_GROUP_BYTES or held >= ROW_GROUP_ROWS_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        """One row group of all that is held."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        pending = [rows for rows in self._pending if rows.num_rows]
+        self._pending, self._pending_bytes = [], 0
+        if not pending:
+            return
+        rows = pa.concat_tables(pending)
+        bounds = pc.min_max(rows[RECORD_KEY]).as_py()
+        self._least = min(filter(None, (self._least, bounds["min"])))
+        self._greatest = max(filter(None, (self._greatest, bounds["max"])))
+        count = rows.num_rows
+        rows = rows.add_column(3, PARTITION_PATH, _constant(self.partition, count))
+        rows = rows.add_column(4, FILE_NAME, _constant(self.name, count))
+        self._writer = self._writer or self._open()
+        self._writer.write_table(rows, row_group_size=count)
+        self.rows += count
+
+    @property
+    def _schema(self) -> pa.Schema:
+        """The file's; what is one value for all rows is a dictionary to Arrow, strings to all."""
+        import pyarrow as pa
+
+        text, one = pa.string(), pa.dictionary(pa.int32(), pa.string())
+        kinds = (one if self.previous == NO_COMMIT else text, text, text, one, one)
+        meta = [pa.field(name, kind) for name, kind in zip(META_COLUMNS, kinds, strict=True)]
+        return pa.schema([*meta, *self.columns])
+
+    def _open(self) -> Any:
+        import pyarrow.parquet as pq
+
+        # A dictionary of values that are all different is only thrown away again.
+        distinct = {COMMIT_SEQNO, RECORD_KEY, self.target.config.record_key}
+        return pq.ParquetWriter(
+            self.out, self._schema, compression="snappy", store_schema=False,
+            use_dictionary=[name for name in self._schema.names if name not in distinct],
+        )  # fmt: skip
+
+
+def _constant(value: str, count: int) -> pa.DictionaryArray:
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [value])
+
+
+def _repeated(value: str, count: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(value, count)
+
+
 def write_inserts(
     target: Target, rows: pa.Table, *, file_id: str, task: TaskId = TaskId()
 ) -> BaseFile:
-    """A new file group of `rows`, all of one partition.
+    """A new file group of `rows`, all of one partition, in memory.
 
     `file_id` is new: `f"{clock.unique()}-0"`. Two rows with one key stay two rows: an insert does
     not look for them.
     """
-    partition = partition_of(target.config, rows)
-    name = file_name(file_id, target.instant, task)
-    return _base_file(
-        with_meta(target, plain(rows), partition, name, task), partition, name, file_id,
-        previous=NO_COMMIT, inserts=rows.num_rows, updates=0,
-    )  # fmt: skip
+    partition, out = partition_of(target.config, rows), io.BytesIO()
+    draft = Draft(target, partition, file_id, columns_of(target, rows.schema), out, task)
+    draft.add(plain(rows))
+    return in_memory(draft.close(inserts=rows.num_rows), out)
 
 
-def rewrite_group(
-    target: Target, base: Slice, old: pa.Table, upserts: pa.Table, *, task: TaskId = TaskId()
-) -> BaseFile:
-    """The next slice of a file group: `old` (as read, with meta columns) with `upserts` merged in.
-
-    An upsert replaces the row that has its key, or is added. Of several with one key the greatest
-    precombine value wins, else the last. Rows that are only copied keep their commit time.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    fresh = _latest_per_key(target.config, plain(upserts))
-    if fresh.num_rows:
-        found = partition_of(target.config, fresh)
-        if found != base.partition:
-            raise TableError(f"rows of {found} do not belong in a file group of {base.partition}")
-    name = file_name(base.file_id, target.instant, task)
-    added = with_meta(target, fresh, base.partition, name, task)
-    replaced = pc.is_in(old[RECORD_KEY], value_set=added[RECORD_KEY].combine_chunks())
-    kept = old.filter(pc.invert(replaced))
-    kept = kept.set_column(
-        kept.schema.get_field_index(FILE_NAME), FILE_NAME, pa.repeat(name, kept.num_rows)
-    )
-    updates = pc.count_distinct(old.filter(replaced)[RECORD_KEY]).as_py()
-    added = added.select(_in_order(kept, added))
-    merged = pa.concat_tables([kept, added], promote_options="default")
-    return _base_file(
-        merged, base.partition, name, base.file_id,
-        previous=base.instant, inserts=fresh.num_rows - updates, updates=updates,
-    )  # fmt: skip
-
-
-def _in_order(old: pa.Table, new: pa.Table) -> list[str]:
-    """The new rows' columns, in the old file's order; a column of theirs alone comes last."""
-    known = [name for name in old.column_names if name in new.column_names]
-    return known + [name for name in new.column_names if name not in known]
-
-
-def _base_file(
-    table: pa.Table, partition: str, name: str, file_id: str, *,
-    previous: str, inserts: int, updates: int,
-) -> BaseFile:  # fmt: skip
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    bounds = pc.min_max(table[RECORD_KEY]).as_py()
-    table = table.replace_schema_metadata(
-        {"hoodie_min_record_key": bounds["min"] or "", "hoodie_max_record_key": bounds["max"] or ""}
-    )
-    out = io.BytesIO()
-    # Microseconds: nanoseconds are unknown to Spark, and Hudi's schema has no word for them.
-    pq.write_table(table, out, compression="snappy", coerce_timestamps="us",
-                   allow_truncated_timestamps=True, store_schema=False)  # fmt: skip
-    body = out.getvalue()
-    path = in_partition(partition, name)
-    stat = WriteStat(
-        partition=partition, file_id=file_id, path=path, writes=table.num_rows,
-        previous=previous, inserts=inserts, updates=updates, size_bytes=len(body),
-    )  # fmt: skip
-    return BaseFile(path, body, stat)
+def in_memory(stat: WriteStat, out: io.BytesIO) -> BaseFile:
+    return BaseFile(stat.path, out.getvalue(), stat)
 
 
 # --- rows ---------------------------------------------------------------------------------------
+
+
+def columns_of(target: Target, rows: pa.Schema) -> pa.Schema:
+    return stored_schema(rows) if target.schema is None else target.schema
 
 
 def plain(rows: pa.Table) -> pa.Table:
@@ -157,7 +241,7 @@ def partition_of(config: TableConfig, rows: pa.Table) -> str:
         raise TableError("no rows: an empty file group is not written")
     if config.partition_by is None:
         return ""
-    values = pc.unique(_column(rows, config.partition_by, "partition field")).to_pylist()
+    values = pc.unique(column_of(rows, config.partition_by, "partition field")).to_pylist()
     if len(values) != 1:
         raise TableError(
             f"rows of {len(values)} partitions ({config.partition_by}) for one file group; split "
@@ -166,50 +250,21 @@ def partition_of(config: TableConfig, rows: pa.Table) -> str:
     return partition_path(config, values[0])
 
 
-def with_meta(target: Target, rows: pa.Table, partition: str, name: str, task: TaskId) -> pa.Table:
-    """The rows behind the five columns that Hudi's readers go by."""
+def record_keys(config: TableConfig, rows: pa.Table) -> Any:
+    """Each row's record key as a string; `TableError` if one has none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    keys = pc.cast(_column(rows, target.config.record_key, "record key"), pa.string())
-    if keys.null_count or pc.any(pc.equal(keys, "")).as_py():
+    keys = pc.cast(column_of(rows, config.record_key, "record key"), pa.string())
+    if keys.null_count or pc.any(pc.equal(pc.binary_length(keys), 0)).as_py():
         raise TableError(
-            f"{keys.null_count or 'some'} rows have no record key ({target.config.record_key}); "
+            f"{keys.null_count or 'some'} rows have no record key ({config.record_key}); "
             "every row needs one, or it could never be updated"
         )
-    count = rows.num_rows
-    numbers = pc.cast(pa.array(range(count), pa.int64()), pa.string())
-    meta = {
-        COMMIT_TIME: pa.repeat(target.instant, count),
-        COMMIT_SEQNO: pc.binary_join_element_wise(f"{target.instant}_{task.task}", numbers, "_"),
-        RECORD_KEY: keys,
-        PARTITION_PATH: pa.repeat(partition, count),
-        FILE_NAME: pa.repeat(name, count),
-    }
-    return pa.table({**meta, **{each: rows[each] for each in rows.column_names}})
+    return keys
 
 
-def _latest_per_key(config: TableConfig, rows: pa.Table) -> pa.Table:
-    """One row per key: the greatest precombine value, and of equals the last."""
-    import pyarrow as pa
-
-    key = _column(rows, config.record_key, "record key")
-    if rows.num_rows < 2:
-        return rows
-    numbered = pa.table({"key": key, "row": pa.array(range(rows.num_rows), pa.int64())})
-    order = [("row", "ascending")]
-    if config.precombine is not None:
-        best = _column(rows, config.precombine, "precombine field")
-        numbered = numbered.append_column("best", best)
-        # A row without a precombine value loses against any that has one.
-        numbered = numbered.sort_by([("best", "ascending"), *order])
-        nulls = numbered.filter(numbered["best"].is_null())
-        numbered = pa.concat_tables([nulls, numbered.filter(numbered["best"].is_valid())])
-    winners = numbered.group_by("key", use_threads=False).aggregate([("row", "last")])
-    return rows.take(winners.sort_by("row_last")["row_last"])
-
-
-def _column(rows: pa.Table, name: str, what: str) -> Any:
+def column_of(rows: pa.Table, name: str, what: str) -> Any:
     if name not in rows.column_names:
         raise TableError(f"the rows have no column {name!r}, the table's {what}")
     return rows[name]
@@ -221,54 +276,33 @@ def _column(rows: pa.Table, name: str, what: str) -> Any:
 def read_base_file(key: str, body: bytes) -> pa.Table:
     """A base file's rows, meta columns included; `TableError` if it is not parquet."""
     import pyarrow as pa
+
+    batches = list(base_file_batches(key, io.BytesIO(body)))
+    return pa.concat_tables(batches)
+
+
+def base_file_batches(key: str, source: BinaryIO, *, columns: list[str] | None = None) -> Any:
+    """A base file's rows as tables of about `BATCH_BYTES`; an empty one gives one empty table.
+
+    `TableError` if it is not parquet.
+    """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.read_table(io.BytesIO(body))
-    except (pa.ArrowInvalid, OSError) as error:
-        raise TableError(f"{key} is not a readable parquet file: {str(error)[:120]}") from None
-
-
-# --- schema -------------------------------------------------------------------------------------
-
-
-def avro_schema(rows: pa.Schema, name: str) -> str:
-    """The Avro schema that Hudi keeps in a commit's `extraMetadata`; without the meta columns."""
-    fields = [
-        {"name": field.name, "type": ["null", _avro_type(field.type, field.name)], "default": None}
-        for field in rows
-        if field.name not in META_COLUMNS
-    ]
-    record = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
-    return json.dumps(
-        {"type": "record", "name": f"{record}_record", "namespace": f"hoodie.{record}",
-         "fields": fields}
-    )  # fmt: skip
-
-
-def _avro_type(kind: pa.DataType, name: str) -> Any:
-    import pyarrow.types as is_
-
-    if is_.is_boolean(kind):
-        return "boolean"
-    if is_.is_int8(kind) or is_.is_int16(kind) or is_.is_int32(kind):
-        return "int"
-    if is_.is_int64(kind):
-        return "long"
-    if is_.is_float32(kind):
-        return "float"
-    if is_.is_float64(kind):
-        return "double"
-    if is_.is_string(kind) or is_.is_large_string(kind):
-        return "string"
-    if is_.is_binary(kind) or is_.is_large_binary(kind):
-        return "bytes"
-    if is_.is_date32(kind):
-        return {"type": "int", "logicalType": "date"}
-    if is_.is_timestamp(kind):
-        # Without a zone Avro says *local* timestamp; Spark's have one, and are UTC inside.
-        local = "" if kind.tz else "local-"
-        return {"type": "long", "logicalType": f"{local}timestamp-micros"}
-    if is_.is_list(kind) or is_.is_large_list(kind):
-        return {"type": "array", "items": ["null", _avro_type(kind.value_type, name)]}
-    raise TableError(f"column {name!r} has type {kind}, which is not written here; cast it first")
+        file = pq.ParquetFile(source, pre_buffer=False)
+        about = file.metadata
+        wide = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+        rows = BATCH_BYTES * about.num_rows // max(wide, 1) if about.num_rows else 1
+        rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS_MAX, rows))
+        schema = file.schema_arrow.remove_metadata()
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        if about.num_rows == 0:
+            yield schema.empty_table()
+        for batch in file.iter_batches(rows, columns=columns):
+            yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as error:
+        raise TableError(
+            f"{key} is not a readable parquet file: {str(error)[:120]}"
+        ) from None
