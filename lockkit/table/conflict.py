@@ -46,6 +46,10 @@ class Mine:
     horizon: str = ""
     """Completed instants up to this one are covered too, unless they were pending."""
 
+    def covers(self, instant: str) -> bool:
+        """Whether its snapshot holds that instant, if that instant is completed."""
+        return instant in self.base or (instant <= self.horizon and instant not in self.pending)
+
 
 @dataclass(frozen=True, slots=True)
 class Winner:
@@ -124,11 +128,7 @@ def winners(mine: Mine, now: Timeline) -> list[str]:
 
     A difference of sets, not of times: a commit with an older instant may well complete later.
     """
-    return [
-        each for each in now.commits
-        if each != mine.instant and each not in mine.base
-        and (each > mine.horizon or each in mine.pending)
-    ]  # fmt: skip
+    return [each for each in now.commits if each != mine.instant and not mine.covers(each)]
 
 
 def kind_of(action: str, operation: str = "") -> Kind:
@@ -230,18 +230,24 @@ def yields_to_writer(mine: Mine, other: Pending, unit: Unit | None) -> Conflict 
     return _on_shared(touched, other.inputs, unit, other, "is pending and writes", cure)
 
 
+def shared(ours: Groups, theirs: Groups, unit: Unit | None) -> Groups:
+    """File groups of ours that have their unit in common with one of theirs."""
+    if unit is None:
+        return ours & theirs
+    units = {unit(each) for each in theirs}
+    return frozenset(each for each in ours if unit(each) in units)
+
+
 def _on_shared(
     ours: Groups, theirs: Groups, unit: Unit | None, other: Winner | Pending, cause: str, cure: str
 ) -> Conflict | None:
-    """A conflict on the first file group of ours that has its unit in common with one of theirs."""
-    shared = ours & theirs
-    if not shared and unit is not None:
-        units = {unit(each) for each in theirs}
-        shared = frozenset(each for each in ours if unit(each) in units)
-        cause += " another file group in the bucket of"
-    if not shared:
+    both = shared(ours, theirs, unit)
+    if not both:
         return None
-    return Conflict(other.instant, min(shared), cause, cure, other.action)
+    same = both & theirs
+    if not same:
+        cause += " another file group in the bucket of"
+    return Conflict(other.instant, min(same or both), cause, cure, other.action)
 
 
 # --- which check speaks ---------------------------------------------------------------------------
@@ -364,13 +370,7 @@ _UNREADABLE = {
     "compaction": "compaction belongs to a merge-on-read table",
     "logcompaction": "log compaction belongs to a merge-on-read table",
     "restore": "a restore takes completed commits back",
-    "rollback": "which instant it takes back is written in a plan that is not read here yet",
     "indexing": "an index that a commit must keep up to date is not kept here",
-}
-_UNREADABLE_PENDING = {
-    **_UNREADABLE,
-    "replacecommit": "what it will replace is written in a plan that is not read here yet",
-    "clustering": "what it will replace is written in a plan that is not read here yet",
 }
 
 
@@ -384,8 +384,8 @@ def refuse_unreadable(now: Timeline, *, known: frozenset[str]) -> None:
         if action == "deltacommit" or (action in _UNREADABLE and instant not in known):
             raise _unreadable(instant, action, _UNREADABLE[action])
     for instant, action in now.pending.items():
-        if action in _UNREADABLE_PENDING:
-            raise _unreadable(instant, f"pending {action}", _UNREADABLE_PENDING[action])
+        if action in _UNREADABLE:
+            raise _unreadable(instant, f"pending {action}", _UNREADABLE[action])
 
 
 def _unreadable(instant: str, action: str, why: str) -> TableError:
