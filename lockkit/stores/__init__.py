@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Protocol
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+from urllib.parse import unquote, urlsplit
 
 from lockkit.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
 
@@ -75,6 +76,10 @@ class ObjectVersion:
     """The provider's version id (S3 VersionId, GCS generation, Azure version id)."""
 
 
+CHUNK_BYTES = 1 << 20
+"""How much of a large object is in memory at a time."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
     """What every adapter takes, whatever the provider."""
@@ -85,6 +90,8 @@ class StoreOptions:
     """The longest a single request may take: connect, send, answer."""
     client: str = ""
     """A name for this client; sent in the User-Agent, so that a server's record can name it."""
+    attempts: int = 1
+    """How often the SDK may send one request. Once, for whatever decides: a lock, a timeline."""
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
     """Provider options, passed on to the SDK client (region_name, account_url, credential)."""
 
@@ -117,6 +124,14 @@ class Store(Protocol):
         All pages. Where the provider can, it begins at `after`, so that what lies before costs
         nothing.
         """
+        ...
+
+    def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
+        """Create `key` from a seekable file, if absent, without holding it in memory."""
+        ...
+
+    def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
+        """As `get`, but the body goes into a file; what was not `Found` may have left a part."""
         ...
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
@@ -161,10 +176,13 @@ def open_store(
     endpoint: str | None = None,
     timeout_s: float = 10.0,
     client: str = "",
+    attempts: int = 1,
     **extra: Any,
 ) -> Store:
     """The store at `url`; raises `StoreError` for a scheme that nothing here can open."""
-    options = StoreOptions(endpoint=endpoint, timeout_s=timeout_s, client=client, extra=extra)
+    options = StoreOptions(
+        endpoint=endpoint, timeout_s=timeout_s, client=client, attempts=attempts, extra=extra
+    )
     return _open(url, options)
 
 
@@ -199,6 +217,11 @@ def _open(url: str, options: StoreOptions) -> Store:
             f"pip install 'lockkit[{_EXTRAS.get(scheme, scheme)}]'"
         ) from None
     return adapter(url, options)
+
+
+def folder_of(url: str) -> Path | None:
+    """The directory that holds the store's keys as plain files; None if it is not one."""
+    return Path(unquote(url.partition("://")[2])) if url.lower().startswith("file://") else None
 
 
 def _is_http(endpoint: str) -> bool:

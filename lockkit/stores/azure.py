@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import azure.core.exceptions
@@ -155,6 +155,29 @@ class AzureStore:
             return Unknown(f"a 201 without an ETag to {doing}")
         return Applied(_quoted(answer["etag"]))
 
+    def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
+        doing = f"write {key}"
+        self._endpoint.enter()
+        try:
+            answer = self._blob(key).upload_blob(source, length=size, overwrite=False)
+        except SDK_ERRORS as error:
+            return self._endpoint.write(TABLE, self._refusal(error, doing), doing)
+        self._endpoint.heard()
+        return Applied(_quoted(answer.get("etag") or ""))
+
+    def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
+        doing = f"read {key}"
+        self._endpoint.enter()
+        try:
+            download = self._blob(key).download_blob()
+            length = download.readinto(into)
+        except SDK_ERRORS as error:
+            return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
+        self._endpoint.heard()
+        if length != download.size:
+            return Unknown(f"{length} of {download.size} bytes of {key} arrived")
+        return Found(b"", _quoted(download.properties.etag))
+
     def list(self, prefix: str, after: str = "") -> list[Entry]:
         """All of `prefix` is sent, up to `after` too: this API version cannot begin at a name."""
         with self._translated(f"list {prefix}*"):
@@ -271,7 +294,7 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
     connect_s, read_s = timeouts_s(options.timeout_s)
     settings: dict[str, Any] = {
         # One attempt: a hidden retry of a write that landed is told 409 (azure-sdk-for-net #29944).
-        "retry_total": 0,
+        "retry_total": options.attempts - 1,
         "connection_timeout": connect_s,
         "read_timeout": read_s,
         "user_agent": agent(options.client),

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 # Else its first use sends a GET of the bucket from a thread of its own (stores.md, section 6).
@@ -19,6 +19,7 @@ import google.cloud.storage.exceptions
 import requests
 import urllib3
 from google.api_core.client_info import ClientInfo
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from lockkit.clock import epoch_ms
 from lockkit.outcome import (
@@ -33,7 +34,7 @@ from lockkit.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.stores import Capabilities, Entry, ObjectVersion, StoreOptions, split_url
+from lockkit.stores import CHUNK_BYTES, Capabilities, Entry, ObjectVersion, StoreOptions, split_url
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -166,6 +167,40 @@ class GcsStore:
         if not blob.generation:
             return Unknown(f"a 200 without a generation to {doing}")
         return Applied(str(blob.generation))
+
+    def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
+        doing = f"write {key}"
+        self._endpoint.enter()
+        blob = self._bucket.blob(self._full(key))
+        try:
+            blob.upload_from_file(
+                source,
+                size=size,
+                content_type="application/octet-stream",
+                if_generation_match=0,
+                timeout=self._timeout,
+                retry=DEFAULT_RETRY if self.options.attempts > 1 else None,
+            )
+        except SDK_ERRORS as error:
+            return self._endpoint.write(WRITES, self._refusal(error, doing), doing)
+        self._endpoint.heard()
+        return Applied(str(blob.generation))
+
+    def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
+        doing, length = f"read {key}", 0
+        self._endpoint.enter()
+        try:
+            with closing(self._download(key, "")) as answer:
+                if answer.status_code != 200:
+                    return self._endpoint.read(TABLE, _refusal(answer), doing)
+                self._endpoint.heard()
+                while chunk := answer.raw.read(CHUNK_BYTES, decode_content=False):
+                    length += into.write(chunk)
+        except SDK_ERRORS as error:
+            return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
+        if length != int(answer.headers.get("Content-Length", length)):
+            return Unknown(f"only {length} bytes of {key} arrived")
+        return Found(b"", answer.headers.get("x-goog-generation", ""))
 
     def list(self, prefix: str, after: str = "") -> list[Entry]:
         start = self._full(after) if after else None

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 from lockkit.clock import Clock
 from lockkit.outcome import (
@@ -89,6 +90,15 @@ class MemoryStore:
                 case _:
                     return PreconditionFailed()
             return Applied(str(shelf.append(self._full(key), bytes(body), self._clock.wall_ms())))
+
+    def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
+        return self.put(key, source.read(size), IfAbsent())
+
+    def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
+        answer = self.get(key)
+        if isinstance(answer, Found):
+            into.write(answer.body)
+        return answer
 
     def list(self, prefix: str, after: str = "") -> list[Entry]:
         with self._entered() as shelf:

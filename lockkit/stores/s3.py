@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import boto3
 import botocore.exceptions
@@ -26,7 +26,7 @@ from lockkit.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.stores import Capabilities, Entry, ObjectVersion, StoreOptions, split_url
+from lockkit.stores import CHUNK_BYTES, Capabilities, Entry, ObjectVersion, StoreOptions, split_url
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -190,6 +190,35 @@ class S3Store:
             return Unknown(f"a 200 without an ETag to {doing}")
         return Applied(answer["ETag"])
 
+    def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
+        """One request, up to 5 GiB (the limit of PutObject)."""
+        doing = f"write {key}"
+        self._endpoint.enter()
+        try:
+            answer = self._client.put_object(
+                Bucket=self._bucket, Key=self._full(key), Body=source, ContentLength=size,
+                IfNoneMatch="*",
+            )  # fmt: skip
+        except SDK_ERRORS as error:
+            return self._endpoint.write(TABLE, self._refusal(error, doing), doing)
+        self._endpoint.heard()
+        return Applied(answer.get("ETag", ""))
+
+    def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
+        doing, length = f"read {key}", 0
+        self._endpoint.enter()
+        try:
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
+            self._endpoint.heard()
+            with closing(answer["Body"]) as stream:
+                for chunk in stream.iter_chunks(CHUNK_BYTES):
+                    length += into.write(chunk)
+        except SDK_ERRORS as error:
+            return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
+        if length != answer.get("ContentLength", length):
+            return Unknown(f"{length} of {answer['ContentLength']} bytes of {key} arrived")
+        return Found(b"", answer.get("ETag", ""))
+
     def list(self, prefix: str, after: str = "") -> list[Entry]:
         where = {"Prefix": self._full(prefix)}
         if after:
@@ -311,7 +340,7 @@ def _client(options: StoreOptions, endpoint: str | None) -> Any:
     connect_s, read_s = timeouts_s(options.timeout_s)
     config = Config(
         # One attempt: a hidden retry of a write that landed is told 412 (aws-sdk-java-v2 #6580).
-        retries={"mode": "standard", "total_max_attempts": 1},
+        retries={"mode": "standard", "total_max_attempts": options.attempts},
         connect_timeout=connect_s,
         read_timeout=read_s,
         # SDK checksums (aws-chunked trailers since 2025) are refused by many S3-likes; the length
