@@ -1,128 +1,190 @@
-"""The snapshot: which file slices a reader of the table sees.
+"""Reading: the rows of some file slices, as Arrow batches, without Spark.
 
-Made from completed commits alone, so that no file of a refused, dead or running writer is ever in
-it. (Hudi's readers list folders instead, and drop what no completed instant named.)
+A `Scan` says what to read and is small enough to travel to an executor; its rows come slice by
+slice, so that memory holds a few base files and never the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
-from lockkit.drive import Procedure, run
-from lockkit.outcome import Found
+from lockkit.drive import Procedure, Together, run
+from lockkit.outcome import Found, Missing
 from lockkit.stores import Store
-from lockkit.table.ask import TableError, listing, read
-from lockkit.table.basefile import Slice, plain, read_base_file
-from lockkit.table.conflict import refuse_unreadable
-from lockkit.table.layout import CommitFiles, FileGroup, parse_commit
-from lockkit.table.properties import TableConfig, load_config
-from lockkit.table.timeline import HOODIE, Names, Timeline, instant_ms, load_timeline
+from lockkit.table.ask import TableError, read
+from lockkit.table.basefile import META_COLUMNS, Slice, read_base_file
+from lockkit.table.incremental import Increment, load_increment
+from lockkit.table.predicate import Filter, expression, partitions_of
+from lockkit.table.properties import PROPERTIES_KEY
+from lockkit.table.schema import arrow_schema
+from lockkit.table.snapshot import Snapshot, load_snapshot, read_commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-ARCHIVE_PREFIX = HOODIE + "archived/"
+__all__ = [
+    "Increment", "Scan", "Snapshot", "load_increment", "load_snapshot", "plan_scan", "read_commit",
+    "read_increment", "read_slice", "read_table", "scan", "scan_slice",
+]  # fmt: skip
+
+SLICES_AT_ONCE = 4
+"""Base files fetched at one time, and so held in memory at one time."""
+BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The latest slice of every file group, as of a set of completed commits."""
+class Scan:
+    """What to read: which slices, under which schema, and which rows and columns of them."""
 
-    config: TableConfig
-    instants: frozenset[str]
-    groups: Mapping[FileGroup, Slice]
-    replaced: frozenset[FileGroup]
-    schema: str | None
-    """The newest commit's Avro schema."""
+    slices: tuple[Slice, ...]
+    schema: pa.Schema
+    """Of the table, meta columns first: a slice that lacks a column has nulls in it."""
+    columns: tuple[str, ...]
+    where: pc.Expression | None
 
     @property
-    def slices(self) -> list[Slice]:
-        """In the order of partition and file id."""
-        return [self.groups[group] for group in sorted(self.groups)]
+    def result(self) -> pa.Schema:
+        """The schema of the batches."""
+        import pyarrow as pa
+
+        return pa.schema([self.schema.field(name) for name in self.columns])
 
 
-def load_snapshot(
-    *, covering: frozenset[str] | None = None, since: Snapshot | None = None
-) -> Procedure[Snapshot]:
-    """The table as of now, or of exactly the instants in `covering`: a transaction's `base`.
+# --- from a table to its rows ---------------------------------------------------------------------
 
-    Reads each commit's file once; with `since`, an earlier snapshot, only those of later commits.
+
+def read_table(
+    store: Store, clock: Clock | None = None, *, columns: Sequence[str] | None = None,
+    filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
+) -> pa.Table:  # fmt: skip
+    """The rows of the latest snapshot, or of one in the past; with `meta`, the meta columns too.
+
+    `filters` as in `predicate.py`; what is said of the partition's field spares whole partitions.
+    Memory holds all of the result: `scan` does not.
     """
-    config, _version = yield from load_config()
-    now = yield from load_timeline(config.names)
-    refuse_unreadable(now, known=frozenset(now.completed))
-    wanted = [each for each in now.commits if covering is None or each in covering]
-    if since is None or since.config != config or not since.instants <= set(wanted):
-        since = Snapshot(config, frozenset(), MappingProxyType({}), frozenset(), None)
-        archived = yield from listing(ARCHIVE_PREFIX)
-        if archived:
-            raise TableError(
-                f"{len(archived)} files in {ARCHIVE_PREFIX}: commits that are archived are not "
-                "read here yet, and without them rows would be missing; read this table with Hudi"
-            )
-    commits = []
-    for instant in wanted:
-        if instant not in since.instants:
-            commits.append((yield from read_commit(config.names, instant, now)))
-    return advance(since, commits)
+    clock = clock or Clock()
+    found: Snapshot = run(load_snapshot(as_of=as_of), store, clock)
+    return _table(store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta))
 
 
-def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:
-    """The snapshot after some more commits. Pure; the order of the commits does not matter."""
-    commits = sorted(commits, key=lambda each: instant_ms(each.instant))
-    groups, replaced, schema = dict(before.groups), set(before.replaced), before.schema
-    for commit in commits:
-        replaced |= commit.replaced
-        schema = commit.schema or schema
-        for stat in commit.stats:
-            standing = groups.get(stat.group)
-            if standing is None or instant_ms(standing.instant) < instant_ms(commit.instant):
-                groups[stat.group] = Slice(stat.partition, stat.file_id, commit.instant, stat.path)
-    return Snapshot(
-        config=before.config,
-        instants=before.instants | {commit.instant for commit in commits},
-        groups=MappingProxyType({g: s for g, s in groups.items() if g not in replaced}),
-        replaced=frozenset(replaced),
-        schema=schema,
+def scan(
+    store: Store, clock: Clock | None = None, *, columns: Sequence[str] | None = None,
+    filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The same rows as `read_table` in batches; the snapshot is taken before the first of them."""
+    clock = clock or Clock()
+    found: Snapshot = run(load_snapshot(as_of=as_of), store, clock)
+    yield from _batches(
+        store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta)
     )
 
 
-def read_commit(names: Names, instant: str, now: Timeline) -> Procedure[CommitFiles]:
-    """What a commit did that `now` shows as completed."""
-    key = names.completed(instant, now.completed[instant], now.completion.get(instant))
-    match (yield from read(key)):
-        case Found(body, _):
-            return parse_commit(instant, key, body)
-        case _missing:
-            raise TableError(
-                f"{key} was listed and is gone: it was rolled back or archived; begin again"
-            )
-
-
-def read_slice(of: Slice) -> Procedure[pa.Table]:
-    """A slice's rows, meta columns included."""
-    match (yield from read(of.path)):
-        case Found(body, _):
-            return read_base_file(of.path, body)
-        case _missing:
-            raise TableError(
-                f"{of.path}, of commit {of.instant}, is gone: a cleaner took it, or the table was "
-                "deleted under this reader; take a new snapshot"
-            )
-
-
-def read_table(store: Store, clock: Clock | None = None, *, meta: bool = False) -> pa.Table:
-    """Every row of the latest snapshot; with `meta`, the meta columns too."""
+def read_increment(
+    store: Store, start: str = "", end: str | None = None, *, clock: Clock | None = None,
+    columns: Sequence[str] | None = None, filters: Sequence[Filter] = (), meta: bool = False,
+) -> tuple[pa.Table, Increment]:  # fmt: skip
+    """The rows that changed in (start, end], and the increment, whose `end` is the next start."""
     import pyarrow as pa
 
     clock = clock or Clock()
-    found: Snapshot = run(load_snapshot(), store, clock)
-    tables = [run(read_slice(each), store, clock) for each in found.slices]
-    if not tables:
-        return pa.table({})
-    rows = pa.concat_tables(tables, promote_options="default")
-    return rows if meta else plain(rows)
+    found: Increment = run(load_increment(start, end), store, clock)
+    if found.snapshot is None:
+        return pa.table({}), found
+    wanted = plan_scan(found.snapshot, columns=columns, filters=filters, meta=meta,
+                       slices=found.slices, where=found.where)  # fmt: skip
+    return _table(store, clock, wanted), found
+
+
+def plan_scan(
+    snapshot: Snapshot, *, columns: Sequence[str] | None = None, filters: Sequence[Filter] = (),
+    meta: bool = False, slices: Sequence[Slice] | None = None, where: pc.Expression | None = None,
+) -> Scan:  # fmt: skip
+    """What to read of a snapshot, of all its slices or of some; `TableError` for unknown columns.
+
+    `where` is a further condition, on any column.
+    """
+    import pyarrow as pa
+
+    if snapshot.groups and not snapshot.schema:
+        raise TableError("no commit of this table carries its schema; read it with Hudi")
+    plain = arrow_schema(snapshot.schema) if snapshot.schema else pa.schema([])
+    schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *plain])
+    if columns is None:
+        columns = schema.names if meta else plain.names
+    if unknown := [name for name in columns if name not in schema.names]:
+        raise TableError(
+            f"no column {unknown[0][:60]!r}; there are {', '.join(schema.names)[:400]}"
+        )
+    condition = expression(filters, schema)
+    if where is not None:
+        condition = where if condition is None else where & condition
+    may_hold = partitions_of(filters, snapshot.config, schema)
+    slices = snapshot.slices if slices is None else slices
+    return Scan(
+        tuple(each for each in slices if may_hold(each.partition)),
+        schema, tuple(columns), condition,
+    )  # fmt: skip
+
+
+def _table(store: Store, clock: Clock, wanted: Scan) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(_batches(store, clock, wanted), schema=wanted.result)
+
+
+def _batches(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(wanted.slices), SLICES_AT_ONCE):
+        some = wanted.slices[start : start + SLICES_AT_ONCE]
+        bodies: list[bytes] = list(run(fetch_slices(some), store, clock))
+        for of in some:
+            yield from scan_slice(wanted, of, bodies.pop(0))
+
+
+# --- slices ---------------------------------------------------------------------------------------
+
+
+def fetch_slices(slices: Sequence[Slice]) -> Procedure[tuple[bytes, ...]]:
+    """Base files as they are, asked for at once; the caller bounds their number."""
+    return (yield Together(tuple(_fetch(each) for each in slices)))
+
+
+def _fetch(of: Slice) -> Procedure[bytes]:
+    match (yield from read(of.path)):
+        case Found(body, _):
+            return body
+        case _missing:
+            pass
+    if isinstance((yield from read(PROPERTIES_KEY)), Missing):
+        raise TableError(
+            f"{of.path}, of commit {of.instant}, is gone, and so is {PROPERTIES_KEY}: the table "
+            "was deleted under this reader"
+        )
+    raise TableError(
+        f"{of.path}, of commit {of.instant}, is gone: a cleaner took it from under this reader; "
+        "take a new snapshot, or an increment that ends later, and let the cleaner keep more"
+    )
+
+
+def read_slice(of: Slice) -> Procedure[pa.Table]:
+    """All rows of a slice as its file has them, meta columns included."""
+    return read_base_file(of.path, (yield from _fetch(of)))
+
+
+def scan_slice(wanted: Scan, of: Slice, body: bytes) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of one base file; row groups whose statistics rule them out stay packed."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    try:
+        file = ds.ParquetFileFormat().make_fragment(pa.BufferReader(body))
+        batches = file.scanner(schema=wanted.schema, columns=list(wanted.columns),
+                               filter=wanted.where, batch_size=BATCH_ROWS).to_batches()  # fmt: skip
+        yield from (batch for batch in batches if batch.num_rows)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
+        raise TableError(
+            f"{of.path} is not a readable parquet file of this table: {str(error)[:200]}"
+        ) from None

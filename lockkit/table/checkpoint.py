@@ -1,0 +1,176 @@
+"""The checkpoint: a snapshot saved beside the timeline, so that opening an old table stays cheap.
+
+`.hoodie/.lockkit/checkpoint.json` is a cache and nothing else. Readers start from it and list what
+is later than its horizon (`covered.py` says why nothing at or below that can change), so that an
+older one is as right as a newer one. One that is missing, damaged, of another table or of a later
+format, or that tells of commits which the timeline no longer shows, is passed over, and the table
+is read from its start. Other people's readers look for instants in `.hoodie/` itself, or in
+`.hoodie/timeline/`, and never meet it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from lockkit.drive import Procedure, Put
+from lockkit.outcome import (
+    Applied,
+    Found,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+    over,
+)
+from lockkit.table.ask import TableError, read
+from lockkit.table.basefile import Slice
+from lockkit.table.covered import Covered
+from lockkit.table.layout import FileGroup, in_partition
+from lockkit.table.properties import FENCED, TableConfig
+from lockkit.table.snapshot import Snapshot
+from lockkit.table.timeline import HOODIE, instant_ms
+
+CHECKPOINT_KEY = HOODIE + ".lockkit/checkpoint.json"
+CHECKPOINT_EVERY = 100
+"""Commits between two checkpoints: a cold reader reads at most about so many of their files."""
+CHECKPOINT_BYTES_MAX = 64_000_000
+"""About 500,000 file groups; a table with more is read without one."""
+FORMAT = 1
+
+
+class LaterFormat(ValueError):
+    """A newer lockkit wrote it: not ours to read, nor to replace."""
+
+
+def read_checkpoint() -> Procedure[Snapshot | None]:
+    """The saved snapshot; None where there is none that can be used."""
+    match (yield from read(CHECKPOINT_KEY)):
+        case Found(body, _):
+            try:
+                return parse_checkpoint(body)
+            except ValueError:
+                return None
+        case _missing:
+            return None
+
+
+def write_checkpoint(snapshot: Snapshot) -> Procedure[bool]:
+    """Save the snapshot if it is `CHECKPOINT_EVERY` commits ahead of the saved one; True if it did.
+
+    For whoever has just read the table and may write to it: a writer after its commit, a service.
+    It costs one read where nothing is due. Of two at once one wins, and which does not matter.
+    """
+    if snapshot.config.mode != FENCED or not snapshot.covered.horizon:
+        return False
+    saved: Snapshot | None = None
+    version: Version | None = None
+    match (yield from read(CHECKPOINT_KEY)):
+        case Found(found, version):
+            try:
+                saved = parse_checkpoint(found)
+            except LaterFormat:
+                return False
+            except ValueError:
+                pass  # damaged: replaced
+        case _missing:
+            pass
+    if not _due(snapshot, saved):
+        return False
+    body = format_checkpoint(snapshot)
+    try:
+        if parse_checkpoint(body) != snapshot:
+            return False
+    except ValueError:
+        return False  # too much to say, or a name that does not tell its group: no cache, then
+    match (yield Put(CHECKPOINT_KEY, body, over(version))):
+        case Applied():
+            return True
+        case PreconditionFailed() | Throttled() | Unknown():
+            return False  # somebody else's is there, or the next one will do
+        case other:
+            raise AssertionError(f"not an answer to a write: {other!r}")
+
+
+def _due(snapshot: Snapshot, saved: Snapshot | None) -> bool:
+    if saved is None or saved.config != snapshot.config:
+        return snapshot.covered.count >= CHECKPOINT_EVERY
+    if saved.covered.horizon >= snapshot.covered.horizon:
+        return False
+    # Fewer commits up to a later horizon: the table was made anew, or taken back, meanwhile.
+    ahead = snapshot.covered.count - saved.covered.count
+    return ahead < 0 or ahead >= CHECKPOINT_EVERY
+
+
+# --- its bytes ------------------------------------------------------------------------------------
+
+
+def format_checkpoint(snapshot: Snapshot) -> bytes:
+    """JSON: the format, a digest, and what it is a digest of."""
+    slices: dict[str, list[str]] = {}
+    for each in snapshot.slices:
+        slices.setdefault(each.partition, []).append(each.path.rpartition("/")[2])
+    covered = snapshot.covered
+    table = {
+        "config": asdict(snapshot.config),
+        "horizon": covered.horizon,
+        "settled": covered.settled,
+        "later": sorted(covered.later),
+        "completion": covered.completion,
+        "schema": snapshot.schema,
+        "schemaFrom": snapshot.schema_from,
+        "slices": slices,
+        "replaced": [[*group, at] for group, at in sorted(snapshot.replaced.items())],
+    }
+    return json.dumps({"format": FORMAT, "sha256": _digest(table), "table": table}).encode()
+
+
+def _digest(table: Mapping[str, Any]) -> str:
+    canonical = json.dumps(table, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def parse_checkpoint(body: bytes) -> Snapshot:
+    """The snapshot; `ValueError` where it is not certainly what was written."""
+    if len(body) > CHECKPOINT_BYTES_MAX:
+        raise ValueError(f"{len(body)} bytes")
+    try:
+        fields = json.loads(body)
+        if fields["format"] != FORMAT:
+            raise LaterFormat(f"format {str(fields['format'])[:20]!r}")
+        table = fields["table"]
+        if fields["sha256"] != _digest(table):
+            raise ValueError("its digest is of something else")
+        slices = [_slice(partition, name)
+                  for partition, names in table["slices"].items() for name in names]  # fmt: skip
+        replaced: dict[FileGroup, str] = {(p, f): _instant(at) for p, f, at in table["replaced"]}
+        return Snapshot(
+            TableConfig(**table["config"]),
+            Covered(_instant(table["horizon"]), int(table["settled"]),
+                    frozenset(_instant(each) for each in table["later"]), table["completion"]),
+            MappingProxyType({(each.partition, each.file_id): each for each in slices}),
+            MappingProxyType(replaced),
+            table["schema"],
+            table["schemaFrom"],
+        )  # fmt: skip
+    except LaterFormat:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, RecursionError, TableError) as why:
+        raise ValueError(f"no checkpoint ({type(why).__name__}: {str(why)[:80]})") from None
+
+
+def _slice(partition: str, name: str) -> Slice:
+    file_id, _task, tail = name.split("_")
+    if ".." in partition.split("/") or partition.startswith("/") or "/" in name:
+        raise ValueError(f"{partition[:60]!r} leads out of the table")
+    return Slice(partition, file_id, _instant(tail.removesuffix(".parquet")),
+                 in_partition(partition, name))  # fmt: skip
+
+
+def _instant(text: str) -> str:
+    instant_ms(text)
+    return text
