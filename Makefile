@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test bench lint peers pins clean
+.PHONY: help lab demo test bench interop lint peers pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -29,6 +29,10 @@ test: $(READY_TO_TEST)  ## every test, notebooks and browser included (TEST_ARGS
 
 bench: $(READY_TO_TEST)  ## requests, hand-off, server and start-up figures, peers beside them
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+# A job in which everything was skipped ends with 5: nothing was shown.
+interop: $(READY_TO_TEST)  ## Apache Hudi on Spark and lockkit on one table (INTEROP_ARGS="--rows 500000")
+	@$(BIN)/python -m pytest -n 0 -m interop tests/interop $(INTEROP_ARGS)
 
 lint: $(READY_TO_TEST)  ## ruff and mypy
 	@$(BIN)/python -m ruff check .

@@ -1,0 +1,56 @@
+"""`make interop`: Apache Hudi's own Spark bundle as a process, on the embedded object server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from environment import Environment, Unavailable, prepare
+from hudi_world import Hudi
+
+from lockkit.emulator import Emulator
+
+ELSEWHERE = "downloads Apache Hudi and starts its Spark: run by make interop"
+
+
+def _is_asked_for(config: pytest.Config) -> bool:
+    return "interop" in config.option.markexpr and "not interop" not in config.option.markexpr
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not _is_asked_for(config):
+        for item in items:
+            if item.get_closest_marker("interop"):
+                item.add_marker(pytest.mark.skip(reason=ELSEWHERE))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A job in which nothing ran has shown nothing, and does not pass."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if _is_asked_for(session.config) and exitstatus == pytest.ExitCode.OK and reporter is not None:
+        if not reporter.stats.get("passed"):
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+@pytest.fixture(scope="session")
+def environment() -> Environment:
+    try:
+        return prepare()
+    except Unavailable as reason:
+        pytest.skip(f"Apache Hudi cannot be run here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """The object server of the whole job; each table has a bucket of its own."""
+    with Emulator(db=str(tmp_path_factory.mktemp("server") / "objects.sqlite")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def hudi(
+    environment: Environment, server: Emulator, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hudi]:
+    running = Hudi(environment, server.s3, tmp_path_factory.mktemp("hudi") / "log")
+    yield running
+    running.close()

@@ -1,0 +1,302 @@
+"""Apache Hudi on Spark and lockkit on one table: in turn, and at the same time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environment import HUDI
+from exclusion import commits, tenancies
+from hudi_world import Hudi, Refused
+from ours import (
+    CLOCK,
+    SPARK_SCHEMA,
+    in_order,
+    insert,
+    order,
+    publish,
+    shown,
+    table_lock,
+    upsert,
+)
+
+from lockkit.check import Kind, check
+from lockkit.drive import run
+from lockkit.emulator import Emulator
+from lockkit.lock import Lock
+from lockkit.state import LockLost
+from lockkit.stores import Store, open_store
+from lockkit.table import CommitConflict, TableConfig, create_table
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+
+VERSIONS = (6,)
+BUCKETS = itertools.count()
+PROVIDER = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
+OPTIONS = {
+    "hoodie.table.name": "orders",
+    "hoodie.datasource.write.recordkey.field": "id",
+    "hoodie.datasource.write.precombine.field": "at",
+    "hoodie.datasource.write.partitionpath.field": "region",
+    "hoodie.datasource.write.hive_style_partitioning": "true",
+    "hoodie.datasource.write.operation": "upsert",
+    "hoodie.table.timeline.timezone": "UTC",
+    "hoodie.write.auto.upgrade": "false",
+    "hoodie.metadata.enable": "false",
+    "hoodie.embed.timeline.server": "false",
+    "hoodie.write.markers.type": "DIRECT",
+    "hoodie.upsert.shuffle.parallelism": "2",
+    "hoodie.insert.shuffle.parallelism": "2",
+    "hoodie.clean.automatic": "false",
+    "hoodie.write.concurrency.mode": "optimistic_concurrency_control",
+    "hoodie.cleaner.policy.failed.writes": "LAZY",
+    "hoodie.write.lock.provider": PROVIDER,
+    "hoodie.write.lock.storage.validity.timeout.secs": "15",
+    "hoodie.write.lock.storage.renew.interval.secs": "1",
+}  # fmt: skip
+OPERATION = "hoodie.datasource.write.operation"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One table on the embedded server, as both sides see it."""
+
+    url: str
+    endpoint: str
+    store: Store
+    hudi: Hudi
+    version: int
+
+    def publish(self, prepared: Any) -> str:
+        return publish(self.store, prepared, self.lock())
+
+    def lock(self) -> Lock:
+        return table_lock(self.url, self.endpoint, "lockkit")
+
+    def options(self, **options: str) -> dict[str, str]:
+        return OPTIONS | {"hoodie.write.table.version": str(self.version)} | options
+
+    def hudi_writes(self, *rows: Mapping[str, Any], mode: str = "append", **more: Any) -> None:
+        self.hudi.write(
+            self.url, rows, schema=SPARK_SCHEMA, mode=mode, options=self.options() | more
+        )
+
+    def both_show(self, *wanted: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Both readers show exactly these rows, and of each the same meta columns."""
+        ours, theirs = shown(self.store), in_order(self.hudi.read(self.url))
+        assert plain(ours) == in_order(wanted)
+        assert theirs == ours
+        return ours
+
+
+def plain(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if not k.startswith("_hoodie_")} for row in rows]
+
+
+@pytest.fixture
+def shared(hudi: Hudi, server: Emulator) -> Callable[..., Shared]:
+    def make(version: int) -> Shared:
+        bucket = f"interop-{next(BUCKETS)}"
+        url = f"s3://{bucket}/orders"
+        return Shared(url, server.s3, open_store(url, endpoint=server.s3), hudi, version)
+
+    return make
+
+
+def made_by_us(table: Shared) -> Shared:
+    """A table that lockkit made and has written to twice: k0 is new since the first commit."""
+    config = TableConfig(name="orders", record_key="id", partition_by="region", precombine="at")
+    run(create_table(config), table.store, CLOCK)
+    table.publish(insert(table.store, FIRST))
+    table.publish(upsert(table.store, [K0]))
+    return table
+
+
+def made_by_hudi(table: Shared) -> Shared:
+    """A table that Hudi made, with the same rows."""
+    table.hudi_writes(*FIRST, mode="overwrite")
+    table.hudi_writes(K0)
+    return table
+
+
+MAKERS = [made_by_us, made_by_hudi]
+
+
+@pytest.fixture(params=VERSIONS)
+def ours(request: pytest.FixtureRequest, shared: Callable[..., Shared]) -> Shared:
+    return made_by_us(shared(request.param))
+
+
+@pytest.fixture(
+    params=itertools.product(MAKERS, VERSIONS), ids=lambda each: f"v{each[1]} {each[0].__name__}"
+)
+def either(request: pytest.FixtureRequest, shared: Callable[..., Shared]) -> Shared:
+    make, version = request.param
+    table: Shared = make(shared(version))
+    return table
+
+
+FIRST = [order("k0"), order("k1"), order("k2", region="US"), order("k3", region="US")]
+K0 = order("k0", amount=9, at=9)
+ROWS = [K0, *FIRST[1:]]
+
+
+def test_what_runs_here_is_apache_hudi_and_not_a_reader_of_ours(hudi: Hudi) -> None:
+    said = hudi("version")
+    assert f"hudi-spark3.5-bundle_2.12-{HUDI}.jar" in said["jar"]
+    with pytest.raises(Refused, match=r"NotFound|not found|No such"):
+        hudi.read("s3://nowhere/at-all")
+
+
+# --- it reads what we write -----------------------------------------------------------------------
+
+
+def test_hudi_reads_our_table_row_by_row_now_and_as_of_and_incrementally(ours: Shared) -> None:
+    rows = ours.both_show(*ROWS)
+    first, second = sorted({row["_hoodie_commit_time"] for row in rows})
+    then = ours.hudi.read(ours.url, **{"as.of.instant": first})
+    assert plain(in_order(then)) == FIRST
+    since = ours.hudi.read(ours.url, **incremental(first))
+    assert plain(since) == [K0] and since[0]["_hoodie_commit_time"] == second
+
+
+def incremental(begin: str) -> dict[str, str]:
+    return {
+        "hoodie.datasource.query.type": "incremental",
+        "hoodie.datasource.read.begin.instanttime": begin,
+    }
+
+
+def test_hudi_does_not_see_what_we_have_not_committed(ours: Shared) -> None:
+    left = insert(ours.store, [order("left")])
+    upsert(ours.store, [order("k1", amount=5, at=5)])
+    ours.both_show(*ROWS)
+    ours.publish(left)
+    ours.both_show(*ROWS, order("left"))
+
+
+# --- in turn --------------------------------------------------------------------------------------
+
+
+def test_in_turn_each_builds_on_what_the_other_wrote(either: Shared) -> None:
+    table = either
+    rows = {row["id"]: row for row in ROWS}
+
+    def now(*changed: Mapping[str, Any]) -> None:
+        rows.update({row["id"]: dict(row) for row in changed})
+        table.both_show(*rows.values())
+
+    now()
+    one = [order("k1", amount=11, at=11), order("h0"), order("h1", region="Ö")]
+    table.hudi_writes(*one)
+    now(*one)
+    two = [order("k1", amount=12, at=12), order("h1", region="Ö", amount=12, at=12)]
+    table.publish(upsert(table.store, two))
+    now(*two)
+    late = order("k1", amount=99, at=1)  # older than what we wrote: Hudi must keep ours
+    three = [order("k2", region="US", amount=13, at=13)]
+    table.hudi_writes(late, *three)
+    now(*three)
+    four = [order("l0"), order("l1", region="US")]
+    table.publish(insert(table.store, four))
+    now(*four)
+    table.hudi_writes(order("l0"), order("k0"), **{OPERATION: "delete"})
+    del rows["l0"], rows["k0"]
+    now()
+
+
+def test_hudis_table_services_on_what_we_wrote_leave_us_the_same_rows(either: Shared) -> None:
+    table = either
+    kept = [row for row in ROWS if row["region"] == "EU"]
+    new = order("u0", region="US")
+    table.hudi_writes(new, **{OPERATION: "insert_overwrite"})
+    table.both_show(*kept, new)
+    table.publish(upsert(table.store, [order("u0", region="US", amount=1, at=1)]))
+    more = order("u1", region="US")
+    clustering = {"hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "1"}
+    table.hudi_writes(more, **clustering)
+    rows = [*kept, order("u0", region="US", amount=1, at=1), more]
+    table.both_show(*rows)
+    table.publish(insert(table.store, [order("u2", region="US")]))
+    files = {entry.key for entry in table.store.list("region=")}
+    clean = {"hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "1"}
+    table.hudi_writes(order("u3"), **clean)
+    assert files - {entry.key for entry in table.store.list("region=")}, "nothing was cleaned"
+    table.both_show(*rows, order("u2", region="US"), order("u3"))
+
+
+def test_hudi_rolls_back_a_writer_of_ours_without_a_heartbeat_and_its_commit_is_refused(
+    ours: Shared,
+) -> None:
+    dead = insert(ours.store, [order("dead")])
+    ours.hudi_writes(order("h0"), **{"hoodie.clean.automatic": "true"})
+    with pytest.raises(LockLost, match="rolled it back"):
+        ours.publish(dead)
+    ours.both_show(*ROWS, order("h0"))
+
+
+def test_an_upsert_of_hudis_that_overlaps_ours_is_refused_by_whoever_comes_second(
+    ours: Shared,
+) -> None:
+    mine = upsert(ours.store, [order("k1", amount=1, at=100)])
+    ours.hudi_writes(order("k1", amount=2, at=50))
+    with pytest.raises(CommitConflict):
+        ours.publish(mine)
+    ours.both_show(K0, order("k1", amount=2, at=50), *FIRST[2:])
+
+
+# --- at the same time -----------------------------------------------------------------------------
+
+
+def test_at_the_same_time_one_lock_excludes_and_no_row_is_lost(
+    ours: Shared, server: Emulator, hudi: Hudi
+) -> None:
+    ours.publish(insert(ours.store, [order("shared")]))
+    began = len(server.requests())
+    batches = [
+        [order(f"hudi-{n}", amount=n, at=n), order("shared", amount=-n, at=2_000 + n)]
+        for n in range(8)
+    ]
+    hudi.send("writes", path=ours.url.replace("s3:", "s3a:"), schema=SPARK_SCHEMA,
+              batches=batches, options=ours.options())  # fmt: skip
+    writers = [start_writer(ours, f"w{n}") for n in range(2)]
+    refusals = hudi.answer()
+    done = [finished(writer) for writer in writers]
+    assert all("HoodieWriteConflict" in each for each in refusals if each), refusals
+    theirs = [{"rows": rows, "error": error} for rows, error in zip(batches, refusals, strict=True)]
+    acknowledged = [each["rows"] for each in itertools.chain(theirs, *done) if not each["error"]]
+    rows: dict[str, dict[str, Any]] = {row["id"]: row for row in ROWS}
+    for row in sorted(itertools.chain(*acknowledged), key=lambda row: row["at"]):
+        rows[row["id"]] = row
+    ours.both_show(*rows.values())
+
+    record = server.requests()[began:]
+    held = tenancies(record)
+    sides = [each.side for each in held]
+    assert {"hudi", "lockkit"} <= set(sides) and len(list(itertools.groupby(sides))) > 4, sides
+    completed = commits(record)
+    assert [who for _, who in completed].count("hudi") == refusals.count("")
+    for at_ms, who in completed:
+        assert who in [each.side for each in held if each.from_ms <= at_ms <= each.until_ms]
+    assert check(record).kind is not Kind.INVALID
+
+
+def start_writer(table: Shared, client: str) -> subprocess.Popen[str]:
+    said = {"url": table.url, "endpoint": table.endpoint, "client": client}
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("ours.py")), json.dumps(said)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def finished(writer: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    out, _ = writer.communicate(timeout=60)
+    assert writer.returncode == 0
+    return list(json.loads(out))
