@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
@@ -92,6 +93,8 @@ class Client:
     trouble: str = ""
     """Why the last request had no useful answer; "" after one that had."""
     offset_ms: int | None = None
+    beside: Callable[[bool], None] | None = None
+    """Called in a thread of its own beside each look (False) and each claim (True)."""
     past: Version | None = None
     """A version that the object certainly has no more: what our last write replaced."""
     proven_ms: int = 0
@@ -197,7 +200,8 @@ class Client:
         out = self.state.out
         op = out.aim.value if out is not None and not isinstance(action, Look) else "look"
         attempt = action.record.attempt if isinstance(action, Send) else ""
-        answer = self.ask(op, attempt, lambda: self._carry_out(action))
+        with self._beside(claiming=op == Aim.CLAIM.value, asking=isinstance(action, Look)):
+            answer = self.ask(op, attempt, lambda: self._carry_out(action))
         now = self.clock.now()
         match answer:
             case Found(_, _, _, date_ms) | NotModified(date_ms) if date_ms is not None:
@@ -220,6 +224,19 @@ class Client:
             case _:
                 pass
         return Answered(now, answer)
+
+    @contextmanager
+    def _beside(self, *, claiming: bool, asking: bool) -> Iterator[None]:
+        """What the caller of `acquire` wants to ask meanwhile; it has ended when this ends."""
+        if self.beside is None or not (claiming or asking):
+            yield
+            return
+        thread = threading.Thread(target=self.beside, args=(claiming,), name="beside", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
 
     def ask(self, op: str, attempt: str, send: Callable[[], Any]) -> Any:
         """Send one request and tell the history so: an `ask` before it, an `answer` after it."""

@@ -147,11 +147,17 @@ class Lock:
 
     # --- the public face -----------------------------------------------------------------------
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+    def acquire(
+        self, blocking: bool = True, timeout: float | None = None, *,
+        beside: Callable[[bool], None] | None = None,
+    ) -> bool:  # fmt: skip
         """Take the lock; False if it is still somebody else's when the time is over.
 
         `timeout=None` waits for ever, 0 tries once. An exception (`StoreError`, Ctrl-C) leaves
-        nothing half-held.
+        nothing half-held. `beside(claiming)` is called in another thread beside each look at the
+        lock object (False) and each claim of it (True): what it reads beside the claim that wins
+        is as good as read under the lock, since that claim replaced the very version that was seen
+        free before. It must not raise.
         """
         self._guard_process()
         limit_s = settings.limit_s(blocking, timeout)
@@ -159,12 +165,14 @@ class Lock:
             raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
         try:
             self._guard_double_use()
+            self._client.beside = beside
             try:
                 return self._acquire(limit_s)
             except BaseException:
                 self._back_out()
                 raise
         finally:
+            self._client.beside = None
             self._acquiring.release()
 
     def release(self) -> None:

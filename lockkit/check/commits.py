@@ -45,9 +45,10 @@ def no_stale_commit(lanes: Lanes) -> Iterator[Finding]:
         if each.instant not in checks:
             blind = blind or each
             continue
-        covered = {str(instant) for instant in checks[each.instant]["covered"]}
+        check = checks[each.instant]
+        covered = {str(instant) for instant in check["covered"]}
         for earlier in order[:place]:
-            if earlier.instant not in covered:
+            if earlier.instant > str(check.get("horizon") or "") and earlier.instant not in covered:
                 yield _stale(name, each, earlier, checks)
                 return
     if blind is not None:

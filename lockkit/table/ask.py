@@ -6,9 +6,10 @@ throttled answers of a table's files are settled, so that the commit above reads
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Iterable
+from typing import Any, assert_never
 
-from lockkit.drive import Get, List, Procedure, Put, Sleep
+from lockkit.drive import Get, List, Procedure, Put, Sleep, Together
 from lockkit.outcome import (
     Applied,
     Found,
@@ -25,6 +26,8 @@ from lockkit.stores import Entry, NoAnswer, StoreError
 TRIES_MAX = 7
 """About 3 s of pauses in all; a store that is silent for longer is not going to be waited for."""
 FIRST_PAUSE_S = 0.05
+AT_ONCE_MAX = 8
+"""Requests of one client that are under way together: SDKs' connection pools hold ten."""
 LONGEST_PAUSE_S = 2.0
 
 
@@ -84,6 +87,19 @@ def listing(prefix: str, *, after: str = "") -> Procedure[list[Entry]]:
         "then try again",
         doubt=False,
     )
+
+
+def all_of(procedures: Iterable[Procedure[Any]]) -> Procedure[list[Any]]:
+    """The results of procedures that do not depend on one another, in their order.
+
+    Some go out together; the first that raises ends it, after those beside it have ended.
+    """
+    waiting = list(procedures)
+    results: list[Any] = []
+    for first in range(0, len(waiting), AT_ONCE_MAX):
+        batch = tuple(waiting[first : first + AT_ONCE_MAX])
+        results += (yield Together(batch)) if len(batch) > 1 else [(yield from batch[0])]
+    return results
 
 
 def create(key: str, body: bytes) -> Procedure[Version | Found]:

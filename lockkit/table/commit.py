@@ -7,40 +7,33 @@ everything that was published before it is refused by the store, however long it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, assert_never
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from lockkit.drive import Note, Procedure, Put, Sleep, Unique
-from lockkit.outcome import (
-    Applied,
-    Found,
-    Missing,
-    NotOurs,
-    Ours,
-    PreconditionFailed,
-    StillOut,
-    Throttled,
-    Unknown,
-    Version,
-    over,
-    resolve,
-)
+from lockkit.drive import Note, Procedure, Unique
+from lockkit.outcome import Found
 from lockkit.state import LockLost
 from lockkit.stores import StoreError
-from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, create, pause_s, read
+from lockkit.table.ask import TableError, Unanswered, all_of, create, read
 from lockkit.table.conflict import (
+    SIMPLE,
     CommitConflict,
+    Pending,
+    Strategy,
+    Winner,
     find_conflict,
     refuse_missing,
     refuse_unreadable,
     winners,
 )
-from lockkit.table.fence import FENCE_KEY, Fence, Seen, digest, format_fence, read_fence
-from lockkit.table.layout import CommitFiles
-from lockkit.table.properties import recheck_config
-from lockkit.table.reader import read_commit
-from lockkit.table.timeline import Names, Timeline, glance, load_timeline
+from lockkit.table.decide import CommitUnknown as CommitUnknown
+from lockkit.table.decide import completed_key, completion_time, replace_fence, settle, unknown
+from lockkit.table.fence import COMMIT, ROLLBACK, Decided, Seen, follow, read_fence
+from lockkit.table.layout import CommitFiles, parse_commit
+from lockkit.table.pending import load_pending
+from lockkit.table.properties import FENCED, recheck_config
+from lockkit.table.timeline import Timeline, glance, load_timeline
 from lockkit.table.transaction import Prepared
 
 ROUNDS_MAX = 30
@@ -54,24 +47,30 @@ class Guard(Protocol):
     def epoch(self) -> int: ...
 
 
-class CommitUnknown(Exception):
-    """Nobody told us whether this commit was decided, and reading back could not tell either.
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What was read while the lock was being acquired; the fence may always be read early.
 
-    It may be visible, or become so. Delete nothing. `read` names the objects that will tell;
-    `commit` of the same prepared transaction, under the lock, reads them and finishes the work.
+    `config_checked` is only true of a read that counts as made under the lock: it was sent when the
+    lock object was known to be free, and the claim that went out beside it replaced that very
+    version, so nobody held the lock in between.
     """
 
-    def __init__(self, instant: str, why: str, read: tuple[str, ...]) -> None:
-        self.instant, self.why, self.read = instant, why, read
-        super().__init__(
-            f"whether {instant} was committed is not known ({why}). Delete nothing. To find out, "
-            "commit the same prepared transaction again under the lock, or read "
-            f"{', then '.join(read)}: it is committed if one of them names it or is its own file; "
-            "while a request may still be under way, their silence proves nothing"
-        )
+    seen: Seen | None = None
+    proven: frozenset[str] = frozenset()
+    """Instants whose completed file was seen after the fence was read."""
+    config_checked: bool = False
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.instant, self.why, self.read)
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A commit that is decided: nobody can take it back, and readers may not see it yet."""
+
+    prepared: Prepared
+    decided: Decided
+    epoch: int
+    rounds: int
+    rolled_forward: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +83,8 @@ class Committed:
     """Conflict checks that it took; more than one if a straggler won the fence in between."""
     rolled_forward: tuple[str, ...]
     """Commits of others that were decided but not yet visible, and were made so on the way."""
+    completion: str | None = None
+    """Table version 9: when it counts as completed, for readers of increments."""
 
 
 # --- commit -------------------------------------------------------------------------------------
@@ -94,7 +95,12 @@ def trust() -> None:
 
 
 def commit(
-    prepared: Prepared, guard: Guard, *, believe: Callable[[], None] = trust, fence: bool = True
+    prepared: Prepared,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    fence: bool | None = None,
+    strategy: Strategy = SIMPLE,
 ) -> Procedure[Committed]:
     """Publish, while holding the lock. `believe` raises `LockLost` once the lease is over.
 
@@ -102,13 +108,63 @@ def commit(
     `CommitUnknown` (then nobody knows yet), `TableError` or `StoreError` (not committed). Whatever
     was refused leaves its data files and its requested and inflight instants to a table service.
 
-    The note `checked` goes by between the last look at the lease and the one write that decides:
-    a writer that stops there and wakes too late is what the fence is for. With `fence=False` there
-    is only create-if-absent of `T.commit`, as in Hudi, and such a writer's commit is accepted.
+    `fence=None` does as the table's mode says. Without the fence there is only create-if-absent of
+    `T.commit`, as in Hudi, and the commit of a writer that wakes too late is accepted.
     """
-    way = _commit_fenced if fence else _commit_unfenced
+    fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
+    if not fenced:
+        way = _commit_unfenced(prepared, guard, believe, strategy)
+        return (yield from _told(prepared, guard, way))
+    decision = yield from decide(prepared, guard, believe=believe, strategy=strategy)
+    return (yield from complete(decision))
+
+
+def decide(
+    prepared: Prepared,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    strategy: Strategy = SIMPLE,
+    ahead: Ahead = Ahead(),
+) -> Procedure[Decision]:
+    """The first half of a fenced commit, under the lock: up to the moment of commit.
+
+    The note `checked` goes by between the last look at the lease and the one write that decides:
+    a writer that stops there and wakes too late is what the fence is for.
+    """
+    return (yield from _told(prepared, guard, _decide(prepared, guard, believe, strategy, ahead)))
+
+
+def complete(decision: Decision) -> Procedure[Committed]:
+    """The second half: create the completed file. The lock may be released meanwhile.
+
+    Any later writer would do it for us. Raises `CommitUnknown` if it is not proven there: then the
+    commit is durable, and not yet visible.
+    """
+    prepared = decision.prepared
+    key = completed_key(prepared.names, decision.decided)
     try:
-        return (yield from way(prepared, guard, believe))
+        standing = yield from create(key, prepared.body)
+    except Exception as error:
+        raise unknown(
+            prepared.names, decision.decided,
+            f"it was decided, and its file may not be there yet: {error}",
+        ) from error  # fmt: skip
+    if isinstance(standing, Found):
+        raise unknown(
+            prepared.names, decision.decided,
+            "its completed file is there, and is not what we would have written",
+        )  # fmt: skip
+    yield Note("published", {"instant": prepared.instant, "epoch": decision.epoch})
+    return Committed(
+        prepared.instant, decision.epoch, decision.rounds, decision.rolled_forward,
+        decision.decided.completion,
+    )  # fmt: skip
+
+
+def _told(prepared: Prepared, guard: Guard, way: Procedure) -> Procedure:
+    try:
+        return (yield from way)
     except (TableError, LockLost, StoreError, CommitUnknown) as error:
         yield Note(
             "refused",
@@ -118,26 +174,46 @@ def commit(
         raise
 
 
-def _commit_fenced(
-    prepared: Prepared, guard: Guard, believe: Callable[[], None]
-) -> Procedure[Committed]:
-    """Fence, settle, list, check, replace the fence, publish: the order is the whole point."""
-    files: dict[str, CommitFiles] = {}
-    rolled_forward: list[str] = []
-    yield from recheck_config(prepared.transaction.config, prepared.transaction.config_version)
+# --- with the fence -------------------------------------------------------------------------------
+
+
+def _decide(
+    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: Strategy, ahead: Ahead
+) -> Procedure[Decision]:
+    """Fence, settle, check, replace the fence: the order is the whole point."""
+    names, transaction = prepared.names, prepared.transaction
+    work = Work(prepared, strategy)
+    checked = [] if ahead.config_checked else [
+        recheck_config(transaction.config, transaction.taken.known.config_version)
+    ]  # fmt: skip
+    if ahead.seen is None:
+        seen, *_ = yield from all_of([read_fence(), *checked])
+    else:
+        seen, _ = ahead.seen, (yield from all_of(checked))
+    proven = transaction.base | ahead.proven
     for rounds in range(1, ROUNDS_MAX + 1):
-        seen = yield from read_fence()
-        now = yield from _settle(prepared.names, seen, rolled_forward)
-        if prepared.instant in now.completed:  # an earlier call of ours was decided after all
-            return (yield from _publish(prepared, guard, rounds, rolled_forward))
+        yield from settle(names, seen, proven, work.rolled_forward)
+        found = yield from _news(work, seen)
+        if found.mine is not None:  # an earlier call of ours was decided after all
+            return Decision(prepared, found.mine, guard.epoch, rounds, tuple(work.rolled_forward))
         _refuse_superseded(prepared, guard, seen)
-        yield from _check(prepared, now, files)
-        entry = Fence(guard.epoch, prepared.instant, (yield Unique()), prepared.sha256)
+        _judge(work, found)
+        completion = yield from completion_time(names, seen, *_later_than(prepared))
+        entry = follow(
+            seen.fence,
+            Decided(
+                COMMIT, prepared.instant, transaction.action, completion, prepared.writes,
+                prepared.replaced,
+            ),
+            epoch=guard.epoch, attempt=(yield Unique()), sha256=prepared.sha256,
+            whole=not transaction.base and not transaction.horizon,
+        )  # fmt: skip
         believe()
-        yield _checked(prepared, guard, now)
-        if (yield from _replace(prepared, seen, entry)):
+        yield _checked(prepared, guard, found.covered)
+        if (yield from replace_fence(names, seen, entry)):
             yield Note("fenced", {"instant": prepared.instant, "epoch": guard.epoch})
-            return (yield from _publish(prepared, guard, rounds, rolled_forward))
+            return Decision(prepared, entry.head, guard.epoch, rounds, tuple(work.rolled_forward))
+        seen = yield from read_fence()
     raise Unanswered(
         f"{prepared.instant} lost the fence to others {ROUNDS_MAX} times and was not committed; "
         "try again, and look whether anybody commits without the lock",
@@ -145,82 +221,110 @@ def _commit_fenced(
     )
 
 
-def _commit_unfenced(
-    prepared: Prepared, guard: Guard, believe: Callable[[], None]
-) -> Procedure[Committed]:
-    """List, check, publish: right only while the lock really excludes everybody else."""
-    yield from recheck_config(prepared.transaction.config, prepared.transaction.config_version)
-    now = yield from load_timeline(prepared.names)
-    if prepared.instant not in now.completed:
-        yield from _check(prepared, now, {})
-        believe()
-        yield _checked(prepared, guard, now)
-    try:
-        standing = yield from create(prepared.completed, prepared.body)
-    except Unanswered as error:
-        if not error.doubt:
-            raise
-        raise CommitUnknown(
-            prepared.instant, str(error), (prepared.completed,)
-        ) from error
-    return (yield from _published(prepared, guard, standing, 1, []))
+@dataclass(slots=True)
+class Work:
+    """What one commit has found out so far, over all its rounds."""
+
+    prepared: Prepared
+    strategy: Strategy
+    rolled_forward: list[str] = field(default_factory=list)
+    files: dict[str, CommitFiles] = field(default_factory=dict)
 
 
-# --- its steps ----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened to the table since the transaction began."""
+
+    winners: tuple[Winner, ...]
+    covered: tuple[str, ...]
+    """Every commit that this check looked at, or that the transaction began with."""
+    mine: Decided | None = None
+    """This very commit, if an earlier call decided it."""
+    pending: tuple[Pending, ...] = ()
 
 
-def _settle(names: Names, seen: Seen, rolled_forward: list[str]) -> Procedure[Timeline]:
-    """A timeline, listed after the fence was read, in which the fence's instant is completed.
+def _news(work: Work, seen: Seen) -> Procedure[News]:
+    """From the fence's own window where that reaches back far enough, else from a listing.
 
-    Seeing `T.commit` in that listing is the proof that protocol.md asks for; if it is not there,
-    its writer died or sleeps between deciding and publishing, and we publish for it. One listing
-    is enough, however many pages it has: if anything was decided meanwhile, the fence has changed
-    and replacing it fails.
+    Plans that were pending when the transaction began are looked at; a plan that was made since
+    meets this commit when it wants to complete, and is the one that gives way.
     """
-    now = yield from glance(names)
-    if seen.fence is None or seen.fence.instant in now.completed:
-        return now
-    instant = seen.fence.instant
-    match (yield from read(names.inflight(instant))):
-        case Found(body, _) if digest(body) == seen.fence.sha256:
-            if isinstance((yield from create(names.completed(instant), body)), Found):
-                raise TableError(
-                    f"{names.completed(instant)} differs from its inflight file, which the fence "
-                    "names; nothing more is committed to this table until one of them is restored"
-                )
-        case _:
+    prepared, fence = work.prepared, seen.fence
+    transaction = prepared.transaction
+    decided = None
+    if fence is not None and not _strangers(prepared, seen):
+        decided = fence.since(transaction.base, transaction.horizon)
+    if decided is None and (fence is not None or transaction.base or transaction.horizon):
+        return (yield from _listed(work, seen))
+    commits = set(transaction.timeline.commits)
+    mine, found = None, []
+    for each in decided or ():
+        if each.instant == prepared.instant and each.kind == COMMIT:
+            mine = each
+        elif each.kind == ROLLBACK:
+            found.append(Winner(each.instant, "rollback", takes_back=frozenset({each.instant})))
+        else:
+            commits.add(each.instant)
+            found.append((yield from _winner(work, each)))
+    pending = yield from load_pending(prepared.names, transaction.timeline)
+    return News(tuple(found), tuple(sorted(commits)), mine, pending)
+
+
+def _strangers(prepared: Prepared, seen: Seen) -> bool:
+    """Whether the transaction's listing held commits that the fence should know, and does not.
+
+    They were made without the fence, so that its window does not tell the whole story.
+    """
+    assert seen.fence is not None
+    known = {each.instant for each in seen.fence.window}
+    listed = prepared.transaction.timeline.commits
+    return any(each > min(known) and each not in known for each in listed)
+
+
+def _winner(work: Work, each: Decided) -> Procedure[Winner]:
+    """Its write sets: as the fence names them, or, of a wide commit, from its own file."""
+    if each.writes is not None and each.replaced is not None:
+        return Winner(each.instant, each.action, each.writes, each.replaced)
+    if each.instant not in work.files:
+        key = completed_key(work.prepared.names, each)
+        work.files[each.instant] = yield from _read_files(each.instant, key)
+    return Winner.of(work.files[each.instant], each.action)
+
+
+def _read_files(instant: str, key: str) -> Procedure[CommitFiles]:
+    match (yield from read(key)):
+        case Found(body, _):
+            return parse_commit(instant, key, body)
+        case _missing:
+            raise TableError(f"{key} is gone: it was rolled back or archived; begin again")
+
+
+def _listed(work: Work, seen: Seen) -> Procedure[News]:
+    """The same from one listing, made after the fence was read and settled.
+
+    One is enough, however many pages it has: if anything was decided meanwhile, the fence has
+    changed, and replacing it fails.
+    """
+    prepared = work.prepared
+    now = yield from glance(prepared.names, after=prepared.transaction.horizon)
+    head = seen.fence.head if seen.fence else None
+    if head is not None and head.kind == COMMIT and head.instant > prepared.transaction.horizon:
+        if head.instant not in now.completed:
             raise TableError(
-                f"the fence names {instant}, which has no completed file, and its inflight file "
-                "is missing or is not the one that was decided; nothing was committed: restore "
-                f"{names.inflight(instant)} or {names.completed(instant)} from its versions"
+                f"{completed_key(prepared.names, head)} is there and is not listed: this store's "
+                "listings lag behind, and no conflict check can be made on them"
             )
-    yield Note(
-        "note",
-        {"text": f"rolled {instant} forward: it was decided, but its file was not there yet",
-         "instant": instant, "rolled_forward": True},
-    )  # fmt: skip
-    rolled_forward.append(instant)
-    now = yield from glance(names)
-    if instant not in now.completed:
-        raise TableError(
-            f"{names.completed(instant)} was written and is not listed: this store's listings lag "
-            "behind, and no conflict check can be made on them"
-        )
-    return now
+    return (yield from _news_of(work, now))
 
 
-def _refuse_superseded(prepared: Prepared, guard: Guard, seen: Seen) -> None:
-    if seen.fence is not None and seen.fence.epoch > guard.epoch:
-        raise LockLost(
-            f"{prepared.instant} was not committed: it holds the lock's epoch {guard.epoch}, and "
-            f"epoch {seen.fence.epoch} has already published {seen.fence.instant}; acquire the "
-            "lock again, then commit the same prepared transaction"
-        )
-
-
-def _check(prepared: Prepared, now: Timeline, files: dict[str, CommitFiles]) -> Procedure[None]:
-    """Raise if this commit cannot follow what was published since it began."""
+def _news_of(work: Work, now: Timeline) -> Procedure[News]:
+    prepared, names = work.prepared, work.prepared.names
     mine = prepared.mine
+    if mine.instant in now.completed:
+        landed = Decided(
+            COMMIT, mine.instant, now.completed[mine.instant], now.completion.get(mine.instant)
+        )
+        return News((), tuple(now.commits), landed)
     if mine.instant not in now.inflight:
         raise LockLost(
             f"{mine.instant} was not committed: its inflight file is gone, so somebody took its "
@@ -228,118 +332,86 @@ def _check(prepared: Prepared, now: Timeline, files: dict[str, CommitFiles]) -> 
         )
     refuse_missing(mine, now)
     refuse_unreadable(now, known=mine.base)
-    others = winners(mine, now)
-    for instant in others:
-        if instant not in files:
-            files[instant] = yield from read_commit(prepared.names, instant, now)
-    if conflict := find_conflict(mine, [files[instant] for instant in others]):
+    found = []
+    for instant in winners(mine, now):
+        action, completion = now.completed[instant], now.completion.get(instant)
+        found.append((yield from _winner(work, Decided(COMMIT, instant, action, completion, None))))
+    pending = yield from load_pending(names, now, since=mine.base)
+    return News(tuple(found), tuple(now.commits), None, pending)
+
+
+# --- without it ---------------------------------------------------------------------------------
+
+
+def _commit_unfenced(
+    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: Strategy
+) -> Procedure[Committed]:
+    """List, check, publish: right only while the lock really excludes everybody else."""
+    transaction = prepared.transaction
+    now, *_ = yield from all_of([
+        load_timeline(prepared.names, after=transaction.horizon),
+        recheck_config(transaction.config, transaction.taken.known.config_version),
+    ])  # fmt: skip
+    work = Work(prepared, strategy)
+    found = yield from _news_of(work, now)
+    landed = found.mine
+    if landed is None:
+        _judge(work, found)
+        believe()
+        yield _checked(prepared, guard, found.covered)
+        nothing = Seen(None, None)
+        completion = yield from completion_time(prepared.names, nothing, *_later_than(prepared))
+        landed = Decided(COMMIT, prepared.instant, transaction.action, completion)
+    key = completed_key(prepared.names, landed)
+    try:
+        standing = yield from create(key, prepared.body)
+    except Unanswered as error:
+        if not error.doubt:
+            raise
+        raise CommitUnknown(prepared.instant, str(error), (key,)) from error
+    if isinstance(standing, Found):
+        raise CommitUnknown(
+            prepared.instant, "its completed file is there, and is not what we would have written",
+            (key,),
+        )  # fmt: skip
+    yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
+    return Committed(prepared.instant, guard.epoch, 1, (), landed.completion)
+
+
+# --- what both ask --------------------------------------------------------------------------------
+
+
+def _judge(work: Work, found: News) -> None:
+    """Raise if this commit cannot follow what was published since it began."""
+    mine = work.prepared.mine
+    for each in found.winners:
+        if mine.instant in each.takes_back:
+            raise LockLost(
+                f"{mine.instant} was not committed: somebody took its writer for dead and rolled "
+                "it back; begin again"
+            )
+    conflict = find_conflict(mine, found.winners, pending=found.pending, strategy=work.strategy)
+    if conflict:
         raise CommitConflict(mine.instant, conflict)
 
 
-def _checked(prepared: Prepared, guard: Guard, now: Timeline) -> Note:
+def _refuse_superseded(prepared: Prepared, guard: Guard, seen: Seen) -> None:
+    if seen.fence is not None and seen.fence.epoch > guard.epoch:
+        raise LockLost(
+            f"{prepared.instant} was not committed: it holds the lock's epoch {guard.epoch}, and "
+            f"epoch {seen.fence.epoch} has already decided on {seen.fence.head.instant}; acquire "
+            "the lock again, then commit the same prepared transaction"
+        )
+
+
+def _later_than(prepared: Prepared) -> list[str]:
+    return [prepared.instant, *prepared.transaction.timeline.completion.values()]
+
+
+def _checked(prepared: Prepared, guard: Guard, covered: Iterable[str]) -> Note:
     return Note(
         "checked",
-        {"instant": prepared.instant, "epoch": guard.epoch, "covered": now.commits,
+        {"instant": prepared.instant, "epoch": guard.epoch, "covered": list(covered),
+         "horizon": prepared.transaction.horizon,
          "writes": [list(group) for group in sorted(prepared.writes)]},
     )  # fmt: skip
-
-
-def _replace(prepared: Prepared, seen: Seen, entry: Fence) -> Procedure[bool]:
-    """Replace the fence that was read: the moment of commit. False: it did not, and never will.
-
-    The lease is not asked again once the write is out: sending the same bytes under the same
-    condition decides nothing new, and only so can it be found out what became of the first copy.
-    """
-    body = format_fence(entry)
-    doubt, why = False, ""
-    try:
-        for tries in range(TRIES_MAX):
-            match (yield Put(FENCE_KEY, body, over(seen.version))):
-                case Applied():
-                    return True
-                case Throttled(after_s):
-                    why = "throttled"
-                    yield Sleep(pause_s(tries, after_s))
-                    continue
-                case PreconditionFailed():
-                    # Perhaps of a hidden second copy, whose first one landed. Look.
-                    doubt, why = True, "refused, though nobody else is seen to have written"
-                case Unknown(why):
-                    doubt = True
-                case other:
-                    raise AssertionError(f"not an answer to a write: {other!r}")
-            now = yield from read_fence()
-            match resolve(now.version, now.attempt, attempt=entry.attempt, wrote_over=seen.version):
-                case Ours():
-                    return True
-                case NotOurs():
-                    return (yield from _was_superseded(prepared, now))
-                case StillOut():
-                    yield Sleep(pause_s(tries))
-                case never:
-                    assert_never(never)
-    except CommitUnknown:
-        raise
-    except Exception as error:
-        # Whatever it was, a write that may have decided is out: only its fate counts now.
-        if not doubt and isinstance(error, StoreError):
-            raise  # refused by configuration, so certainly not done
-        raise _unknown(prepared, str(error)) from error
-    if doubt:
-        raise _unknown(prepared, why)
-    raise Unanswered(
-        f"{FENCE_KEY} could not be written in {TRIES_MAX} tries ({why}); {prepared.instant} was "
-        "not committed; try again later",
-        doubt=False,
-    )
-
-
-def _was_superseded(prepared: Prepared, now: Seen) -> Procedure[bool]:
-    """The fence holds somebody else's entry: was ours there in between?
-
-    A superseder makes sure of the completed file of the entry that it replaces *before* it replaces
-    it. So, after the fence, the completed file decides: if it is missing, ours never landed, and
-    since the version that it asked for is gone, never will. Only where `T.inflight` is missing too
-    has somebody archived or rolled back the instant, and nothing here can tell.
-    """
-    if now.fence is None:
-        raise _unknown(prepared, "the fence was deleted")
-    match (yield from read(prepared.completed)):
-        case Found():
-            return True
-        case _missing:
-            pass
-    match (yield from read(prepared.inflight)):
-        case Missing():
-            raise _unknown(prepared, "its instant was archived or rolled back meanwhile")
-        case _found:
-            return False
-
-
-def _publish(
-    prepared: Prepared, guard: Guard, rounds: int, rolled_forward: list[str]
-) -> Procedure[Committed]:
-    """Create `T.commit` for a commit that is decided; any later writer would do it for us."""
-    try:
-        standing = yield from create(prepared.completed, prepared.body)
-    except Exception as error:
-        raise _unknown(
-            prepared, f"it was decided, and its file may not be there yet: {error}"
-        ) from error
-    return (yield from _published(prepared, guard, standing, rounds, rolled_forward))
-
-
-def _published(
-    prepared: Prepared, guard: Guard, standing: Version | Found, rounds: int,
-    rolled_forward: list[str],
-) -> Procedure[Committed]:  # fmt: skip
-    if isinstance(standing, Found):
-        raise _unknown(
-            prepared, "its completed file is there, and is not what we would have written"
-        )
-    yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
-    return Committed(prepared.instant, guard.epoch, rounds, tuple(rolled_forward))
-
-
-def _unknown(prepared: Prepared, why: str) -> CommitUnknown:
-    return CommitUnknown(prepared.instant, why, (FENCE_KEY, prepared.completed))

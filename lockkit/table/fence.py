@@ -1,8 +1,9 @@
 """The fence: the object whose replacement is the moment of commit.
 
-`.hoodie/.locks/fence.json` names the last commit that was decided. Whoever wants to commit replaces
-exactly the fence that it read before it checked for conflicts; if anything was decided in between,
-the store refuses. protocol.md section 5 has the rules, each with the counterexample it closes.
+`.hoodie/.locks/fence.json` names what was decided last, and what each of the latest decisions
+wrote, so that a conflict check needs no listing. Whoever wants to commit replaces exactly the fence
+that it read before it checked for conflicts; if anything was decided in between, the store refuses.
+protocol.md section 5 has the rules, each with the counterexample it closes.
 """
 
 from __future__ import annotations
@@ -10,30 +11,80 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.drive import Procedure
 from lockkit.outcome import Found, Version
 from lockkit.table.ask import TableError, read
+from lockkit.table.layout import FileGroup
 from lockkit.table.timeline import HOODIE
 
 FENCE_KEY = HOODIE + ".locks/fence.json"
 FENCE_BYTES_MAX = 1_000_000
-FORMAT = 1
-"""A fence of another format may hold entries (a rollback) that must not be read as a commit."""
+FORMAT = 2
+"""Another format may say something that must not be read as a commit."""
+WINDOW_MAX = 32
+"""Decisions that a fence remembers; a check that reaches further back lists the timeline."""
+GROUPS_MAX = 100
+"""File groups that are named for each; of a wider commit the check reads its own file."""
+WINDOW_GROUPS_MAX = 400
 _INSTANT = re.compile(r"\d{17}|\d{14}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+COMMIT, ROLLBACK = "commit", "rollback"
+ACTIONS = ("commit", "replacecommit", "clustering")
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One decision: an instant was committed, or was rolled back and will never be."""
+
+    kind: str
+    instant: str
+    action: str = "commit"
+    """What its inflight file is called by: `commit`, `replacecommit` or `clustering`."""
+    completion: str | None = None
+    """Table version 9: the time in the completed file's name (of a rollback: in its own)."""
+    writes: frozenset[FileGroup] | None = frozenset()
+    """File groups that got a new slice; None: too many to be named here."""
+    replaced: frozenset[FileGroup] | None = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The last decided commit: under which epoch, which instant, and what its file must hash to."""
+    """The latest decisions, oldest first; the last of them is what this very fence decided."""
 
     epoch: int
-    instant: str
     attempt: str
     sha256: str
+    """Of the inflight file that `T.commit` must equal; empty for a rollback."""
+    window: tuple[Decided, ...]
+    whole: bool
+    """Whether the window holds every decision that this table ever had."""
+    completion: str | None = None
+    """The greatest completion time so far (version 9): the next one is greater."""
+
+    @property
+    def head(self) -> Decided:
+        return self.window[-1]
+
+    def decision_on(self, instant: str) -> Decided | None:
+        """The latest decision about an instant that the window still holds."""
+        return next((each for each in reversed(self.window) if each.instant == instant), None)
+
+    def since(self, base: frozenset[str], horizon: str = "") -> tuple[Decided, ...] | None:
+        """What was decided after all that `base` covers; None if the window is too short to tell.
+
+        `base` comes from one listing, and whoever decides makes sure first that the decision before
+        it is completed: so everything up to a covered decision is covered. Instants up to `horizon`
+        count as covered (`Transaction.horizon`).
+        """
+        for place in range(len(self.window) - 1, -1, -1):
+            each = self.window[place]
+            if each.kind == COMMIT and (each.instant in base or each.instant <= horizon):
+                return self.window[place + 1 :]
+        return self.window if self.whole and not base and not horizon else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,46 +103,135 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()
 
 
+def follow(
+    before: Fence | None, decided: Decided, *, epoch: int, attempt: str, sha256: str, whole: bool
+) -> Fence:
+    """The fence that decides one thing more; `whole` says what is so if there was none before."""
+    count = len(decided.writes or ()) + len(decided.replaced or ())
+    if decided.writes is None or count > GROUPS_MAX:
+        decided, count = replace(decided, writes=None, replaced=None), 0
+    window = [*(before.window if before else ()), decided]
+    named = [len(each.writes or ()) + len(each.replaced or ()) for each in window]
+    first = max(0, len(window) - WINDOW_MAX)
+    while sum(named[first:]) > WINDOW_GROUPS_MAX:
+        first += 1
+    times = [t for t in (before.completion if before else None, decided.completion) if t]
+    return Fence(
+        epoch=max(epoch, before.epoch if before else 0),
+        attempt=attempt,
+        sha256=sha256,
+        window=tuple(window[first:]),
+        whole=(before.whole if before else whole) and first == 0,
+        completion=max(times, default=None),
+    )
+
+
+# --- the object ---------------------------------------------------------------------------------
+
+
 def format_fence(fence: Fence) -> bytes:
+    """`instant` and `attempt` stand at the top, where a server's record finds them."""
     return json.dumps(
-        {"format": FORMAT, "epoch": fence.epoch, "instant": fence.instant,
-         "attempt": fence.attempt, "sha256": fence.sha256},
-    ).encode()  # fmt: skip
+        {
+            "format": FORMAT,
+            "epoch": fence.epoch,
+            "instant": fence.head.instant,
+            "attempt": fence.attempt,
+            "sha256": fence.sha256,
+            "completion": fence.completion,
+            "whole": fence.whole,
+            "window": [_to_json(each) for each in fence.window],
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def _to_json(each: Decided) -> dict[str, Any]:
+    return {
+        "kind": each.kind,
+        "instant": each.instant,
+        "action": each.action,
+        "completion": each.completion,
+        "writes": None if each.writes is None else sorted(map(list, each.writes)),
+        "replaced": None if each.replaced is None else sorted(map(list, each.replaced)),
+    }
 
 
 def parse_fence(body: bytes) -> Fence:
     """The fence, or a `TableError`: under an unreadable fence nothing may be committed."""
-
-    def broken(why: str) -> TableError:
-        return TableError(
-            f"{FENCE_KEY} is not a fence ({why}); nothing was committed. Restore its last version, "
-            "or stop every writer and put the newest completed instant into it"
-        )
-
     if len(body) > FENCE_BYTES_MAX:
-        raise broken(f"{len(body)} bytes")
+        raise _broken(f"{len(body)} bytes")
     try:
         fields: Any = json.loads(body)
     except (ValueError, RecursionError):
-        raise broken("not JSON") from None
+        raise _broken("not JSON") from None
     if not isinstance(fields, dict):
-        raise broken("not a JSON object")
+        raise _broken("not a JSON object")
     if fields.get("format") != FORMAT:
-        raise broken(
-            f"format {str(fields.get('format'))[:20]!r}, known: {FORMAT}; a newer lockkit?"
+        raise _broken(
+            f"format {str(fields.get('format'))[:20]!r}, known: {FORMAT}; another lockkit?"
         )
-    epoch, instant, attempt, sha256 = (
-        fields.get(name) for name in ("epoch", "instant", "attempt", "sha256")
+    epoch, attempt, sha256, whole = (
+        fields.get(name) for name in ("epoch", "attempt", "sha256", "whole")
     )
     if type(epoch) is not int or epoch < 0:
-        raise broken("epoch must be a whole number")
-    if not isinstance(instant, str) or not _INSTANT.fullmatch(instant):
-        raise broken("instant must be 17 digits")
+        raise _broken("epoch must be a whole number")
     if not isinstance(attempt, str) or not attempt:
-        raise broken("attempt is missing")
-    if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        raise broken("sha256 must be 64 hex digits")
-    return Fence(epoch, instant, attempt, sha256)
+        raise _broken("attempt is missing")
+    if type(whole) is not bool:
+        raise _broken("whole must be true or false")
+    window = fields.get("window")
+    if not isinstance(window, list) or not window:
+        raise _broken("window must list the latest decisions")
+    decided = tuple(_from_json(each) for each in window)
+    committed = decided[-1].kind == COMMIT
+    if not isinstance(sha256, str) or not (_SHA256.fullmatch(sha256) if committed else not sha256):
+        raise _broken("sha256 must be 64 hex digits")
+    if fields.get("instant") != decided[-1].instant:
+        raise _broken("instant must be the last decision's")
+    return Fence(epoch, attempt, sha256, decided, whole, _instant_or_none(fields, "completion"))
+
+
+def _broken(why: str) -> TableError:
+    return TableError(
+        f"{FENCE_KEY} is not a fence ({why}); nothing was committed. Restore its last version, or "
+        "stop every writer and delete it: the next commit makes a new one"
+    )
+
+
+def _from_json(fields: Any) -> Decided:
+    if not isinstance(fields, dict) or fields.get("kind") not in (COMMIT, ROLLBACK):
+        raise _broken("a decision must be a commit or a rollback")
+    instant, action = fields.get("instant"), fields.get("action")
+    if not isinstance(instant, str) or not _INSTANT.fullmatch(instant):
+        raise _broken("instant must be 17 digits")
+    if action not in ACTIONS:
+        raise _broken(f"action must be one of {', '.join(ACTIONS)}")
+    writes, replaced = (_groups(fields.get(name)) for name in ("writes", "replaced"))
+    completion = _instant_or_none(fields, "completion")
+    return Decided(fields["kind"], instant, action, completion, writes, replaced)
+
+
+def _groups(listed: Any) -> frozenset[FileGroup] | None:
+    if listed is None:
+        return None
+    if not isinstance(listed, list):
+        raise _broken("file groups must be a list")
+    found = set()
+    for each in listed:
+        match each:
+            case [str(partition), str(file_id)]:
+                found.add((partition, file_id))
+            case _:
+                raise _broken("a file group is a partition and a file id")
+    return frozenset(found)
+
+
+def _instant_or_none(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not (isinstance(value, str) and _INSTANT.fullmatch(value)):
+        raise _broken(f"{name} must be 17 digits")
+    return value
 
 
 def read_fence() -> Procedure[Seen]:

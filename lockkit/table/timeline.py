@@ -58,10 +58,14 @@ class Timeline:
         return [instant for instant, action in self.completed.items() if action in COMMITS]
 
     @property
-    def newest_ms(self) -> int | None:
-        """The time of the newest instant, however far it got; None on an empty timeline."""
-        times = [instant_ms(each) for each in (*self.completed, *self.pending)]
-        return max(times, default=None)
+    def horizon(self) -> str:
+        """The newest completed commit with nothing pending before it; "" if there is none.
+
+        On a table that only fenced writers write, nothing up to it will ever be completed anew: a
+        writer lists after it took its instant, and gives it up if a later one is completed already.
+        """
+        first = min(self.pending, default="~")
+        return max((each for each in self.commits if each < first), default="")
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -92,9 +96,13 @@ class Names:
         return f"{self.folder}{instant}.{state}"
 
     def completed(self, instant: str, action: str = "commit", completion: str | None = None) -> str:
-        """`completion` is part of the name in layout 2, and of no name in layout 1."""
+        """`completion` is part of the name in layout 2, and of no name in layout 1.
+
+        A clustering is a replacecommit once it is completed.
+        """
         assert (completion is None) == (self.layout == 1), (self, completion)
-        return f"{self.folder}{instant}{f'_{completion}' if completion else ''}.{action}"
+        done = "replacecommit" if action == "clustering" else action
+        return f"{self.folder}{instant}{f'_{completion}' if completion else ''}.{done}"
 
 
 V6, V9 = Names(1), Names(2)
@@ -117,21 +125,20 @@ def instant_ms(instant: str) -> int:
     return (at - _EPOCH) // timedelta(milliseconds=1) + int(instant[14:] or "999")
 
 
-def next_instant_ms(timeline: Timeline, wall_ms: int) -> int:
-    """The time for a new instant: now, and later than all that is there.
+def next_instant_ms(newest: str, wall_ms: int) -> int:
+    """The time for a new instant: now, and later than `newest` ("" on an empty timeline).
 
     A rewrite must sort after every slice that it read, or readers would keep the old one: with
     writers' clocks that disagree, the wall clock alone does not give that.
     """
-    newest_ms = timeline.newest_ms
-    if newest_ms is None or newest_ms < wall_ms:
+    if not newest or instant_ms(newest) < wall_ms:
         return wall_ms
-    if newest_ms > wall_ms + AHEAD_MAX_MS:
+    if instant_ms(newest) > wall_ms + AHEAD_MAX_MS:
         raise TableError(
-            f"the newest instant, {instant_of(newest_ms)}, is more than a day ahead of this clock "
+            f"the newest instant, {newest}, is more than a day ahead of this clock "
             f"({instant_of(wall_ms)}, UTC); put the clock right, or find out who wrote that instant"
         )
-    return newest_ms + 1
+    return instant_ms(newest) + 1
 
 
 # --- a listing ----------------------------------------------------------------------------------

@@ -1,0 +1,62 @@
+"""What is pending and decides over others: plans of table services, and rollbacks under way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockkit.drive import Procedure
+from lockkit.outcome import Found
+from lockkit.table.ask import all_of, read
+from lockkit.table.conflict import Pending
+from lockkit.table.timeline import Names, Timeline
+
+if TYPE_CHECKING:
+    from lockkit.table.plans import RollbackPlan
+
+REPLACING = frozenset({"replacecommit", "clustering"})
+
+
+def load_pending(
+    names: Names, now: Timeline, *, since: frozenset[str] | None = None
+) -> Procedure[tuple[Pending, ...]]:
+    """The plans among a timeline's pending instants; also rollbacks completed and not in `since`.
+
+    A plan that is gone was completed or taken back meanwhile: the fence has changed with it.
+    """
+    asked = [
+        *(_pending(names, instant, action) for instant, action in now.pending.items()
+          if action in REPLACING or action == "rollback"),
+        *(_pending(names, instant, action) for instant, action in now.completed.items()
+          if action == "rollback" and since is not None and instant not in since),
+    ]  # fmt: skip
+    found = yield from all_of(asked)
+    return tuple(each for each in found if each is not None)
+
+
+def _pending(names: Names, instant: str, action: str) -> Procedure[Pending | None]:
+    if action == "rollback":
+        plan = yield from load_rollback_plan(names, instant)
+        return plan and Pending(instant, action, takes_back=frozenset({plan.target}))
+    from lockkit.table.plans import parse_replace_plan
+
+    key = names.requested(instant, action)
+    match (yield from read(key)):
+        case Found(body, _):
+            planned = parse_replace_plan(key, body)
+            # An insert_overwrite asks for no plan: what it replaces shows when it completes.
+            kind = "clustering" if planned.clusters else "replacecommit"
+            return Pending(instant, kind, planned.inputs)
+        case _missing:
+            return None
+
+
+def load_rollback_plan(names: Names, instant: str) -> Procedure[RollbackPlan | None]:
+    """What a rollback takes back; None if its plan is gone: it was completed and tidied away."""
+    from lockkit.table.plans import parse_rollback_plan
+
+    key = names.requested(instant, "rollback")
+    match (yield from read(key)):
+        case Found(body, _):
+            return parse_rollback_plan(key, body)
+        case _missing:
+            return None
