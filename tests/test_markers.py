@@ -1,0 +1,242 @@
+"""Markers: what a writer tells before it writes, and who stops before its work is wasted."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_world import AFTER, BEFORE, CLOCK, LATE, Lossy
+
+from lockkit.drive import run
+from lockkit.outcome import Found, IfAbsent
+from lockkit.stores import Store, open_store
+from lockkit.table.ask import TableError
+from lockkit.table.conflict import BUCKET, SIMPLE, CommitConflict, Mine, Strategy
+from lockkit.table.heartbeat import Beating, start
+from lockkit.table.layout import FileGroup, file_name, in_partition
+from lockkit.table.markers import (
+    EARLY_KEY,
+    EARLY_STRATEGY_KEY,
+    MARKERS,
+    EarlyConflict,
+    early_conflict,
+    early_detection,
+    files_of,
+    mark,
+    marker_key,
+    parse_marker,
+    unmark,
+)
+from lockkit.table.pulse import end, heartbeat_key, look
+
+OLDER, ME, YOUNGER = "20250101000000001", "20250101000000002", "20250101000000003"
+EU: FileGroup = ("region=EU", "00000003-f-0")
+NAMES = itertools.count()
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store(f"memory://markers-{next(NAMES)}")
+
+
+def path_of(group: FileGroup, instant: str) -> str:
+    return in_partition(group[0], file_name(group[1], instant))
+
+
+def writing(store: Store, instant: str, *groups: FileGroup, beats: bool = True) -> None:
+    """A writer that has begun, and is about to write these file groups."""
+    if beats:
+        run(start(Beating(instant, 60_000)), store, CLOCK)
+    for group in groups:
+        run(mark(instant, path_of(group, instant), "MERGE"), store, CLOCK)
+
+
+def stops(store: Store, *groups: FileGroup, strategy: Strategy = SIMPLE, **mine: Any) -> str | None:
+    """The instant that an early check of mine names; None if it may go on."""
+    me = Mine(ME, mine.pop("base", frozenset()), frozenset(groups), **mine)
+    try:
+        run(early_conflict(me, strategy=strategy), store, CLOCK)
+    except EarlyConflict as conflict:
+        return conflict.instant
+    return None
+
+
+# --- the file -------------------------------------------------------------------------------------
+
+
+def test_a_marker_is_hudis_direct_marker(store: Store) -> None:
+    """An empty file, by the data file's path and what is done to it, in a folder of its instant."""
+    writing(store, ME, EU)
+    key = f".hoodie/.temp/{ME}/region=EU/00000003-f-0_0-0-0_{ME}.parquet.marker.MERGE"
+    assert [each.key for each in store.list(MARKERS)] == [key]
+    found = store.get(key)
+    assert isinstance(found, Found) and found.body == b""
+
+
+@pytest.mark.parametrize("fault", [BEFORE, AFTER, LATE])
+def test_a_marker_is_there_before_the_call_returns(store: Store, fault: str) -> None:
+    run(mark(ME, path_of(EU, ME), "CREATE"), Lossy(store, faults={0: fault}), CLOCK)
+    assert [each.group for each in run(files_of(ME), store, CLOCK)] == [EU]
+
+
+def test_a_task_that_is_tried_again_marks_again(store: Store) -> None:
+    for _ in range(2):
+        run(mark(ME, path_of(EU, ME), "CREATE"), store, CLOCK)
+    assert len(store.list(MARKERS)) == 1
+
+
+def test_a_rollback_finds_every_marked_file_and_only_its_own(store: Store) -> None:
+    groups = [EU, ("", "f-1"), ("a=1/b=2", "f-2"), ("region=_x_.marker._", "f-3")]
+    writing(store, ME, *groups)
+    writing(store, YOUNGER, ("region=US", "f-4"))
+    store.put(f"{MARKERS}{ME}/", b"", IfAbsent())  # the "folder" that Hadoop's S3 client makes
+    store.put(f"{MARKERS}{ME}/region=EU/notes.txt", b"", IfAbsent())
+    found = run(files_of(ME), store, CLOCK)
+    assert {(each.path, each.group, each.io) for each in found} == {
+        (path_of(each, ME), each, "MERGE") for each in groups
+    }
+    run(unmark(ME), store, CLOCK)
+    assert run(files_of(ME), store, CLOCK) == ()
+    assert len(run(files_of(YOUNGER), store, CLOCK)) == 1
+
+
+def test_markers_that_hudis_timeline_server_keeps_in_files_are_read_too(store: Store) -> None:
+    store.put(f"{MARKERS}{ME}/MARKERS.type", b"TIMELINE_SERVER_BASED", IfAbsent())
+    for number, group in enumerate([EU, ("", "f-1")]):
+        lines = f"{path_of(group, ME)}.marker.CREATE\n{path_of(('p', 'f-9'), ME)}.marker.APPEND\n"
+        store.put(f"{MARKERS}{ME}/MARKERS{number}", lines.encode(), IfAbsent())
+    found = run(files_of(ME), store, CLOCK)
+    assert {each.group for each in found} == {EU, ("", "f-1"), ("p", "f-9")}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "x", "/etc/f_1.parquet.marker.CREATE", "../f_1.parquet.marker.CREATE",
+     "a/../../f_1.parquet.marker.CREATE", "f_1.parquet.marker.DELETE", "f.parquet.marker.CREATE",
+     "f_1.parquet.marker.", "f_1.parquet", "a/_1.parquet.marker.MERGE"],
+)  # fmt: skip
+def test_what_is_no_marker_or_leads_elsewhere_names_no_file(name: str) -> None:
+    assert parse_marker(name) is None
+
+
+@given(
+    st.lists(st.text(st.characters(blacklist_characters="/"), min_size=1, max_size=5), max_size=3),
+    st.from_regex(r"[A-Za-z0-9-]{1,20}", fullmatch=True),
+    st.sampled_from(["CREATE", "MERGE", "APPEND"]),
+)
+def test_a_marker_says_again_what_was_marked(folders: list[str], file_id: str, io: Any) -> None:
+    partition = "/".join(each for each in folders if each != "..")
+    path = path_of((partition, file_id), ME)
+    marker = parse_marker(marker_key(ME, path, io).removeprefix(f"{MARKERS}{ME}/"))
+    assert marker is not None
+    assert (marker.path, marker.group, marker.io) == (path, (partition, file_id), io)
+
+
+# --- stopping early -------------------------------------------------------------------------------
+
+
+def test_the_later_of_two_stops_and_is_told_whom_it_met(store: Store) -> None:
+    writing(store, OLDER, EU)
+    writing(store, ME, EU)
+    with pytest.raises(EarlyConflict) as stopped:
+        run(early_conflict(Mine(ME, frozenset(), frozenset({EU}))), store, CLOCK)
+    error = stopped.value
+    assert (error.instant, error.partition, error.file_id) == (OLDER, *EU)
+    assert isinstance(error, CommitConflict)  # so that whoever retries conflicts retries it
+    assert f"{OLDER} (commit) began earlier and is writing region=EU/00000003-f-0;" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is EarlyConflict and str(again) == str(error)
+
+
+def test_in_any_order_only_the_later_of_two_stops_at_the_latest_on_its_next_look() -> None:
+    """Whatever the order of their four steps."""
+    for order in sorted(set(itertools.permutations("OOMM"))):
+        here = open_store(f"memory://markers-{next(NAMES)}")
+        run(start(Beating(OLDER, 60_000)), here, CLOCK)
+        run(start(Beating(ME, 60_000)), here, CLOCK)
+        done, stopped = {"O": 0, "M": 0}, set()
+        for who in order:
+            instant = OLDER if who == "O" else ME
+            if done[who] == 0:
+                run(mark(instant, path_of(EU, instant), "MERGE"), here, CLOCK)
+            else:
+                try:
+                    run(early_conflict(Mine(instant, frozenset(), frozenset({EU}))), here, CLOCK)
+                except EarlyConflict:
+                    stopped.add(who)
+            done[who] += 1
+        assert "O" not in stopped  # who began first goes on
+        assert stops(here, EU) == OLDER  # and who looks again before it commits is told then
+
+
+@pytest.mark.parametrize("other", [("region=US", EU[1]), ("region=EU", "00000004-f-0")])
+def test_another_file_group_is_nobodys_conflict(store: Store, other: FileGroup) -> None:
+    writing(store, OLDER, other)
+    assert stops(store, EU) is None
+    assert stops(store, EU, other) == OLDER
+
+
+def test_a_bucket_is_met_by_its_number(store: Store) -> None:
+    writing(store, OLDER, ("region=EU", "00000003-other-0"))
+    assert stops(store, EU) is None
+    assert stops(store, EU, strategy=BUCKET) == OLDER
+
+
+def test_what_it_takes_away_counts_as_what_it_writes(store: Store) -> None:
+    writing(store, OLDER, EU)
+    assert stops(store, replaced=frozenset({EU}), operation="INSERT_OVERWRITE") == OLDER
+
+
+def test_a_dead_writers_markers_stop_nobody(store: Store) -> None:
+    writing(store, OLDER, EU, beats=False)
+    assert stops(store, EU) is None
+    run(start(Beating(OLDER, 60_000)), store, CLOCK)
+    assert stops(store, EU) == OLDER
+    assert run(end(run(look(OLDER), store, CLOCK)), store, CLOCK)
+    assert stops(store, EU) is None
+
+
+def test_a_hudi_writers_heartbeat_counts(store: Store) -> None:
+    writing(store, OLDER, EU, beats=False)
+    store.put(heartbeat_key(OLDER), b"", IfAbsent())
+    store.put(heartbeat_key(""), b"", IfAbsent())  # the "folder" that Hadoop's S3 client makes
+    assert stops(store, EU) == OLDER
+
+
+def test_a_commit_that_i_have_read_is_no_rival_though_its_markers_still_stand(store: Store) -> None:
+    writing(store, OLDER, EU)
+    assert stops(store, EU, base=frozenset({OLDER})) is None
+    assert stops(store, EU, horizon=OLDER) is None
+    assert stops(store, EU, horizon=OLDER, pending=frozenset({OLDER})) == OLDER
+
+
+def test_on_a_real_store_the_check_costs_a_listing_and_two_more_for_each_rival(
+    emulator: Any, bucket: str
+) -> None:
+    s3 = open_store(f"s3://{bucket}/table", endpoint=emulator.s3)
+    writing(s3, OLDER, EU)
+    writing(s3, YOUNGER, EU)
+    counted = Lossy(s3)
+    me = Mine(ME, frozenset(), frozenset({EU}))
+    with pytest.raises(EarlyConflict):
+        run(early_conflict(me), counted, CLOCK)
+    assert [method for method, _ in counted.seen] == ["list", "list", "get"]
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def test_hudis_options_turn_it_on() -> None:
+    assert early_detection({}) is False
+    assert early_detection({EARLY_KEY: "true"}) is True
+    assert early_detection({EARLY_KEY: True}) is True
+    name = "org.apache.hudi.table.marker.SimpleDirectMarkerBasedDetectionStrategy"
+    assert early_detection({EARLY_KEY: "true", EARLY_STRATEGY_KEY: name}) is True
+    with pytest.raises(TableError, match="must be true or false"):
+        early_detection({EARLY_KEY: "yes"})
+    with pytest.raises(TableError, match=r"timeline server.*SimpleDirectMarker"):
+        early_detection({EARLY_KEY: "true", EARLY_STRATEGY_KEY: "AsyncTimelineServerBased"})
