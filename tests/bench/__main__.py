@@ -1,4 +1,7 @@
-"""`python -m tests.bench [--json | --readme] [name ...]`: every benchmark, or those named."""
+"""`python -m tests.bench [--json | --readme] [--quick] [name ...]`: all benchmarks, or those named.
+
+`--quick` runs the table's benchmarks small, to see that they run; the figures then mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-NAMES = ("cold", "emulator", "uncontended", "handoff")
+LOCKS = ("cold", "emulator", "uncontended", "handoff")
+TABLES = ("table", "writers", "age")
+NAMES = LOCKS + TABLES
 README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
 
@@ -55,6 +60,9 @@ def goals(results: dict[str, Any]) -> list[tuple[str, float, float]]:
             ("import lockkit, CPU ms", cold["import_lockkit_cpu_ms"], 50),
             ("click to first live event, s", cold["first_event_of_writers_after_s"], 2),
         ]
+    for name in TABLES:
+        if name in results:
+            found += import_module(f"tests.bench.{name}").goals(results[name])
     return found
 
 
@@ -93,12 +101,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *NAMES], default=[])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="the table's benchmarks, small")
     parser.add_argument("--readme", action="store_true", help="put the tables into README.md")
     args = parser.parse_args()
+    if args.quick and args.readme:
+        parser.error("--quick figures do not belong into the README")
     load = os.getloadavg()[0]
     results = {}
     for name in args.names or NAMES:
-        results[name] = import_module(f"tests.bench.{name}").main()
+        small = {"quick": True} if args.quick and name in TABLES else {}
+        results[name] = import_module(f"tests.bench.{name}").main(**small)
         if not args.json:
             print(table(name, results[name]))
     if args.json:

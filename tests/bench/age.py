@@ -1,0 +1,132 @@
+"""What a commit costs on a young table and on one with 10,000 commits behind it.
+
+Warm: by a handle that has committed before. Cold: by one that has just been opened, its opening
+counted in. pyiceberg is left out: it writes every snapshot into every metadata file, so that ageing
+its table alone takes longer than the rest of the bench.
+"""
+
+from __future__ import annotations
+
+import http.client
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from lockkit.table.timeline import instant_ms, instant_of
+from tests.bench.committers import COMMITTERS, Lockkit, bucket_of, create, rows
+from tests.bench.server import Server, serving
+from tests.bench.shapes import client
+
+AGES = (10, 10_000)
+NAMES = ("lockkit", "pylance", "deltalake")
+LATENCY_MS = 60
+WARM, COLD = 10, 5
+WARM_UP = 40
+ROWS = 10
+APART_MS = 60_000
+FOLDER = "orders/.hoodie/"
+
+
+def _age_lockkit(server: Server, bucket: str, home: Path, age: int) -> None:
+    """The files of one real commit, again and again under earlier instants and other file ids.
+
+    No fence: whoever commits first finds a table as old as a listing says. (Not 10,000 commits:
+    those would take as many minutes as there are thousands.)
+    """
+    s3 = client(server.s3)
+    Lockkit.create_empty(server.s3, bucket, home)
+    listed = s3.list_objects_v2(Bucket="template", Prefix=FOLDER + "2")["Contents"]
+    bodies = {
+        each["Key"]: s3.get_object(Bucket="template", Key=each["Key"])["Body"].read()
+        for each in listed
+    }
+    instant = min(key[len(FOLDER) :].partition(".")[0] for key in bodies)
+    bodies = {key: body for key, body in bodies.items() if instant in key}
+    data = s3.list_objects_v2(Bucket="template", Prefix="orders/", Delimiter="/")["Contents"]
+    names = [each["Key"] for each in data if instant in each["Key"]]
+    file_id = names[0].removeprefix("orders/").partition("_")[0]
+    address = urlsplit(server.s3)
+    wire = http.client.HTTPConnection(address.hostname or "", address.port)
+    for number in range(age):
+        earlier = instant_of(instant_ms(instant) - (age - number) * APART_MS)
+        other_id = f"{number:08x}{file_id[8:]}"
+        for key, body in bodies.items():
+            body = body.replace(instant.encode(), earlier.encode())
+            body = body.replace(file_id.encode(), other_id.encode())
+            wire.request("PUT", f"/{bucket}/{key.replace(instant, earlier)}", body)
+            answer = wire.getresponse()
+            answer.read()
+            assert answer.status == 200, answer.status
+    wire.close()
+
+
+def _age(server: Server, name: str, bucket: str, home: Path, age: int) -> None:
+    if name == "lockkit":
+        _age_lockkit(server, bucket, home, age)
+        return
+    create(name, server.s3, home, bucket)
+    mine = COMMITTERS[name](server.s3, bucket, home)
+    for number in range(age):
+        mine.append(rows(number * ROWS, ROWS))
+
+
+def _cost(server: Server, bucket: str, commit: Callable[[], None], commits: int) -> dict[str, Any]:
+    def times_s() -> list[float]:
+        times = []
+        for _ in range(commits):
+            began = time.perf_counter()
+            commit()
+            times.append(time.perf_counter() - began)
+        return times
+
+    near = statistics.median(times_s())
+    server.latency(LATENCY_MS)
+    before = server.requests(bucket)
+    far = statistics.median(times_s())
+    sent = server.requests(bucket) - before
+    server.latency(0)
+    return {
+        "requests": round(sent.total() / commits, 1),
+        "p50_s": round(far, 3),
+        "p50_at_0_ms_s": round(near, 4),
+    }
+
+
+def goals(result: dict[str, Any]) -> list[tuple[str, float, float]]:
+    young, old = result["ages"]
+    found = []
+    for handle in ("warm", "cold"):
+        now = result["rows"][f"lockkit, {old:,} commits, {handle}"]
+        then = result["rows"][f"lockkit, {young:,} commits, {handle}"]
+        for what in ("requests", "p50_s", "p50_at_0_ms_s"):
+            named = f"{handle} commit at age {old:,} over age {young}, {what.replace('_', ' ')}"
+            found.append((named, round(now[what] / then[what], 2), 1.3))
+    return found
+
+
+def main(quick: bool = False) -> dict[str, Any]:
+    ages = (10, 200) if quick else AGES
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as place, serving() as server:
+        home = Path(place)
+        create("lockkit", server.s3, home, "template")
+        for name in NAMES:
+            for age in ages:
+                bucket = bucket_of(f"{name} {age}")
+                _age(server, name, bucket, home, age)
+                warm = COMMITTERS[name](server.s3, bucket, home)
+                for number in range(WARM_UP):
+                    warm.append(rows(number * ROWS, ROWS))
+                found[f"{name}, {age:,} commits, warm"] = _cost(
+                    server, bucket, lambda: warm.append(rows(0, ROWS)), WARM  # noqa: B023
+                )
+                found[f"{name}, {age:,} commits, cold"] = _cost(
+                    server, bucket,
+                    lambda: COMMITTERS[name](server.s3, bucket, home).append(rows(0, ROWS)),  # noqa: B023
+                    COLD,
+                )  # fmt: skip
+    return {"latency_ms": LATENCY_MS, "ages": list(ages), "rows": found}

@@ -1,0 +1,139 @@
+"""1, 4 and 8 processes append to one table at 60 ms a request, as fast as they are let.
+
+A commit that was refused is made again by its writer, as its manual says, until it is in; it counts
+as one commit from its first try on, and each refusal that reached the writer as one abort.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.bench.committers import COMMITTERS, bucket_of, create, rows
+from tests.bench.server import Server, serving
+
+LATENCY_MS = 60
+SECONDS = 20.0
+WRITERS = (1, 4, 8)
+ROWS = 10
+TRIES_MAX = 50
+LONGEST_RUN_S = 300.0
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one writer saw: the spans of its commits, and how often it was refused."""
+
+    spans: list[tuple[float, float]]
+    aborts: int
+    error: str = ""
+
+
+def _write(name: str, endpoint: str, bucket: str, home: str, me: int, seconds: float, gate: Any,
+           out: Any) -> None:  # fmt: skip
+    spans: list[tuple[float, float]] = []
+    aborts, error = 0, ""
+    logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it tells each of its own retries
+    try:
+        mine = COMMITTERS[name](endpoint, bucket, Path(home))
+        mine.append(rows(1_000_000 * (me + 1), ROWS))  # first use, and whatever is loaded by it
+    except BaseException:
+        gate.abort()
+        raise
+    gate.wait(LONGEST_RUN_S)
+    until = time.clock_gettime(_CLOCK) + seconds
+    while (began := time.clock_gettime(_CLOCK)) < until:
+        new = rows(1_000_000 * (me + 1) + ROWS * (len(spans) + 1), ROWS)
+        for _ in range(TRIES_MAX):
+            try:
+                mine.append(new)
+            except Exception as refusal:  # noqa: BLE001 - every peer has its own
+                aborts, error = aborts + 1, f"{type(refusal).__name__}: {refusal}"[:200]
+                mine.again()
+            else:
+                spans.append((began, time.clock_gettime(_CLOCK)))
+                break
+    out.put(Told(spans, aborts, error))
+
+
+def contend(server: Server, name: str, writers: int, home: Path, seconds: float) -> dict[str, Any]:
+    """One run of one committer by `writers` processes. First uses are at 0 ms, and not counted."""
+    spawn = multiprocessing.get_context("spawn")
+    bucket = bucket_of(f"{name} {writers}")
+    create(name, server.s3, home, bucket)
+    server.latency(0)
+    gate, out = spawn.Barrier(writers + 1), spawn.Queue()
+    processes = [
+        spawn.Process(
+            target=_write, args=(name, server.s3, bucket, str(home), me, seconds, gate, out)
+        )
+        for me in range(writers)
+    ]
+    for each in processes:
+        each.start()
+    while gate.n_waiting < writers and not gate.broken:
+        time.sleep(0.05)
+    found = COMMITTERS[name](server.s3, bucket, home).count()
+    server.latency(LATENCY_MS)
+    before = server.requests(bucket)
+    gate.wait(LONGEST_RUN_S)
+    told: list[Told] = [out.get(timeout=LONGEST_RUN_S) for _ in processes]
+    sent = server.requests(bucket) - before
+    for each in processes:
+        each.join()
+    for error in {each.error for each in told} - {""}:
+        print(f"{name}, {writers} writers: {error}", file=sys.stderr)
+    server.latency(0)
+    there = COMMITTERS[name](server.s3, bucket, home).count() - found
+    return _figures(told, sent.total()) | {"rows_lost": ROWS * committed(told) - there}
+
+
+def committed(told: list[Told]) -> int:
+    """Commits that were acknowledged."""
+    return sum(len(each.spans) for each in told)
+
+
+def _figures(told: list[Told], sent: int) -> dict[str, Any]:
+    spans = [span for each in told for span in each.spans]
+    took = sorted(end - began for began, end in spans)
+    whole_s = max(end for _, end in spans) - min(began for began, _ in spans)
+    return {
+        "commits": len(spans),
+        "commits_per_s": round(len(spans) / whole_s, 2),
+        "p50_s": round(statistics.median(took), 2),
+        "longest_s": round(took[-1], 2),
+        "aborts": sum(each.aborts for each in told),
+        "requests": round(sent / len(spans), 1),
+    }
+
+
+def goals(result: dict[str, Any]) -> list[tuple[str, float, float]]:
+    mine = {writers: result["rows"][f"lockkit, {writers}"] for writers in WRITERS}
+    four, eight = mine[4], mine[8]
+    return [
+        ("4 writers: 3 commits/s over theirs", round(3 / four["commits_per_s"], 2), 1),
+        ("4 writers: longest commit, s", four["longest_s"], 2),
+        ("4 writers: aborts", four["aborts"], 0),
+        ("4 writers' commits/s over that of 8",
+         round(four["commits_per_s"] / eight["commits_per_s"], 2), 1),
+        ("rows of acknowledged commits that are missing",
+         sum(abs(row["rows_lost"]) for row in mine.values()), 0),
+    ]  # fmt: skip
+
+
+def main(quick: bool = False) -> dict[str, Any]:
+    seconds = 3.0 if quick else SECONDS
+    found = {}
+    with tempfile.TemporaryDirectory() as home, serving() as server:
+        for name in COMMITTERS:
+            for writers in WRITERS:
+                found[f"{name}, {writers}"] = contend(server, name, writers, Path(home), seconds)
+    return {"latency_ms": LATENCY_MS, "rows_per_commit": ROWS, "seconds": seconds, "rows": found}
