@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -84,6 +83,7 @@ class History:
         self.store, self.random, self.model = store, random.Random(seed), Model()
         self.ids, self.regions = count(), regions
         self.slow: list[tuple[Prepared, dict[FileGroup, Rows]]] = []
+        self.refused: list[Prepared] = []
 
     def step(self) -> None:
         known = sorted(self.model.groups())
@@ -124,9 +124,20 @@ class History:
 
     def _finish(self, work: tuple[Prepared, dict[FileGroup, Rows]]) -> None:
         prepared, wrote = work
-        with suppress(CommitConflict):
+        try:
             publish(self.store, prepared)
             self.model.commits[prepared.instant] = (wrote, set())
+        except CommitConflict:
+            self.refused.append(prepared)
+
+    def take_back(self) -> None:
+        """What was refused or never committed is rolled back: its files first, as Hudi does."""
+        for dead in (*self.refused, *(prepared for prepared, _ in self.slow)):
+            names = dead.names
+            keys = (names.inflight(dead.instant), names.requested(dead.instant))
+            for key in (*(stat.path for stat in dead.stats), *keys):
+                self.store.delete(key)
+        self.refused, self.slow = [], []
 
     def _overwrite(self, gone: list[FileGroup], region: str) -> None:
         table = rows([next(self.ids)], region=region, amount=7)

@@ -65,7 +65,7 @@ def write_checkpoint(snapshot: Snapshot) -> Procedure[bool]:
     For whoever has just read the table and may write to it: a writer after its commit, a service.
     It costs one read where nothing is due. Of two at once one wins, and which does not matter.
     """
-    if snapshot.config.mode != FENCED or not snapshot.covered.horizon:
+    if snapshot.config.mode != FENCED:
         return False
     saved: Snapshot | None = None
     version: Version | None = None
@@ -99,11 +99,10 @@ def write_checkpoint(snapshot: Snapshot) -> Procedure[bool]:
 def _due(snapshot: Snapshot, saved: Snapshot | None) -> bool:
     if saved is None or saved.config != snapshot.config:
         return snapshot.covered.count >= CHECKPOINT_EVERY
-    if saved.covered.horizon >= snapshot.covered.horizon:
-        return False
-    # Fewer commits up to a later horizon: the table was made anew, or taken back, meanwhile.
     ahead = snapshot.covered.count - saved.covered.count
-    return ahead < 0 or ahead >= CHECKPOINT_EVERY
+    if saved.covered.horizon < snapshot.covered.horizon and ahead < 0:
+        return True  # fewer commits up to a later horizon: the table was taken back, or made anew
+    return saved.covered.horizon <= snapshot.covered.horizon and ahead >= CHECKPOINT_EVERY
 
 
 # --- its bytes ------------------------------------------------------------------------------------
@@ -150,7 +149,7 @@ def parse_checkpoint(body: bytes) -> Snapshot:
         replaced: dict[FileGroup, str] = {(p, f): _instant(at) for p, f, at in table["replaced"]}
         return Snapshot(
             TableConfig(**table["config"]),
-            Covered(_instant(table["horizon"]), int(table["settled"]),
+            Covered(table["horizon"] and _instant(table["horizon"]), int(table["settled"]),
                     frozenset(_instant(each) for each in table["later"]), table["completion"]),
             MappingProxyType({(each.partition, each.file_id): each for each in slices}),
             MappingProxyType(replaced),
