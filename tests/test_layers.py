@@ -36,6 +36,7 @@ SDKS = {
     "urllib3": ["stores.gcs"],  # and what is under that
     "azure": ["stores.azure"],
     "pyarrow": ["table", "spark"],
+    "fastavro": ["table", "spark"],
     "pyspark": ["spark"],
     "pandas": ["spark"],
     "psutil": ["spark"],

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lockkit.drive import Procedure
 from lockkit.outcome import Found
 from lockkit.table.ask import all_of, read
 from lockkit.table.conflict import Pending
+from lockkit.table.plans import RollbackPlan, parse_replace_plan, parse_rollback_plan
 from lockkit.table.timeline import Names, Timeline
-
-if TYPE_CHECKING:
-    from lockkit.table.plans import RollbackPlan
 
 REPLACING = frozenset({"replacecommit", "clustering"})
 
@@ -36,9 +32,7 @@ def load_pending(
 def _pending(names: Names, instant: str, action: str) -> Procedure[Pending | None]:
     if action == "rollback":
         plan = yield from load_rollback_plan(names, instant)
-        return plan and Pending(instant, action, takes_back=frozenset({plan.target}))
-    from lockkit.table.plans import parse_replace_plan
-
+        return Pending(instant, action, takes_back=frozenset({plan.target})) if plan else None
     key = names.requested(instant, action)
     match (yield from read(key)):
         case Found(body, _):
@@ -52,8 +46,6 @@ def _pending(names: Names, instant: str, action: str) -> Procedure[Pending | Non
 
 def load_rollback_plan(names: Names, instant: str) -> Procedure[RollbackPlan | None]:
     """What a rollback takes back; None if its plan is gone: it was completed and tidied away."""
-    from lockkit.table.plans import parse_rollback_plan
-
     key = names.requested(instant, "rollback")
     match (yield from read(key)):
         case Found(body, _):
