@@ -63,6 +63,7 @@ class Lockkit:
         from lockkit.stores import open_store
 
         self.clock = Clock()
+        self.partitions: frozenset[str] = frozenset()
         self.store = open_store(f"s3://{bucket}/orders", endpoint=endpoint)
         self.lock = Lock(f"s3://{bucket}/orders", endpoint=endpoint, ttl_s=30, renew_interval_s=3)
 
@@ -82,34 +83,36 @@ class Lockkit:
 
     def append(self, new: pa.Table) -> None:
         from lockkit.drive import run
-        from lockkit.spark.write import Aim
-        from lockkit.table import begin
+        from lockkit.table import begin, write_inserts
 
         transaction = run(begin(), self.store, self.clock)
-        self._commit(transaction, Aim(("", f"{self.clock.unique()}-0")), new)
+        file_id = f"{self.clock.unique()}-0"
+        self._publish(transaction, write_inserts(transaction.target, new, file_id=file_id))
 
     def upsert(self, new: pa.Table) -> None:
         """Into the table's one file group."""
         from lockkit.drive import run
-        from lockkit.spark.write import Aim
-        from lockkit.table import begin, load_snapshot
+        from lockkit.table import begin, load_snapshot, read_slice, rewrite_group
 
         transaction = run(begin(), self.store, self.clock)
         snapshot = run(load_snapshot(covering=transaction.base), self.store, self.clock)
         (only,) = snapshot.slices
-        self._commit(transaction, Aim((only.partition, only.file_id), only), new)
+        old = run(read_slice(only), self.store, self.clock)
+        self._publish(transaction, rewrite_group(transaction.target, only, old, new))
 
-    def _commit(self, transaction: Any, aim: Any, new: pa.Table) -> None:
+    def _publish(self, transaction: Any, file: Any) -> None:
         from lockkit.drive import run
-        from lockkit.spark.write import write_group
-        from lockkit.table import avro_schema, commit, prepare
+        from lockkit.outcome import Applied, IfAbsent
+        from lockkit.table import avro_schema, prepare
+        from lockkit.table.publish import publish
 
-        stat = write_group(self.store, transaction.target, aim, new)
-        ready = prepare(transaction, [stat], schema=avro_schema(new.schema, "orders"))
-        prepared = run(ready, self.store, self.clock)
-        with self.lock:
-            run(commit(prepared, self.lock.fence), self.store, self.clock)
-            self.lock.published()
+        assert isinstance(self.store.put(file.key, file.body, IfAbsent()), Applied)
+        ready = prepare(
+            transaction, [file.stat], schema=avro_schema(SCHEMA, "orders"),
+            known_partitions=self.partitions,
+        )  # fmt: skip
+        publish(run(ready, self.store, self.clock), self.lock, self.store, self.clock)
+        self.partitions = frozenset([""])
 
     def count(self) -> int:
         from lockkit.table import read_table
