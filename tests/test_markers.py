@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,16 @@ from lockkit.drive import run
 from lockkit.outcome import Found, IfAbsent
 from lockkit.stores import Store, open_store
 from lockkit.table.ask import TableError
-from lockkit.table.conflict import BUCKET, SIMPLE, CommitConflict, Mine, Strategy
+from lockkit.table.conflict import (
+    BUCKET,
+    PREFER_WRITER,
+    SIMPLE,
+    CommitConflict,
+    Mine,
+    Pending,
+    Strategy,
+    find_conflict,
+)
 from lockkit.table.heartbeat import Beating, start
 from lockkit.table.layout import FileGroup, file_name, in_partition
 from lockkit.table.markers import (
@@ -23,6 +33,7 @@ from lockkit.table.markers import (
     EARLY_STRATEGY_KEY,
     MARKERS,
     EarlyConflict,
+    at_work,
     early_conflict,
     early_detection,
     files_of,
@@ -32,6 +43,7 @@ from lockkit.table.markers import (
     unmark,
 )
 from lockkit.table.pulse import end, heartbeat_key, look
+from lockkit.table.timeline import V6, load_timeline
 
 OLDER, ME, YOUNGER = "20250101000000001", "20250101000000002", "20250101000000003"
 EU: FileGroup = ("region=EU", "00000003-f-0")
@@ -225,6 +237,27 @@ def test_on_a_real_store_the_check_costs_a_listing_and_two_more_for_each_rival(
     with pytest.raises(EarlyConflict):
         run(early_conflict(me), counted, CLOCK)
     assert [method for method, _ in counted.seen] == ["list", "list", "get"]
+
+
+# --- a table service that gives way ---------------------------------------------------------------
+
+
+def test_a_clustering_gives_way_to_a_writer_that_marked_its_input_if_it_lives(store: Store) -> None:
+    silent = "20250101000000004"
+    writing(store, OLDER, EU, beats=False)  # dead
+    writing(store, YOUNGER, EU)
+    writing(store, silent)
+    for instant in (OLDER, ME, YOUNGER, silent):
+        store.put(V6.requested(instant), b"", IfAbsent())
+    now = run(load_timeline(V6), store, CLOCK)
+    found = run(at_work(now, mine=ME), store, CLOCK)
+    assert found == (Pending(YOUNGER, "commit", frozenset({EU})), Pending(silent, "commit", None))
+    me = Mine(ME, frozenset(), frozenset(), frozenset({EU}), "CLUSTER")
+    conflict = find_conflict(me, [], pending=found, strategy=PREFER_WRITER)
+    assert conflict is not None and (conflict.instant, conflict.group) == (YOUNGER, EU)
+    assert find_conflict(me, [], pending=found, strategy=SIMPLE) is None
+    elsewhere = replace(me, replaced=frozenset({("region=US", "f-9")}))
+    assert find_conflict(elsewhere, [], pending=found[:1], strategy=PREFER_WRITER) is None
 
 
 # --- options --------------------------------------------------------------------------------------

@@ -17,10 +17,18 @@ from lockkit.drive import Procedure
 from lockkit.outcome import Found
 from lockkit.stores import Entry
 from lockkit.table.ask import TableError, all_of, create, listing, read
-from lockkit.table.conflict import SIMPLE, CommitConflict, Conflict, Mine, Strategy, shared
+from lockkit.table.conflict import (
+    SIMPLE,
+    CommitConflict,
+    Conflict,
+    Mine,
+    Pending,
+    Strategy,
+    shared,
+)
 from lockkit.table.layout import FileGroup
 from lockkit.table.pulse import HEARTBEATS, HeartbeatRules, discard, lives
-from lockkit.table.timeline import HOODIE
+from lockkit.table.timeline import HOODIE, Timeline
 
 MARKERS = HOODIE + ".temp/"
 EARLY_KEY = "hoodie.write.concurrency.early.conflict.detection.enable"
@@ -138,3 +146,22 @@ def early_conflict(
                     "nothing more was written; begin again when that commit is done",
                 ),
             )  # fmt: skip
+
+
+def at_work(
+    now: Timeline, *, mine: str, rules: HeartbeatRules = HeartbeatRules()
+) -> Procedure[tuple[Pending, ...]]:
+    """Writers that live and have not committed, with what they marked: `prefer_writer` asks.
+
+    `inputs` is None where nothing is marked yet. Hudi's table services give way to such a one only
+    under `hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution`; else leave it
+    out.
+    """
+    found = []
+    for instant, action in now.pending.items():
+        if action != "commit" or instant == mine or not (yield from lives(instant, rules)):
+            continue
+        marked = yield from files_of(instant)
+        groups = frozenset(each.group for each in marked) if marked else None
+        found.append(Pending(instant, action, groups))
+    return tuple(found)
