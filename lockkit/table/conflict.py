@@ -11,114 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from lockkit.table.ask import TableError
 from lockkit.table.layout import CommitFiles, FileGroup
+from lockkit.table.rivals import CommitConflict as CommitConflict
+from lockkit.table.rivals import Conflict, Groups, Kind, Mine, Pending, Winner, kind_of
 from lockkit.table.timeline import Timeline
 
 _BUCKET = re.compile(r"[0-9]{8}")
 STRATEGY_KEY = "hoodie.write.lock.conflict.resolution.strategy"
-
-Kind = Literal[
-    "ingestion", "overwrite", "clustering", "compaction", "log compaction", "rollback"
-]  # fmt: skip
-"""What an instant is to another; an overwrite and a clustering take file groups away."""
-
-Groups = frozenset[FileGroup]
-_NONE: Groups = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Mine:
-    """What a transaction wants to publish, and what it had read."""
-
-    instant: str
-    base: frozenset[str]
-    """Completed instants that its snapshot covers."""
-    writes: Groups
-    """File groups that get a new slice."""
-    replaced: Groups = _NONE
-    """File groups that it takes away: clustering, insert_overwrite."""
-    operation: str = "UPSERT"
-    pending: frozenset[str] = frozenset()
-    """Instants that were under way when it began."""
-    horizon: str = ""
-    """Completed instants up to this one are covered too, unless they were pending."""
-
-    def covers(self, instant: str) -> bool:
-        """Whether its snapshot holds that instant, if that instant is completed."""
-        return instant in self.base or (instant <= self.horizon and instant not in self.pending)
-
-
-@dataclass(frozen=True, slots=True)
-class Winner:
-    """A commit, or a rollback, that completed since the transaction began."""
-
-    instant: str
-    action: str = "commit"
-    writes: Groups = _NONE
-    """File groups that got a new slice."""
-    replaced: Groups = _NONE
-    operation: str = ""
-    """Hudi's name, where it is known: tells a compaction from other commits."""
-    takes_back: frozenset[str] = frozenset()
-    """Of a rollback: the instants that will never be visible."""
-
-    @classmethod
-    def of(cls, files: CommitFiles, action: str = "commit") -> Winner:
-        written = frozenset(stat.group for stat in files.stats)
-        return cls(files.instant, action, written, files.replaced, files.operation)
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A plan, or a writer's inflight instant, that has not completed yet.
-
-    `action` of a clustering is `clustering`, also where its files are called `replacecommit`
-    (table version 6): its plan tells.
-    """
-
-    instant: str
-    action: str
-    inputs: Groups | None = _NONE
-    """File groups that it will replace or rewrite; None: not written down yet."""
-    takes_back: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """One reason not to commit: which instant, on which file group, why, and the way out."""
-
-    instant: str
-    group: FileGroup | None
-    """None where no single file group is to blame."""
-    cause: str
-    cure: str
-    action: str = "commit"
-
-
-class CommitConflict(TableError):
-    """What another did does not go with this commit; it was not, and will never be, visible.
-
-    Its data files and its requested and inflight instants stay: readers ignore them, and cleaning
-    them up is a table service's work.
-    """
-
-    def __init__(self, mine: str, conflict: Conflict) -> None:
-        self.mine, self.conflict = mine, conflict
-        self.instant, self.action = conflict.instant, conflict.action
-        self.partition, self.file_id = conflict.group or ("", "")
-        self.cause, self.cure = conflict.cause, conflict.cure
-        where = "/".join(part for part in (self.partition, self.file_id) if part)
-        super().__init__(
-            f"{self.instant} ({self.action}) {self.cause}{' ' if where else ''}{where}; "
-            f"{mine} was not committed: {self.cure}"
-        )
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.mine, self.conflict)
-
 
 # --- who has to be checked -----------------------------------------------------------------------
 
@@ -129,19 +30,6 @@ def winners(mine: Mine, now: Timeline) -> list[str]:
     A difference of sets, not of times: a commit with an older instant may well complete later.
     """
     return [each for each in now.commits if each != mine.instant and not mine.covers(each)]
-
-
-def kind_of(action: str, operation: str = "") -> Kind:
-    """What an instant is to others: a completed compaction, say, is called `T.commit`."""
-    if action == "rollback" or action == "restore":
-        return "rollback"
-    if operation == "COMPACT" or action == "compaction":
-        return "compaction"
-    if operation == "LOG_COMPACT" or action == "logcompaction":
-        return "log compaction"
-    if operation == "CLUSTER" or action == "clustering":
-        return "clustering"
-    return "overwrite" if action == "replacecommit" else "ingestion"
 
 
 # --- the checks: one transaction against one other ------------------------------------------------
@@ -210,7 +98,7 @@ def planned(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
     """Its plan is made on the file group as it was, and it will replace that."""
     touched = mine.writes | mine.replaced
     return _on_shared(
-        touched, other.inputs or _NONE, unit, other, "is pending and is going to replace",
+        touched, other.inputs or frozenset(), unit, other, "is pending and is going to replace",
         "let that plan complete, or roll it back, then begin again",
     )  # fmt: skip
 
