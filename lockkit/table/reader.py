@@ -1,21 +1,26 @@
 """Reading: the rows of some file slices, as Arrow batches, without Spark.
 
 A `Scan` says what to read and is small enough to travel to an executor; its rows come slice by
-slice, so that memory holds a few base files and never the table.
+slice, so that memory holds a few row groups and never a file, let alone the table.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, BinaryIO
 
 from lockkit.clock import Clock
-from lockkit.drive import Procedure, Together, run
+from lockkit.drive import Procedure, run
 from lockkit.outcome import Found, Missing
 from lockkit.stores import Store
-from lockkit.table.ask import TableError, read
+from lockkit.table.ask import TableError, Unanswered, read
 from lockkit.table.basefile import META_COLUMNS, Slice, read_base_file
+from lockkit.table.datafiles import open_data_file
 from lockkit.table.incremental import Increment, load_increment
 from lockkit.table.predicate import Filter, expression, partitions_of
 from lockkit.table.properties import PROPERTIES_KEY
@@ -27,12 +32,12 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
 __all__ = [
-    "Increment", "Scan", "Snapshot", "load_increment", "load_snapshot", "plan_scan", "read_commit",
-    "read_increment", "read_slice", "read_table", "scan", "scan_slice",
+    "Increment", "Scan", "Snapshot", "load_increment", "load_snapshot", "open_slice", "plan_scan",
+    "read_commit", "read_increment", "read_slice", "read_table", "scan", "scan_slice",
 ]  # fmt: skip
 
 SLICES_AT_ONCE = 4
-"""Base files fetched at one time, and so held in memory at one time."""
+"""Base files that are fetched, or on this machine's disk, at one time."""
 BATCH_ROWS = 65_536
 
 
@@ -137,53 +142,74 @@ def _table(store: Store, clock: Clock, wanted: Scan) -> pa.Table:
 
 
 def _batches(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatch]:
-    for start in range(0, len(wanted.slices), SLICES_AT_ONCE):
-        some = wanted.slices[start : start + SLICES_AT_ONCE]
-        bodies: list[bytes] = list(run(fetch_slices(some), store, clock))
-        for of in some:
-            yield from scan_slice(wanted, of, bodies.pop(0))
+    waiting = iter(wanted.slices)
+    coming: deque[tuple[Slice, Future[BinaryIO]]] = deque()
+    with ThreadPoolExecutor(SLICES_AT_ONCE) as pool, ExitStack() as left_over:
+        left_over.callback(_close_all, coming)
+        for of in islice(waiting, SLICES_AT_ONCE):
+            coming.append((of, pool.submit(open_slice, of, store, clock)))
+        while coming:
+            of, arriving = coming.popleft()
+            with arriving.result() as file:
+                yield from scan_slice(wanted, of, file)
+            for following in islice(waiting, 1):
+                coming.append((following, pool.submit(open_slice, following, store, clock)))
+
+
+def _close_all(coming: deque[tuple[Slice, Future[BinaryIO]]]) -> None:
+    """What was asked for and is not wanted any more, because the reader stopped."""
+    for _, arriving in coming:
+        if arriving.exception() is None:
+            arriving.result().close()
 
 
 # --- slices ---------------------------------------------------------------------------------------
 
 
-def fetch_slices(slices: Sequence[Slice]) -> Procedure[tuple[bytes, ...]]:
-    """Base files as they are, asked for at once; the caller bounds their number."""
-    return (yield Together(tuple(_fetch(each) for each in slices)))
+def open_slice(of: Slice, store: Store, clock: Clock) -> BinaryIO:
+    """A base file on this machine's disk, for the caller to close; `TableError` if it is gone."""
+    try:
+        return open_data_file(store, of.path, clock)
+    except Unanswered:
+        raise
+    except TableError:
+        raise run(_gone(of), store, clock) from None
 
 
-def _fetch(of: Slice) -> Procedure[bytes]:
-    match (yield from read(of.path)):
-        case Found(body, _):
-            return body
-        case _missing:
-            pass
+def _gone(of: Slice) -> Procedure[TableError]:
     if isinstance((yield from read(PROPERTIES_KEY)), Missing):
-        raise TableError(
+        return TableError(
             f"{of.path}, of commit {of.instant}, is gone, and so is {PROPERTIES_KEY}: the table "
             "was deleted under this reader"
         )
-    raise TableError(
+    return TableError(
         f"{of.path}, of commit {of.instant}, is gone: a cleaner took it from under this reader; "
         "take a new snapshot, or an increment that ends later, and let the cleaner keep more"
     )
 
 
 def read_slice(of: Slice) -> Procedure[pa.Table]:
-    """All rows of a slice as its file has them, meta columns included."""
-    return read_base_file(of.path, (yield from _fetch(of)))
+    """All rows of a slice as its file has them, meta columns included; memory holds them all."""
+    match (yield from read(of.path)):
+        case Found(body, _):
+            return read_base_file(of.path, body)
+        case _missing:
+            raise (yield from _gone(of))
 
 
-def scan_slice(wanted: Scan, of: Slice, body: bytes) -> Iterator[pa.RecordBatch]:
+def scan_slice(wanted: Scan, of: Slice, file: BinaryIO) -> Iterator[pa.RecordBatch]:
     """The wanted rows of one base file; row groups whose statistics rule them out stay packed."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
+    # Neither whole columns of the file nor many batches ahead: memory holds about a row group.
+    lean = ds.ParquetFragmentScanOptions(pre_buffer=False)
     try:
-        file = ds.ParquetFileFormat().make_fragment(pa.BufferReader(body))
-        batches = file.scanner(schema=wanted.schema, columns=list(wanted.columns),
-                               filter=wanted.where, batch_size=BATCH_ROWS).to_batches()  # fmt: skip
-        yield from (batch for batch in batches if batch.num_rows)
+        scanner = ds.ParquetFileFormat().make_fragment(pa.PythonFile(file, "r")).scanner(
+            schema=wanted.schema, columns=list(wanted.columns), filter=wanted.where,
+            batch_size=BATCH_ROWS, batch_readahead=1, fragment_scan_options=lean,
+        )  # fmt: skip
+        yield from (batch for batch in scanner.to_batches() if batch.num_rows)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
         raise TableError(
             f"{of.path} is not a readable parquet file of this table: {str(error)[:200]}"

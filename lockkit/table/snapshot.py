@@ -13,15 +13,13 @@ from types import MappingProxyType
 
 from lockkit.drive import Procedure, Together
 from lockkit.outcome import Found, Version
-from lockkit.table.ask import TableError, listing, read
+from lockkit.table.ask import TableError, all_of, listing, read
 from lockkit.table.basefile import Slice
 from lockkit.table.covered import Covered, settle
 from lockkit.table.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.properties import FENCED, TableConfig, load_config
 from lockkit.table.timeline import HOODIE, Names, Timeline, instant_ms, load_timeline
 
-READS_AT_ONCE = 16
-"""Commits' files asked for at one time: 1,000 of them take 4 s at 60 ms a request, not a minute."""
 ARCHIVES = {1: HOODIE + "archived/", 2: HOODIE + "timeline/history/"}
 """Where Hudi puts old instants, by the timeline's layout."""
 
@@ -153,7 +151,7 @@ def load_snapshot(
 ) -> Procedure[Snapshot]:
     """The table as of now, as of an instant, or of exactly `covering`: a transaction's `base`.
 
-    Reads each commit's file once, many at a time; with `since`, an earlier snapshot, or with the
+    Reads each commit's file once, some at a time; with `since`, an earlier snapshot, or with the
     table's checkpoint, only those of later commits.
     """
     if isinstance(covering, frozenset):
@@ -208,12 +206,9 @@ def snapshot_at(opened: Opened, point: Point) -> Procedure[Snapshot]:
             now = yield from load_timeline(names)
     refuse_log_files(now)
     wanted = point.commits(now)
-    snapshot = before
     new = [each for each in wanted if each not in before.covered]
-    for start in range(0, len(new), READS_AT_ONCE):
-        some = yield from read_commits(names, new[start : start + READS_AT_ONCE], now)
-        snapshot = advance(snapshot, some)
-    return _covering(snapshot, now, wanted)
+    commits = yield from all_of([read_commit(names, each, now) for each in new])
+    return _covering(advance(before, commits), now, wanted)
 
 
 def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snapshot:
@@ -222,15 +217,6 @@ def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snaps
     covered = settle(snapshot.covered, now, wanted)
     standing = {g: at for g, at in snapshot.replaced.items() if at > covered.horizon}
     return replace(snapshot, covered=covered, replaced=MappingProxyType(standing))
-
-
-def read_commits(
-    names: Names, instants: Sequence[str], now: Timeline
-) -> Procedure[tuple[CommitFiles, ...]]:
-    """What some commits did, asked for at once; the caller bounds their number."""
-    if len(instants) == 1:
-        return ((yield from read_commit(names, instants[0], now)),)
-    return (yield Together(tuple(read_commit(names, each, now) for each in instants)))
 
 
 def read_commit(names: Names, instant: str, now: Timeline) -> Procedure[CommitFiles]:
