@@ -306,7 +306,7 @@ def _listed(work: Work, seen: Seen) -> Procedure[News]:
     changed, and replacing it fails.
     """
     prepared = work.prepared
-    now = yield from glance(prepared.names, after=prepared.transaction.horizon)
+    now = yield from glance(prepared.names, after=prepared.transaction.covered.listed_after)
     head = seen.fence.head if seen.fence else None
     if head is not None and head.kind == COMMIT and head.instant > prepared.transaction.horizon:
         if head.instant not in now.completed:
@@ -349,7 +349,7 @@ def _commit_unfenced(
     """List, check, publish: right only while the lock really excludes everybody else."""
     transaction = prepared.transaction
     now, *_ = yield from all_of([
-        load_timeline(prepared.names, after=transaction.horizon),
+        load_timeline(prepared.names, after=transaction.covered.listed_after),
         recheck_config(transaction.config, transaction.taken.known.config_version),
     ])  # fmt: skip
     work = Work(prepared, strategy)

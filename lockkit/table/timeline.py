@@ -57,16 +57,6 @@ class Timeline:
         """Completed commits and replacecommits, oldest first."""
         return [instant for instant, action in self.completed.items() if action in COMMITS]
 
-    @property
-    def horizon(self) -> str:
-        """The newest completed commit with nothing pending before it; "" if there is none.
-
-        On a table that only fenced writers write, nothing up to it will ever be completed anew: a
-        writer lists after it took its instant, and gives it up if a later one is completed already.
-        """
-        first = min(self.pending, default="~")
-        return max((each for each in self.commits if each < first), default="")
-
 
 # --- names --------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from lockkit.outcome import (
 from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, all_of, create, pause_s
 from lockkit.table.basefile import Target
 from lockkit.table.conflict import Mine, refuse_unreadable
+from lockkit.table.covered import Covered, settle
 from lockkit.table.fence import digest
 from lockkit.table.layout import (
     NO_COMMIT,
@@ -46,16 +47,17 @@ class Known:
     config_version: Version
     """Checked again by every commit, under the lock."""
     horizon: str = ""
-    """Instants up to it are not listed any more: `Timeline.horizon`, or a checkpoint's."""
+    """Instants up to it are covered, and not listed any more (`Covered`)."""
     newest: str = ""
     """The newest completed instant that was seen; a new one is later."""
 
     def after(self, now: Timeline) -> Known:
         """The same, after a listing that began behind `horizon`."""
         newest = max((*now.commits, self.newest))
-        fenced = self.config.mode == FENCED
-        horizon = max(now.horizon, self.horizon) if fenced else ""
-        return replace(self, newest=newest, horizon=horizon)
+        if self.config.mode != FENCED:
+            return replace(self, newest=newest)
+        covered = settle(Covered(self.horizon), now, now.commits)
+        return replace(self, newest=newest, horizon=covered.horizon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,13 @@ class Transaction:
 
     @property
     def base(self) -> frozenset[str]:
-        """Instants that were completed: read the table with `load_snapshot(covering=base)`."""
+        """Instants later than the horizon that were completed."""
         return frozenset(self.timeline.completed)
+
+    @property
+    def covered(self) -> Covered:
+        """What it stands on: read the table with `load_snapshot(covering=covered)`."""
+        return Covered(self.horizon, later=self.base)
 
     @property
     def target(self) -> Target:
@@ -127,8 +134,13 @@ class Prepared:
     transaction: Transaction
     stats: tuple[WriteStat, ...]
     replaced: frozenset[FileGroup]
+    operation: str
+    """Hudi's name for what it does."""
     body: bytes
-    sha256: str
+
+    @property
+    def sha256(self) -> str:
+        return digest(self.body)
 
     @property
     def instant(self) -> str:
@@ -148,7 +160,11 @@ class Prepared:
 
     @property
     def mine(self) -> Mine:
-        return Mine(self.instant, self.transaction.base, self.writes)
+        began = self.transaction
+        return Mine(
+            self.instant, began.base, self.writes, self.replaced, self.operation,
+            frozenset(began.timeline.pending), began.horizon,
+        )  # fmt: skip
 
 
 # --- begin --------------------------------------------------------------------------------------
@@ -218,7 +234,13 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
     it reads, a reader of increments has gone past it, and nobody lists so far back any more. Nor if
     somebody took it for dead and rolled it back, or means to.
     """
-    now = yield from load_timeline(taken.names, after=taken.known.horizon)
+    horizon = taken.known.horizon
+    now = yield from load_timeline(taken.names, after=Covered(horizon).listed_after)
+    if horizon and horizon not in now.completed:
+        raise TableError(
+            f"{horizon} was completed and is gone from the timeline: the table was restored to an "
+            "earlier state, or made anew; open it again"
+        )
     refuse_unreadable(now, known=frozenset(now.completed))
     overtaken = max(now.commits, default="") > taken.instant
     if overtaken:
@@ -268,13 +290,15 @@ def prepare(
         if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > horizon:
             raise TableError(
                 f"{stat.path} was made from {stat.previous}, which {transaction.instant} does not "
-                "cover; read the table with load_snapshot(covering=transaction.base)"
+                "cover; read the table with load_snapshot(covering=transaction.covered)"
             )
+    rewrites = any(stat.previous != NO_COMMIT for stat in stats)
+    operation = operation or ("UPSERT" if rewrites else "INSERT")
     body = yield from draft(
         transaction.taken, stats, schema=schema, operation=operation, replaced=replaced,
         known_partitions=known_partitions, extra=extra,
     )  # fmt: skip
-    return Prepared(transaction, stats, replaced, body, digest(body))
+    return Prepared(transaction, stats, replaced, operation, body)
 
 
 def draft(
@@ -282,21 +306,17 @@ def draft(
     stats: tuple[WriteStat, ...],
     *,
     schema: str,
-    operation: str | None = None,
+    operation: str,
     known_partitions: frozenset[str] = frozenset(),
     replaced: frozenset[FileGroup] = frozenset(),
     extra: Mapping[str, str] | None = None,
 ) -> Procedure[bytes]:
     """Write the inflight file of an instant whose survey may still be under way; its bytes."""
     _refuse_stats(taken, stats)
-    rewrites = any(stat.previous != NO_COMMIT for stat in stats)
     body = format_commit(
-        stats,
-        operation=operation or ("UPSERT" if rewrites else "INSERT"),
-        schema=schema,
-        attempt=taken.attempt,
-        extra=extra,
-    )
+        stats, operation=operation, schema=schema, attempt=taken.attempt, action=taken.action,
+        replaced=replaced, extra=extra, version=taken.known.config.version,
+    )  # fmt: skip
     inflight = taken.names.inflight(taken.instant, taken.action)
     found = {s.partition for s in stats if s.previous == NO_COMMIT} - known_partitions
     partitions = [create(*partition_file(each, taken.instant)) for each in sorted(found)]

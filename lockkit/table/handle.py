@@ -1,0 +1,193 @@
+"""A handle on a table, for one writer: what it knows of the table, its store and its lock.
+
+    with Table("s3://lake/orders", endpoint=...) as table:
+        table.append(rows)
+
+A warm handle's append takes five round trips one after the other: the instant; its listing beside
+the files; the lock beside the fence and the properties; the fence; the completed file beside the
+release.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from lockkit.clock import Clock
+from lockkit.drive import Emit, Procedure, Together, run, silent
+from lockkit.lock import Lock
+from lockkit.outcome import Found
+from lockkit.stores import Store, open_store
+from lockkit.table.ask import TableError, all_of, create
+from lockkit.table.basefile import BaseFile, Target, write_inserts
+from lockkit.table.checkpoint import CHECKPOINT_EVERY, write_checkpoint
+from lockkit.table.commit import Committed
+from lockkit.table.conflict import SIMPLE, Strategy
+from lockkit.table.groups import by_partition, free_file_id
+from lockkit.table.publish import publish
+from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
+from lockkit.table.snapshot import Point, Snapshot, open_table, snapshot_at
+from lockkit.table.transaction import (
+    INSTANTS_MAX,
+    Known,
+    Prepared,
+    Taken,
+    abandon,
+    draft,
+    survey,
+    take,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Table:
+    """One writer's hold of a table that exists. Not for two threads at a time, which is refused.
+
+    `lock` options as `Lock` takes them (`ttl_s`, `renew_interval_s`, `timeout`), store options as
+    `open_store` does. Raises `TableError` where there is no table, or none that can be written to.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lock: dict[str, Any] | None = None,
+        strategy: Strategy = SIMPLE,
+        emit: Emit = silent,
+        clock: Clock | None = None,
+        client: str = "",
+        **store_options: Any,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.clock = clock or Clock()
+        self.store: Store = open_store(self.url, client=client, **store_options)
+        self.lock = Lock(
+            self.url, emit=emit, clock=self.clock, client=client, **(lock or {}), **store_options
+        )
+        self.strategy = strategy
+        self.emit = emit
+        self._known: Known | None = None
+        self._schema: pa.Schema | None = None
+        self._partitions: frozenset[str] = frozenset()
+        self._busy = threading.Lock()
+
+    def append(self, rows: pa.Table) -> Committed:
+        """Commit `rows` (in memory, of any partitions) as new file groups.
+
+        Raises what `publish` raises, and `TableError` for rows that do not fit the table.
+        """
+        with self._alone("append"):
+            known = self._open()
+            schema = evolve(self._schema, rows.schema)
+            rows = conform(rows, schema)
+            for _ in range(INSTANTS_MAX):
+                taken: Taken = run(take(known), self.store, self.clock, self.emit)
+                files = self._files(taken.target, rows)
+                prepared, now = run(
+                    _insert(taken, files, avro_schema(schema, known.config.name), self._partitions),
+                    self.store, self.clock, self.emit,
+                )  # fmt: skip
+                known = self._known = known.after(now)
+                if prepared is None:
+                    continue
+                committed = publish(
+                    prepared, self.lock, self.store, self.clock, self.emit, strategy=self.strategy
+                )
+                self._known = replace(known, newest=max(known.newest, committed.instant))
+                self._schema = schema
+                self._partitions |= {partition for partition, _ in prepared.writes}
+                return committed
+            raise TableError(f"{INSTANTS_MAX} instants were overtaken by others; append again")
+
+    def refresh(self) -> Snapshot:
+        """The latest snapshot; what this handle knows of the table is read anew."""
+        with self._alone("refresh"):
+            return self._load()
+
+    def close(self) -> None:
+        """Close the lock's and the table's clients."""
+        self.lock.close()
+        self.store.close()
+
+    def __enter__(self) -> Table:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+    # --- what it knows ---------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self, what: str) -> Iterator[None]:
+        # Hudi's caveat: one client shared by two threads mixes their transactions.
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(
+                f"{what} on {self.url}: another thread is using this handle; give each its own"
+            )
+        try:
+            yield
+        finally:
+            self._busy.release()
+
+    def _open(self) -> Known:
+        if self._known is None:
+            self._load()
+        assert self._known is not None
+        return self._known
+
+    def _load(self) -> Snapshot:
+        def load() -> Procedure[tuple[Known, Snapshot]]:
+            opened = yield from open_table()
+            snapshot = yield from snapshot_at(opened, Point())
+            covered = snapshot.covered
+            if covered.count >= opened.before.covered.count + CHECKPOINT_EVERY:
+                yield from write_checkpoint(snapshot)
+            return Known(opened.config, opened.version, covered.horizon, covered.newest), snapshot
+
+        known, snapshot = run(load(), self.store, self.clock, self.emit)
+        self._known = known
+        self._schema = arrow_schema(snapshot.schema) if snapshot.schema else None
+        self._partitions = frozenset(partition for partition, _ in snapshot.groups)
+        return snapshot
+
+    def _files(self, target: Target, rows: pa.Table) -> list[BaseFile]:
+        return [
+            write_inserts(target, part, file_id=free_file_id(self.clock))
+            for _, part in by_partition(target, rows)
+        ]
+
+
+def _insert(
+    taken: Taken, files: list[BaseFile], schema: str, known_partitions: frozenset[str]
+) -> Procedure[tuple[Prepared | None, Any]]:
+    """The instant's survey beside its files and its inflight file: new rows read nothing.
+
+    No `Prepared` where the instant turns out to be of no use; its files are deleted then.
+    """
+    stats = tuple(file.stat for file in files)
+    drafted = draft(
+        taken, stats, schema=schema, operation="INSERT", known_partitions=known_partitions
+    )
+    surveyed, body, _ = yield Together((survey(taken), drafted, _create(files)))
+    transaction, now = surveyed
+    if transaction is None:
+        yield from abandon(taken, stats)
+        return None, now
+    return Prepared(transaction, stats, frozenset(), "INSERT", body), now
+
+
+def _create(files: list[BaseFile]) -> Procedure[None]:
+    for file, standing in zip(
+        files, (yield from all_of(create(each.key, each.body) for each in files)), strict=True
+    ):
+        if isinstance(standing, Found):
+            raise TableError(f"{file.key} is there already, with other bytes; append again")

@@ -1,0 +1,176 @@
+"""The rollback: what takes an instant back whose writer seems dead, and beats it if it is not.
+
+protocol.md section 5, rule 4. Whether a writer is dead is for others to say (`heartbeat`); here it
+may be alive, and in the middle of its commit: the fence decides between the two, and only once it
+has decided for the rollback is anything deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lockkit.drive import Delete, Note, Procedure, Sleep, Unique, WallMs
+from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown
+from lockkit.stores import Entry
+from lockkit.table.ask import (
+    TRIES_MAX,
+    Unanswered,
+    all_of,
+    create,
+    listing,
+    pause_s,
+)
+from lockkit.table.commit import ROUNDS_MAX, Guard, trust
+from lockkit.table.decide import completion_time, replace_fence, settle
+from lockkit.table.fence import ROLLBACK, Decided, Seen, follow, read_fence
+from lockkit.table.pending import load_rollback_plan
+from lockkit.table.plans import RollbackPlan, format_rollback, format_rollback_plan
+from lockkit.table.properties import FENCED
+from lockkit.table.timeline import HOODIE, Names, Timeline, parse_timeline
+from lockkit.table.transaction import Known, take
+
+MARKERS = HOODIE + ".temp/"
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """An instant that will never be visible; its files are gone."""
+
+    instant: str
+    target: str
+    deleted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """An instant that is committed: its writer, or somebody for it, was faster."""
+
+    target: str
+
+
+def roll_back(
+    target: str,
+    guard: Guard,
+    known: Known,
+    *,
+    believe: Callable[[], None] = trust,
+    resume: str | None = None,
+) -> Procedure[RolledBack | Spared]:
+    """Take the pending commit `target` back, under the lock, or find that it is committed.
+
+    `resume` is a rollback of it that is pending already: its maker died, and its plan is carried
+    out. Raises `CommitUnknown` where nobody can tell whether it was decided (nothing was deleted),
+    `LockLost` (nor then), `TableError` or `StoreError`.
+    """
+    names, fenced = known.config.names, known.config.mode == FENCED
+    plan: RollbackPlan | None = None
+    if resume is not None:
+        plan = yield from load_rollback_plan(names, resume)
+    for _ in range(ROUNDS_MAX):
+        seen = (yield from read_fence()) if fenced else Seen(None, None)
+        yield from settle(names, seen, frozenset(), [])
+        own = yield from _files_of(names, target)
+        if target in own.completed:
+            return Spared(target)
+        if plan is None:
+            plan = yield from _write_plan(target, own, known)
+        if not fenced:
+            believe()
+            completion = yield from completion_time(names, seen, plan.instant)
+            return (yield from _carry_out(plan, names, completion))
+        completion = yield from completion_time(names, seen, plan.instant)
+        decided = Decided(ROLLBACK, target, completion=completion)
+        entry = follow(
+            seen.fence, decided, epoch=guard.epoch, attempt=(yield Unique()), sha256="",
+            whole=not (known.horizon or known.newest),
+        )  # fmt: skip
+        believe()
+        yield Note("note", {"text": f"about to decide that {target} is rolled back",
+                            "instant": plan.instant})  # fmt: skip
+        if (yield from replace_fence(names, seen, entry)):
+            return (yield from _carry_out(plan, names, completion))
+    raise Unanswered(
+        f"the rollback of {target} lost the fence to others {ROUNDS_MAX} times; nothing was "
+        "deleted: try again",
+        doubt=False,
+    )
+
+
+def _files_of(names: Names, target: str) -> Procedure[Timeline]:
+    """How far one instant got: a listing of its own few files."""
+    entries = yield from listing(names.folder + target)
+    return parse_timeline(entries, names)
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def _write_plan(target: str, own: Timeline, known: Known) -> Procedure[RollbackPlan]:
+    """Durably, before the decision: who finds this rollback half done goes by it."""
+    names = known.config.names
+    action = own.pending.get(target, "commit")
+    files = yield from _written_by(names, target)
+    plan = RollbackPlan("", target, action, files)
+    later = replace(known, newest=max(known.newest, target))
+    taken = yield from take(later, action="rollback", plan=format_rollback_plan(plan))
+    return RollbackPlan(taken.instant, target, action, files)
+
+
+def _written_by(names: Names, target: str) -> Procedure[tuple[tuple[str, str], ...]]:
+    """(partition, path) of every file that the instant wrote or meant to write.
+
+    Its markers tell, which are there before the files; of a writer without markers only a listing
+    of the whole table finds what it left, its failed tasks' files among it.
+    """
+    prefix = f"{MARKERS}{target}/"
+    marked: list[Entry] = yield from listing(prefix)
+    if marked:
+        paths = {each.key.removeprefix(prefix).rpartition(".marker.")[0] for each in marked}
+    else:
+        everything: list[Entry] = yield from listing("")
+        paths = {each.key for each in everything if _is_data_of(each.key, target)}
+    return tuple(sorted((path.rpartition("/")[0], path) for path in paths))
+
+
+def _is_data_of(key: str, target: str) -> bool:
+    return key.endswith(f"_{target}.parquet") and not key.startswith(HOODIE)
+
+
+# --- once it is decided ---------------------------------------------------------------------------
+
+
+def _carry_out(plan: RollbackPlan, names: Names, completion: str | None) -> Procedure[RolledBack]:
+    """Delete, the instant's own files last: until then the next one finds what is left to do."""
+    began_ms = yield WallMs()
+    yield from create(names.inflight(plan.instant, "rollback"), b"")
+    yield from all_of(delete(path) for _, path in plan.files)
+    marks = yield from listing(f"{MARKERS}{plan.target}/")
+    yield from all_of(delete(each.key) for each in marks)
+    yield from delete(names.inflight(plan.target, plan.target_action))
+    yield from delete(names.requested(plan.target, plan.target_action))
+    took_ms = (yield WallMs()) - began_ms
+    done = names.completed(plan.instant, "rollback", completion)
+    yield from create(done, format_rollback(plan, took_ms=took_ms))
+    yield Note("note", {"text": f"rolled {plan.target} back: {len(plan.files)} files deleted",
+                        "instant": plan.instant})  # fmt: skip
+    return RolledBack(plan.instant, plan.target, tuple(path for _, path in plan.files))
+
+
+def delete(key: str) -> Procedure[None]:
+    """Delete an object that nobody will write again; gone already is as good."""
+    why = ""
+    for tries in range(TRIES_MAX):
+        match (yield Delete(key)):
+            case Applied() | PreconditionFailed():
+                return
+            case Throttled(after_s):
+                why = "throttled"
+                yield Sleep(pause_s(tries, after_s))
+            case Unknown(why):
+                yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"{key} could not be deleted in {TRIES_MAX} tries ({why}); what is left is deleted when "
+        "this is run again",
+        doubt=True,
+    )

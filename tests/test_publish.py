@@ -1,0 +1,222 @@
+"""Publishing through the lock: what goes together, what it costs, and what it must not lose."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+from table_world import (
+    AVRO,
+    CLOCK,
+    CONFIG,
+    Holder,
+    new_table,
+    prepare_inserts,
+    prepare_upserts,
+    rows,
+)
+
+from lockkit.drive import Procedure, Put, Together, perform, run, silent
+from lockkit.emulator import Emulator
+from lockkit.lock import Lock, LockBusy
+from lockkit.outcome import IfAbsent, Missing
+from lockkit.state import LockLost
+from lockkit.stores import open_store
+from lockkit.table import CommitConflict, begin, commit, prepare, read_table
+from lockkit.table.fence import read_fence
+from lockkit.table.handle import Table
+from lockkit.table.publish import publish
+from lockkit.table.rollback import RolledBack, Spared, roll_back
+from lockkit.table.timeline import V6, load_timeline
+from lockkit.table.transaction import Known
+
+NAMES = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Emulator]:
+    with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def url(server: Emulator) -> str:
+    found = f"s3://lake/publish-{next(NAMES)}"
+    new_table(found, endpoint=server.s3)
+    return found
+
+
+def requests(server: Emulator, url: str, since: int) -> list[str]:
+    key = url.removeprefix("s3://lake/") + "/"
+    return [
+        f"{each['method']} {each['key'].removeprefix(key)}"
+        for each in server.requests(since) if each["key"].startswith(key)
+    ]  # fmt: skip
+
+
+# --- together -----------------------------------------------------------------------------------
+
+
+def test_what_goes_together_has_ended_when_one_of_it_raises() -> None:
+    ended: list[str] = []
+
+    def fails() -> Procedure[None]:
+        yield Put("a", b"", IfAbsent())
+        raise ValueError("first")
+
+    def works() -> Procedure[None]:
+        yield Put("b", b"", IfAbsent())
+        ended.append("b")
+
+    def both() -> Procedure[Any]:
+        return (yield Together((works(), fails(), works())))
+
+    with pytest.raises(ValueError, match="first"):
+        run(both(), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
+    assert ended == ["b", "b"]
+
+
+def test_an_append_of_a_warm_handle_takes_ten_requests(server: Emulator, url: str) -> None:
+    with Table(url, endpoint=server.s3, client="W1") as table:
+        for each in (0, 1):
+            table.append(rows([each]))
+        before = len(server.requests())
+        table.append(rows([2]))
+        seen = requests(server, url, before)
+    assert len(seen) == 10, seen
+    assert read_table(open_store(url, endpoint=server.s3)).num_rows == 3
+
+
+def test_one_handle_used_by_two_threads_is_refused(server: Emulator, url: str) -> None:
+    """Hudi's caveat: a client that is shared mixes two transactions."""
+    with Table(url, endpoint=server.s3, client="W1") as table:
+        holder = Lock(url, endpoint=server.s3, ttl_s=30)
+        holder.acquire()
+        first = threading.Thread(target=table.append, args=(rows([0]),))
+        first.start()
+        refused = 0
+        while refused == 0 and first.is_alive():
+            try:
+                table.refresh()
+            except RuntimeError as error:
+                assert "another thread is using this handle" in str(error)
+                refused += 1
+        holder.release()
+        holder.close()
+        first.join()
+    assert refused == 1
+    assert read_table(open_store(url, endpoint=server.s3)).num_rows == 1
+
+
+def test_a_held_lock_is_said_to_be_held_and_nothing_is_published(
+    server: Emulator, url: str
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    prepared = prepare_inserts(store, rows([0]))
+    with Lock(url, endpoint=server.s3, ttl_s=30) as held:
+        with closing(Lock(url, endpoint=server.s3, ttl_s=30, timeout=0)) as mine:
+            with pytest.raises(LockBusy, match=held.owner):
+                publish(prepared, mine, store, CLOCK)
+    assert read_table(store).num_rows == 0
+
+
+def test_writers_that_contend_all_publish_what_does_not_overlap(server: Emulator, url: str) -> None:
+    def write(name: str) -> None:
+        with Table(url, endpoint=server.s3, client=name) as table:
+            for each in range(4):
+                table.append(rows([int(name) * 10 + each]))
+
+    writers = [threading.Thread(target=write, args=(str(n),)) for n in range(1, 4)]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join()
+    ids = read_table(open_store(url, endpoint=server.s3))["id"].to_pylist()
+    assert sorted(ids) == sorted(f"k{n * 10 + each}" for n in range(1, 4) for each in range(4))
+
+
+# --- a rollback ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory() -> str:
+    found = f"memory://publish-{next(NAMES)}"
+    new_table(found)
+    return found
+
+
+def test_a_rollback_beats_a_writer_that_was_thought_dead(memory: str) -> None:
+    store = open_store(memory)
+    dead, other = prepare_inserts(store, rows([0])), prepare_inserts(store, rows([1]))
+    known = dead.transaction.taken.known
+    done = run(roll_back(dead.instant, Holder(2), known), store, CLOCK)
+    assert isinstance(done, RolledBack)
+    assert done.deleted == (dead.stats[0].path,)
+    assert isinstance(store.get(dead.stats[0].path), Missing)
+    for prepared in (dead, dead):  # it may ask as often as it likes
+        with pytest.raises(LockLost, match="rolled it back"):
+            run(commit(prepared, Holder(2)), store, CLOCK)
+    run(commit(other, Holder(2)), store, CLOCK)
+    assert read_table(store)["id"].to_pylist() == ["k1"]
+    now = run(load_timeline(V6), store, CLOCK)
+    assert now.completed[done.instant] == "rollback"
+    assert not now.pending
+
+
+def test_a_writer_that_is_committed_is_spared(memory: str) -> None:
+    store = open_store(memory)
+    quick = prepare_inserts(store, rows([0]))
+    run(commit(quick, Holder(1)), store, CLOCK)
+    done = run(roll_back(quick.instant, Holder(2), quick.transaction.taken.known), store, CLOCK)
+    assert done == Spared(quick.instant)
+    assert read_table(store).num_rows == 1
+
+
+def test_a_rollback_leaves_the_fences_write_sets_so_that_a_later_conflict_is_found(
+    memory: str,
+) -> None:
+    store = open_store(memory)
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    dead = prepare_inserts(store, rows([5]))
+    loser = prepare_upserts(store, rows([0], amount=2))
+    run(commit(prepare_upserts(store, rows([0], amount=1)), Holder(1)), store, CLOCK)
+    run(roll_back(dead.instant, Holder(2), dead.transaction.taken.known), store, CLOCK)
+    with pytest.raises(CommitConflict):
+        run(commit(loser, Holder(2)), store, CLOCK)
+    fence = run(read_fence(), store, CLOCK).fence
+    assert fence is not None and fence.head.instant == dead.instant
+
+
+def test_an_instant_that_somebody_rolls_back_while_it_begins_is_not_used(memory: str) -> None:
+    """Its plan is there: who begins takes another instant rather than be refused at the end."""
+    store = open_store(memory)
+    first = run(begin(), store, CLOCK)
+    procedure = roll_back(first.instant, Holder(1), first.taken.known)
+    request = procedure.send(None)
+
+
+    while not (isinstance(request, Put) and request.key.endswith("fence.json")):
+        request = procedure.send(perform(request, store, CLOCK, silent))
+    prepared = run(prepare(first, [], schema=AVRO), store, CLOCK)
+    run(commit(prepared, Holder(1)), store, CLOCK)  # the plan alone decides nothing
+    try:
+        while True:
+            request = procedure.send(perform(request, store, CLOCK, silent))
+    except StopIteration as ended:
+        assert ended.value == Spared(first.instant)
+
+
+def test_hudi_mode_takes_back_without_a_fence(memory: str) -> None:
+
+
+    store = open_store(memory)
+    dead = prepare_inserts(store, rows([0]))
+    known = dead.transaction.taken.known
+    hudi = Known(replace(CONFIG, mode="hudi"), known.config_version)
+    assert isinstance(run(roll_back(dead.instant, Holder(0), hudi), store, CLOCK), RolledBack)
+    assert run(read_fence(), store, CLOCK).fence is None
