@@ -10,11 +10,23 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_world import AFTER, BEFORE, CLOCK, LATE, Lossy
+from table_world import (
+    AFTER,
+    BEFORE,
+    CLOCK,
+    LATE,
+    Holder,
+    Lossy,
+    new_table,
+    prepare_inserts,
+    prepare_upserts,
+    rows,
+)
 
 from lockkit.drive import run
 from lockkit.outcome import Found, IfAbsent
 from lockkit.stores import Store, open_store
+from lockkit.table import commit
 from lockkit.table.ask import TableError
 from lockkit.table.conflict import (
     BUCKET,
@@ -29,16 +41,19 @@ from lockkit.table.conflict import (
 from lockkit.table.heartbeat import Beating, start
 from lockkit.table.layout import FileGroup, file_name, in_partition
 from lockkit.table.markers import (
+    EARLY_COMMITS_KEY,
     EARLY_KEY,
     EARLY_STRATEGY_KEY,
     MARKERS,
     EarlyConflict,
     at_work,
+    early_commits,
     early_conflict,
     early_detection,
     files_of,
     mark,
     marker_key,
+    overtaken,
     parse_marker,
     unmark,
 )
@@ -137,7 +152,7 @@ def test_what_is_no_marker_or_leads_elsewhere_names_no_file(name: str) -> None:
 
 @given(
     st.lists(st.text(st.characters(blacklist_characters="/"), min_size=1, max_size=5), max_size=3),
-    st.from_regex(r"[A-Za-z0-9-]{1,20}", fullmatch=True),
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9-]{0,19}", fullmatch=True),
     st.sampled_from(["CREATE", "MERGE", "APPEND"]),
 )
 def test_a_marker_says_again_what_was_marked(folders: list[str], file_id: str, io: Any) -> None:
@@ -239,6 +254,19 @@ def test_on_a_real_store_the_check_costs_a_listing_and_two_more_for_each_rival(
     assert [method for method, _ in counted.seen] == ["list", "list", "get"]
 
 
+def test_a_writer_that_has_lost_already_is_told_before_it_commits() -> None:
+    table = new_table(f"memory://markers-{next(NAMES)}")
+    run(commit(prepare_inserts(table, rows([0])), Holder(1)), table, CLOCK)
+    loser = prepare_upserts(table, rows([0], amount=2))
+    run(overtaken(V6, loser.mine), table, CLOCK)
+    winner = prepare_upserts(table, rows([0], amount=1))
+    run(commit(winner, Holder(2)), table, CLOCK)
+    with pytest.raises(EarlyConflict, match=f"{winner.instant} .commit. also rewrote region=EU/"):
+        run(overtaken(V6, loser.mine), table, CLOCK)
+    elsewhere = replace(loser.mine, writes=frozenset({EU}))
+    run(overtaken(V6, elsewhere), table, CLOCK)
+
+
 # --- a table service that gives way ---------------------------------------------------------------
 
 
@@ -269,6 +297,8 @@ def test_hudis_options_turn_it_on() -> None:
     assert early_detection({EARLY_KEY: True}) is True
     name = "org.apache.hudi.table.marker.SimpleDirectMarkerBasedDetectionStrategy"
     assert early_detection({EARLY_KEY: "true", EARLY_STRATEGY_KEY: name}) is True
+    assert early_commits({EARLY_COMMITS_KEY: "true"}) is False
+    assert early_commits({EARLY_COMMITS_KEY: "true", EARLY_KEY: "true"}) is True
     with pytest.raises(TableError, match="must be true or false"):
         early_detection({EARLY_KEY: "yes"})
     with pytest.raises(TableError, match=r"timeline server.*SimpleDirectMarker"):

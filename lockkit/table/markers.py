@@ -17,22 +17,17 @@ from lockkit.drive import Procedure
 from lockkit.outcome import Found
 from lockkit.stores import Entry
 from lockkit.table.ask import TableError, all_of, create, listing, read
-from lockkit.table.conflict import (
-    SIMPLE,
-    CommitConflict,
-    Conflict,
-    Mine,
-    Pending,
-    Strategy,
-    shared,
-)
+from lockkit.table.conflict import SIMPLE, Strategy, find_conflict, shared, winners
 from lockkit.table.layout import FileGroup
 from lockkit.table.pulse import HEARTBEATS, HeartbeatRules, discard, lives
-from lockkit.table.timeline import HOODIE, Timeline
+from lockkit.table.rivals import CommitConflict, Conflict, Mine, Pending, Winner
+from lockkit.table.snapshot import read_commit
+from lockkit.table.timeline import HOODIE, Names, Timeline, load_timeline
 
 MARKERS = HOODIE + ".temp/"
 EARLY_KEY = "hoodie.write.concurrency.early.conflict.detection.enable"
 EARLY_STRATEGY_KEY = "hoodie.write.concurrency.early.conflict.detection.strategy"
+EARLY_COMMITS_KEY = "hoodie.write.concurrency.early.conflict.check.commit.conflict"
 EARLY_STRATEGY = "SimpleDirectMarkerBasedDetectionStrategy"
 SERVED_BYTES_MAX = 16_000_000
 
@@ -45,7 +40,7 @@ _SERVED = re.compile(r"MARKERS\d+")
 
 
 class EarlyConflict(CommitConflict):
-    """A writer that began earlier is writing what this one is about to write: stop here."""
+    """Known before the commit: another is writing, or has written, what this one would write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +53,26 @@ class Marker:
 
 
 def early_detection(options: Mapping[str, Any]) -> bool:
-    """Whether Hudi's options ask for early conflict detection; `TableError` if not for ours."""
-    said = str(options.get(EARLY_KEY, "false")).lower()
-    if said not in ("true", "false"):
-        raise TableError(f"{EARLY_KEY}={said[:40]!r} must be true or false")
+    """Whether Hudi's options ask for `early_conflict`; `TableError` if not for one of ours."""
     strategy = str(options.get(EARLY_STRATEGY_KEY, EARLY_STRATEGY))
-    if said == "true" and strategy.rpartition(".")[2] != EARLY_STRATEGY:
+    wanted = _flag(options, EARLY_KEY)
+    if wanted and strategy.rpartition(".")[2] != EARLY_STRATEGY:
         raise TableError(
             f"{EARLY_STRATEGY_KEY}={strategy[:120]!r} needs Hudi's timeline server or ZooKeeper; "
             f"only {EARLY_STRATEGY} is known here"
         )
+    return wanted
+
+
+def early_commits(options: Mapping[str, Any]) -> bool:
+    """Whether Hudi's options ask for `overtaken` as well."""
+    return early_detection(options) and _flag(options, EARLY_COMMITS_KEY)
+
+
+def _flag(options: Mapping[str, Any], key: str) -> bool:
+    said = str(options.get(key, "false")).lower()
+    if said not in ("true", "false"):
+        raise TableError(f"{key}={said[:40]!r} must be true or false")
     return said == "true"
 
 
@@ -146,6 +151,17 @@ def early_conflict(
                     "nothing more was written; begin again when that commit is done",
                 ),
             )  # fmt: skip
+
+
+def overtaken(names: Names, mine: Mine, *, strategy: Strategy = SIMPLE) -> Procedure[None]:
+    """Raise `EarlyConflict` if a commit that completed since I began has decided against me."""
+    now = yield from load_timeline(names, after=mine.horizon)
+    won = []
+    for instant in winners(mine, now):
+        files = yield from read_commit(names, instant, now)
+        won.append(Winner.of(files, now.completed[instant]))
+    if conflict := find_conflict(mine, won, strategy=strategy):
+        raise EarlyConflict(mine.instant, conflict)
 
 
 def at_work(
