@@ -39,7 +39,6 @@ from lockkit.table import (
     commit,
     create_table,
     load_snapshot,
-    partition_path,
     prepare,
     read_slice,
     read_table,
@@ -334,19 +333,6 @@ def test_a_data_file_that_is_gone_or_no_parquet_is_named(store: Store) -> None:
 # --- rows and names -----------------------------------------------------------------------------
 
 TARGET = Target("20250101000000000", CONFIG)
-
-
-@pytest.mark.parametrize(
-    "value", ["a/b", "..", ".", "", " ", "a\nb", "50%", "x:y", "\x7f", "a\u202eb"]
-)
-def test_a_partition_value_that_would_need_escaping_is_refused(value: str) -> None:
-    with pytest.raises(TableError, match="cannot name a partition"):
-        partition_path(CONFIG, value)
-
-
-def test_a_missing_partition_value_has_hives_name() -> None:
-    assert partition_path(CONFIG, None) == "region=__HIVE_DEFAULT_PARTITION__"
-    assert partition_path(CONFIG, "Île-de-France 2.0") == "region=Île-de-France 2.0"
 
 
 @pytest.mark.parametrize("file_id", ["", "../f", "a_b", "a/b", ".x", "x" * 200, "a b"])

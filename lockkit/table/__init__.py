@@ -29,8 +29,9 @@ from lockkit.table.basefile import (
 from lockkit.table.commit import Committed, CommitUnknown, commit
 from lockkit.table.conflict import CommitConflict
 from lockkit.table.fence import FENCE_KEY
-from lockkit.table.layout import TaskId, WriteStat, partition_path
+from lockkit.table.layout import TaskId, WriteStat
 from lockkit.table.merge import rewrite_group
+from lockkit.table.partition import partition_path
 from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table
 from lockkit.table.reader import Snapshot, load_snapshot, read_slice, read_table
 from lockkit.table.transaction import Prepared, Transaction, begin, prepare

@@ -15,8 +15,6 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from lockkit.table.ask import TableError
-
 MAGIC = b"Obj\x01"
 BODY_BYTES_MAX = 64_000_000
 SCHEMA_BYTES_MAX = 100_000
@@ -52,12 +50,12 @@ def _long(value: int) -> bytes:
     return bytes([*out, rest])
 
 
-def decode(key: str, body: bytes, *names: str) -> dict[str, Any]:
-    """The record, called one of `names`; `TableError` names the file where it is nothing such."""
+def decode(body: bytes, *names: str) -> dict[str, Any]:
+    """The record, called one of `names`; `ValueError` says what else the body is."""
     import fastavro
 
     if len(body) > BODY_BYTES_MAX:
-        raise _broken(key, names, f"{len(body)} bytes")
+        raise ValueError(f"{len(body)} bytes")
     try:
         schema, payload = _open(body)
         if schema.get("name") not in names:
@@ -65,23 +63,15 @@ def decode(key: str, body: bytes, *names: str) -> dict[str, Any]:
         _judge(schema, set(), 0)
         rest = io.BytesIO(payload)
         record = fastavro.schemaless_reader(rest, schema, None)
-        if rest.tell() != len(payload):
+        if rest.tell() != len(payload) or not isinstance(record, dict):
             raise ValueError("there is more in it than its record")
     except (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RecursionError,
             StopIteration, TypeError, ValueError, zlib.error, fastavro.schema.SchemaParseException,
             ) as error:  # fmt: skip
         # fastavro has no error class of its own for bytes that do not fit their schema.
-        raise _broken(key, names, f"{type(error).__name__} {str(error)[:80]!r}") from None
-    if not isinstance(record, dict):
-        raise _broken(key, names, "no record")
+        why = f"{type(error).__name__} {str(error)[:80]!r}"
+        raise ValueError(f"no Avro container with one {' or '.join(names)}: {why}") from None
     return record
-
-
-def _broken(key: str, names: tuple[str, ...], why: str) -> TableError:
-    return TableError(
-        f"{key} is no Avro container with one {' or '.join(names)} ({why}); it is damaged or "
-        "something else wrote it: restore it before anything else is written to this table"
-    )
 
 
 def _open(body: bytes) -> tuple[dict[str, Any], bytes]:

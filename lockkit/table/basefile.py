@@ -11,14 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lockkit.table.ask import TableError
-from lockkit.table.layout import (
-    NO_COMMIT,
-    TaskId,
-    WriteStat,
-    file_name,
-    in_partition,
-    partition_path,
-)
+from lockkit.table.layout import NO_COMMIT, TaskId, WriteStat, file_name, in_partition
+from lockkit.table.partition import partition_path
 from lockkit.table.properties import TableConfig
 from lockkit.table.schema import (
     COMMIT_SEQNO,
@@ -89,7 +83,7 @@ class Draft:
     task: TaskId = field(default_factory=TaskId)
     previous: str = NO_COMMIT
     rows: int = 0
-    _fresh: int = 0
+    added: int = 0
     _pending: list[pa.Table] = field(default_factory=list)
     _pending_bytes: int = 0
     _writer: Any = None
@@ -111,8 +105,8 @@ class Draft:
         import pyarrow.compute as pc
 
         keys = record_keys(self.target.config, rows) if keys is None else keys
-        first, count = self._fresh, rows.num_rows
-        self._fresh += count
+        first, count = self.added, rows.num_rows
+        self.added += count
         numbers = pc.cast(pa.arange(first, first + count), pa.string())
         stem = f"{self.target.instant}_{self.task.task}"
         rows = conform(rows, self.columns)
@@ -242,12 +236,13 @@ def partition_of(config: TableConfig, rows: pa.Table) -> str:
     if config.partition_by is None:
         return ""
     values = pc.unique(column_of(rows, config.partition_by, "partition field")).to_pylist()
-    if len(values) != 1:
+    paths = {partition_path(config, value) for value in values}
+    if len(paths) != 1:
         raise TableError(
-            f"rows of {len(values)} partitions ({config.partition_by}) for one file group; split "
+            f"rows of {len(paths)} partitions ({config.partition_by}) for one file group; split "
             "them by partition first"
         )
-    return partition_path(config, values[0])
+    return paths.pop()
 
 
 def record_keys(config: TableConfig, rows: pa.Table) -> Any:

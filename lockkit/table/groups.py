@@ -32,7 +32,6 @@ from lockkit.table.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_par
 from lockkit.table.markers import Io, early_conflict, mark
 from lockkit.table.merge import deletions, merge, refuse_strangers, upserts
 from lockkit.table.partition import partition_path
-from lockkit.table.partition import partition_path
 from lockkit.table.pulse import HeartbeatRules
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """What a commit writes down: the statistics of its files, by partition and file group.
 
-The body of `T.inflight` and `T.commit` in Hudi's table version 6, as JSON. The two are equal byte
-for byte, so that whoever rolls a commit forward writes the very file that its writer would have.
+The body of `T.inflight` and `T.commit`: JSON in Hudi's table version 6, Avro in version 9. The two
+are equal byte for byte, so that whoever rolls a commit forward writes the very file that its writer
+would have.
 """
 
 from __future__ import annotations
@@ -9,24 +10,28 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from types import MappingProxyType
 from typing import Any
 
+from lockkit.table import avro, records
 from lockkit.table.ask import TableError
-from lockkit.table.properties import TableConfig
+from lockkit.table.partition import is_inside
 
 FileGroup = tuple[str, str]
 """(partition, file id): the unit of conflict."""
 
 NO_COMMIT = "null"
 """Hudi's word in `prevCommit` for a file group that had no slice before."""
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 METADATA_BYTES_MAX = 64_000_000
+EXTRA_BYTES_MAX = 100_000
+"""What a caller may have remembered with a commit: a checkpoint of its source, say."""
 PARTITION_FILE = ".hoodie_partition_metadata"
 _FILE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 _FILE_NAME = re.compile(r"([^_/]+)_(\d+-\d+-\d+)_(\d{17}|\d{14})\.parquet")
-# What Hive and Hudi escape in a partition's path; until that is built, such a value is refused.
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^]")
+ATTEMPT = "lockkit.attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class CommitFiles:
     replaced: frozenset[FileGroup]
     schema: str | None
     attempt: str | None
+    extra: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Further `extraMetadata`: what the writer wanted to be remembered with its rows."""
 
     @property
     def writes(self) -> frozenset[FileGroup]:
@@ -83,19 +90,6 @@ class CommitFiles:
 
 
 # --- names --------------------------------------------------------------------------------------
-
-
-def partition_path(config: TableConfig, value: object) -> str:
-    """`region=EU`; the empty path where the table is not partitioned."""
-    if config.partition_by is None:
-        return ""
-    text = NO_VALUE if value is None else str(value)
-    if not text or text.strip(". ") == "" or _UNSAFE.search(text) or not text.isprintable():
-        raise TableError(
-            f"{config.partition_by}={text[:60]!r} cannot name a partition: its path would need "
-            "escaping, which is not written yet; replace the value"
-        )
-    return f"{config.partition_by}={text}"
 
 
 def file_name(file_id: str, instant: str, task: TaskId = TaskId()) -> str:
@@ -124,28 +118,43 @@ def partition_file(partition: str, instant: str) -> tuple[str, bytes]:
 
 def format_commit(
     stats: Iterable[WriteStat], *, operation: str, schema: str, attempt: str,
-    extra: Mapping[str, str] | None = None,
+    action: str = "commit", replaced: frozenset[FileGroup] = frozenset(),
+    extra: Mapping[str, str] | None = None, version: int = 6,
 ) -> bytes:  # fmt: skip
-    """The commit's file.
+    """The commit's file; `replaced` are the file groups that a replacecommit or clustering ends.
 
-    `attempt` stands at the top level, where a server's record finds it: Hudi's class is annotated
-    `@JsonIgnoreProperties(ignoreUnknown = true)` in every version, and hudi-rs's serde ignores
-    unknown fields too. It stands in `extraMetadata` as well, which survives a rewrite as Avro.
+    `attempt` stands at the top level of the JSON, where a server's record finds it: Hudi's class is
+    annotated `@JsonIgnoreProperties(ignoreUnknown = true)` in every version, and hudi-rs's serde
+    ignores unknown fields too. It stands in `extraMetadata` as well, which Avro has too.
     """
-    by_partition: dict[str, list[dict[str, Any]]] = {}
-    for stat in sorted(stats, key=lambda each: (each.group, each.path)):
-        by_partition.setdefault(stat.partition, []).append(_to_hudi(stat))
-    body = {
-        "partitionToWriteStats": by_partition,
+    assert action != "commit" or not replaced, "only a replacecommit can say what it replaced"
+    extra = extra or {}
+    if extra.keys() & {"schema", ATTEMPT} or len(json.dumps(dict(extra))) > EXTRA_BYTES_MAX:
+        raise TableError(
+            f"extra metadata is for {EXTRA_BYTES_MAX} bytes of strings, and neither `schema` nor "
+            f"`{ATTEMPT}`: those are the commit's own"
+        )
+    body: dict[str, Any] = {
+        "partitionToWriteStats": {},
         "compacted": False,
-        "extraMetadata": {**(extra or {}), "schema": schema, "lockkit.attempt": attempt},
+        "extraMetadata": {**extra, "schema": schema, ATTEMPT: attempt},
         "operationType": operation,
-        "attempt": attempt,
     }
-    return json.dumps(body, indent=2, ensure_ascii=True).encode()
+    for stat in sorted(stats, key=lambda each: (each.group, each.path)):
+        body["partitionToWriteStats"].setdefault(stat.partition, []).append(_to_hudi(stat))
+    if action != "commit":
+        body["partitionToReplaceFileIds"] = {
+            partition: [each for _, each in of_partition]
+            for partition, of_partition in groupby(sorted(replaced), key=itemgetter(0))
+        }
+    if version == 6:
+        return json.dumps({**body, "attempt": attempt}, indent=2, ensure_ascii=True).encode()
+    record = records.COMMIT if action == "commit" else records.REPLACE_COMMIT
+    return avro.encode(record, body)
 
 
 def _to_hudi(stat: WriteStat) -> dict[str, Any]:
+    """As Hudi writes it; a field that is missing here is null or zero to its readers."""
     return {
         "fileId": stat.file_id,
         "path": stat.path,
@@ -155,12 +164,14 @@ def _to_hudi(stat: WriteStat) -> dict[str, Any]:
         "numDeletes": stat.deletes,
         "numUpdateWrites": stat.updates,
         "numInserts": stat.inserts,
+        "numUpdates": 0,
         "totalWriteBytes": stat.size_bytes,
         "totalWriteErrors": 0,
         "tempPath": None,
         "partitionPath": stat.partition,
         "totalLogRecords": 0,
         "totalLogFilesCompacted": 0,
+        "totalLogReadTimeMs": 0,
         "totalLogSizeCompacted": 0,
         "totalUpdatedRecordsCompacted": 0,
         "totalLogBlocks": 0,
@@ -174,25 +185,11 @@ def _to_hudi(stat: WriteStat) -> dict[str, Any]:
 
 def parse_commit(instant: str, key: str, body: bytes) -> CommitFiles:
     """What a commit's file says; `TableError` names the file where it says nothing sensible."""
-
-    def broken(why: str) -> TableError:
-        return TableError(
-            f"{key} is not a commit's file ({why}); it is damaged or something else wrote it: "
-            "restore it before anything else is written to this table"
-        )
-
-    if len(body) > METADATA_BYTES_MAX:
-        raise broken(f"{len(body)} bytes")
     try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        raise broken("not JSON" if body else "empty") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("partitionToWriteStats"), dict):
-        raise broken("no partitionToWriteStats")
-    try:
+        fields = _fields(body)
         stats = tuple(
             _from_hudi(partition, each)
-            for partition, of_partition in fields["partitionToWriteStats"].items()
+            for partition, of_partition in (fields["partitionToWriteStats"] or {}).items()
             for each in _listed(of_partition)
         )
         replaced = frozenset(
@@ -200,19 +197,38 @@ def parse_commit(instant: str, key: str, body: bytes) -> CommitFiles:
             for partition, file_ids in (fields.get("partitionToReplaceFileIds") or {}).items()
             for file_id in _listed(file_ids)
         )
-        extra = fields.get("extraMetadata") or {}
-        schema = extra.get("schema")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise broken(f"{type(error).__name__} {str(error)[:80]}") from None
-    attempt = fields.get("attempt")
+        extra = {k: v for k, v in (fields.get("extraMetadata") or {}).items() if isinstance(v, str)}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise TableError(
+            f"{key} is not a commit's file ({type(error).__name__} {str(error)[:160]}); it is "
+            "damaged or something else wrote it: restore it before anything else is written to "
+            "this table"
+        ) from None
+    schema, attempt = extra.pop("schema", None), extra.pop(ATTEMPT, fields.get("attempt"))
     return CommitFiles(
         instant,
-        str(fields.get("operationType", "UNKNOWN")),
+        str(fields.get("operationType") or "UNKNOWN"),
         stats,
         replaced,
-        schema if isinstance(schema, str) and schema else None,
+        schema or None,
         attempt if isinstance(attempt, str) else None,
+        MappingProxyType(extra),
     )
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """A commit's record, whichever of the two forms it has: an upgraded table has both."""
+    if body.startswith(avro.MAGIC):
+        return avro.decode(body, "HoodieCommitMetadata", "HoodieReplaceCommitMetadata")
+    if len(body) > METADATA_BYTES_MAX or not body:
+        raise ValueError(f"{len(body)} bytes" if body else "empty")
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        raise ValueError("not JSON") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("partitionToWriteStats"), dict):
+        raise ValueError("no partitionToWriteStats")
+    return fields
 
 
 def _listed(value: object) -> list[Any]:
@@ -227,7 +243,7 @@ def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
     file_id, path = fields["fileId"], fields["path"]
     if not isinstance(file_id, str) or not isinstance(path, str) or not file_id:
         raise ValueError("fileId and path must be strings")
-    if path.startswith("/") or ".." in path.split("/") or not path.isprintable():
+    if not is_inside(path):
         raise ValueError(f"the path {path[:60]!r} leads out of the table")
     if path.rpartition("/")[0] != partition or not _FILE_NAME.fullmatch(path.rpartition("/")[2]):
         raise ValueError(f"the path {path[:60]!r} is no base file of partition {partition[:60]!r}")
@@ -236,9 +252,15 @@ def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
         file_id=file_id,
         path=path,
         previous=str(fields.get("prevCommit") or NO_COMMIT),
-        writes=int(fields.get("numWrites") or 0),
-        inserts=int(fields.get("numInserts") or 0),
-        updates=int(fields.get("numUpdateWrites") or 0),
-        deletes=int(fields.get("numDeletes") or 0),
-        size_bytes=int(fields.get("fileSizeInBytes") or 0),
+        writes=_count(fields.get("numWrites")),
+        inserts=_count(fields.get("numInserts")),
+        updates=_count(fields.get("numUpdateWrites")),
+        deletes=_count(fields.get("numDeletes")),
+        size_bytes=_count(fields.get("fileSizeInBytes")),
     )
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int | None):
+        raise TypeError(f"a number was expected, not {str(value)[:40]!r}")
+    return min(max(value or 0, 0), 2**63 - 1)

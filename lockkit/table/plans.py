@@ -103,8 +103,8 @@ def format_rollback_plan(plan: RollbackPlan, *, base: str = "") -> bytes:
 
 def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
     """What a `T.rollback.requested` says; `TableError` names the file where it makes no sense."""
-    fields = decode(key, body, "HoodieRollbackPlan")
     with _Sense(key):
+        fields = decode(body, "HoodieRollbackPlan")
         target = fields["instantToRollback"]
         files = [
             (request["partitionPath"], _relative(request["partitionPath"], path))
@@ -159,8 +159,8 @@ def format_clean_plan(plan: CleanPlan, *, base: str = "") -> bytes:
 
 def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
     """What a `T.clean.requested` says; `TableError` names the file where it makes no sense."""
-    fields = decode(key, body, "HoodieCleanerPlan")
     with _Sense(key):
+        fields = decode(body, "HoodieCleanerPlan")
         if fields.get("filesToBeDeletedPerPartition") or fields.get("partitionsToBeDeleted"):
             raise ValueError("it deletes whole partitions, or is of Hudi before 0.6")
         earliest = fields["earliestInstantToRetain"]
@@ -250,8 +250,8 @@ def parse_replace_plan(key: str, body: bytes) -> ReplacePlan:
     """What it will replace; an overwrite's file is empty, or says nothing."""
     if not body:
         return ReplacePlan()
-    fields = decode(key, body, "HoodieRequestedReplaceMetadata")
     with _Sense(key):
+        fields = decode(body, "HoodieRequestedReplaceMetadata")
         planned = fields["clusteringPlan"]
         if not planned:
             return ReplacePlan()
@@ -292,7 +292,7 @@ class _Sense:
         if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):
             raise TableError(
                 f"{self.key} is no plan that can be carried out or respected "
-                f"({type(error).__name__} {str(error)[:120]!r}); let the writer that made it "
+                f"({type(error).__name__} {str(error)[:160]}); let the writer that made it "
                 "finish it, or restore it"
             ) from None
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from lockkit.table.ask import TableError
-from lockkit.table.layout import NO_VALUE
+from lockkit.table.partition import partition_value
 from lockkit.table.properties import TableConfig
 
 if TYPE_CHECKING:
@@ -97,8 +96,8 @@ def partitions_of(
         return lambda _partition: True
 
     def may_hold(partition: str) -> bool:
-        text = unquote(partition.removeprefix(f"{name}="))
-        if text == NO_VALUE:
+        text = partition_value(config, partition)
+        if text is None:
             return True
         try:
             value = pa.array([text]).cast(kind)
