@@ -531,7 +531,7 @@ def _writer(url: str, endpoint: str, pipe: Connection) -> None:
     """A process of its own: takes an instant, beats, and tells what `check` says when asked."""
     store = open_store(url, endpoint=endpoint)
     store.put(V6.requested(T), b"", IfAbsent())
-    heart = Heartbeat(T, store, rules=HeartbeatRules(interval_ms=500, misses=2))
+    heart = Heartbeat(T, store, rules=HeartbeatRules(interval_ms=500, misses=4))
     pipe.send("ready")
     for _ in iter(pipe.recv, "stop"):
         try:
@@ -554,7 +554,7 @@ def test_a_stopped_process_is_found_dead_and_never_comes_back(
     try:
         assert ours.poll(60) and ours.recv() == "ready"
         pending(store, living)
-        with Heartbeat(living, store, rules=HeartbeatRules(interval_ms=500, misses=2)):
+        with Heartbeat(living, store, rules=HeartbeatRules(interval_ms=500, misses=40)):
             assert dead(store, "LAZY") == []
             assert child.pid is not None
             os.kill(child.pid, signal.SIGSTOP)
