@@ -62,7 +62,8 @@ def version(spark: SparkSession, order: dict[str, Any]) -> Any:
 def frame(spark: SparkSession, order: dict[str, Any]) -> DataFrame:
     """The rows of an order, as JSON lines with a schema: no Python worker takes part."""
     if "parquet" in order:
-        return spark.read.parquet(order["parquet"])
+        rows = spark.read.parquet(order["parquet"])
+        return rows.repartition(order["parts"], "id") if "parts" in order else rows
     lines = spark.createDataFrame([(json.dumps(row),) for row in order["rows"]], "line string")
     return lines.selectExpr(f"from_json(line, '{order['schema']}') r").select("r.*")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -18,23 +19,26 @@ from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.lock import Lock
 from lockkit.outcome import Applied, IfAbsent
-from lockkit.stores import Store, open_store
+from lockkit.stores import open_store
 from lockkit.table import (
+    BaseFile,
     CommitConflict,
     Prepared,
-    Slice,
+    TableConfig,
+    Transaction,
     WriteStat,
     avro_schema,
     begin,
-    commit,
+    create_table,
     load_snapshot,
-    partition_path,
     prepare,
     read_slice,
     read_table,
     rewrite_group,
     write_inserts,
 )
+from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.publish import publish
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("region", pa.string()), ("amount", pa.int64()), ("at", pa.int64())]
@@ -43,73 +47,93 @@ SPARK_SCHEMA = "id string, region string, amount long, at long"
 CLOCK = Clock()
 
 ROUNDS_MAX = 500
-PAUSE_S = 0.3  # Hudi asks for the lock once a second
+PAUSE_S = 0.6  # Hudi asks for the lock once a second
 
 
 def order(id: str, *, region: str = "EU", amount: int = 0, at: int = 0) -> dict[str, Any]:
     return {"id": id, "region": region, "amount": amount, "at": at}
 
 
-def table_lock(url: str, endpoint: str, client: str) -> Lock:
-    """A lease as long as Hudi's writers here are told to take theirs."""
-    return Lock(
-        url, endpoint=endpoint, client=client, ttl_s=15.0, renew_interval_s=1.0, timeout=120.0
-    )
-
-
 def arrow(rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=SCHEMA)
-
-
-def shown(store: Store) -> list[dict[str, Any]]:
-    """Every row that lockkit's reader shows, meta columns included, in the order of keys."""
-    return in_order(read_table(store, meta=True).to_pylist())
 
 
 def in_order(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted((dict(row) for row in rows), key=lambda row: str(row["id"]))
 
 
-def insert(store: Store, rows: Sequence[Mapping[str, Any]]) -> Prepared:
-    """A transaction that writes the rows into new file groups, one for each partition."""
-    transaction = run(begin(), store, CLOCK)
-    stats = []
-    for region in sorted({row["region"] for row in rows}):
-        mine = arrow(row for row in rows if row["region"] == region)
-        file = write_inserts(transaction.target, mine, file_id=f"{CLOCK.unique()}-0")
-        stats.append(_put(store, file))
-    return run(prepare(transaction, stats, schema=avro_schema(SCHEMA, "orders")), store, CLOCK)
+class Writer:
+    """One writer of ours, on a table that Hudi writes too.
 
+    It takes its instant under the lock, as Hudi does: s3a creates files without a condition, and
+    the two could believe that they have the same one. Its heartbeat begins there as well, or Hudi
+    takes it for dead.
+    """
 
-def upsert(store: Store, rows: Sequence[Mapping[str, Any]]) -> Prepared:
-    """A transaction that merges the rows into the file groups that hold their keys."""
-    transaction = run(begin(), store, CLOCK)
-    snapshot = run(load_snapshot(covering=transaction.base), store, CLOCK)
-    stats = []
-    for each in snapshot.slices:
-        old = run(read_slice(each), store, CLOCK)
-        keys = set(old["id"].to_pylist())
-        if mine := [row for row in rows if row["id"] in keys and _is_in(transaction, each, row)]:
-            stats.append(_put(store, rewrite_group(transaction.target, each, old, arrow(mine))))
-    return run(prepare(transaction, stats, schema=avro_schema(SCHEMA, "orders")), store, CLOCK)
+    def __init__(self, url: str, endpoint: str, client: str = "lockkit") -> None:
+        self.url = url
+        self.store = open_store(url, endpoint=endpoint, client=client)
+        self.lock = Lock(
+            url, endpoint=endpoint, client=client, ttl_s=15.0, renew_interval_s=1.0, timeout=120.0
+        )
+        self._beats: dict[str, Heartbeat] = {}
 
+    def create(self, config: TableConfig) -> None:
+        run(create_table(config), self.store, CLOCK)
 
-def _is_in(transaction: Any, slice: Slice, row: Mapping[str, Any]) -> bool:
-    return partition_path(transaction.config, row["region"]) == slice.partition
+    def begin(self, *, beat: bool = True) -> Transaction:
+        with self.lock:
+            transaction = run(begin(), self.store, CLOCK)
+            if beat:
+                self._beats[transaction.instant] = Heartbeat(transaction.instant, self.store)
+        return transaction
 
+    def insert(self, rows: Sequence[Mapping[str, Any]], *, beat: bool = True) -> Prepared:
+        """Write the rows into new file groups, one for each partition."""
+        transaction = self.begin(beat=beat)
+        stats = []
+        for region in sorted({row["region"] for row in rows}):
+            mine = arrow(row for row in rows if row["region"] == region)
+            file = write_inserts(transaction.target, mine, file_id=f"{CLOCK.unique()}-0")
+            stats.append(self._put(file))
+        return self._prepare(transaction, stats)
 
-def _put(store: Store, file: Any) -> WriteStat:
-    assert isinstance(store.put(file.key, file.body, IfAbsent()), Applied)
-    stat: WriteStat = file.stat
-    return stat
+    def upsert(self, rows: Sequence[Mapping[str, Any]]) -> Prepared:
+        """Merge the rows into the file groups that hold their keys."""
+        transaction = self.begin()
+        snapshot = run(load_snapshot(covering=transaction.base), self.store, CLOCK)
+        stats = []
+        for each in snapshot.slices:
+            old = run(read_slice(each), self.store, CLOCK)
+            keys = set(zip(old["id"].to_pylist(), old["region"].to_pylist(), strict=True))
+            if mine := [row for row in rows if (row["id"], row["region"]) in keys]:
+                file = rewrite_group(transaction.target, each, old, arrow(mine))
+                stats.append(self._put(file))
+        return self._prepare(transaction, stats)
 
+    def _put(self, file: BaseFile) -> WriteStat:
+        assert isinstance(self.store.put(file.key, file.body, IfAbsent()), Applied)
+        return file.stat
 
-def publish(store: Store, prepared: Prepared, lock: Lock) -> str:
-    """Commit under the lock that Hudi takes too; answers the instant."""
-    with lock:
-        done = run(commit(prepared, lock.fence, believe=lock.check, fence=False), store, CLOCK)
-        lock.published()
-    return done.instant
+    def _prepare(self, transaction: Transaction, stats: list[WriteStat]) -> Prepared:
+        way = prepare(transaction, stats, schema=avro_schema(SCHEMA, "orders"))
+        return run(way, self.store, CLOCK)
+
+    def publish(self, prepared: Prepared) -> str:
+        """Commit under the lock, as Hudi does: answers the instant."""
+        with self._beats.pop(prepared.instant, nullcontext()) as beat:
+            done = publish(prepared, self.lock, self.store, CLOCK, fence=False)
+            if beat is not None:
+                beat.finish()
+        return done.instant
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Every row that lockkit's reader shows, meta columns included, in the order of keys."""
+        return in_order(read_table(self.store, meta=True).to_pylist())
+
+    def close(self) -> None:
+        self.lock.close()
+        self.store.close()
 
 
 # --- one writer of several ------------------------------------------------------------------------
@@ -119,29 +143,25 @@ def write_by_turns(
     url: str, endpoint: str, client: str, over: threading.Event
 ) -> list[dict[str, Any]]:
     """Insert and update by turns until `over`; what became of each round."""
-    store = open_store(url, endpoint=endpoint, client=client)
-    lock = table_lock(url, endpoint, client)
+    writer = Writer(url, endpoint, client)
     done = []
     for number in range(ROUNDS_MAX):
-        rows, way = _round(client, number)
+        rows = _rows(client, number)
         try:
-            publish(store, way(store, rows), lock)
+            writer.publish(writer.upsert(rows) if number % 2 else writer.insert(rows))
             done.append({"rows": rows, "error": ""})
         except CommitConflict as conflict:
             done.append({"rows": rows, "error": str(conflict)})
         if over.wait(PAUSE_S):
             break
-    lock.close()
-    store.close()
+    writer.close()
     return done
 
 
-def _round(
-    client: str, number: int
-) -> tuple[list[dict[str, Any]], Callable[[Store, Sequence[Mapping[str, Any]]], Prepared]]:
+def _rows(client: str, number: int) -> list[dict[str, Any]]:
     if number % 2:
-        return [order("shared", amount=number, at=1_000 + number)], upsert
-    return [order(f"{client}-{number}", region="US", amount=number, at=number)], insert
+        return [order("shared", amount=number, at=1_000 + number)]
+    return [order(f"{client}-{number}", region="US", amount=number, at=number)]
 
 
 if __name__ == "__main__":
