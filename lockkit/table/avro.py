@@ -17,6 +17,8 @@ from typing import Any
 
 MAGIC = b"Obj\x01"
 BODY_BYTES_MAX = 64_000_000
+INFLATED_BYTES_MAX = 8_000_000
+"""Less, since a thousandth of it may be stored; Hudi 1.2 compresses nothing on its timeline."""
 SCHEMA_BYTES_MAX = 100_000
 SCHEMA_DEPTH_MAX = 24
 HEADER_ENTRIES_MAX = 100
@@ -104,15 +106,15 @@ def _open(body: bytes) -> tuple[dict[str, Any], bytes]:
 
 
 def _inflate(codec: bytes, block: bytes) -> bytes:
-    """Hudi 1.2 compresses nothing on its timeline; Avro's own readers must all know deflate."""
+    """What a block holds, by one of the two codecs that every reader of Avro must know."""
     if codec == b"null":
         return block
     if codec != b"deflate":
         raise ValueError(f"it is compressed with {codec[:20]!r}")
     opened = zlib.decompressobj(-zlib.MAX_WBITS)
-    payload = opened.decompress(block, BODY_BYTES_MAX)
+    payload = opened.decompress(block, INFLATED_BYTES_MAX)
     if not opened.eof:
-        raise ValueError(f"its block is cut off, or more than {BODY_BYTES_MAX} bytes")
+        raise ValueError(f"its block is cut off, or more than {INFLATED_BYTES_MAX} bytes")
     return payload
 
 
@@ -139,29 +141,35 @@ def _read_bytes(rest: io.BytesIO) -> bytes:
 def _judge(schema: Any, known: set[str], depth: int, *, in_union: bool = False) -> None:
     """Raise unless every value of this schema takes a byte at least, and nothing holds itself.
 
-    An array of 10**15 nulls, or records that double from level to level, take hardly any bytes.
+    An array of 10**15 nulls, or records that double from level to level, take hardly any bytes;
+    fastavro follows a record that holds itself until the process dies. There is one namespace, so
+    that a name means one thing.
     """
     if depth > SCHEMA_DEPTH_MAX:
         raise ValueError("its schema is nested too deep")
     match schema:
         case "null" if in_union:
             pass
-        case str() if schema in _PRIMITIVE or schema.rpartition(".")[2] in known:
+        case str() if schema in _PRIMITIVE or schema in known:
             pass
         case [_, *_] if not in_union:
             for each in schema:
                 _judge(each, known, depth + 1, in_union=True)
-        case {"type": "record", "name": str(name), "fields": [_, *_] as fields}:
+        case {"logicalType": _} | {"__fastavro_parsed__": _}:
+            raise ValueError("its schema asks for more than to be read")
+        case {"namespace": _} if depth:
+            raise ValueError("its schema has several namespaces")
+        case {"type": "record", "name": str(name), "fields": [_, *_] as fields} if "." not in name:
             for each in fields:
                 _judge(each["type"], known, depth + 1)
-            known.add(name.rpartition(".")[2])  # only now: a record cannot hold itself
+            known.add(name)  # only now: a record cannot hold itself
         case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
             _judge(inner, known, depth + 1)
-        case {"type": "enum", "name": str(name), "symbols": [_, *_]}:
-            known.add(name.rpartition(".")[2])
-        case {"type": "fixed", "name": str(name), "size": int(size)} if size > 0:
-            known.add(name.rpartition(".")[2])
-        case {"type": str(name)} if name in _PRIMITIVE and "logicalType" not in schema:
+        case {"type": "enum", "name": str(name), "symbols": [_, *_]} if "." not in name:
+            known.add(name)
+        case {"type": "fixed", "name": str(name), "size": int(n)} if n > 0 and "." not in name:
+            known.add(name)
+        case {"type": str(name)} if name in _PRIMITIVE:
             pass
         case _:
             raise ValueError(f"its schema says {str(schema)[:40]!r}")

@@ -17,10 +17,12 @@ from lockkit.table import records
 from lockkit.table.ask import TableError
 from lockkit.table.avro import decode, encode
 from lockkit.table.layout import FileGroup, in_partition
+from lockkit.table.partition import is_inside
 
 Files = tuple[tuple[str, str], ...]
 """(partition, path) of each file; the path contains the partition."""
 
+POLICY = "KEEP_LATEST_COMMITS"
 # What a service of Hudi runs a clustering plan with that names no class of its own.
 PLAN_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
 
@@ -44,7 +46,7 @@ class CleanPlan:
     """The oldest instant whose slices stay; "" if that was not the question."""
     last_completed: str
     """The newest commit that this was made from."""
-    policy: str = "KEEP_LATEST_COMMITS"
+    policy: str = POLICY
     files: Files = ()
 
 
@@ -208,6 +210,25 @@ def format_clean(
     })  # fmt: skip
 
 
+def parse_clean(key: str, body: bytes) -> CleanPlan:
+    """What a completed clean did: its plan, with the files that it proved deleted."""
+    with _Sense(key):
+        fields = decode(body, "HoodieCleanMetadata")
+        retain_from = fields["earliestCommitToRetain"]
+        cleaned = sorted(fields["partitionMetadata"].items())
+        return CleanPlan(
+            instant=_instant_in(key),
+            retain_from=_instant(retain_from) if retain_from else "",
+            last_completed=fields.get("lastCompletedCommitTimestamp") or "",
+            policy=_word(cleaned[0][1]["policy"]) if cleaned else POLICY,
+            files=tuple(
+                (partition, _relative(partition, in_partition(partition, name)))
+                for partition, of_partition in cleaned
+                for name in of_partition["successDeleteFiles"]
+            ),
+        )
+
+
 # --- replace ------------------------------------------------------------------------------------
 
 
@@ -306,9 +327,7 @@ def _relative(partition: Any, path: Any) -> str:
     if not isinstance(partition, str) or not isinstance(path, str):
         raise TypeError("partition and path must be strings")
     inside = in_partition(partition, path.rpartition("/")[2])
-    folders = inside.split("/")
-    unsafe = folders[0] == ".hoodie" or not {"", ".", ".."}.isdisjoint(folders)
-    if unsafe or not f"/{path}".endswith(f"/{inside}"):
+    if not is_inside(inside) or not f"/{path}".endswith(f"/{inside}"):
         raise ValueError(f"the path {path[:60]!r} is not in partition {partition[:60]!r}")
     return inside
 
