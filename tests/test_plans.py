@@ -250,7 +250,7 @@ PLAN = opened(hudi(ROLLBACK_PLAN)[1])
          "asks for more"),
         (container(b"[" * 50_000, b""), "RecursionError"),
         (container(b'"string"', b"\0"), "its schema is no record"),
-        (container(json.dumps({**record("int"), "__fastavro_parsed__": True}).encode(), b"\0"),
+        (container(json.dumps({**record("int"), "__fastavro_parsed": True}).encode(), b"\0"),
          "asks for more"),
         (container(b" " * avro.SCHEMA_BYTES_MAX + b"{}", b""), "a schema of"),
         (avro.MAGIC + b"\xff" * 40, "ten bytes"),

@@ -155,7 +155,7 @@ def _judge(schema: Any, known: set[str], depth: int, *, in_union: bool = False) 
         case [_, *_] if not in_union:
             for each in schema:
                 _judge(each, known, depth + 1, in_union=True)
-        case {"logicalType": _} | {"__fastavro_parsed__": _}:
+        case {"logicalType": _} | {"__fastavro_parsed": _}:
             raise ValueError("its schema asks for more than to be read")
         case {"namespace": _} if depth:
             raise ValueError("its schema has several namespaces")
