@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,9 +14,16 @@ from table_world import AVRO, CLOCK, Holder, prepare_inserts, prepare_upserts, r
 from lockkit.drive import run
 from lockkit.outcome import IfAbsent
 from lockkit.stores import Store
-from lockkit.table import CommitConflict, Prepared, begin, commit, load_snapshot, write_inserts
-from lockkit.table.layout import FileGroup, format_commit
-from lockkit.table.timeline import V6
+from lockkit.table import (
+    CommitConflict,
+    Prepared,
+    begin,
+    commit,
+    load_snapshot,
+    prepare,
+    write_inserts,
+)
+from lockkit.table.layout import FileGroup
 
 
 def publish(store: Store, prepared: Prepared) -> str:
@@ -31,21 +37,14 @@ def add(store: Store, *ids: int, **of: Any) -> str:
 
 def overwrite(store: Store, gone: Iterable[FileGroup], *tables: pa.Table) -> str:
     """A replacecommit: its instant takes file groups away and brings others."""
-    transaction = run(begin(), store, CLOCK)
+    transaction = run(begin(action="replacecommit"), store, CLOCK)
     files = [write_inserts(transaction.target, t, file_id=f"{CLOCK.unique()}-0") for t in tables]
     for file in files:
         store.put(file.key, file.body, IfAbsent())
-    body = json.loads(
-        format_commit([each.stat for each in files], operation="INSERT_OVERWRITE", schema=AVRO,
-                      attempt=transaction.attempt)
-    )  # fmt: skip
-    taken: dict[str, list[str]] = {}
-    for partition, file_id in gone:
-        taken.setdefault(partition, []).append(file_id)
-    body["partitionToReplaceFileIds"] = taken
-    key = V6.completed(transaction.instant, "replacecommit")
-    store.put(key, json.dumps(body).encode(), IfAbsent())
-    return transaction.instant
+    stats = [each.stat for each in files]
+    way = prepare(transaction, stats, schema=AVRO, operation="INSERT_OVERWRITE",
+                  replaced=frozenset(gone))  # fmt: skip
+    return publish(store, run(way, store, CLOCK))
 
 
 Rows = dict[str, tuple[int, str]]

@@ -34,6 +34,7 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
+from lockkit.table.partition import partition_value
 
 CONFIG = TableConfig(name="orders", record_key="id", partition_by="region", precombine="at")
 SCHEMA = pa.schema(
@@ -95,7 +96,7 @@ def prepare_upserts(
     stats = []
     for each in filter(which, snapshot.slices):
         old = run(read_slice(each), store, CLOCK)
-        region = each.partition.removeprefix("region=")
+        region = partition_value(transaction.config, each.partition) or ""
         mine = upserts.set_column(1, "region", pa.array([region] * upserts.num_rows))
         file = rewrite_group(transaction.target, each, old, mine)
         assert isinstance(store.put(file.key, file.body, IfAbsent()), Applied)

@@ -15,13 +15,11 @@ from lockkit.drive import Procedure, Together
 from lockkit.outcome import Found, Version
 from lockkit.table.ask import TableError, all_of, listing, read
 from lockkit.table.basefile import Slice
+from lockkit.table.buckets import is_bucketed
 from lockkit.table.covered import Covered, settle
 from lockkit.table.layout import CommitFiles, FileGroup, parse_commit
 from lockkit.table.properties import FENCED, TableConfig, load_config
-from lockkit.table.timeline import HOODIE, Names, Timeline, instant_ms, load_timeline
-
-ARCHIVES = {1: HOODIE + "archived/", 2: HOODIE + "timeline/history/"}
-"""Where Hudi puts old instants, by the timeline's layout."""
+from lockkit.table.timeline import Names, Timeline, instant_ms, load_timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,7 @@ class Snapshot:
     replaced: Mapping[FileGroup, str]
     """Groups taken away, by the instant that did, as far as it is later than the horizon: what was
     replaced at or below it no later commit writes to, or its conflict check would have failed.
+    Bucketed ones for ever: a bucket's next group must get an id that never was.
     """
     schema: str | None
     """The newest commit's Avro schema."""
@@ -200,8 +199,8 @@ def snapshot_at(opened: Opened, point: Point) -> Procedure[Snapshot]:
         before = nothing(opened.config)
     if not before.covered.count:
         # After the timeline: what was moved before it was listed is in the archive by now.
-        archived = yield from listing(ARCHIVES[names.layout])
-        _refuse_archived(archived, ARCHIVES[names.layout])
+        archived = yield from listing(opened.config.archive_prefix)
+        _refuse_archived(archived, opened.config.archive_prefix)
         if opened.after:
             now = yield from load_timeline(names)
     refuse_log_files(now)
@@ -215,7 +214,10 @@ def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snaps
     if snapshot.config.mode != FENCED:
         return replace(snapshot, covered=Covered(later=frozenset(wanted)))
     covered = settle(snapshot.covered, now, wanted)
-    standing = {g: at for g, at in snapshot.replaced.items() if at > covered.horizon}
+    standing = {
+        group: at for group, at in snapshot.replaced.items()
+        if at > covered.horizon or is_bucketed(group[1])
+    }  # fmt: skip
     return replace(snapshot, covered=covered, replaced=MappingProxyType(standing))
 
 
