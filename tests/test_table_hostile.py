@@ -46,14 +46,10 @@ from lockkit.table import (
     write_inserts,
 )
 from lockkit.table.basefile import partition_of
+from lockkit.table.javafile import format_properties, parse_properties
 from lockkit.table.layout import file_name, parse_commit
-from lockkit.table.properties import (
-    checksum,
-    format_properties,
-    from_properties,
-    parse_properties,
-    to_properties,
-)
+from lockkit.table.properties import from_properties, to_properties
+from lockkit.table.refused import checksum
 from lockkit.table.timeline import V6
 
 NAMES = count()

@@ -7,32 +7,41 @@ here makes a table that somebody else's reader shows wrongly, or not at all.
 from __future__ import annotations
 
 import re
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 from lockkit.drive import Procedure
 from lockkit.outcome import Found, Missing, NotModified, Version
 from lockkit.table.ask import TableError, create, read
 from lockkit.table.javafile import format_properties, parse_properties
+from lockkit.table.refused import (
+    BY_COMMIT,
+    BY_EVENT,
+    DROP_COLUMNS,
+    KEY_CLASS,
+    KEY_TYPE,
+    LATEST_PAYLOAD,
+    LAYOUTS,
+    MERGE_MODE,
+    NO_PARTITION,
+    ORDERING,
+    PAYLOAD,
+    PRECOMBINE,
+    SIMPLE_KEYS,
+    TIMEZONE,
+    checksum,
+    reasons,
+)
 from lockkit.table.timeline import HOODIE, V6, V9, Names
 
 PROPERTIES_KEY = HOODIE + "hoodie.properties"
-LAYOUTS = {"6": "1", "9": "2"}
-"""The timeline's layout, by table version."""
+BACKUP_KEY = PROPERTIES_KEY + ".backup"
+"""Beside it while Hudi rewrites it: copied there, deleted, written anew, the copy deleted."""
 MODE = "lockkit.commit.mode"
 BUCKETS = "lockkit.bucket.count"
 BUCKETS_MAX = 10_000
 HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
 URLENCODE = "hoodie.datasource.write.partitionpath.urlencode"
-DROP_COLUMNS = "hoodie.datasource.write.drop.partition.columns"
-SIMPLE_KEYS = "org.apache.hudi.keygen.SimpleKeyGenerator"
-NO_PARTITION = "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
-PRECOMBINE = "hoodie.table.precombine.field"
-ORDERING = "hoodie.table.ordering.fields"
-MERGE_MODE = "hoodie.record.merge.mode"
-BY_EVENT, BY_COMMIT = "EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -93,11 +102,6 @@ class TableConfig:
 # --- Hudi's keys --------------------------------------------------------------------------------
 
 
-def checksum(name: str, database: str = "") -> int:
-    """`hoodie.table.checksum`: CRC32 of `<database>.<table>`, as Hudi computes it."""
-    return zlib.crc32(f"{database}.{name}".encode())
-
-
 def to_properties(config: TableConfig) -> dict[str, str]:
     """The keys that Hudi (0.14 and later; 1.1 and later for version 9) and hudi-rs look for."""
     keys = {
@@ -106,7 +110,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         "hoodie.table.version": str(config.version),
         "hoodie.timeline.layout.version": LAYOUTS[str(config.version)],
         # Unset, Hudi's writers put local wall time into instants and hudi-rs reads them as UTC.
-        "hoodie.table.timeline.timezone": "UTC",
+        TIMEZONE: "UTC",
         "hoodie.table.recordkey.fields": config.record_key,
         "hoodie.table.base.file.format": "PARQUET",
         "hoodie.table.checksum": str(checksum(config.name, config.database)),
@@ -131,7 +135,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
 def _only_v6(config: TableConfig) -> dict[str, str]:
     return {
         "hoodie.archivelog.folder": config.archive,
-        "hoodie.table.keygenerator.class": SIMPLE_KEYS if config.partition_by else NO_PARTITION,
+        KEY_CLASS: SIMPLE_KEYS if config.partition_by else NO_PARTITION,
     }
 
 
@@ -142,7 +146,7 @@ def _only_v9(config: TableConfig) -> dict[str, str]:
         "hoodie.timeline.path": "timeline",
         "hoodie.timeline.history.path": "history",
         "hoodie.archivelog.folder": "history",
-        "hoodie.table.keygenerator.type": "SIMPLE" if config.partition_by else "NON_PARTITION",
+        KEY_TYPE: "SIMPLE" if config.partition_by else "NON_PARTITION",
         MERGE_MODE: BY_EVENT if config.precombine else BY_COMMIT,
     }
 
@@ -150,107 +154,39 @@ def _only_v9(config: TableConfig) -> dict[str, str]:
 def from_properties(keys: Mapping[str, str]) -> TableConfig:
     """The config, or a `TableError` that says what lockkit does not write, and what to do."""
     keys = {key: value.strip() for key, value in keys.items()}
-
-    def says(key: str, default: str = "") -> str:
-        return keys.get(key, default)
-
-    for refused in chain(_not_a_table(says), _not_known(says), _not_written(says)):
-        raise TableError(f"{PROPERTIES_KEY}: {refused}")
+    for why in reasons(keys):
+        raise TableError(f"{PROPERTIES_KEY}: {why}")
     version = int(keys["hoodie.table.version"])
-    # Hudi 1.1 writes `ordering.fields` into tables of version 6 too.
-    ordering = keys.get(ORDERING) or keys.get(PRECOMBINE) or None
     return TableConfig(
         name=keys["hoodie.table.name"],
         record_key=keys["hoodie.table.recordkey.fields"],
         partition_by=keys.get("hoodie.table.partition.fields") or None,
-        precombine=None if keys.get(MERGE_MODE) == BY_COMMIT else ordering,
+        precombine=_precombine(keys),
         database=keys.get("hoodie.database.name", ""),
         version=version,
         mode=keys.get(MODE, HUDI),
-        buckets=int(keys.get(BUCKETS, "4")),
+        buckets=_number(keys.get(BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
         urlencode=keys.get(URLENCODE, "false").lower() == "true",
         archive=keys.get("hoodie.archivelog.folder", "archived") if version == 6 else "archived",
     )
 
 
-Says = Callable[..., str]
+def _number(text: str) -> int:
+    """0, which no count of buckets is, where it is no number."""
+    return int(text) if text.isdecimal() and len(text) < 9 else 0
 
 
-def _not_a_table(says: Says) -> Iterator[str]:
-    for key in ("hoodie.table.name", "hoodie.table.version", "hoodie.table.type",
-                "hoodie.timeline.layout.version", "hoodie.table.recordkey.fields"):  # fmt: skip
-        if not says(key):
-            yield (f"{key} is missing, so this is no table that can be understood; restore the "
-                   "file (Hudi keeps hoodie.properties.backup beside it)")  # fmt: skip
-    wanted = checksum(says("hoodie.table.name"), says("hoodie.database.name"))
-    if says("hoodie.table.checksum", str(wanted)) != str(wanted):
-        yield ("hoodie.table.checksum does not match the table's name; the file is damaged or was "
-               "edited by hand: restore it")  # fmt: skip
+def _precombine(keys: Mapping[str, str]) -> str | None:
+    """What orders the versions of a row; None: the later commit wins.
 
-
-def _not_known(says: Says) -> Iterator[str]:
-    version, layout = says("hoodie.table.version"), says("hoodie.timeline.layout.version")
-    if version not in LAYOUTS:
-        yield (f"table version {version[:20]!r} is not known, only {' and '.join(LAYOUTS)}; a Hudi "
-               "1.x writer upgrades tables unless hoodie.write.auto.upgrade=false")  # fmt: skip
-    elif layout != LAYOUTS[version]:
-        yield (f"timeline layout {layout[:20]!r} does not belong to table version {version}; an "
-               "upgrade may have stopped half-way: finish it with Hudi")  # fmt: skip
-    if says(MODE, HUDI) not in (FENCED, HUDI):
-        yield f"{MODE}={says(MODE)[:40]!r}: it can be {FENCED} or {HUDI}; a newer lockkit?"
-    buckets = says(BUCKETS, "4")
-    if not (buckets.isdecimal() and len(buckets) < 9 and 1 <= int(buckets) <= BUCKETS_MAX):
-        yield f"{BUCKETS}={buckets[:40]!r} is no number from 1 to {BUCKETS_MAX}"
-
-
-def _not_written(says: Says) -> Iterator[str]:
-    if says("hoodie.table.type") != "COPY_ON_WRITE":
-        yield (f"table type {says('hoodie.table.type')[:40]!r} is not written here, only "
-               "COPY_ON_WRITE: base files alone would hide the log files' rows")  # fmt: skip
-    for key in ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight"):
-        if says(key):
-            yield (f"{key}={says(key)[:80]}: a commit that skips the metadata table is invisible "
-                   "to its readers; disable it in every writer "
-                   "(hoodie.metadata.enable=false)")  # fmt: skip
-    for key, value, why in _MUST_BE:
-        if says(key, value).lower() != value.lower():
-            yield f"{key}={says(key)[:80]} is not supported ({why}); it must be {value}"
-    for key in ("hoodie.table.recordkey.fields", "hoodie.table.partition.fields", ORDERING,
-                PRECOMBINE):  # fmt: skip
-        if "," in says(key):
-            yield f"{key}={says(key)[:80]}: only one field is written here"
-    if says("hoodie.bootstrap.base.path"):
-        yield "a bootstrapped table keeps columns elsewhere, and is not written here"
-    for key, known, why in _ONE_OF:
-        if says(key) and says(key) not in known:
-            yield f"{key}={says(key)[:120]}: {why}"
-
-
-_PAYLOADS = "org.apache.hudi.common.model."
-_ONE_OF = (
-    ("hoodie.table.keygenerator.class", (SIMPLE_KEYS, NO_PARTITION),
-     "this key generator makes keys that would not match ours"),
-    ("hoodie.table.keygenerator.type", ("SIMPLE", "NON_PARTITION"),
-     "this key generator makes keys that would not match ours"),
-    (MERGE_MODE, (BY_EVENT, BY_COMMIT), "rows would be merged otherwise than here"),
-    ("hoodie.compaction.payload.class",
-     (_PAYLOADS + "DefaultHoodieRecordPayload", _PAYLOADS + "OverwriteWithLatestAvroPayload"),
-     "rows would be merged otherwise than here"),
-)  # fmt: skip
-_MUST_BE = (
-    ("hoodie.table.timeline.timezone", "UTC",
-     "instants of two time zones cannot be ordered; if every writer runs in UTC, say so there"),
-    ("hoodie.populate.meta.fields", "true", "rows could not be merged by their record key"),
-    ("hoodie.table.base.file.format", "PARQUET", "no other base file is written here"),
-    (DROP_COLUMNS, "false", "the partition's value could not be read back from its rows"),
-    ("hoodie.table.cdc.enabled", "false", "change logs are not written here"),
-    ("hoodie.table.multiple.base.file.formats.enable", "false", "only parquet is written here"),
-    ("hoodie.partition.metafile.use.base.format", "false", "it is written as text here"),
-    ("hoodie.table.format", "native", "another format keeps a timeline of its own"),
-    ("hoodie.timeline.path", "timeline", "the timeline is looked for there"),
-    ("hoodie.timeline.history.path", "history", "archived instants are looked for there"),
-)  # fmt: skip
+    Tables of Hudi before 1.0 say so by their payload; Hudi 1.x infers the merge mode from it.
+    """
+    by_commit = keys.get(MERGE_MODE) == BY_COMMIT or (
+        not keys.get(MERGE_MODE) and keys.get(PAYLOAD) == LATEST_PAYLOAD
+    )
+    # Hudi 1.1 writes `ordering.fields` into tables of version 6 too.
+    return None if by_commit else keys.get(ORDERING) or keys.get(PRECOMBINE) or None
 
 
 # --- procedures ---------------------------------------------------------------------------------
@@ -258,6 +194,7 @@ _MUST_BE = (
 
 def create_table(config: TableConfig) -> Procedure[TableConfig]:
     """Make the table, or find it there already, the same; `TableError` if it is another one."""
+    yield from _refuse_half_rewritten()
     match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
         case Found(body, _):
             standing = from_properties(parse_properties(body))
@@ -277,6 +214,7 @@ def load_config() -> Procedure[tuple[TableConfig, Version]]:
         case Found(body, version):
             return from_properties(parse_properties(body)), version
         case _missing:
+            yield from _refuse_half_rewritten()
             raise TableError(
                 f"there is no table here: {PROPERTIES_KEY} is missing; make one with create_table, "
                 "or check the address"
@@ -293,6 +231,7 @@ def recheck_config(config: TableConfig, version: Version) -> Procedure[None]:
         case NotModified():
             return
         case Missing():
+            yield from _refuse_half_rewritten()
             raise TableError(f"{PROPERTIES_KEY} is gone: the table was deleted under this commit")
         case Found(body, _):
             standing = from_properties(parse_properties(body))
@@ -301,3 +240,11 @@ def recheck_config(config: TableConfig, version: Version) -> Procedure[None]:
                     f"the table changed under this commit: it was {config}, and is {standing}; "
                     "begin again"
                 )
+
+
+def _refuse_half_rewritten() -> Procedure[None]:
+    if isinstance((yield from read(BACKUP_KEY)), Found):
+        raise TableError(
+            f"{BACKUP_KEY} is there: Hudi is rewriting {PROPERTIES_KEY}; try again in a moment, "
+            "and if it stays, let a Hudi writer recover the table: its own died in the middle"
+        )

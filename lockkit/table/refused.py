@@ -1,0 +1,120 @@
+"""Refused: why a table is neither read nor written here, by what its hoodie.properties say."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+
+LAYOUTS = {"6": "1", "9": "2"}
+"""The timeline's layout, by table version."""
+DROP_COLUMNS = "hoodie.datasource.write.drop.partition.columns"
+KEY_CLASS = "hoodie.table.keygenerator.class"
+KEY_TYPE = "hoodie.table.keygenerator.type"
+SIMPLE_KEYS = "org.apache.hudi.keygen.SimpleKeyGenerator"
+NO_PARTITION = "org.apache.hudi.keygen.NonpartitionedKeyGenerator"
+PRECOMBINE = "hoodie.table.precombine.field"
+ORDERING = "hoodie.table.ordering.fields"
+TIMEZONE = "hoodie.table.timeline.timezone"
+MERGE_MODE = "hoodie.record.merge.mode"
+BY_EVENT, BY_COMMIT = "EVENT_TIME_ORDERING", "COMMIT_TIME_ORDERING"
+PAYLOAD = "hoodie.compaction.payload.class"
+EVENT_PAYLOAD = "org.apache.hudi.common.model.DefaultHoodieRecordPayload"
+LATEST_PAYLOAD = "org.apache.hudi.common.model.OverwriteWithLatestAvroPayload"
+
+Says = Callable[..., str]
+
+
+def reasons(keys: Mapping[str, str]) -> Iterator[str]:
+    """Every reason not to touch the table, each with what to do; none: it is understood."""
+
+    def says(key: str, default: str = "") -> str:
+        return keys.get(key, default)
+
+    yield from _not_a_table(says)
+    yield from _not_known(says)
+    yield from _not_written(says)
+
+
+def checksum(name: str, database: str = "") -> int:
+    """`hoodie.table.checksum`: CRC32 of `<database>.<table>`, as Hudi computes it."""
+    return zlib.crc32(f"{database}.{name}".encode())
+
+
+def _not_a_table(says: Says) -> Iterator[str]:
+    for key in ("hoodie.table.name", "hoodie.table.version", "hoodie.table.type",
+                "hoodie.timeline.layout.version", "hoodie.table.recordkey.fields"):  # fmt: skip
+        if not says(key):
+            yield (f"{key} is missing, so this is no table that can be understood; restore the "
+                   "file (Hudi keeps hoodie.properties.backup beside it)")  # fmt: skip
+    wanted = checksum(says("hoodie.table.name"), says("hoodie.database.name"))
+    if says("hoodie.table.checksum", str(wanted)) != str(wanted):
+        yield ("hoodie.table.checksum does not match the table's name; the file is damaged or was "
+               "edited by hand: restore it")  # fmt: skip
+
+
+def _not_known(says: Says) -> Iterator[str]:
+    version, layout = says("hoodie.table.version"), says("hoodie.timeline.layout.version")
+    if version not in LAYOUTS:
+        yield (f"table version {version[:20]!r} is not known, only {' and '.join(LAYOUTS)}; a Hudi "
+               "1.x writer upgrades tables unless hoodie.write.auto.upgrade=false")  # fmt: skip
+    elif layout != LAYOUTS[version]:
+        yield (f"timeline layout {layout[:20]!r} does not belong to table version {version}; an "
+               "upgrade may have stopped half-way: finish it with Hudi")  # fmt: skip
+
+
+def _not_written(says: Says) -> Iterator[str]:
+    if says("hoodie.table.type") != "COPY_ON_WRITE":
+        yield (f"table type {says('hoodie.table.type')[:40]!r} is not written here, only "
+               "COPY_ON_WRITE: base files alone would hide the log files' rows")  # fmt: skip
+    for key in ("hoodie.table.metadata.partitions", "hoodie.table.metadata.partitions.inflight"):
+        if says(key):
+            yield (f"{key}={says(key)[:80]}: a commit that skips the metadata table is invisible "
+                   "to its readers; disable it in every writer "
+                   "(hoodie.metadata.enable=false)")  # fmt: skip
+    if says(TIMEZONE).upper() != "UTC":
+        yield (f"{TIMEZONE} is {says(TIMEZONE)[:20] or 'not set, that is LOCAL'}, and instants of "
+               "two time zones cannot be ordered; if every writer so far ran in UTC, set it to UTC "
+               "there, else copy the table to a new one")  # fmt: skip
+    for key, value, why in _MUST_BE:
+        if says(key, value).lower() != value.lower():
+            yield f"{key}={says(key)[:80]} is not supported ({why}); it must be {value}"
+    for key in ("hoodie.table.recordkey.fields", "hoodie.table.partition.fields", ORDERING,
+                PRECOMBINE):  # fmt: skip
+        if "," in says(key):
+            yield f"{key}={says(key)[:80]}: only one field is written here"
+    if says("hoodie.bootstrap.base.path"):
+        yield "a bootstrapped table keeps columns elsewhere, and is not written here"
+    if says("hoodie.table.partition.fields") and says(KEY_CLASS, says(KEY_TYPE)) in _NO_FIELDS:
+        yield "it has partition fields and a key generator that makes no partitions; which is it?"
+    for key, known, why in _ONE_OF:
+        if says(key) and says(key) not in known:
+            yield f"{key}={says(key)[:120]}: {why}"
+
+
+_NO_FIELDS = (NO_PARTITION, "NON_PARTITION")
+_OTHER_KEYS = "this key generator makes keys that would not match ours"
+_OTHER_MERGE = "rows would be merged otherwise than here"
+_ONE_OF = (
+    (KEY_CLASS, (SIMPLE_KEYS, NO_PARTITION), _OTHER_KEYS),
+    (KEY_TYPE, ("SIMPLE", "NON_PARTITION"), _OTHER_KEYS),
+    (MERGE_MODE, (BY_EVENT, BY_COMMIT), _OTHER_MERGE),
+    (PAYLOAD, (EVENT_PAYLOAD, LATEST_PAYLOAD), _OTHER_MERGE),
+    # By event time, by commit time, and as the payload's class says.
+    ("hoodie.record.merge.strategy.id",
+     ("eeb8d96f-b1e4-49fd-bbf8-28ac514178e5", "ce9acb64-bde0-424c-9b91-f6ebba25356d",
+      "00000000-0000-0000-0000-000000000000"), _OTHER_MERGE),
+)  # fmt: skip
+_MUST_BE = (
+    ("hoodie.populate.meta.fields", "true", "rows could not be merged by their record key"),
+    ("hoodie.table.base.file.format", "PARQUET", "no other base file is written here"),
+    (DROP_COLUMNS, "false", "the partition's value could not be read back from its rows"),
+    ("hoodie.table.cdc.enabled", "false", "change logs are not written here"),
+    ("hoodie.table.multiple.base.file.formats.enable", "false", "only parquet is written here"),
+    ("hoodie.partition.metafile.use.base.format", "false", "it is written as text here"),
+    ("hoodie.table.partial.update.mode", "NONE", _OTHER_MERGE),
+    ("hoodie.datasource.write.slash.separated.date.partitioning", "false",
+     "a date is one folder here"),
+    ("hoodie.table.format", "native", "another format keeps a timeline of its own"),
+    ("hoodie.timeline.path", "timeline", "the timeline is looked for there"),
+    ("hoodie.timeline.history.path", "history", "archived instants are looked for there"),
+)  # fmt: skip
