@@ -1,0 +1,136 @@
+"""Partition paths: spelt as Hudi spells them, inside the table, and read by hudi-rs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_world import CLOCK, CONFIG, Holder, new_table, prepare_inserts, rows
+
+from lockkit.drive import run
+from lockkit.emulator import Emulator
+from lockkit.table import TableError, commit, read_table
+from lockkit.table.partition import escape, is_inside, partition_path, partition_value, unescape
+
+hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
+
+
+def test_what_hive_escapes_is_escaped_and_nothing_else() -> None:
+    plain = "".join(chr(n) for n in range(128) if escape(chr(n)) == chr(n))
+    assert plain == (
+        " !$&()+,-.0123456789;<>@ABCDEFGHIJKLMNOPQRSTUVWXYZ_`abcdefghijklmnopqrstuvwxyz|}~"
+    )
+    assert escape("A/B c:d=é") == "A%2FB c%3Ad%3Dé" and escape("\n") == "%0A"
+    assert partition_path(CONFIG, "A/B c:d=é") == "region=A%2FB c%3Ad%3Dé"
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_folder_of_the_table_and_is_read_back_from_it(text: str) -> None:
+    assert unescape(escape(text)) == text
+    if re.search("[\x80-\x9f\ufffe\uffff]", text):
+        with pytest.raises(TableError, match="can be no store's key"):
+            partition_path(CONFIG, text)
+        return
+    path = partition_path(CONFIG, text)
+    assert is_inside(path) and "/" not in path
+    assert partition_value(CONFIG, path) == (text or None)
+
+
+@pytest.mark.parametrize("value", [None, "", "__HIVE_DEFAULT_PARTITION__"])
+def test_a_missing_partition_value_has_hives_name(value: Any) -> None:
+    path = partition_path(CONFIG, value)
+    assert path == "region=__HIVE_DEFAULT_PARTITION__"
+    assert partition_value(CONFIG, path) is None
+
+
+PLAIN = replace(CONFIG, hive_style=False, urlencode=False)
+
+
+@pytest.mark.parametrize("value", ["..", ".", "a/../b", "/etc", "a//b", "a/", ".hoodie",
+                                   ".hoodie/.locks", "a\nb", "x" * 300, "a\ud800"])  # fmt: skip
+def test_a_value_that_leads_out_of_a_table_without_escapes_is_refused(value: str) -> None:
+    with pytest.raises(TableError, match="cannot name a partition"):
+        partition_path(PLAIN, value)
+
+
+def test_other_tables_have_other_paths() -> None:
+    assert partition_path(PLAIN, "americas/brazil") == "americas/brazil"
+    assert partition_path(replace(CONFIG, hive_style=False), "a/b") == "a%2Fb"
+    assert partition_path(replace(CONFIG, urlencode=False), "50%") == "region=50%"
+    assert partition_path(replace(CONFIG, partition_by=None), "x") == ""
+    assert partition_value(PLAIN, "50%41") == "50%41"
+    for value, text in ((7, "7"), (True, "true")):
+        assert partition_path(PLAIN, value) == text
+    for odd in (1.5, b"x"):
+        with pytest.raises(TableError, match="make it a string"):
+            partition_path(PLAIN, odd)
+
+
+# --- read by hudi-rs ------------------------------------------------------------------------------
+
+VALUES = ["EU", "A/B c:d=é", "..", ".", "a%2Fb", "50%", "日本", "x\ny", None, "a'b\"c", "{x}[y]^",
+          "a&b+c;d,e!", "tail.", "~<>|`"]  # fmt: skip
+
+
+def orders(n: int, region: str | None, **of: Any) -> pa.Table:
+    return rows([n], **of).set_column(1, "region", pa.array([region], pa.string()))
+
+
+def publish(store: Any, prepared: Any) -> str:
+    run(commit(prepared, Holder(1)), store, CLOCK)
+    return str(prepared.instant)
+
+
+def by_hudi_rs(base: str, options: Any = None, **where: str) -> list[dict[str, Any]]:
+    table = pa.Table.from_batches(hudi.HudiTable(base, where).read(options))
+    return sorted(table.select(["id", "region", "amount"]).to_pylist(), key=str)
+
+
+def by_us(store: Any, **how: Any) -> list[dict[str, Any]]:
+    table = read_table(store, **how).select(["id", "region", "amount"])
+    return sorted(table.to_pylist(), key=str)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_partition_of_any_value_is_read_by_hudi_rs_and_found_by_a_filter(
+    tmp_path: Path, version: int
+) -> None:
+    url = f"file://{tmp_path}/orders"
+    store = new_table(url, config=replace(CONFIG, version=version))
+    publish(store, prepare_inserts(store, *[orders(n, v) for n, v in enumerate(VALUES)]))
+    assert by_hudi_rs(url) == by_us(store)
+    assert {row["region"] for row in by_us(store)} == set(VALUES)
+    for value in filter(None, VALUES):
+        (row,) = by_us(store, filters=[("region", "=", value)])
+        only = hudi.HudiReadOptions(filters=[("region", "=", value)])
+        assert [row] == by_hudi_rs(url, only) and row["region"] == value
+
+
+def test_a_partition_of_any_value_is_a_key_of_an_object_store() -> None:
+    with Emulator() as server:
+        store = new_table("s3://lake/orders", endpoint=server.s3)
+        publish(store, prepare_inserts(store, *[orders(n, v) for n, v in enumerate(VALUES)]))
+        theirs = by_hudi_rs(
+            "s3://lake/orders", aws_endpoint=server.s3, aws_allow_http="true",
+            aws_region="us-east-1", aws_access_key_id="any", aws_secret_access_key="any",
+        )  # fmt: skip
+        assert theirs == by_us(store) and len(theirs) == len(VALUES)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize(("hive", "urlencode"), [(False, False), (False, True), (True, False)])
+def test_hudi_rs_reads_tables_of_other_partition_styles(
+    tmp_path: Path, version: int, hive: bool, urlencode: bool
+) -> None:
+    url = f"file://{tmp_path}/orders"
+    config = replace(CONFIG, version=version, hive_style=hive, urlencode=urlencode)
+    store = new_table(url, config=config)
+    for n, value in enumerate(["2024/01/02", "2024/01/03"]):
+        publish(store, prepare_inserts(store, orders(n, value)))
+    assert by_hudi_rs(url) == by_us(store) and len(by_us(store)) == 2
