@@ -55,17 +55,13 @@ class Committer(Protocol):
 
 
 class Lockkit:
-    """A lock, a transaction and a fenced commit on a table in Hudi's layout."""
+    """A table in Hudi's layout, committed to through the lock and the fence."""
 
     def __init__(self, endpoint: str, bucket: str, home: Path) -> None:
-        from lockkit import Lock
-        from lockkit.clock import Clock
-        from lockkit.stores import open_store
+        from lockkit.table.handle import Table
 
-        self.clock = Clock()
-        self.partitions: frozenset[str] = frozenset()
-        self.store = open_store(f"s3://{bucket}/orders", endpoint=endpoint)
-        self.lock = Lock(f"s3://{bucket}/orders", endpoint=endpoint, ttl_s=30, renew_interval_s=3)
+        lock = {"ttl_s": 30, "renew_interval_s": 3}
+        self.table = Table(f"s3://{bucket}/orders", lock=lock, endpoint=endpoint)
 
     @classmethod
     def create(cls, endpoint: str, bucket: str, home: Path) -> None:
@@ -78,46 +74,42 @@ class Lockkit:
 
         mine = cls(endpoint, bucket, home)
         config = TableConfig(name="orders", record_key="id", precombine="at")
-        run(create_table(config), mine.store, mine.clock)
+        run(create_table(config), mine.table.store, mine.table.clock)
         return mine
 
     def append(self, new: pa.Table) -> None:
-        from lockkit.drive import run
-        from lockkit.table import begin, write_inserts
-
-        transaction = run(begin(), self.store, self.clock)
-        file_id = f"{self.clock.unique()}-0"
-        self._publish(transaction, write_inserts(transaction.target, new, file_id=file_id))
+        self.table.append(new)
 
     def upsert(self, new: pa.Table) -> None:
-        """Into the table's one file group."""
-        from lockkit.drive import run
-        from lockkit.table import begin, load_snapshot, read_slice, rewrite_group
-
-        transaction = run(begin(), self.store, self.clock)
-        snapshot = run(load_snapshot(covering=transaction.base), self.store, self.clock)
-        (only,) = snapshot.slices
-        old = run(read_slice(only), self.store, self.clock)
-        self._publish(transaction, rewrite_group(transaction.target, only, old, new))
-
-    def _publish(self, transaction: Any, file: Any) -> None:
+        """Into the table's one file group, step by step."""
         from lockkit.drive import run
         from lockkit.outcome import Applied, IfAbsent
-        from lockkit.table import avro_schema, prepare
+        from lockkit.table import (
+            avro_schema,
+            begin,
+            load_snapshot,
+            prepare,
+            read_slice,
+            rewrite_group,
+        )
         from lockkit.table.publish import publish
 
-        assert isinstance(self.store.put(file.key, file.body, IfAbsent()), Applied)
+        store, clock = self.table.store, self.table.clock
+        transaction = run(begin(), store, clock)
+        (only,) = run(load_snapshot(covering=transaction.base), store, clock).slices
+        old = run(read_slice(only), store, clock)
+        file = rewrite_group(transaction.target, only, old, new)
+        assert isinstance(store.put(file.key, file.body, IfAbsent()), Applied)
         ready = prepare(
             transaction, [file.stat], schema=avro_schema(SCHEMA, "orders"),
-            known_partitions=self.partitions,
+            known_partitions=frozenset([""]),
         )  # fmt: skip
-        publish(run(ready, self.store, self.clock), self.lock, self.store, self.clock)
-        self.partitions = frozenset([""])
+        publish(run(ready, store, clock), self.table.lock, store, clock)
 
     def count(self) -> int:
         from lockkit.table import read_table
 
-        return int(read_table(self.store).num_rows)
+        return int(read_table(self.table.store).num_rows)
 
     def again(self) -> None: ...
 
