@@ -59,6 +59,9 @@ def publish(
         decision = run(way, store, clock, emit)
         lock.published()
     except BaseException as error:
+        if scout.ahead.seen and scout.ahead.seen.fence:
+            # A Hudi writer drops the lock's epoch when it rewrites it: the fence still has it.
+            lock.heard(scout.ahead.seen.fence.epoch)
         lock.__exit__(type(error), error, error.__traceback__)
         raise
     letting_go.start()
