@@ -23,10 +23,11 @@ from lockkit.drive import run
 from lockkit.spark.fleet import Fleet, leftovers
 from lockkit.spark.java import NoJava, find_java, spark_env
 from lockkit.spark.orders import BATCHES, TABLE, Batch, Part, PlainOrders, SparkOrders
+from lockkit.spark.place import Place
 from lockkit.spark.process import tree
-from lockkit.spark.write import Aim, Place
 from lockkit.stores import open_store
 from lockkit.table import begin, create_table, partition_path, read_base_file, read_table
+from lockkit.table.groups import Aim
 
 ROOT = Path(__file__).parents[1]
 ORDERS = ROOT / "datasets" / "orders"

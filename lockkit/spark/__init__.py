@@ -1,7 +1,18 @@
-"""PySpark writers: each a process that commits orders under the lock, in its own Python.
+"""PySpark: a DataFrame into a table, and processes that do so as writers.
 
-In reading order: `fleet` (what a kernel holds), `supervisor` (the process that owns the writers),
-`writer` (one of them), `orders` (the rows it commits), `write` (rows into file groups, by Spark's
-executors too), `connect` (the Spark server that writers share), `java` (found, or prepared from
-pip) and `process` (nothing outlives its parent). None of it is imported by `import lockkit`.
+    from lockkit.spark import write
+
+    write(df, "s3://lake/orders", record_key="id", precombine="at", partition_path="region")
+
+In reading order: `write` (begin, files, commit), `options` (Hudi's names), `frame` (what executors
+do), `native` (Spark's own writer), `place` (a table's address); then `fleet` (what a kernel holds),
+`supervisor` (the process that owns the writers), `writer` (one of them), `orders` (the rows it
+commits), `connect` (the Spark server that writers share), `java` (found, or prepared from pip) and
+`process` (nothing outlives its parent). None of it is imported by `import lockkit`.
 """
+
+from __future__ import annotations
+
+from lockkit.spark.write import write
+
+__all__ = ["write"]

@@ -12,9 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lockkit.spark.write import GROUP, Aim, Place, write_frame, write_group
+from lockkit.clock import Clock
+from lockkit.spark.frame import GROUP, write_frame
+from lockkit.spark.place import Place
 from lockkit.stores import Store
-from lockkit.table import TableConfig, TableError, Target, WriteStat, avro_schema
+from lockkit.table import TableConfig, TableError, Target, TaskId, WriteStat, avro_schema
+from lockkit.table.groups import Aim, Work, write_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,11 +82,12 @@ class PlainOrders:
         import pyarrow.compute as pc
 
         stats = []
+        work = Work(self._store, target, TaskId(), Clock())
         for batch in batches:
             rows = self._rows(batch.region)
             turn = pc.equal(_turn(rows, self._part.count), batch.number % BATCHES)
-            stats.append(write_group(self._store, target, batch.aim, rows.filter(turn)))
-        return stats
+            stats.append(write_group(work, batch.aim, rows.filter(turn)))
+        return [stat for stat in stats if stat is not None]
 
     def _read(self, region: str) -> pa.Table:
         import pyarrow as pa

@@ -1,122 +1,440 @@
-"""File groups written from rows: by this process (Arrow), or by Spark's executors.
+"""A DataFrame into a table: `write` begins, has the executors write file groups, and commits.
 
-Whoever writes reads the group's base file, merges and puts the next one into the store itself; only
-a row of statistics per file comes back. Nothing here publishes: the commit takes the statistics, in
-the driver's own Python, where a stall of the driver stops it.
+The files are the executors' work, the commit the driver's: in its own Python, where a stall of the
+driver stops it and an error keeps its class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.outcome import Found
-from lockkit.stores import Store, open_store
-from lockkit.table import (
-    Slice,
-    TableError,
-    Target,
-    TaskId,
-    WriteStat,
-    read_base_file,
-    rewrite_group,
-    write_inserts,
+from lockkit.clock import Clock, back_off_s
+from lockkit.drive import Emit, run, silent
+from lockkit.lock import Lock
+from lockkit.settings import HUDI as LOCK_OPTIONS
+from lockkit.spark.frame import (
+    GROUP,
+    KEY,
+    PART,
+    STORED_PART,
+    TASKS_MAX,
+    Job,
+    insert_frame,
+    merge_frame,
+    stored_keys,
 )
-from lockkit.table.ask import create, read
-from lockkit.table.layout import FileGroup
+from lockkit.spark.frame import write_frame as write_frame
+from lockkit.spark.native import stage_frame
+from lockkit.spark.options import Asked, asked
+from lockkit.spark.place import Place
+from lockkit.stores import Store, folder_of
+from lockkit.table.ask import TableError
+from lockkit.table.basefile import Slice, Target
+from lockkit.table.buckets import is_bucketed
+from lockkit.table.commit import Committed
+from lockkit.table.conflict import CommitConflict
+from lockkit.table.decide import CommitUnknown
+from lockkit.table.groups import Aim as Aim
+from lockkit.table.groups import Early
+from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.layout import FileGroup, WriteStat
+from lockkit.table.markers import unmark
+from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, load_config
+from lockkit.table.publish import publish
+from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
+from lockkit.table.snapshot import Snapshot, load_snapshot
+from lockkit.table.transaction import Prepared, Transaction, abandon, begin, prepare
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-GROUP = "fg"
-"""The column that says which file group a row goes to; not written."""
-GROUPS_MAX = 10_000
-STATISTICS = (
-    "partition string, file_id string, path string, previous string, "
-    "writes long, inserts long, updates long, deletes long, size_bytes long"
-)
+RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
+UNKNOWN_TRIES_MAX = 3
+LOOKED_UP_WHOLE_MAX = 16
+"""Up to so many files are looked through whole, whichever partitions the rows are of."""
+ORDER, ROW, FOUND = "_lockkit_order", "_lockkit_row", "_lockkit_found"
+_KEY_TYPES = ("string", "int", "bigint", "smallint", "tinyint", "date", "decimal")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a table is, as a value that travels to executors: no client, no credential."""
+def write(
+    df: DataFrame,
+    url: str,
+    *,
+    operation: str | None = None,
+    record_key: str | None = None,
+    precombine: str | None = None,
+    partition_path: str | None = None,
+    endpoint: str | None = None,
+    table_name: str | None = None,
+    version: int | None = None,
+    mode: str | None = None,
+    buckets: int | None = None,
+    retries: int | None = None,
+    native: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    lock: Lock | None = None,
+    client: str = "",
+    extra: Mapping[str, str] | None = None,
+    emit: Emit = silent,
+    clock: Clock | None = None,
+    **store_options: Any,
+) -> Committed | None:
+    """Write `df` to the table at `url`, made if it is not there; returns the commit.
 
-    url: str
-    endpoint: str | None = None
-    client: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+    `operation`: upsert (the default), insert, bulk_insert, delete, insert_overwrite (of the
+    partitions that `df` touches) or insert_overwrite_table. What is None is as the table says, or
+    as `options` do, by Hudi's names. A `df` without rows makes no commit, and returns None, unless
+    `hoodie.allow.empty.commit` is true. Spark evaluates `df` once, twice where keys must be looked
+    up in single partitions.
 
-    def open(self) -> Store:
-        return open_store(self.url, endpoint=self.endpoint, client=self.client, **self.options)
-
-
-@dataclass(frozen=True, slots=True)
-class Aim:
-    """A file group to write: its partition, its id, and the slice to merge into, if it has one."""
-
-    group: FileGroup
-    base: Slice | None = None
-
-
-def write_group(
-    store: Store, target: Target, aim: Aim, rows: pa.Table, *, task: TaskId = TaskId()
-) -> WriteStat:
-    """Merge `rows` into the file group and put its next base file; raises `TableError`."""
-    clock = Clock()
-    if aim.base is None:
-        file = write_inserts(target, rows, file_id=aim.group[1], task=task)
-    else:
-        found = run(read(aim.base.path), store, clock)
-        if not isinstance(found, Found):
-            raise TableError(
-                f"{aim.base.path} is gone; it was cleaned while this round read it: begin again"
-            )
-        old = read_base_file(aim.base.path, found.body)
-        file = rewrite_group(target, aim.base, old, rows, task=task)
-    if isinstance(run(create(file.key, file.body), store, clock), Found):
-        raise TableError(
-            f"{file.key} is there already, with other bytes; begin again: its name is spent"
-        )
-    return file.stat
-
-
-def write_frame(
-    frame: DataFrame, place: Place, target: Target, aims: Mapping[str, Aim]
-) -> list[WriteStat]:
-    """The same for a DataFrame, on its executors; its column `fg` names each row's aim.
-
-    One action on the result and no more: a second would write every file again. A retried task
-    leaves an orphan, which is why a file's name tells the attempt.
+    Raises `CommitConflict` once `retries` more attempts at the whole write are spent, `LockBusy`,
+    `LockLost`, `CommitUnknown`, `TableError` for rows or a table that cannot be, `StoreError`.
     """
-    if not 0 < len(aims) <= GROUPS_MAX:
-        raise TableError(f"a round writes 1 to {GROUPS_MAX} file groups, not {len(aims)}")
-    known = dict(aims)
+    wanted = asked(
+        options or {}, operation=operation, record_key=record_key, precombine=precombine,
+        partition_path=partition_path, table_name=table_name, version=version, mode=mode,
+        buckets=buckets, retries=retries, native=native,
+    )  # fmt: skip
+    clock = clock or Clock()
+    place = Place(url.rstrip("/"), endpoint, client, store_options)
+    store = place.open()
+    mine = lock or _open_lock(place, options or {}, clock, emit)
+    try:
+        task = _Write(df, wanted, place, store, mine, clock, emit, dict(extra or {}))
+        for tries in range(wanted.retries + 1):
+            try:
+                return task.once()
+            except CommitConflict as conflict:
+                if tries == wanted.retries:
+                    raise
+                emit("note", text=f"attempt {tries + 1} of {wanted.retries + 1}: {conflict}")
+                clock.sleep(
+                    back_off_s(tries, clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
+                )
+        raise AssertionError("a bounded loop that always returns or raises")
+    finally:
+        if lock is None:
+            mine.close()
+        store.close()
 
-    def merge(key: Sequence[Any], rows: pa.Table) -> pa.Table:
-        import pyarrow as pa
 
-        store = place.open()
+def _open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit) -> Lock:
+    how: dict[str, Any] = {
+        "endpoint": place.endpoint, "client": place.client, "clock": clock, "emit": emit,
+        **place.options,
+    }  # fmt: skip
+    said = {str(name).lower(): value for name, value in options.items()}
+    if any(name.startswith((LOCK_OPTIONS, "hoodie.write.lock.wait")) for name in said):
+        return Lock.from_hudi({**said, "hoodie.base.path": place.url}, **how)
+    return Lock(place.url, **how)
+
+
+@dataclass(slots=True)
+class _Write:
+    """One call of `write`; each attempt begins anew, on the table as it then is."""
+
+    frame: DataFrame
+    asked: Asked
+    place: Place
+    store: Store
+    lock: Lock
+    clock: Clock
+    emit: Emit
+    extra: dict[str, str]
+    created: bool = field(default=False)
+
+    def once(self) -> Committed | None:
+        frame = self.frame.drop(*META_COLUMNS)
+        incoming = _incoming(frame)
+        config = self._table()
+        transaction = run(
+            begin(action=_action(self.asked.operation)), self.store, self.clock, self.emit
+        )
         try:
-            name = key[0].as_py()
-            stat = write_group(store, target, known[name], rows.drop_columns([GROUP]), task=_task())
-        finally:
-            store.close()
-        return pa.Table.from_pylist([stat.to_row()])
+            snapshot: Snapshot = run(
+                load_snapshot(covering=transaction.base), self.store, self.clock
+            )
+            _check_columns(frame, config, self.asked.operation)
+            before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
+            schema = before if self.asked.operation == "delete" and before else None
+            schema = schema or evolve(before, incoming)
+        except BaseException:
+            run(abandon(transaction.taken), self.store, self.clock)
+            raise
+        with Heartbeat(
+            transaction.instant, self.store, clock=self.clock, rules=self.asked.rules
+        ) as heartbeat:
+            target = replace(transaction.target, schema=schema)
+            stats = self._files(frame, target, snapshot, transaction.base)
+            self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
+            replaced = _replaced(self.asked.operation, stats, snapshot)
+            if not stats and not replaced and not self.asked.allow_empty:
+                run(abandon(transaction.taken), self.store, self.clock)
+                return None
+            prepared = self._prepare(transaction, stats, snapshot, target, replaced)
+            heartbeat.check()
+            committed = self._publish(prepared)
+            heartbeat.finish()
+        if self.asked.early:
+            run(unmark(transaction.instant), self.store, self.clock)
+        return committed
 
-    # An explicit number: adaptive execution would coalesce a few MB into one task.
-    groups = frame.repartition(len(aims), GROUP).groupBy(GROUP)
-    written = groups.applyInArrow(merge, STATISTICS).collect()
-    return [WriteStat.from_row(row.asDict()) for row in written]
+    def _table(self) -> TableConfig:
+        """The table's config; the table is made if it is not there."""
+        try:
+            config, _version = run(load_config(), self.store, self.clock)
+        except TableError:
+            if self.store.list(PROPERTIES_KEY):
+                raise
+            config = run(create_table(_new_config(self.asked, self.place)), self.store, self.clock)
+        _refuse_other(self.asked, config)
+        return config
+
+    def _files(
+        self, frame: DataFrame, target: Target, snapshot: Snapshot, base: frozenset[str]
+    ) -> list[WriteStat]:
+        from pyspark.sql import functions as f
+
+        asked, config = self.asked, target.config
+        early = Early(base, asked.rules, asked.strategy) if asked.early else None
+        job = Job(
+            self.place, target, early, asked.file_bytes_max, dict(snapshot.groups),
+            generations(snapshot),
+        )  # fmt: skip
+        if asked.operation in ("upsert", "delete"):
+            return self._merged(frame, job, snapshot)
+        if asked.combine or asked.drop_duplicates:
+            frame = _latest(frame, config)
+        if asked.drop_duplicates and asked.operation in ("insert", "bulk_insert"):
+            frame = _unknown_keys(frame, job, snapshot.slices)
+        job = replace(job, slices={}, generations={})
+        folder = folder_of(self.place.url)
+        native = asked.native is not False and folder is not None and not asked.early
+        if asked.native and (folder is None or config.partition_by is not None):
+            raise TableError(
+                "native=True writes only tables without partitions, at a file:/// address"
+            )
+        if native and folder is not None and config.partition_by is None:
+            return stage_frame(_shaped(frame, target), folder, target)
+        if config.partition_by is not None:
+            if asked.operation == "insert":
+                # Few files for each partition, and large partitions shared by several tasks.
+                frame = frame.hint("rebalance", f.col(config.partition_by))
+            frame = frame.sortWithinPartitions(config.partition_by)
+        return insert_frame(frame, job)
+
+    def _merged(self, frame: DataFrame, job: Job, snapshot: Snapshot) -> list[WriteStat]:
+        """Upserts and deletes, each row sent to the group that has its key, else to its bucket."""
+        config = job.target.config
+        free = {each.partition for each in snapshot.slices if not is_bucketed(each.file_id)}
+        looked_at = [each for each in snapshot.slices if each.partition in free]
+        frame = _bucketed(frame, config)
+        if looked_at:
+            frame = _found_keys(frame, job, looked_at)
+        tasks = self.asked.tasks or min(
+            TASKS_MAX,
+            max(config.buckets * max(1, len({p for p, _ in snapshot.groups})), len(looked_at)),
+        )
+        return merge_frame(frame, job, tasks, delete=self.asked.operation == "delete")
+
+    def _prepare(
+        self, transaction: Transaction, stats: list[WriteStat], snapshot: Snapshot,
+        target: Target, replaced: frozenset[FileGroup],
+    ) -> Prepared:  # fmt: skip
+        assert target.schema is not None
+        known = frozenset(partition for partition, _ in snapshot.groups)
+        return run(
+            prepare(
+                transaction, stats, schema=avro_schema(target.schema, target.config.name),
+                operation=self.asked.operation.upper(), known_partitions=known, replaced=replaced,
+                extra=self.extra,
+            ),
+            self.store, self.clock, self.emit,
+        )  # fmt: skip
+
+    def _publish(self, prepared: Prepared) -> Committed:
+        for _ in range(UNKNOWN_TRIES_MAX - 1):
+            try:
+                return self._publish_once(prepared)
+            except CommitUnknown as unknown:
+                self.emit("note", text=str(unknown))
+        return self._publish_once(prepared)
+
+    def _publish_once(self, prepared: Prepared) -> Committed:
+        return publish(
+            prepared, self.lock, self.store, self.clock, self.emit, strategy=self.asked.strategy
+        )
 
 
-def _task() -> TaskId:
-    from pyspark import TaskContext
+# --- the table ----------------------------------------------------------------------------------
 
-    context = TaskContext.get()
-    if context is None:
-        return TaskId()
-    return TaskId(context.partitionId(), context.stageId(), context.attemptNumber())
+
+def _new_config(asked: Asked, place: Place) -> TableConfig:
+    if asked.record_key is None:
+        raise TableError(
+            f"there is no table at {place.url} yet, and without a record_key none can be made"
+        )
+    default = TableConfig(name="t", record_key="k")
+    return TableConfig(
+        name=asked.table_name or place.url.rpartition("/")[2],
+        record_key=asked.record_key,
+        partition_by=asked.partition_path,
+        precombine=asked.precombine,
+        version=asked.version or default.version,
+        mode=asked.mode or default.mode,
+        buckets=asked.buckets or default.buckets,
+    )
+
+
+def _refuse_other(asked: Asked, config: TableConfig) -> None:
+    """Raise where the write says something else of the table than the table does."""
+    said = {
+        "record_key": (asked.record_key, config.record_key),
+        "partition_path": (asked.partition_path, config.partition_by),
+        "precombine": (asked.precombine, config.precombine),
+        "table_name": (asked.table_name, config.name),
+        "version": (asked.version, config.version),
+        "mode": (asked.mode, config.mode),
+        "buckets": (asked.buckets, config.buckets),
+    }
+    for name, (mine, theirs) in said.items():
+        if mine is not None and mine != theirs:
+            raise TableError(
+                f"{name} is {theirs!r} in the table and {mine!r} in this write; leave it out to "
+                "take the table's, or choose another place"
+            )
+
+
+def _action(operation: str) -> str:
+    return "replacecommit" if operation.startswith("insert_overwrite") else "commit"
+
+
+def _replaced(
+    operation: str, stats: list[WriteStat], snapshot: Snapshot
+) -> frozenset[FileGroup]:
+    touched = {stat.partition for stat in stats}
+    return frozenset(
+        group for group in snapshot.groups
+        if operation == "insert_overwrite_table"
+        or (operation == "insert_overwrite" and group[0] in touched)
+    )  # fmt: skip
+
+
+def generations(snapshot: Snapshot) -> dict[FileGroup, int]:
+    """How often each bucket's group was replaced: a replaced file id is never read again."""
+    found: dict[FileGroup, int] = {}
+    for partition, file_id in (*snapshot.replaced, *snapshot.groups):
+        if is_bucketed(file_id):
+            bucket, number = (partition, file_id[:8]), int(file_id.rpartition("-")[2])
+            gone = (partition, file_id) not in snapshot.groups
+            found[bucket] = max(found.get(bucket, 0), number + gone)
+    return {bucket: number for bucket, number in found.items() if number}
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def _incoming(frame: DataFrame) -> pa.Schema:
+    """The rows' columns as Arrow has them; `TableError` for a type that it has not."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    try:
+        return to_arrow_schema(frame.schema, timezone="UTC")
+    except PySparkException as error:
+        raise TableError(f"these rows cannot be written: {str(error)[:200]}") from None
+
+
+def _check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
+    needed = {"record key": config.record_key, "partition field": config.partition_by}
+    if operation != "delete":
+        needed["precombine field"] = config.precombine
+    kinds = dict(frame.dtypes)
+    for what, name in needed.items():
+        if name is not None and name not in kinds:
+            raise TableError(f"the rows have no column {name!r}, the table's {what}")
+    kind = kinds[config.record_key]
+    if kind.partition("(")[0] not in _KEY_TYPES:
+        raise TableError(
+            f"record key {config.record_key!r} has type {kind[:60]}: its values have no one "
+            "spelling to be compared by; cast it to string"
+        )
+
+
+def _bucketed(frame: DataFrame, config: TableConfig) -> DataFrame:
+    """With the number of its bucket in `GROUP`, in eight digits."""
+    from pyspark.sql import functions as f
+
+    key = f.col(config.record_key).cast("string")
+    number = f.pmod(f.xxhash64(key), f.lit(config.buckets)).cast("string")
+    frame = frame.withColumn(GROUP, f.lpad(number, 8, "0"))
+    if config.partition_by is None:
+        return frame
+    return frame.withColumn(PART, _partition(frame, config.partition_by))
+
+
+def _partition(frame: DataFrame, column: str) -> Any:
+    """The partition's value; an empty string has the path, and so the partition, of a null."""
+    from pyspark.sql import functions as f
+
+    value = frame[column]
+    return f.nullif(value, f.lit("")) if dict(frame.dtypes)[column] == "string" else value
+
+
+def _on_key(frame: DataFrame, keys: DataFrame, config: TableConfig) -> Any:
+    on = frame[config.record_key].cast("string") == keys[KEY]
+    if config.partition_by is not None:
+        theirs = _partition(keys, STORED_PART)
+        on = on & _partition(frame, config.partition_by).eqNullSafe(theirs)
+    return on
+
+
+def _found_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
+    """With the file id in `GROUP` where one of `slices` has the key; in several, a row for each."""
+    from pyspark.sql import functions as f
+
+    config = job.target.config
+    keys = stored_keys(frame, job, slices).withColumnRenamed(GROUP, FOUND).distinct()
+    # Spark takes what comes from Python for small, and would broadcast a whole table's keys.
+    found = frame.join(keys.hint("merge"), _on_key(frame, keys, config), "left")
+    tagged = found.withColumn(GROUP, f.coalesce(f.col(FOUND), f.col(GROUP)))
+    return tagged.drop(FOUND, KEY, STORED_PART)
+
+
+def _unknown_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
+    """Only rows whose key none of `slices` has."""
+    if not slices:
+        return frame
+    keys = stored_keys(frame, job, slices)
+    return frame.join(keys.hint("merge"), _on_key(frame, keys, job.target.config), "left_anti")
+
+
+def _latest(frame: DataFrame, config: TableConfig) -> DataFrame:
+    """One row for each key: the greatest precombine value, of equals the last."""
+    from pyspark.sql import functions as f
+
+    by = [config.record_key] + ([config.partition_by] if config.partition_by else [])
+    order = [config.precombine] if config.precombine else []
+    row = f.struct(*[f.col(f"`{name}`") for name in frame.columns])
+    numbered = frame.withColumn(ORDER, f.monotonically_increasing_id())
+    latest = numbered.groupBy(*by).agg(f.max_by(row, f.struct(*order, ORDER)).alias(ROW))
+    return latest.select(f"{ROW}.*")
+
+
+def _shaped(frame: DataFrame, target: Target) -> DataFrame:
+    """With exactly the table's columns, in its order and of its types."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    assert target.schema is not None
+    columns = set(frame.columns)
+    return frame.select(
+        *[
+            (f.col(f"`{each.name}`") if each.name in columns else f.lit(None))
+            .cast(each.dataType).alias(each.name)
+            for each in from_arrow_schema(target.schema, prefer_timestamp_ntz=True)
+        ]
+    )  # fmt: skip

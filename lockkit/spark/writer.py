@@ -23,8 +23,8 @@ from lockkit.drive import run
 from lockkit.history import event
 from lockkit.lock import Lock, LockBusy, LockLost
 from lockkit.spark.orders import TABLE, Batch, Orders, Part, fields_of, open_orders
+from lockkit.spark.place import Place
 from lockkit.spark.process import die_with_parent
-from lockkit.spark.write import Aim, Place
 from lockkit.stores import Store, StoreError
 from lockkit.table import (
     CommitConflict,
@@ -41,6 +41,7 @@ from lockkit.table import (
     prepare,
 )
 from lockkit.table.fence import read_fence
+from lockkit.table.groups import Aim
 from lockkit.table.layout import FileGroup
 
 TROUBLE_MAX = 8

@@ -1,17 +1,15 @@
 """File groups written straight to the store: what runs where the rows are, with or without Spark.
 
-A bucketed group has an id that all writers agree on, so that two that write the first row of one
-bucket meet in the conflict check. A free group has an id of its own, and meets nobody.
+Whoever writes reads the group's base file, merges and puts the next one itself; only statistics go
+home. Nothing here publishes.
 """
 
 from __future__ import annotations
 
-import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from hashlib import sha1
 from typing import TYPE_CHECKING, BinaryIO
 
 from lockkit.clock import Clock
@@ -26,6 +24,7 @@ from lockkit.table.basefile import (
     columns_of,
     plain,
 )
+from lockkit.table.buckets import free_file_id
 from lockkit.table.conflict import Mine, Strategy
 from lockkit.table.datafiles import open_data_file, put_data_file
 from lockkit.table.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 FILE_BYTES_MAX = 120 * 1024 * 1024
 """Where an insert begins the next file: Hudi's `hoodie.parquet.max.file.size`."""
-_BUCKETED = re.compile(r"\d{8}-[0-9a-f]{20}-\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +84,6 @@ class Work:
         """The finished file, into the store."""
         put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
         return stat
-
-
-# --- names --------------------------------------------------------------------------------------
-
-
-def bucket_file_id(partition: str, bucket: int, generation: int = 0) -> str:
-    """The id of a bucket's file group; the next `generation` once the last one was replaced."""
-    name = sha1(f"{partition}\0{bucket}".encode()).hexdigest()[:20]
-    return f"{bucket:08d}-{name}-{generation}"
-
-
-def is_bucketed(file_id: str) -> bool:
-    return _BUCKETED.fullmatch(file_id) is not None
-
-
-def free_file_id(clock: Clock) -> str:
-    """Unlike any bucket's, also to Hudi, to which eight leading digits are a bucket's number."""
-    return f"f{clock.unique()[1:]}-0"
 
 
 # --- writing ------------------------------------------------------------------------------------

@@ -1,0 +1,211 @@
+"""A DataFrame's rows into file groups, by Spark's executors.
+
+Each task merges and puts its files into the store itself; only a row of statistics per file comes
+back, and what went wrong with the rows comes back as such a row too, not as a page of JVM stack.
+One action on each result and no more: a second would write every file again. A retried task leaves
+an orphan, which is why a file's name tells the attempt.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lockkit.clock import Clock
+from lockkit.spark.place import Place
+from lockkit.stores import StoreError
+from lockkit.table.ask import TableError
+from lockkit.table.basefile import RECORD_KEY, Slice, Target, base_file_batches
+from lockkit.table.buckets import bucket_file_id, is_bucketed
+from lockkit.table.conflict import CommitConflict
+from lockkit.table.datafiles import open_data_file
+from lockkit.table.groups import (
+    FILE_BYTES_MAX,
+    Aim,
+    Early,
+    Work,
+    write_group,
+    write_rows,
+)
+from lockkit.table.layout import FileGroup, TaskId, WriteStat
+from lockkit.table.partition import partition_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+GROUP = "_lockkit_group"
+"""The column that says which file group a row goes to: a bucket's number, or a file id."""
+PART = "_lockkit_part"
+"""The column with the value that tells its partition."""
+KEY, STORED_PART = "_lockkit_key", "_lockkit_stored_part"
+STATISTICS = (
+    "partition string, file_id string, path string, previous string, writes long, inserts long, "
+    "updates long, deletes long, size_bytes long, error string"
+)
+GROUPS_MAX = 10_000
+TASKS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every task of a write is told."""
+
+    place: Place
+    target: Target
+    early: Early | None = None
+    file_bytes_max: int = FILE_BYTES_MAX
+    slices: Mapping[FileGroup, Slice] = field(default_factory=dict, repr=False)
+    generations: Mapping[FileGroup, int] = field(default_factory=dict, repr=False)
+    """How often a bucket's group was replaced, by (partition, number), where it was."""
+
+    def work(self) -> Work:
+        return Work(self.place.data(), self.target, _task(), Clock(), self.early)
+
+    def aim(self, partition: str, group: str) -> Aim:
+        """Where a row goes that Spark sent to `group` of `partition`."""
+        file_id = group
+        if group.isdecimal() and len(group) == 8:
+            generation = self.generations.get((partition, group), 0)
+            file_id = bucket_file_id(partition, int(group), generation)
+        return Aim((partition, file_id), self.slices.get((partition, file_id)))
+
+
+def _task() -> TaskId:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return TaskId()
+    # Not attemptNumber: it begins anew when a stage is repeated, and a file's name must not.
+    return TaskId(context.partitionId(), context.stageId(), context.taskAttemptId())
+
+
+# --- the three ways -----------------------------------------------------------------------------
+
+
+def insert_frame(frame: DataFrame, job: Job) -> list[WriteStat]:
+    """New file groups of all rows, without a look at their keys; no shuffle."""
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        yield _told(lambda: write_rows(job.work(), tables, file_bytes_max=job.file_bytes_max))
+
+    return _statistics(frame.mapInArrow(write, STATISTICS))
+
+
+def merge_frame(frame: DataFrame, job: Job, tasks: int, *, delete: bool) -> list[WriteStat]:
+    """Each row merged into (or its key taken out of) the group that its column `GROUP` names."""
+    by = [GROUP] if job.target.config.partition_by is None else [PART, GROUP]
+
+    def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        def one() -> Iterable[WriteStat]:
+            partition = partition_path(job.target.config, key[0].as_py()) if len(key) > 1 else ""
+            aim = job.aim(partition, key[-1].as_py())
+            stat = write_group(job.work(), aim, rows.drop_columns(by), delete=delete)
+            return [] if stat is None else [stat]
+
+        return pa.Table.from_batches([_told(one)])
+
+    # An explicit number: adaptive execution would coalesce a few MB into one task.
+    apart = frame.repartition(tasks, *by)
+    return _statistics(apart.groupBy(*by).applyInArrow(write, STATISTICS))
+
+
+def write_frame(
+    frame: DataFrame, place: Place, target: Target, aims: Mapping[str, Aim]
+) -> list[WriteStat]:
+    """Each row merged into the file group that its column `GROUP` names, of these `aims`."""
+    if not 0 < len(aims) <= GROUPS_MAX:
+        raise TableError(f"a round writes 1 to {GROUPS_MAX} file groups, not {len(aims)}")
+    job, known = Job(place, target), dict(aims)
+
+    def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        def one() -> Iterable[WriteStat]:
+            aim = known[key[0].as_py()]
+            stat = write_group(job.work(), aim, rows.drop_columns([GROUP]))
+            return [] if stat is None else [stat]
+
+        return pa.Table.from_batches([_told(one)])
+
+    apart = frame.repartition(len(aims), GROUP)
+    return _statistics(apart.groupBy(GROUP).applyInArrow(write, STATISTICS))
+
+
+def stored_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
+    """(KEY, STORED_PART, GROUP) of every row of `slices`; no other column is read."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    config, schema = job.target.config, job.target.schema
+    assert schema is not None
+    part = config.partition_by
+    import pyarrow as pa
+
+    kinds = [(KEY, pa.string()), (GROUP, pa.string())]
+    if part is not None:
+        kinds.insert(1, (STORED_PART, schema.field(part).type))
+    shape = pa.schema(kinds)
+
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        store, clock = job.place.data(), Clock()
+        for batch in batches:
+            for path, group in zip(*batch.to_pydict().values(), strict=True):
+                columns = [RECORD_KEY] if part is None else [RECORD_KEY, part]
+                with open_data_file(store, path, clock) as file:
+                    for rows in base_file_batches(path, file, columns=columns):
+                        rows = rows.append_column(GROUP, pa.repeat(group, rows.num_rows))
+                        yield from rows.rename_columns(shape.names).cast(shape).to_batches()
+
+    files = frame.sparkSession.createDataFrame(
+        # A bucketed group under its bucket's number, as the rows of new keys have it.
+        [(each.path, each.file_id[:8] if is_bucketed(each.file_id) else each.file_id)
+         for each in slices], "path string, group string",
+    )  # fmt: skip
+    spread = files.repartition(min(len(slices), TASKS_MAX))
+    return spread.mapInArrow(look, from_arrow_schema(shape, prefer_timestamp_ntz=True))
+
+
+# --- what comes back ----------------------------------------------------------------------------
+
+
+def _told(write: Any) -> pa.RecordBatch:
+    """One row for each file, or one that says why there is none."""
+    import pyarrow as pa
+
+    rows: list[dict[str, Any]] = []
+    try:
+        rows += [stat.to_row() | {"error": None} for stat in write()]
+    except (TableError, StoreError) as error:
+        # As text where it cannot be pickled: an exception's arguments may be keywords.
+        kept = error if isinstance(error, CommitConflict) else _plain(error)
+        rows.append({"error": base64.b64encode(pickle.dumps(kept)).decode()})
+    text, number = pa.string(), pa.int64()
+    kinds = [
+        (name, number if kind == "long" else text)
+        for name, kind in (each.split() for each in STATISTICS.split(", "))
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=pa.schema(kinds))
+
+
+def _plain(error: TableError | StoreError) -> TableError | StoreError:
+    return (StoreError if isinstance(error, StoreError) else TableError)(str(error))
+
+
+def _statistics(written: DataFrame) -> list[WriteStat]:
+    """Raises what a task met; a conflict before anything else, since another try may cure it."""
+    rows = [row.asDict() for row in written.collect()]
+    met = [pickle.loads(base64.b64decode(row["error"])) for row in rows if row["error"]]
+    if met:
+        raise min(met, key=lambda error: not isinstance(error, CommitConflict))
+    return [WriteStat.from_row(row) for row in rows]

@@ -1,0 +1,30 @@
+"""The ids of file groups: bucketed ones, that all writers agree on, and free ones.
+
+Two writers of the first row of one bucket choose the same id, and so meet in the conflict check. A
+free group, which an insert makes, has an id of its own, and meets nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha1
+
+from lockkit.clock import Clock
+
+_BUCKETED = re.compile(r"\d{8}-[0-9a-f]{20}-\d+")
+
+
+
+def bucket_file_id(partition: str, bucket: int, generation: int = 0) -> str:
+    """The id of a bucket's file group; the next `generation` once the last one was replaced."""
+    name = sha1(f"{partition}\0{bucket}".encode()).hexdigest()[:20]
+    return f"{bucket:08d}-{name}-{generation}"
+
+
+def is_bucketed(file_id: str) -> bool:
+    return _BUCKETED.fullmatch(file_id) is not None
+
+
+def free_file_id(clock: Clock) -> str:
+    """Unlike any bucket's, also to Hudi, to which eight leading digits are a bucket's number."""
+    return f"f{clock.unique()[1:]}-0"

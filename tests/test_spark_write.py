@@ -1,0 +1,365 @@
+"""`write(df, url, ...)`: every operation, by real PySpark, row by row against a dictionary."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockkit.clock import Clock
+from lockkit.drive import run
+from lockkit.spark import write
+from lockkit.spark.java import NoJava, find_java, spark_env
+from lockkit.spark.options import RETRIES, asked
+from lockkit.stores import open_store
+from lockkit.table import (
+    CommitConflict,
+    TableConfig,
+    TableError,
+    create_table,
+    load_snapshot,
+    read_table,
+)
+from lockkit.table.buckets import bucket_file_id, free_file_id, is_bucketed
+
+try:
+    find_java()
+    NO_JAVA = ""
+except NoJava as missing:
+    NO_JAVA = str(missing)
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA),
+]
+
+BUCKETS_OF_4 = {"k0": 0, "k1": 1, "k2": 3, "k3": 3, "k4": 2, "k5": 0, "k6": 0, "k7": 3}
+COLUMNS = "id string, region string, at long, v long"
+KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    before = dict(os.environ)
+    os.environ.update(spark_env())
+    from lockkit.spark.connect import own_session
+
+    session = own_session("test")
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(params=["s3", "file"])
+def place(request: Any, shared_emulator: Any, bucket: str, tmp_path: Path) -> dict[str, Any]:
+    if request.param == "file":
+        return {"url": f"file://{tmp_path}/orders"}
+    return {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> dict[str, Any]:
+    return {"url": f"file://{tmp_path}/orders"}
+
+
+def frame(spark: Any, *rows: tuple[Any, ...], columns: str = COLUMNS) -> Any:
+    return spark.createDataFrame(list(rows), columns)
+
+
+def stored(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
+    rows = read_table(open_store(**place))
+    columns = columns or ("id", "region", "v")
+    return sorted((tuple(row[c] for c in columns) for row in rows.to_pylist()), key=repr)
+
+
+def by_hudi_rs(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
+    """The same rows as somebody else's reader sees them."""
+    hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
+    options = {}
+    if "endpoint" in place:
+        options = {"aws_endpoint": place["endpoint"], "aws_allow_http": "true",
+                   "aws_region": "us-east-1", "aws_access_key_id": "lockkit",
+                   "aws_secret_access_key": "lockkit"}  # fmt: skip
+    table = pa.Table.from_batches(hudi.HudiTable(place["url"], options).read())
+    columns = columns or ("id", "region", "v")
+    return sorted((tuple(row[c] for c in columns) for row in table.to_pylist()), key=repr)
+
+
+# --- every operation, and others' readers ---
+
+
+def test_every_operation_does_what_hudi_says_and_hudi_rs_sees_it(spark: Any, place: Any) -> None:
+    first = [("a", "EU", 1, 1), ("b", "EU", 1, 1), ("c", "US", 1, 1), ("d", None, 1, 1)]
+    write(frame(spark, *first), operation="insert", **KEYS, **place)
+    second = [("a", "EU", 0, 2), ("b", "EU", 1, 2), ("e", "US", 9, 2), ("e", "US", 8, 3)]
+    committed = write(frame(spark, *second), **place)  # the table knows its keys
+    assert committed is not None
+    now = [("a", "EU", 1), ("b", "EU", 2), ("c", "US", 1), ("d", None, 1), ("e", "US", 2)]
+    assert stored(place) == sorted(now, key=repr) == by_hudi_rs(place)
+    gone = [("e", "US"), ("d", None), ("nobody", "US")]
+    gone = frame(spark, *gone, columns="id string, region string")
+    write(gone, operation="delete", **place)
+    assert stored(place) == [("a", "EU", 1), ("b", "EU", 2), ("c", "US", 1)] == by_hudi_rs(place)
+    write(frame(spark, ("x", "EU", 1, 9)), operation="insert_overwrite", **place)
+    assert stored(place) == [("c", "US", 1), ("x", "EU", 9)] == by_hudi_rs(place)
+    write(frame(spark, ("x", "EU", 2, 10), ("y", "EU", 2, 10)), **place)
+    assert stored(place) == [("c", "US", 1), ("x", "EU", 10), ("y", "EU", 10)]
+    write(frame(spark, ("z", "ASIA", 1, 1)), operation="insert_overwrite_table", **place)
+    assert stored(place) == [("z", "ASIA", 1)] == by_hudi_rs(place)
+    write(frame(spark, ("y", "EU", 3, 11)), **place)
+    assert stored(place) == [("y", "EU", 11), ("z", "ASIA", 1)] == by_hudi_rs(place)
+
+
+@pytest.mark.parametrize("partitioned", [True, False])
+def test_a_table_is_what_a_dictionary_is(spark: Any, here: Any, partitioned: bool) -> None:
+    """Seeded upserts, deletes and inserts of new keys, in any order, over several commits."""
+    dice, model, fresh = random.Random(7), {}, iter(range(1000, 2000))
+    keys = KEYS if partitioned else {"record_key": "id", "precombine": "at"}
+    for step in range(7):
+        operation = ["insert", "upsert", "upsert", "delete"][dice.randrange(4) if step else 1]
+        rows = []
+        for _ in range(dice.randrange(1, 25)):
+            number = next(fresh) if operation == "insert" else dice.randrange(30)
+            region = f"r{number % 3}"
+            rows.append((f"k{number}", region, dice.randrange(9), dice.randrange(1000)))
+        write(frame(spark, *rows).repartition(2), operation=operation, **keys, **here)
+        for row in sorted(rows, key=lambda row: row[2]):
+            if operation == "delete":
+                model.pop(row[0], None)
+        for key in {row[0] for row in rows} if operation != "delete" else ():
+            mine = [row for row in rows if row[0] == key]
+            best = max(row[2] for row in mine)
+            if key not in model or model[key][2] <= best:
+                model[key] = (key, mine[0][1], best)
+        found = stored(here, "id", "region", "at")
+        assert found == sorted(model.values(), key=repr), f"step {step}: {operation}"
+
+
+def test_an_upsert_updates_what_an_insert_wrote_and_doubles_nothing(spark: Any, here: Any) -> None:
+    rows = [(f"k{n}", f"r{n % 3}", 1, 0) for n in range(60)]
+    for way in ("insert", "bulk_insert"):
+        write(frame(spark, *rows), operation=way, **KEYS, **here)
+    assert len(stored(here)) == 120, "inserts do not look for keys"
+    write(frame(spark, *[(k, r, 2, 7) for k, r, *_ in rows[:30]]), **here)
+    assert sorted(stored(here)) == sorted(2 * [(k, r, 7 if n < 30 else 0)
+                                               for n, (k, r, *_) in enumerate(rows)])  # fmt: skip
+
+
+def test_drop_duplicates_inserts_no_key_twice(spark: Any, here: Any) -> None:
+    options = {"hoodie.datasource.write.insert.drop.duplicates": "true"}
+    rows = [("a", "EU", 1, 1), ("a", "EU", 3, 3), ("a", "EU", 2, 2), ("a", "US", 1, 1)]
+    write(frame(spark, *rows), operation="insert", options=options, **KEYS, **here)
+    assert stored(here) == [("a", "EU", 3), ("a", "US", 1)]
+    more = frame(spark, ("a", "EU", 9, 9), ("b", "EU", 1, 1))
+    write(more, operation="bulk_insert", options=options, **here)
+    assert stored(here) == [("a", "EU", 3), ("a", "US", 1), ("b", "EU", 1)]
+
+
+def test_a_bucket_that_was_replaced_gets_an_id_that_never_was(spark: Any, here: Any) -> None:
+    for _ in range(3):
+        write(frame(spark, ("a", "EU", 1, 1)), buckets=1, **KEYS, **here)
+        write(frame(spark, ("b", "EU", 1, 1)), operation="insert_overwrite", **here)
+        assert stored(here) == [("b", "EU", 1)]
+    write(frame(spark, ("a", "EU", 2, 2)), **here)
+    assert stored(here) == [("a", "EU", 2), ("b", "EU", 1)] == by_hudi_rs(here)
+    assert bucket_file_id("region=EU", 0, 3) in {f for _, f in _snapshot(here).groups}
+
+
+def _snapshot(place: dict[str, Any]) -> Any:
+    return run(load_snapshot(), open_store(**place), Clock())
+
+
+def test_a_bucket_is_sparks_own_hash_of_the_key(spark: Any, here: Any) -> None:
+    """The same in every release: another writer must send a key to the same file group."""
+    write(frame(spark, *[(f"k{n}", "EU", 1, n) for n in range(8)]), buckets=4, **KEYS, **here)
+    found = {}
+    for row in read_table(open_store(**here), meta=True).to_pylist():
+        found[row["id"]] = int(row["_hoodie_file_name"][:8])
+    assert found == BUCKETS_OF_4
+    assert not any(is_bucketed(free_file_id(Clock())) for _ in range(1000))
+
+
+# --- Spark's own writer ---
+
+
+def test_sparks_own_writer_and_arrow_write_the_same_rows(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(500).selectExpr(
+        "cast(id as short) id", "cast(id % 100 as byte) s", "cast(id as float) f",
+        "timestamp_micros(id * 1000001) at", "to_timestamp_ntz('2026-01-01 00:00:00.123456') n",
+        "date_add('2026-01-01', cast(id as int)) day", "cast(id / 3 as decimal(9,2)) dec",
+        "array(struct(cast(id as int) x)) list", "map('a', id) m", "cast(id as string) as t",
+        "if(id % 2 = 0, null, cast(string(id) as binary)) b",
+    )  # fmt: skip
+    found = []
+    for native in (True, False):
+        place = {"url": f"file://{tmp_path}/{native}"}
+        write(rows, operation="insert", record_key="id", native=native, **place)
+        write(rows.where("id < 3").selectExpr("*", "1 as extra"), **place)
+        table = read_table(open_store(**place)).sort_by("id")
+        found.append((table.schema, table.to_pylist()))
+        assert not list((tmp_path / str(native) / ".hoodie" / ".temp").rglob("*.parquet"))
+    assert found[0] == found[1]
+
+
+def test_spark_is_left_as_it_was(spark: Any, here: Any) -> None:
+    before = dict(spark.conf.getAll)
+    write(frame(spark, ("a", "EU", 1, 1)), operation="insert", record_key="id", **here)
+    assert dict(spark.conf.getAll) == before
+
+
+# --- conflicts ---
+
+
+def test_of_two_first_writers_of_one_bucket_one_begins_again(spark: Any, here: Any) -> None:
+    """And a third, of another partition, meets neither."""
+    config = TableConfig(
+        name="orders", record_key="id", precombine="at", partition_by="region", buckets=1
+    )
+    run(create_table(config), open_store(**here), Clock())
+    door, results = threading.Barrier(2), {}
+    seen: list[str] = []
+
+    def meet(kind: str, **fields: Any) -> None:
+        if kind == "note" and "wrote" in str(fields.get("text")) and len(seen) < 2:
+            seen.append(fields["instant"])
+            door.wait(60)
+
+    def one(name: str, **options: Any) -> None:
+        try:
+            results[name] = write(frame(spark, (name, "EU", 1, 1)), emit=meet, **options, **here)
+        except TableError as error:
+            results[name] = error
+
+    for retries in (0, 2):
+        seen.clear()
+        names = (f"x{retries}", f"y{retries}")
+        how = {"retries": retries}
+        threads = [threading.Thread(target=one, args=(each,), kwargs=how) for each in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        refused = [each for each in results.values() if isinstance(each, CommitConflict)]
+        assert len(refused) == 1, results
+        if not retries:
+            assert "EU" in str(refused[0]) and "begin again" in str(refused[0])
+    assert len(stored(here)) == 3, "one of the first two, both of the second"
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda d: d.selectExpr("cast(null as string) id", "region", "at", "v"), "no record key"),
+        (lambda d: d.selectExpr("'' id", "region", "at", "v"), "no record key"),
+        (lambda d: d.drop("id"), "no column 'id', the table's record key"),
+        (lambda d: d.drop("region"), "no column 'region', the table's partition field"),
+        (lambda d: d.drop("at"), "no column 'at', the table's precombine field"),
+        (lambda d: d.selectExpr("id", "region", "at", "'x' v"), "'v' is int64 in the table and s"),
+        (lambda d: d.selectExpr("id", "region", "at", "v", "1 a", "1 A"), "are one to Spark"),
+        (lambda d: d.selectExpr("1.5D id", "region", "at", "v"), "cast it to string"),
+        (lambda d: d.selectExpr("*", "interval 1 day as i"), "'i' has type duration"),
+    ],
+)  # fmt: skip
+def test_rows_that_cannot_be_are_refused_and_the_table_stays(
+    spark: Any, here: Any, change: Callable[[Any], Any], why: str
+) -> None:
+    good = frame(spark, ("a", "EU", 1, 1))
+    write(good, **KEYS, **here)
+    with pytest.raises(TableError, match=why) as refused:
+        write(change(good), **here)
+    assert "Traceback" not in str(refused.value) and "java" not in str(refused.value)
+    assert stored(here) == [("a", "EU", 1)]
+
+
+def test_no_rows_make_no_commit_unless_asked(spark: Any, here: Any) -> None:
+    nothing = frame(spark, ("a", "EU", 1, 1)).limit(0)
+    for operation in ("upsert", "insert", "delete", "bulk_insert", "insert_overwrite"):
+        assert write(nothing, operation=operation, **KEYS, **here) is None
+    names = [each.key for each in open_store(**here).list(".hoodie/2")]
+    assert names == []
+    empty = {"hoodie.allow.empty.commit": "true"}
+    assert write(nothing, options=empty, extra={"batch": "7"}, **here) is not None
+    assert stored(here) == []
+    write(frame(spark, ("a", "EU", 1, 1)), **here)
+    assert stored(here) == [("a", "EU", 1)] == by_hudi_rs(here)
+
+
+def test_the_table_says_what_it_is_and_a_write_that_says_otherwise_is_refused(
+    spark: Any, here: Any
+) -> None:
+    rows = frame(spark, ("a", "EU", 1, 1))
+    with pytest.raises(TableError, match="without a record_key none can be made"):
+        write(rows, **here)
+    write(rows, table_name="mine", **KEYS, **here)
+    for wrong in ({"record_key": "at"}, {"partition_path": "id"}, {"buckets": 9},
+                  {"options": {"hoodie.datasource.write.PRECOMBINE.field": "v"}}):  # fmt: skip
+        with pytest.raises(TableError, match="in the table and"):
+            write(rows, **wrong, **here)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"hoodie.datasource.write.operation": "merge"}, "choose one of insert, bulk_insert"),
+        ({"hoodie.datasource.write.table.type": "MERGE_ON_READ"}, "only COPY_ON_WRITE"),
+        ({RETRIES: "-1"}, "must be a whole number"),
+        ({"hoodie.datasource.write.insert.drop.duplicates": "yes"}, "must be true or false"),
+        ({"path": "x"}, "'path' is none of Hudi's or lockkit's"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(TableError, match=why):
+        asked(options)
+
+
+def test_hudis_option_names_mean_what_they_mean_to_hudi() -> None:
+    said = asked({
+        "hoodie.datasource.write.operation": "insert", "hoodie.table.name": "t", RETRIES: 3,
+        "hoodie.datasource.write.recordkey.field": "id", "hoodie.metadata.enable": "false",
+        "HOODIE.datasource.write.partitionpath.field": "", "hoodie.upsert.shuffle.parallelism": "8",
+    }, operation="upsert")  # fmt: skip
+    assert (said.operation, said.record_key, said.retries, said.tasks) == ("upsert", "id", 3, 8)
+    assert said.partition_path is None
+
+
+def test_many_partitions_and_odd_values_find_their_folders(spark: Any, here: Any) -> None:
+    odd = ["a/b", "..", "é ü", "x=y", "%2F", "a:b", "", None, " ", "日本"]
+    rows = [(f"k{n}", odd[n % len(odd)], 1, n) for n in range(40)]
+    write(frame(spark, *rows[:20]), operation="insert", **KEYS, **here)
+    write(frame(spark, *[(k, r, 2, -1) for k, r, *_ in rows]), **here)
+    assert stored(here) == sorted(((k, r, -1) for k, r, *_ in rows), key=repr)
+    assert by_hudi_rs(here) == stored(here)
+    folders = {partition for partition, _ in _snapshot(here).groups}
+    assert {"region=a%2Fb", "region=..", "region=__HIVE_DEFAULT_PARTITION__"} <= folders
+    with pytest.raises(TableError, match="its path is too long") as refused:
+        write(frame(spark, ("k", "x" * 2000, 1, 1)), **here)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.slow
+def test_ten_thousand_partitions(spark: Any, here: Any) -> None:
+    rows = spark.range(10_000).selectExpr("concat('k', id) id", "id region", "1L at", "id v")
+    write(rows, operation="insert", **KEYS, **here)
+    assert len(_snapshot(here).groups) == 10_000
+
+
+def test_credentials_are_in_no_plan_and_no_error(spark: Any, here: Any) -> None:
+    from lockkit.spark.frame import Job
+    from lockkit.spark.place import Place
+    from lockkit.table.basefile import Target
+
+    config = TableConfig(name="t", record_key="id")
+    job = Job(Place("s3://b/t", options={"aws_secret_access_key": "hush"}), Target("1", config))
+    assert "hush" not in repr(job)
