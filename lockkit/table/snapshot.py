@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from lockkit.drive import Procedure, Together
 from lockkit.outcome import Found, Version
+from lockkit.stores import Entry
 from lockkit.table.ask import TableError, all_of, listing, read
 from lockkit.table.basefile import Slice
 from lockkit.table.buckets import is_bucketed
@@ -200,6 +201,8 @@ def snapshot_at(opened: Opened, point: Point) -> Procedure[Snapshot]:
     if not before.covered.count:
         # After the timeline: what was moved before it was listed is in the archive by now.
         archived = yield from listing(opened.config.archive_prefix)
+        # Hadoop leaves an empty key, `history/`, for a folder that it made.
+        archived = [each for each in archived if not each.key.endswith("/")]
         _refuse_archived(archived, opened.config.archive_prefix)
         if opened.after:
             now = yield from load_timeline(names)
@@ -236,10 +239,11 @@ def read_commit(names: Names, instant: str, now: Timeline) -> Procedure[CommitFi
 # --- what is not read -----------------------------------------------------------------------------
 
 
-def _refuse_archived(archived: Sequence[object], prefix: str) -> None:
-    if archived:
+def _refuse_archived(archived: Sequence[Entry], prefix: str) -> None:
+    # Hadoop's s3a marks an empty folder by an object whose name ends in a slash.
+    if files := [each.key for each in archived if not each.key.endswith("/")]:
         raise TableError(
-            f"{len(archived)} files in {prefix}: commits that are archived are not "
+            f"{len(files)} files in {prefix}: commits that are archived are not "
             "read here yet, and without them rows would be missing; read this table with Hudi"
         )
 
