@@ -31,6 +31,7 @@ from lockkit.table.ask import TableError, read
 from lockkit.table.basefile import Slice
 from lockkit.table.covered import Covered
 from lockkit.table.layout import FileGroup, in_partition
+from lockkit.table.partition import is_inside
 from lockkit.table.properties import FENCED, TableConfig
 from lockkit.table.snapshot import Snapshot
 from lockkit.table.timeline import HOODIE, instant_ms
@@ -164,10 +165,10 @@ def parse_checkpoint(body: bytes) -> Snapshot:
 
 def _slice(partition: str, name: str) -> Slice:
     file_id, _task, tail = name.split("_")
-    if ".." in partition.split("/") or partition.startswith("/") or "/" in name:
+    path = in_partition(partition, name)
+    if not is_inside(path) or "/" in name:
         raise ValueError(f"{partition[:60]!r} leads out of the table")
-    return Slice(partition, file_id, _instant(tail.removesuffix(".parquet")),
-                 in_partition(partition, name))  # fmt: skip
+    return Slice(partition, file_id, _instant(tail.removesuffix(".parquet")), path)
 
 
 def _instant(text: str) -> str:

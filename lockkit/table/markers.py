@@ -19,6 +19,7 @@ from lockkit.stores import Entry
 from lockkit.table.ask import TableError, all_of, create, listing, read
 from lockkit.table.conflict import SIMPLE, Strategy, find_conflict, shared, winners
 from lockkit.table.layout import FileGroup
+from lockkit.table.partition import is_inside
 from lockkit.table.pulse import HEARTBEATS, HeartbeatRules, discard, lives
 from lockkit.table.rivals import CommitConflict, Conflict, Mine, Pending, Winner
 from lockkit.table.snapshot import read_commit
@@ -108,7 +109,7 @@ def files_of(instant: str) -> Procedure[tuple[Marker, ...]]:
 def parse_marker(name: str) -> Marker | None:
     """What a name below the instant's folder says; None if it is no marker, or leads elsewhere."""
     match = _MARKER.fullmatch(name)
-    if match is None or name.startswith("/") or ".." in name.split("/"):
+    if match is None or not is_inside(name):
         return None
     partition, file_id, rest, io = match.groups()
     path = f"{file_id}_{rest}"
