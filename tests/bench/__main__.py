@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 LOCKS = ("cold", "emulator", "uncontended", "handoff")
-TABLES = ("table", "writers", "age")
+TABLES = ("table", "writers", "age", "insert", "upsert", "memory")
 NAMES = LOCKS + TABLES
 README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
