@@ -240,10 +240,9 @@ def read_commit(names: Names, instant: str, now: Timeline) -> Procedure[CommitFi
 
 
 def _refuse_archived(archived: Sequence[Entry], prefix: str) -> None:
-    # Hadoop's s3a marks an empty folder by an object whose name ends in a slash.
-    if files := [each.key for each in archived if not each.key.endswith("/")]:
+    if archived:
         raise TableError(
-            f"{len(files)} files in {prefix}: commits that are archived are not "
+            f"{len(archived)} files in {prefix}: commits that are archived are not "
             "read here yet, and without them rows would be missing; read this table with Hudi"
         )
 
