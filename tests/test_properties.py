@@ -6,14 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_world import CONFIG
+from table_world import CLOCK, CONFIG, Holder, new_table, prepare_inserts, prepare_upserts, rows
 
-from lockkit.table import TableConfig, TableError
+from lockkit.drive import run
+from lockkit.outcome import Applied, Found, IfAbsent
+from lockkit.stores import Store, open_store
+from lockkit.table import TableConfig, TableError, begin, commit, create_table, read_table
 from lockkit.table.javafile import format_properties, parse_properties
-from lockkit.table.properties import from_properties, to_properties
+from lockkit.table.properties import BACKUP_KEY, PROPERTIES_KEY, from_properties, to_properties
+from lockkit.table.refused import NO_PARTITION
 
 HUDI = Path(__file__).parent / "data" / "hudi"
 
@@ -72,6 +77,12 @@ def test_where_the_later_commit_wins_nothing_is_compared() -> None:
         (9, {"hoodie.table.format": "iceberg"}, "a timeline of its own"),
         (6, {"hoodie.compaction.payload.class": "a.PartialUpdate"}, "merged otherwise"),
         (6, {"hoodie.archivelog.folder": "../elsewhere"}, "not the name of a folder"),
+        (6, {"hoodie.table.timeline.timezone": "LOCAL"}, "timezone is LOCAL, .*set it to UTC"),
+        (6, {"hoodie.table.timeline.timezone": ""}, "not set, that is LOCAL"),
+        (6, {"hoodie.table.partial.update.mode": "IGNORE_DEFAULTS"}, "merged otherwise"),
+        (6, {"hoodie.record.merge.strategy.id": "1897ef5f-18bc"}, "merged otherwise"),
+        (6, {"hoodie.datasource.write.slash.separated.date.partitioning": "true"}, "one folder"),
+        (6, {"hoodie.table.keygenerator.class": NO_PARTITION}, "which is it"),
         (6, {"lockkit.commit.mode": "none"}, "mode 'none'"),
         (6, {"lockkit.bucket.count": "0"}, "choose 1 to"),
         (6, {"lockkit.bucket.count": "9" * 5000}, "choose 1 to"),
@@ -84,3 +95,90 @@ def test_what_is_not_understood_is_refused_with_its_reason(
     with pytest.raises(TableError, match=why) as refused:
         from_properties({**to_properties(config), **changed})
     assert len(str(refused.value)) < 400
+
+
+# --- tables that Hudi made by its defaults --------------------------------------------------------
+
+BY_DEFAULT = {
+    "hoodie.datasource.write.hive_style_partitioning": "false",
+    "hoodie.datasource.write.partitionpath.urlencode": "false",
+}
+BEFORE_1_0 = """#Updated at 2024-11-01T10:15:30Z
+hoodie.table.timeline.timezone=UTC
+hoodie.table.keygenerator.class=org.apache.hudi.keygen.SimpleKeyGenerator
+hoodie.table.precombine.field=at
+hoodie.table.version=6
+hoodie.database.name=
+hoodie.datasource.write.hive_style_partitioning=false
+hoodie.table.metadata.partitions.inflight=
+hoodie.table.metadata.partitions=
+hoodie.table.checksum=1443086834
+hoodie.partition.metafile.use.base.format=false
+hoodie.archivelog.folder=archived
+hoodie.table.name=orders
+hoodie.compaction.payload.class=org.apache.hudi.common.model.OverwriteWithLatestAvroPayload
+hoodie.populate.meta.fields=true
+hoodie.table.type=COPY_ON_WRITE
+hoodie.datasource.write.partitionpath.urlencode=false
+hoodie.table.base.file.format=PARQUET
+hoodie.datasource.write.drop.partition.columns=false
+hoodie.timeline.layout.version=1
+hoodie.table.partition.fields=
+hoodie.table.recordkey.fields=id
+"""
+
+
+def test_a_table_of_an_older_hudi_is_understood_and_its_later_commit_wins() -> None:
+    found = from_properties(parse_properties(BEFORE_1_0.encode()))
+    assert found == TableConfig(
+        name="orders", record_key="id", mode="hudi", hive_style=False, urlencode=False
+    )
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_table_with_hudis_defaults_is_written_by_hudis_contract_and_read_by_hudi_rs(
+    tmp_path: Path, version: int
+) -> None:
+    keys = parse_properties((HUDI / f"v{version}.properties").read_bytes()) | BY_DEFAULT
+    url = f"file://{tmp_path}/orders"
+    store = open_store(url)
+    assert isinstance(store.put(PROPERTIES_KEY, format_properties(keys), IfAbsent()), Applied)
+    inserts = prepare_inserts(store, rows([0, 1], region="EU"), rows([2], region="A/B c:d=é"))
+    run(commit(inserts, Holder(1)), store, CLOCK)
+    upserts = prepare_upserts(
+        store, rows([0], amount=9, at=9), which=lambda each: each.partition == "EU"
+    )
+    run(commit(upserts, Holder(1)), store, CLOCK)
+    ours = read_table(store, meta=True)
+    assert set(ours["_hoodie_partition_path"].to_pylist()) == {"EU", "A/B c:d=é"}
+    assert sorted(ours["amount"].to_pylist()) == [0, 0, 9]
+    hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
+    theirs = pa.Table.from_batches(hudi.HudiTable(url).read()).select(ours.column_names)
+    order = [("_hoodie_record_key", "ascending")]
+    assert theirs.sort_by(order).to_pylist() == ours.sort_by(order).to_pylist()
+    assert not store.list(".hoodie/.locks/fence")
+
+
+# --- while Hudi rewrites the file -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_file_that_hudi_rewrote_says_what_it_said(version: int) -> None:
+    """As `HoodieTableConfig.update` of 1.2.0 leaves it: comments, any order, a key more."""
+    config = replace(CONFIG, version=version)
+    lines = [f"{k}={v}" for k, v in to_properties(config).items()]
+    body = "\n".join(["#Updated at 2026-11-21T15:27:16.290Z", "x.y=z", *reversed(lines), ""])
+    assert from_properties(parse_properties(body.encode())) == config
+
+
+def test_nothing_is_made_or_committed_while_hudi_rewrites_the_file(tmp_path: Path) -> None:
+    store: Store = new_table(f"file://{tmp_path}/orders")
+    prepared = prepare_inserts(store, rows([0]))
+    match store.get(PROPERTIES_KEY):
+        case Found(body, _):
+            store.put(BACKUP_KEY, body, IfAbsent())
+    store.delete(PROPERTIES_KEY)
+    for tried in (begin(), create_table(CONFIG), commit(prepared, Holder(1))):
+        with pytest.raises(TableError, match=r"Hudi is rewriting .*try again"):
+            run(tried, store, CLOCK)
+    assert [each.key for each in store.list(PROPERTIES_KEY)] == [BACKUP_KEY]
