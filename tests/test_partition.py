@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import replace
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from table_world import CLOCK, CONFIG, Holder, new_table, prepare_inserts, rows
 from lockkit.drive import run
 from lockkit.emulator import Emulator
 from lockkit.table import TableError, commit, read_table
+from lockkit.table.layout import partition_file
 from lockkit.table.partition import escape, is_inside, partition_path, partition_value, unescape
 
 hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
@@ -49,7 +52,53 @@ def test_a_missing_partition_value_has_hives_name(value: Any) -> None:
     assert partition_value(CONFIG, path) is None
 
 
+# What Hudi 1.2.0 made of them, in upserts and in bulk inserts alike.
+BY_HUDI = [
+    ("a b", "a b"), ("..a", "..a"), ("..", ".."), (".", "."), ("../x", "..%2Fx"), ("a.", "a."),
+    ("a\\b", "a%5Cb"), ("é😀", "é😀"), ("%41", "%2541"), ("~!@$&()_+-,;|<>`", "~!@$&()_+-,;|<>`"),
+    ("[]{}^", "%5B%5D%7B}%5E"), ("\"#'*:=?", "%22%23%27%2A%3A%3D%3F"), ("\t\n\r", "%09%0A%0D"),
+    ("\x01\x1f\x7f", "%01%1F%7F"), ("\u202e\u00a0", "\u202e\u00a0"), ("default", "default"),
+    (" ", " "), (42, "42"), (-7, "-7"), (True, "true"), (date(2025, 3, 1), "2025-03-01"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "folder"), BY_HUDI)
+def test_a_value_is_spelt_as_hudi_spells_it(value: Any, folder: str) -> None:
+    assert partition_path(CONFIG, value) == f"region={folder}"
+    assert partition_value(CONFIG, f"region={folder}") == ("true" if value is True else str(value))
+
+
+def test_a_partitions_file_says_what_hudis_says_but_for_the_date_in_a_comment() -> None:
+    key, body = partition_file("region=A%2FB c%3Ad%3Dé", "20261121143819346")
+    assert key == "region=A%2FB c%3Ad%3Dé/.hoodie_partition_metadata"
+    assert body == b"#partition metadata\ncommitTime=20261121143819346\npartitionDepth=1\n"
+    assert b"partitionDepth=2\n" in partition_file("americas/brazil", "20261121143819346")[1]
+    flat = (".hoodie_partition_metadata", b"#partition metadata\ncommitTime=2\npartitionDepth=0\n")
+    assert partition_file("", "2") == flat
+
+
 PLAIN = replace(CONFIG, hive_style=False, urlencode=False)
+PARTS = ["a", "b", ".", "..", "/", "%", "2F", "=", ".hoodie", "é"]
+NASTY = st.lists(st.sampled_from(PARTS)).map("".join)
+
+
+@given(NASTY, NASTY, st.booleans(), st.booleans())
+def test_two_values_never_share_a_partition_nor_leave_the_table(
+    one: str, other: str, hive: bool, urlencode: bool
+) -> None:
+    config = replace(CONFIG, hive_style=hive, urlencode=urlencode)
+    found = {}
+    for value in filter(None, (one, other)):
+        try:
+            found[value] = partition_path(config, value)
+        except TableError:
+            continue  # only where nothing is escaped, or nothing stands before it
+        assert posixpath.normpath(posixpath.join("/t", found[value])) == f"/t/{found[value]}"
+        assert not found[value].startswith(".hoodie/") and found[value] != ".hoodie"
+        assert partition_value(config, found[value]) == value
+    assert len(set(found.values())) == len(found)
+    if hive and urlencode:
+        assert found.keys() == {one, other} - {""}
 
 
 @pytest.mark.parametrize("value", ["..", ".", "a/../b", "/etc", "a//b", "a/", ".hoodie",
@@ -67,7 +116,8 @@ def test_other_tables_have_other_paths() -> None:
     assert partition_value(PLAIN, "50%41") == "50%41"
     for value, text in ((7, "7"), (True, "true")):
         assert partition_path(PLAIN, value) == text
-    for odd in (1.5, b"x"):
+    # Hudi's upsert and bulk insert put one timestamp into two partitions.
+    for odd in (1.5, b"x", datetime(2025, 3, 1, tzinfo=UTC)):
         with pytest.raises(TableError, match="make it a string"):
             partition_path(PLAIN, odd)
 
@@ -112,12 +162,17 @@ def test_a_partition_of_any_value_is_read_by_hudi_rs_and_found_by_a_filter(
         assert [row] == by_hudi_rs(url, only) and row["region"] == value
 
 
-def test_a_partition_of_any_value_is_a_key_of_an_object_store() -> None:
+def test_a_partition_of_any_value_is_a_key_of_every_object_store() -> None:
     with Emulator() as server:
-        store = new_table("s3://lake/orders", endpoint=server.s3)
-        publish(store, prepare_inserts(store, *[orders(n, v) for n, v in enumerate(VALUES)]))
+        for scheme, endpoint in (("gs", server.gcs), ("az", server.azure), ("s3", server.s3)):
+            store = new_table(f"{scheme}://lake-{scheme}/orders", endpoint=endpoint)
+            publish(store, prepare_inserts(store, *[orders(n, v) for n, v in enumerate(VALUES)]))
+            assert {row["region"] for row in by_us(store)} == set(VALUES)
+            assert {e.key.rpartition("/")[0] for e in store.list("region=")} == {
+                partition_path(CONFIG, value) for value in VALUES
+            }
         theirs = by_hudi_rs(
-            "s3://lake/orders", aws_endpoint=server.s3, aws_allow_http="true",
+            "s3://lake-s3/orders", aws_endpoint=server.s3, aws_allow_http="true",
             aws_region="us-east-1", aws_access_key_id="any", aws_secret_access_key="any",
         )  # fmt: skip
         assert theirs == by_us(store) and len(theirs) == len(VALUES)
