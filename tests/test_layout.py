@@ -157,6 +157,14 @@ def test_a_commit_comes_back_as_it_was(
     assert (files.operation, files.schema, files.attempt) == ("UPSERT", "{}", "a")
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_replacecommit_that_replaces_nothing_still_says_so(version: int) -> None:
+    body = format_commit([], operation="INSERT_OVERWRITE", schema="{}", attempt="a",
+                         action="replacecommit", version=version)  # fmt: skip
+    assert fields_of(body)["partitionToReplaceFileIds"] == {}
+    assert parse_commit(T, "T.replacecommit", body).replaced == frozenset()
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
