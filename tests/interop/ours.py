@@ -38,7 +38,9 @@ from lockkit.table import (
     write_inserts,
 )
 from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.properties import load_config
 from lockkit.table.publish import publish
+from lockkit.table.timeline import load_timeline
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("region", pa.string()), ("amount", pa.int64()), ("at", pa.int64())]
@@ -122,7 +124,7 @@ class Writer:
     def publish(self, prepared: Prepared) -> str:
         """Commit under the lock, as Hudi does: answers the instant."""
         with self._beats.pop(prepared.instant, nullcontext()) as beat:
-            done = publish(prepared, self.lock, self.store, CLOCK, fence=False)
+            done = publish(prepared, self.lock, self.store, CLOCK)
             if beat is not None:
                 beat.finish()
         return done.instant
@@ -130,6 +132,12 @@ class Writer:
     def shown(self) -> list[dict[str, Any]]:
         """Every row that lockkit's reader shows, meta columns included, in the order of keys."""
         return in_order(read_table(self.store, meta=True).to_pylist())
+
+    def completion(self, instant: str) -> str:
+        """When a commit was completed, which version 9 orders increments by; else the instant."""
+        config, _ = run(load_config(), self.store, CLOCK)
+        now = run(load_timeline(config.names), self.store, CLOCK)
+        return str(now.completion.get(instant, instant))
 
     def close(self) -> None:
         self.lock.close()

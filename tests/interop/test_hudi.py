@@ -21,10 +21,11 @@ from lockkit.check import Kind, check
 from lockkit.emulator import Emulator
 from lockkit.state import LockLost
 from lockkit.table import CommitConflict, TableConfig
+from lockkit.table.properties import HUDI as HUDI_MODE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
-VERSIONS = (6,)
+VERSIONS = (6, 9)
 BUCKETS = itertools.count()
 PROVIDER = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 OPTIONS = {
@@ -33,6 +34,7 @@ OPTIONS = {
     "hoodie.datasource.write.precombine.field": "at",
     "hoodie.datasource.write.partitionpath.field": "region",
     "hoodie.datasource.write.hive_style_partitioning": "true",
+    "hoodie.datasource.write.partitionpath.urlencode": "true",
     "hoodie.datasource.write.operation": "upsert",
     "hoodie.table.timeline.timezone": "UTC",
     "hoodie.write.auto.upgrade": "false",
@@ -101,8 +103,12 @@ def shared(hudi: Hudi, server: Emulator) -> Callable[..., Shared]:
 
 def made_by_us(table: Shared) -> Shared:
     """A table that lockkit made and has written to twice: k0 is new since the first commit."""
-    config = TableConfig(name="orders", record_key="id", partition_by="region", precombine="at")
-    table.us.create(config)
+    table.us.create(
+        TableConfig(
+            name="orders", record_key="id", partition_by="region", precombine="at",
+            version=table.version, mode=HUDI_MODE,
+        )
+    )  # fmt: skip
     table.we_insert(*FIRST)
     table.we_upsert(K0)
     return table
@@ -135,6 +141,7 @@ def either(request: pytest.FixtureRequest, shared: Callable[..., Shared]) -> Sha
 FIRST = [order("k0"), order("k1"), order("k2", region="US"), order("k3", region="US")]
 K0 = order("k0", amount=9, at=9)
 ROWS = [K0, *FIRST[1:]]
+ODD = "A/B c:d=é%2F#?*'\"{}[]^~|\\"
 
 
 def test_what_runs_here_is_apache_hudi_and_not_a_reader_of_ours(hudi: Hudi) -> None:
@@ -152,7 +159,7 @@ def test_hudi_reads_our_table_row_by_row_now_and_as_of_and_incrementally(ours: S
     first, second = sorted({row["_hoodie_commit_time"] for row in rows})
     then = ours.hudi.read(ours.url, **{"as.of.instant": first})
     assert plain(in_order(then)) == FIRST
-    since = ours.hudi.read(ours.url, **incremental(first))
+    since = ours.hudi.read(ours.url, **incremental(ours.us.completion(first)))
     assert plain(since) == [K0] and since[0]["_hoodie_commit_time"] == second
 
 
@@ -183,17 +190,18 @@ def test_in_turn_each_builds_on_what_the_other_wrote(either: Shared) -> None:
         table.both_show(*rows.values())
 
     now()
-    one = [order("k1", amount=11, at=11), order("h0"), order("h1", region="Ö")]
+    one = [order("k1", amount=11, at=11), order("h0"), order("h1", region=ODD)]
     table.hudi_writes(*one)
     now(*one)
-    two = [order("k1", amount=12, at=12), order("h1", region="Ö", amount=12, at=12)]
+    two = [order("k1", amount=12, at=12), order("h1", region=ODD, amount=12, at=12)]
     table.we_upsert(*two)
     now(*two)
     late = order("k1", amount=99, at=1)  # older than what we wrote: Hudi must keep ours
     three = [order("k2", region="US", amount=13, at=13)]
     table.hudi_writes(late, *three)
     now(*three)
-    four = [order("l0"), order("l1", region="US")]
+    four = [order("l0"), order("l1", region="US"), order("l2", region=ODD)]
+    four.append(order("l3", region=".."))
     table.we_insert(*four)
     now(*four)
     table.hudi_writes(order("l0"), order("k0"), **{OPERATION: "delete"})
