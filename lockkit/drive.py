@@ -119,6 +119,27 @@ def run(procedure: Procedure[T], store: Store, clock: Clock, emit: Emit = silent
         return done.value
 
 
+def in_turn(procedure: Procedure[T]) -> Procedure[T]:
+    """The same procedure, with what may go together going one after the other: to watch it."""
+    try:
+        request = procedure.send(None)
+        while True:
+            try:
+                if isinstance(request, Together):
+                    answer: Any = []
+                    for each in request.procedures:
+                        answer.append((yield from in_turn(each)))
+                    answer = tuple(answer)
+                else:
+                    answer = yield request
+            except Exception as error:  # noqa: BLE001 - handed to the procedure, not swallowed
+                request = procedure.throw(error)
+            else:
+                request = procedure.send(answer)
+    except StopIteration as done:
+        return done.value
+
+
 def perform(request: Request, store: Store, clock: Clock, emit: Emit) -> Any:
     """One request, for real."""
     match request:

@@ -35,7 +35,7 @@ SDKS = {
     "requests": ["stores.gcs"],  # google-cloud-storage's transport,
     "urllib3": ["stores.gcs"],  # and what is under that
     "azure": ["stores.azure"],
-    "pyarrow": ["table", "spark"],
+    "pyarrow": ["table", "spark", "workbench.steps"],
     "fastavro": ["table", "spark"],
     "pyspark": ["spark"],
     "pandas": ["spark"],

@@ -1,4 +1,4 @@
-"""The notebook's controls and pictures. `Workbench` needs ipywidgets; the exports need nothing."""
+"""The notebooks' controls and pictures. They need ipywidgets; the exports need nothing."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lockkit.workbench.export import export_html as export_html
     from lockkit.workbench.panels import Workbench as Workbench
+    from lockkit.workbench.stepper import Stepper as Stepper
 
-__all__ = ["Workbench", "export_html"]
+__all__ = ["Stepper", "Workbench", "export_html"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,6 +19,10 @@ def __getattr__(name: str) -> Any:
             from lockkit.workbench.panels import Workbench
 
             return Workbench
+        case "Stepper":
+            from lockkit.workbench.stepper import Stepper
+
+            return Stepper
         case "export_html":
             from lockkit.workbench.export import export_html
 

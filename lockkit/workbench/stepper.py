@@ -1,0 +1,139 @@
+"""The stepper: buttons for `Steps`, what each writer has asked so far, and what readers see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from lockkit.workbench.export import judged
+from lockkit.workbench.steps import Steps, Writer, shown
+
+MODES = [
+    ("fenced: the store decides", ("fenced", 6)),
+    ("hudi: the lock decides", ("hudi", 6)),
+    ("fenced, table version 9", ("fenced", 9)),
+]
+STYLE = (
+    "<style>.lockkit-steps td{padding:1px 8px;vertical-align:top;font-size:12px;line-height:1.35}"
+    ".lockkit-steps td:first-child{font-family:var(--jp-code-font-family,monospace)}"
+    ".lockkit-steps .bad{color:#b3261e}.lockkit-steps .good{color:#1b6e3c}"
+    ".lockkit-steps .next{opacity:.65}</style>"
+)
+SHORTER = (".hoodie/", "")
+
+_newest: Stepper | None = None
+
+
+class Stepper:
+    """W1 and W2 are about to commit another amount for the same order: press *Next* on either.
+
+    `steps` is the same by code. Running the cell again ends the one before.
+    """
+
+    def __init__(self, mode: str = "fenced", *, version: int = 6) -> None:
+        global _newest
+        if _newest is not None:
+            _newest.close()
+        _newest = self
+        self.steps = Steps(mode, version=version)
+        self._mode = widgets.Dropdown(options=MODES, value=(mode, version), description="Table")
+        self._mode.observe(self._restart, "value")
+        again = _button("Start over", lambda: self._restart(None))
+        self._columns = {name: widgets.HTML() for name in self.steps.writers}
+        self._below = widgets.HTML()
+        columns = [self._column(name) for name in self._columns]
+        self.view = widgets.VBox(
+            [widgets.HBox([self._mode, again]), widgets.HBox(columns), self._below]
+        )
+        self.view.add_class("lockkit-stepper")
+        self.show()
+
+    def close(self) -> None:
+        self.steps.close()
+
+    # --- what it shows ----------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Draw what is; whatever steps were taken, by button or by code."""
+        for name, html in self._columns.items():
+            html.value = STYLE + asked_so_far(self.steps.writers[name])
+        rows = ", ".join(f"{order} = {amount}" for order, amount in self.steps.rows.items())
+        said = judged(self.steps.verdict)
+        self._below.value = (
+            f"<b>A reader sees:</b> {escape(rows) or 'nothing'}<br>"
+            f"<b>The checker says:</b> {escape(said['verdict'])}: {escape(said['because'])}"
+        )
+
+    def _column(self, name: str) -> widgets.VBox:
+        def tried(act: Callable[[], Any]) -> Callable[[], None]:
+            def press() -> None:
+                if self.steps.writers[name].waits is not None:
+                    act()
+                self.show()
+
+            return press
+
+        buttons = [
+            _button("Next", tried(lambda: self.steps.step(name)), f"lockkit-next-{name}"),
+            _button("Next, answer lost", tried(lambda: self.steps.step(name, lose=True)),
+                    f"lockkit-lose-{name}"),
+            _button("To the end", tried(lambda: self.steps.finish(name)), f"lockkit-end-{name}"),
+            _button("Kill", tried(lambda: self.steps.kill(name)), f"lockkit-kill-{name}"),
+        ]  # fmt: skip
+        title = widgets.HTML(f"<b>{escape(name)}</b>")
+        layout = widgets.Layout(width="50%", margin="0 12px 0 0")
+        return widgets.VBox(
+            [widgets.HBox([title, *buttons]), self._columns[name]], layout=layout
+        )
+
+    def _restart(self, _change: Any) -> None:
+        mode, version = self._mode.value
+        self.steps.close()
+        self.steps = Steps(mode, version=version)
+        self.show()
+
+    def __repr__(self) -> str:
+        lines = []
+        for name, writer in self.steps.writers.items():
+            lines += [f"{name}: {writer.ended or 'under way'}"]
+            lines += [f"  {each.asked} -> {each.answered}" for each in writer.lines]
+        return "\n".join([*lines, f"a reader sees {self.steps.rows}"])
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle
+
+
+def asked_so_far(writer: Writer) -> str:
+    """A table of a writer's requests and answers, the next one last; escaped."""
+    rows = [
+        f"<tr><td>{escape(each.asked.replace(*SHORTER))}</td>"
+        f"<td class='{_colour(each.answered)}'>{escape(each.answered)}</td></tr>"
+        for each in writer.lines
+    ]
+    if writer.waits is not None:
+        next_one = escape(shown(writer.waits).replace(*SHORTER))
+        rows.append(f"<tr class='next'><td>{next_one}</td><td>next</td></tr>")
+    else:
+        good = "good" if writer.ended.startswith("committed") else "bad"
+        rows.append(f"<tr><td colspan=2 class='{good}'><b>{escape(writer.ended)}</b></td></tr>")
+    return f"<table class='lockkit-steps'>{''.join(rows)}</table>"
+
+
+def _colour(answered: str) -> str:
+    if answered in ("precondition failed", "no answer"):
+        return "bad"
+    return "good" if answered == "applied" else ""
+
+
+def _button(text: str, press: Callable[[], None], name: str = "") -> widgets.Button:
+    button = widgets.Button(description=text, layout=widgets.Layout(width="auto"))
+    button.on_click(lambda _: press())
+    if name:
+        button.add_class(name.lower())
+    return button
