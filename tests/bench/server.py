@@ -14,9 +14,11 @@ from lockkit.history import Event
 
 def _serve(pipe: Any) -> None:
     seen: Counter[tuple[str, str]] = Counter()
+    arrived: dict[str, list[float]] = {}
 
     def count(event: Event) -> None:
         seen[(event["bucket"], event["method"])] += 1
+        arrived.setdefault(event["bucket"], []).append(event["began_ms"])
 
     with Emulator(on_request=count) as server:
         pipe.send(server.s3)
@@ -24,6 +26,8 @@ def _serve(pipe: Any) -> None:
             if isinstance(order, float):
                 server.latency_ms = order
                 pipe.send(order)
+            elif isinstance(order, tuple):
+                pipe.send(sorted(arrived.get(order[0], ())))
             else:
                 pipe.send({method: n for (bucket, method), n in seen.items() if bucket == order})
 
@@ -41,6 +45,10 @@ class Server:
     def requests(self, bucket: str) -> Counter[str]:
         """By method, whatever was asked of this bucket until now, by the server's own record."""
         return Counter(self._ask(bucket))
+
+    def arrivals_ms(self, bucket: str) -> list[float]:
+        """When each request to this bucket arrived, in order, by the server's clock."""
+        return list(self._ask((bucket,)))
 
     def _ask(self, order: object) -> Any:
         self._pipe.send(order)
