@@ -217,7 +217,8 @@ def test_version_9_holds_avro_under_the_names_that_hudi_gives_it(tmp_path: Path)
     gone = run(load_snapshot(), store, CLOCK).groups
     second = overwrite(store, gone, rows([2]))
     dead = prepare_inserts(store, rows([3]))
-    back = run(roll_back(dead.instant, Holder(2), dead.transaction.taken.known), store, CLOCK)
+    way = roll_back(dead.instant, Holder(2), dead.transaction.taken.known, base="s3a://lake/orders")
+    back = run(way, store, CLOCK)
     assert isinstance(back, RolledBack)
 
     found = bodies(store)
@@ -229,6 +230,7 @@ def test_version_9_holds_avro_under_the_names_that_hudi_gives_it(tmp_path: Path)
         f"{back.instant}.rollback.requested", found[f"{back.instant}.rollback.requested"]
     )
     assert [path for _, path in plan.files] == [stat.path for stat in dead.stats]
+    assert plan.base == "s3a://lake/orders"
     schemas: list[Any] = [fastavro.reader(io.BytesIO(body)).writer_schema for body in completed]
     assert [schema["name"] for schema in schemas] == [
         f"org.apache.hudi.avro.model.Hoodie{each}Metadata"

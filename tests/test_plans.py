@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from lockkit.table import avro, records
 from lockkit.table.ask import TableError
 from lockkit.table.plans import (
+    NO_BASE,
     CleanPlan,
     ClusteringGroup,
     Input,
@@ -76,8 +78,9 @@ def test_hudis_rollback_is_read_and_would_have_been_written_alike() -> None:
     assert (plan.instant, plan.target) == ("20261121143902963", "20261121143859256")
     assert [partition for partition, _ in plan.files] == [SLASHED, "region=US", "region=EU"]
     assert all(path.startswith(f"{partition}/") for partition, path in plan.files)
-    assert same(format_rollback_plan(plan, base=PLACE), ROLLBACK_PLAN)
-    assert same(format_rollback(plan, took_ms=121, base=PLACE), ROLLBACK)
+    assert plan.base == PLACE
+    assert same(format_rollback_plan(plan), ROLLBACK_PLAN)
+    assert same(format_rollback(plan, took_ms=121), ROLLBACK)
 
 
 def test_hudis_rollback_of_a_commit_without_files_takes_nothing_back() -> None:
@@ -89,9 +92,10 @@ def test_hudis_clean_is_read_and_would_have_been_written_alike() -> None:
     plan = parse_clean_plan(*hudi(CLEAN_PLAN))
     assert plan.retain_from == plan.last_completed == "20261121143852949"
     assert {partition for partition, _ in plan.files} == {SLASHED, "region=EU", "region=US"}
-    assert same(format_clean_plan(plan, base=f"file:{PLACE}"), CLEAN_PLAN)
+    assert plan.base == f"file:{PLACE}"
+    assert same(format_clean_plan(plan), CLEAN_PLAN)
     assert same(format_clean(plan, took_ms=138), CLEAN)
-    assert parse_clean(*hudi(CLEAN)) == plan
+    assert parse_clean(*hudi(CLEAN)) == replace(plan, base=NO_BASE)
 
 
 def test_hudis_clustering_plan_is_read_and_would_have_been_written_alike() -> None:
@@ -99,7 +103,8 @@ def test_hudis_clustering_plan_is_read_and_would_have_been_written_alike() -> No
     assert plan.clusters and plan.inputs is not None
     assert (SLASHED, "6ac670de-162c-46a8-b207-b47ec383c9a2-0") in plan.inputs
     assert len(plan.inputs) == 6
-    assert same(format_cluster_plan(plan, base=f"file:{PLACE}"), CLUSTERING_PLAN)
+    assert plan.base == f"file:{PLACE}"
+    assert same(format_cluster_plan(plan), CLUSTERING_PLAN)
 
 
 def test_an_overwrites_plan_does_not_say_what_it_will_replace() -> None:
@@ -148,17 +153,17 @@ PATHS = st.tuples(PARTITIONS, FILE_NAMES.filter(lambda name: name not in (".", "
     lambda pair: (pair[0], f"{pair[0]}/{pair[1]}" if pair[0] else pair[1])
 )
 FILES = st.lists(PATHS, unique=True, max_size=6).map(lambda files: tuple(sorted(files)))
-BASES = st.sampled_from(["", "/lake/orders", "s3a://bucket/orders/"])
+BASES = st.sampled_from([NO_BASE, "/lake/orders", "s3a://bucket/orders"])
 
 
 @given(target=INSTANTS, own=INSTANTS, files=FILES, base=BASES)
 def test_a_rollback_plan_comes_back_as_it_was(
     target: str, own: str, files: tuple[tuple[str, str], ...], base: str
 ) -> None:
-    plan = RollbackPlan(own, target, "commit", files)
-    body = format_rollback_plan(plan, base=base)
+    plan = RollbackPlan(own, target, "commit", files, base if files else NO_BASE)
+    body = format_rollback_plan(plan)
     assert parse_rollback_plan(f".hoodie/{own}.rollback.requested", body) == plan
-    done = opened(format_rollback(plan, took_ms=1, base=base))
+    done = opened(format_rollback(plan, took_ms=1))
     assert done["totalFilesDeleted"] == len(files)
 
 
@@ -166,8 +171,9 @@ def test_a_rollback_plan_comes_back_as_it_was(
 def test_a_clean_plan_comes_back_as_it_was(
     own: str, retain: str, last: str, files: tuple[tuple[str, str], ...], base: str
 ) -> None:
-    plan = CleanPlan(instant=own, retain_from=retain, last_completed=last, files=files)
-    body = format_clean_plan(plan, base=base)
+    plan = CleanPlan(instant=own, retain_from=retain, last_completed=last, files=files,
+                     base=base if files else NO_BASE)  # fmt: skip
+    body = format_clean_plan(plan)
     assert parse_clean_plan(f".hoodie/timeline/{own}.clean.requested", body) == plan
     done = format_clean(plan, took_ms=1, failed=frozenset(path for _, path in files[:1]))
     assert parse_clean(f".hoodie/{own}.clean", done).files == files[1:]
@@ -178,8 +184,8 @@ def test_a_clustering_plan_comes_back_as_it_was(
     files: tuple[tuple[str, str], ...], base: str, outputs: int
 ) -> None:
     slices = tuple(Input(partition, f"f{n}-0", path) for n, (partition, path) in enumerate(files))
-    plan = ReplacePlan((ClusteringGroup(slices, outputs),), {"sort": "id"})
-    assert parse_replace_plan("x.requested", format_cluster_plan(plan, base=base)) == plan
+    plan = ReplacePlan((ClusteringGroup(slices, outputs),), {"sort": "id"}, base)
+    assert parse_replace_plan("x.requested", format_cluster_plan(plan)) == plan
 
 
 def test_equal_plans_are_equal_bytes() -> None:
@@ -300,6 +306,14 @@ def test_a_plan_that_leads_out_of_the_tables_data_is_refused(partition: str, pat
     request = {"partitionPath": partition, "filesToBeDeleted": [path]}
     body = avro.encode(records.ROLLBACK_PLAN, {**PLAN, "RollbackRequests": [request]})
     with pytest.raises(TableError, match="is not in partition"):
+        parse_rollback_plan(KEY, body)
+
+
+def test_a_plan_for_files_of_two_tables_is_refused() -> None:
+    paths = [f"/lake/{table}/region=EU/f.parquet" for table in ("orders", "others")]
+    request = {"partitionPath": "region=EU", "filesToBeDeleted": paths}
+    body = avro.encode(records.ROLLBACK_PLAN, {**PLAN, "RollbackRequests": [request]})
+    with pytest.raises(TableError, match="its files lie in 2 tables"):
         parse_rollback_plan(KEY, body)
 
 

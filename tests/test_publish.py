@@ -24,12 +24,14 @@ from table_world import (
 from lockkit.drive import Procedure, Put, Together, perform, run, silent
 from lockkit.emulator import Emulator
 from lockkit.lock import Lock, LockBusy
-from lockkit.outcome import IfAbsent, Missing
+from lockkit.outcome import Found, IfAbsent, Missing
 from lockkit.state import LockLost
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, begin, commit, prepare, read_table
+from lockkit.table.ask import TableError
 from lockkit.table.fence import read_fence
 from lockkit.table.handle import Table
+from lockkit.table.plans import hadoop_base, parse_rollback_plan
 from lockkit.table.publish import publish
 from lockkit.table.rollback import RolledBack, Spared, roll_back
 from lockkit.table.timeline import V6, load_timeline
@@ -218,5 +220,12 @@ def test_hudi_mode_takes_back_without_a_fence(memory: str) -> None:
     dead = prepare_inserts(store, rows([0]))
     known = dead.transaction.taken.known
     hudi = Known(replace(CONFIG, mode="hudi"), known.config_version)
-    assert isinstance(run(roll_back(dead.instant, Holder(0), hudi), store, CLOCK), RolledBack)
+    with pytest.raises(TableError, match="needs the table's address"):
+        run(roll_back(dead.instant, Holder(0), hudi), store, CLOCK)
+    way = roll_back(dead.instant, Holder(0), hudi, base=hadoop_base("s3://lake/orders"))
+    assert isinstance(run(way, store, CLOCK), RolledBack)
+    plans = [entry.key for entry in store.list(".hoodie/2") if "rollback.requested" in entry.key]
+    answer = store.get(*plans)
+    assert isinstance(answer, Found)
+    assert parse_rollback_plan(*plans, answer.body).base == "s3a://lake/orders"
     assert run(read_fence(), store, CLOCK).fence is None

@@ -1,9 +1,9 @@
 """What a table service means to do, and has done: rollback, clean and clustering, as Avro.
 
 The files `T.<action>.requested` (the plan) and `T.rollback` / `T.clean` (what came of it); the same
-in table versions 6 and 9. Paths are relative to the table here. In Hudi's own files they begin with
-the table's (`base`); without it Hudi could not finish what a dead process of ours began, so a table
-that Hudi writes too needs it. `/path/in/the/bucket` fits whatever scheme Hudi calls the store by.
+in table versions 6 and 9. Paths are relative to the table here; in Hudi's own files they begin with
+the table's address (`base`). On a table that Hudi writes too, a plan must name it: Hudi finishes
+what a dead process of ours began, and every write of Hudi's fails while it cannot.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ Files = tuple[tuple[str, str], ...]
 """(partition, path) of each file; the path contains the partition."""
 
 POLICY = "KEEP_LATEST_COMMITS"
+NO_BASE = ""
+"""On a table that nobody writes through Hadoop: addresses change when a table is copied."""
 # What a service of Hudi runs a clustering plan with that names no class of its own.
 PLAN_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
 
@@ -35,6 +37,7 @@ class RollbackPlan:
     target: str
     target_action: str
     files: Files
+    base: str = NO_BASE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class CleanPlan:
     """The newest commit that this was made from."""
     policy: str = POLICY
     files: Files = ()
+    base: str = NO_BASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class ReplacePlan:
 
     groups: tuple[ClusteringGroup, ...] = ()
     params: Mapping[str, str] = field(default_factory=dict)
+    base: str = NO_BASE
 
     @property
     def clusters(self) -> bool:
@@ -86,14 +91,22 @@ class ReplacePlan:
         return frozenset((s.partition, s.file_id) for each in self.groups for s in each.slices)
 
 
+def hadoop_base(url: str) -> str:
+    """A table's address as Hadoop's own connectors spell it; on EMR and Azure, Hudi says another.
+
+    Measured with Hudi 1.2.0 on s3a: a path without its very scheme and bucket is refused.
+    """
+    return "s3a" + url.removeprefix("s3") if url.startswith("s3://") else url
+
+
 # --- rollback -----------------------------------------------------------------------------------
 
 
-def format_rollback_plan(plan: RollbackPlan, *, base: str = "") -> bytes:
+def format_rollback_plan(plan: RollbackPlan) -> bytes:
     """The body of `T.rollback.requested`; it does not say T, the file's name does."""
     requests = [
         {"partitionPath": partition, "fileId": "", "latestBaseInstant": "",
-         "filesToBeDeleted": [_absolute(base, path)], "logBlocksToBeDeleted": {}}
+         "filesToBeDeleted": [_absolute(plan.base, path)], "logBlocksToBeDeleted": {}}
         for partition, path in plan.files
     ]  # fmt: skip
     return encode(records.ROLLBACK_PLAN, {
@@ -109,22 +122,23 @@ def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
         fields = decode(body, "HoodieRollbackPlan")
         target = fields["instantToRollback"]
         files = [
-            (request["partitionPath"], _relative(request["partitionPath"], path))
+            (request["partitionPath"], path)
             for request in fields["RollbackRequests"] or ()
             for path in request["filesToBeDeleted"]
         ]
+        base, inside = _relative(files)
         return RollbackPlan(
-            _instant_in(key), _instant(target["commitTime"]), _word(target["action"]), tuple(files)
+            _instant_in(key), _instant(target["commitTime"]), _word(target["action"]), inside, base
         )
 
 
-def format_rollback(plan: RollbackPlan, *, took_ms: int, base: str = "") -> bytes:
+def format_rollback(plan: RollbackPlan, *, took_ms: int) -> bytes:
     """The body of the completed rollback: every file of the plan was deleted."""
     of_partition = {
         partition: {"partitionPath": partition, "successDeleteFiles": paths,
                     "failedDeleteFiles": [], "rollbackLogFiles": {},
                     "logFilesFromFailedCommit": {}}
-        for partition, paths in _by_partition(plan.files, base).items()
+        for partition, paths in _by_partition(plan.files, plan.base).items()
     }  # fmt: skip
     return encode(records.ROLLBACK, {
         "startRollbackTime": plan.instant,
@@ -140,11 +154,11 @@ def format_rollback(plan: RollbackPlan, *, took_ms: int, base: str = "") -> byte
 # --- clean --------------------------------------------------------------------------------------
 
 
-def format_clean_plan(plan: CleanPlan, *, base: str = "") -> bytes:
+def format_clean_plan(plan: CleanPlan) -> bytes:
     """The body of `T.clean.requested`."""
     files = {
         partition: [{"filePath": path, "isBootstrapBaseFile": False} for path in paths]
-        for partition, paths in _by_partition(plan.files, base).items()
+        for partition, paths in _by_partition(plan.files, plan.base).items()
     }
     earliest = {"timestamp": plan.retain_from, "action": "commit", "state": "COMPLETED"}
     return encode(records.CLEAN_PLAN, {
@@ -167,18 +181,17 @@ def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
             raise ValueError("it deletes whole partitions, or is of Hudi before 0.6")
         earliest = fields["earliestInstantToRetain"]
         last = fields.get("lastCompletedCommitTimestamp") or ""
+        planned = sorted((fields["filePathsToBeDeletedPerPartition"] or {}).items())
+        base, inside = _relative(
+            (partition, each["filePath"]) for partition, listed in planned for each in listed
+        )
         return CleanPlan(
             instant=_instant_in(key),
             retain_from=_instant(earliest["timestamp"]) if earliest else "",
             last_completed=_instant(last) if last else "",
             policy=_word(fields["policy"]),
-            files=tuple(
-                (partition, _relative(partition, each["filePath"]))
-                for partition, listed in sorted(
-                    (fields["filePathsToBeDeletedPerPartition"] or {}).items()
-                )
-                for each in listed
-            ),
+            files=inside,
+            base=base,
         )
 
 
@@ -187,7 +200,7 @@ def format_clean(
 ) -> bytes:  # fmt: skip
     """The body of the completed clean; of `failed`, paths, the store did not prove the deletion."""
     of_partition = {}
-    for partition, paths in _by_partition(plan.files, "").items():
+    for partition, paths in _by_partition(plan.files, NO_BASE).items():
         names = {path: path.rpartition("/")[2] for path in paths}
         of_partition[partition] = {
             "partitionPath": partition,
@@ -221,18 +234,18 @@ def parse_clean(key: str, body: bytes) -> CleanPlan:
             retain_from=_instant(retain_from) if retain_from else "",
             last_completed=fields.get("lastCompletedCommitTimestamp") or "",
             policy=_word(cleaned[0][1]["policy"]) if cleaned else POLICY,
-            files=tuple(
-                (partition, _relative(partition, in_partition(partition, name)))
+            files=_relative(
+                (partition, in_partition(partition, name))
                 for partition, of_partition in cleaned
                 for name in of_partition["successDeleteFiles"]
-            ),
+            )[1],
         )
 
 
 # --- replace ------------------------------------------------------------------------------------
 
 
-def format_cluster_plan(plan: ReplacePlan, *, base: str = "") -> bytes:
+def format_cluster_plan(plan: ReplacePlan) -> bytes:
     """The body of a clustering's `T.replacecommit.requested` (version 9: `T.clustering.requested`).
 
     An overwrite's is empty: what it will replace shows when it completes.
@@ -241,7 +254,7 @@ def format_cluster_plan(plan: ReplacePlan, *, base: str = "") -> bytes:
     groups = [
         {
             "slices": [
-                {"dataFilePath": _absolute(base, each.path), "deltaFilePaths": [],
+                {"dataFilePath": _absolute(plan.base, each.path), "deltaFilePaths": [],
                  "fileId": each.file_id, "partitionPath": each.partition, "bootstrapFilePath": "",
                  "version": 1}
                 for each in group.slices
@@ -276,25 +289,23 @@ def parse_replace_plan(key: str, body: bytes) -> ReplacePlan:
         planned = fields["clusteringPlan"]
         if not planned:
             return ReplacePlan()
-        groups = [
-            ClusteringGroup(
-                tuple(_input(each) for each in group["slices"] or ()),
-                int(group.get("numOutputFileGroups") or 1),
-            )
-            for group in planned["inputGroups"] or ()
-        ]
-        if not any(group.slices for group in groups):
+        found = [_group(each) for each in planned["inputGroups"] or ()]
+        if not any(group.slices for _, group in found):
             raise ValueError("a clustering of nothing")
         params = (planned["strategy"] or {}).get("strategyParams") or {}
-        return ReplacePlan(tuple(groups), params)
+        return ReplacePlan(tuple(group for _, group in found), params, found[0][0])
 
 
-def _input(fields: Mapping[str, Any]) -> Input:
-    if fields.get("deltaFilePaths") or fields.get("bootstrapFilePath"):
-        raise ValueError("its input has log files, or is bootstrapped")
-    partition = fields["partitionPath"]
-    path = _relative(partition, fields["dataFilePath"])
-    return Input(partition, _word(fields["fileId"]), path)
+def _group(fields: Mapping[str, Any]) -> tuple[str, ClusteringGroup]:
+    slices = fields["slices"] or ()
+    if any(each.get("deltaFilePaths") or each.get("bootstrapFilePath") for each in slices):
+        raise ValueError("its inputs have log files, or are bootstrapped")
+    base, inside = _relative((each["partitionPath"], each["dataFilePath"]) for each in slices)
+    inputs = tuple(
+        Input(partition, _word(each["fileId"]), path)
+        for each, (partition, path) in zip(slices, inside, strict=True)
+    )
+    return base, ClusteringGroup(inputs, int(fields.get("numOutputFileGroups") or 1))
 
 
 # --- what they share ------------------------------------------------------------------------------
@@ -322,14 +333,20 @@ def _absolute(base: str, path: str) -> str:
     return f"{base.rstrip('/')}/{path}" if base else path
 
 
-def _relative(partition: Any, path: Any) -> str:
-    """The path inside the table: a plan must not lead to files elsewhere."""
-    if not isinstance(partition, str) or not isinstance(path, str):
-        raise TypeError("partition and path must be strings")
-    inside = in_partition(partition, path.rpartition("/")[2])
-    if not is_inside(inside) or not f"/{path}".endswith(f"/{inside}"):
-        raise ValueError(f"the path {path[:60]!r} is not in partition {partition[:60]!r}")
-    return inside
+def _relative(files: Iterable[tuple[Any, Any]]) -> tuple[str, Files]:
+    """The table's address, and the paths inside of it: a plan must not lead to files elsewhere."""
+    inside, bases = [], set()
+    for partition, path in files:
+        if not isinstance(partition, str) or not isinstance(path, str):
+            raise TypeError("partition and path must be strings")
+        own = in_partition(partition, path.rpartition("/")[2])
+        if not is_inside(own) or not f"/{path}".endswith(f"/{own}"):
+            raise ValueError(f"the path {path[:60]!r} is not in partition {partition[:60]!r}")
+        inside.append((partition, own))
+        bases.add(path[: -len(own)].rstrip("/"))
+    if len(bases) > 1:
+        raise ValueError(f"its files lie in {len(bases)} tables")
+    return (bases.pop() if bases else NO_BASE), tuple(inside)
 
 
 def _by_partition(files: Iterable[tuple[str, str]], base: str) -> dict[str, list[str]]:

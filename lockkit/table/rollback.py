@@ -15,6 +15,7 @@ from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown
 from lockkit.stores import Entry
 from lockkit.table.ask import (
     TRIES_MAX,
+    TableError,
     Unanswered,
     all_of,
     create,
@@ -25,7 +26,7 @@ from lockkit.table.commit import ROUNDS_MAX, Guard, trust
 from lockkit.table.decide import completion_time, replace_fence, settle
 from lockkit.table.fence import ROLLBACK, Decided, Seen, follow, read_fence
 from lockkit.table.pending import load_rollback_plan
-from lockkit.table.plans import RollbackPlan, format_rollback, format_rollback_plan
+from lockkit.table.plans import NO_BASE, RollbackPlan, format_rollback, format_rollback_plan
 from lockkit.table.properties import FENCED
 from lockkit.table.timeline import HOODIE, Names, Timeline, parse_timeline
 from lockkit.table.transaction import Known, take
@@ -56,14 +57,21 @@ def roll_back(
     *,
     believe: Callable[[], None] = trust,
     resume: str | None = None,
+    base: str = NO_BASE,
 ) -> Procedure[RolledBack | Spared]:
     """Take the pending commit `target` back, under the lock, or find that it is committed.
 
+    `base` is the table's address (`hadoop_base`), which Hudi needs to finish this if we die.
     `resume` is a rollback of it that is pending already: its maker died, and its plan is carried
     out. Raises `CommitUnknown` where nobody can tell whether it was decided (nothing was deleted),
     `LockLost` (nor then), `TableError` or `StoreError`.
     """
     names, fenced = known.config.names, known.config.mode == FENCED
+    if not (fenced or base):
+        raise TableError(
+            f"the rollback of {target} needs the table's address, base=hadoop_base(url): if it is "
+            "left half done, no write of Hudi's succeeds until its plan can be carried out"
+        )
     plan: RollbackPlan | None = None
     if resume is not None:
         plan = yield from load_rollback_plan(names, resume)
@@ -74,7 +82,7 @@ def roll_back(
         if target in own.completed:
             return Spared(target)
         if plan is None:
-            plan = yield from _write_plan(target, own, known)
+            plan = yield from _write_plan(target, own, known, base)
         if not fenced:
             believe()
             completion = yield from completion_time(names, seen, plan.instant)
@@ -106,15 +114,17 @@ def _files_of(names: Names, target: str) -> Procedure[Timeline]:
 # --- the plan -----------------------------------------------------------------------------------
 
 
-def _write_plan(target: str, own: Timeline, known: Known) -> Procedure[RollbackPlan]:
+def _write_plan(
+    target: str, own: Timeline, known: Known, base: str
+) -> Procedure[RollbackPlan]:  # fmt: skip
     """Durably, before the decision: who finds this rollback half done goes by it."""
     names = known.config.names
     action = own.pending.get(target, "commit")
     files = yield from _written_by(names, target)
-    plan = RollbackPlan("", target, action, files)
+    plan = RollbackPlan("", target, action, files, base)
     later = replace(known, newest=max(known.newest, target))
     taken = yield from take(later, action="rollback", plan=format_rollback_plan(plan))
-    return RollbackPlan(taken.instant, target, action, files)
+    return replace(plan, instant=taken.instant)
 
 
 def _written_by(names: Names, target: str) -> Procedure[tuple[tuple[str, str], ...]]:
