@@ -224,8 +224,8 @@ def test_hudi_mode_takes_back_without_a_fence(memory: str) -> None:
         run(roll_back(dead.instant, Holder(0), hudi), store, CLOCK)
     way = roll_back(dead.instant, Holder(0), hudi, base=hadoop_base("s3://lake/orders"))
     assert isinstance(run(way, store, CLOCK), RolledBack)
-    plans = [entry.key for entry in store.list(".hoodie/2") if "rollback.requested" in entry.key]
-    answer = store.get(*plans)
+    (plan,) = (each.key for each in store.list(".hoodie/2") if "rollback.requested" in each.key)
+    answer = store.get(plan)
     assert isinstance(answer, Found)
-    assert parse_rollback_plan(*plans, answer.body).base == "s3a://lake/orders"
+    assert parse_rollback_plan(plan, answer.body).base == "s3a://lake/orders"
     assert run(read_fence(), store, CLOCK).fence is None
