@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 
 from lockkit.emulator import Emulator
+
+# No test waits for, or begins, the archive that makes a JVM start faster.
+os.environ.setdefault("LOCKKIT_APPCDS", "off")
 
 ROOT = Path(__file__).parents[1]
 _NAMES = itertools.count()

@@ -20,6 +20,7 @@ import pytest
 
 from lockkit.clock import Clock
 from lockkit.drive import run
+from lockkit.spark.archive import archive_options, archive_path
 from lockkit.spark.fleet import Fleet, leftovers
 from lockkit.spark.java import NoJava, find_java, spark_env
 from lockkit.spark.orders import BATCHES, TABLE, Batch, Part, PlainOrders, SparkOrders
@@ -189,6 +190,26 @@ def test_spark_gets_this_python_loopback_and_nobody_elses_installation():
     assert env["PYSPARK_PYTHON"] == sys.executable
     assert env["SPARK_LOCAL_IP"] == "127.0.0.1"
     assert "SPARK_HOME" not in env and "SPARK_REMOTE" not in env
+
+
+def test_an_archive_is_made_once_and_a_missing_or_broken_one_changes_nothing(tmp_path):
+    env = {"XDG_CACHE_HOME": str(tmp_path), "JAVA_HOME": "/java", "PATH": os.environ["PATH"]}
+    assert archive_options("-Xss1m", env | {"LOCKKIT_APPCDS": "off"}) == ""
+    assert not list(tmp_path.iterdir())
+    archive = archive_path("-Xss1m", env)
+    archive.parent.mkdir(parents=True)
+    archive.with_suffix(".making").touch()  # somebody is making it: no second one is begun
+    assert archive_options("-Xss1m", env) == ""
+    archive.write_bytes(b"noise")
+    assert f"-XX:SharedArchiveFile={archive}" in archive_options("-Xss1m", env)
+    assert archive_path("-Xss2m", env) != archive
+    assert archive_path("-Xss1m", env | {"JAVA_HOME": "/"}) != archive
+    if not NO_JAVA:
+        java = find_java().home / "bin" / "java"
+        options = archive_options("-Xss1m", env).split()
+        command = [java, *options, "-version"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert said.stdout == "" and "version" in said.stderr
 
 
 JOB = """

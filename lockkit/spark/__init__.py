@@ -7,8 +7,9 @@
 In reading order: `write` (begin, files, commit), `options` (Hudi's names), `frame` (what executors
 do), `native` (Spark's own writer), `place` (a table's address); then `fleet` (what a kernel holds),
 `supervisor` (the process that owns the writers), `writer` (one of them), `orders` (the rows it
-commits), `connect` (the Spark server that writers share), `java` (found, or prepared from pip) and
-`process` (nothing outlives its parent). None of it is imported by `import lockkit`.
+commits), `connect` (the Spark server that writers share), `java` (found, or prepared from pip),
+`archive` (starts it faster) and `process` (nothing outlives its parent). None of it is imported by
+`import lockkit`.
 """
 
 from __future__ import annotations

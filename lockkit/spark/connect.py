@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
+from lockkit.spark.archive import archive_options
 
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 READY_TIMEOUT_S = 90.0
@@ -128,6 +129,7 @@ def own_session(name: str) -> Any:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]").appName(f"lockkit {name}")
-    for key, value in CONF.items():
+    flags = LEAN_JVM + archive_options(LEAN_JVM)
+    for key, value in {**CONF, "spark.driver.extraJavaOptions": flags}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -157,7 +157,7 @@ def _wrap(java: Path, env: Mapping[str, str]) -> Path:
         "done\n"
         f'exec {shlex.quote(str(java))} "$@"\n'
     )
-    home = _cache(env) / "java" / sha256(script.encode()).hexdigest()[:12]
+    home = cache_folder(env) / "java" / sha256(script.encode()).hexdigest()[:12]
     wrapper = home / "bin" / "java"
     try:
         wrapper.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,8 @@ def _wrap(java: Path, env: Mapping[str, str]) -> Path:
     return home
 
 
-def _cache(env: Mapping[str, str]) -> Path:
+def cache_folder(env: Mapping[str, str]) -> Path:
+    """The user's own, for what is made once and can be made again."""
     if base := env.get("XDG_CACHE_HOME"):
         return Path(base) / "lockkit"
     home = Path(env.get("HOME") or Path.home())

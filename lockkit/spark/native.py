@@ -47,6 +47,9 @@ def stage_frame(frame: DataFrame, folder: Path, target: Target) -> list[WriteSta
     writer = with_meta(frame, target, stem).write.option("maxRecordsPerFile", 0)
     try:
         with _microseconds(frame.sparkSession):
+            for name in (COMMIT_SEQNO, RECORD_KEY, target.config.record_key):
+                # A dictionary of values that are all different is only thrown away again.
+                writer = writer.option(f"parquet.enable.dictionary#{name}", "false")
             writer.option("compression", "snappy").parquet(staging.as_uri())
         if not staging.is_dir():
             raise TableError(

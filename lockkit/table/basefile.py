@@ -33,6 +33,9 @@ ROW_GROUP_BYTES = 32_000_000
 """Rows held back until they fill a row group; what a writer's memory is bounded by."""
 ROW_GROUP_ROWS_MAX = 1_000_000
 BATCH_BYTES, BATCH_ROWS_MIN, BATCH_ROWS_MAX = 16_000_000, 1_024, 500_000
+NONE: frozenset[str] = frozenset()
+COPIED_ANEW = frozenset({PARTITION_PATH, FILE_NAME})
+"""Meta columns that are the same for all rows of a file: a merge need not read them."""
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
 
 
@@ -276,10 +279,12 @@ def read_base_file(key: str, body: bytes) -> pa.Table:
     return pa.concat_tables(batches)
 
 
-def base_file_batches(key: str, source: BinaryIO, *, columns: list[str] | None = None) -> Any:
+def base_file_batches(
+    key: str, source: BinaryIO, *, columns: list[str] | None = None, skip: frozenset[str] = NONE
+) -> Any:
     """A base file's rows as tables of about `BATCH_BYTES`; an empty one gives one empty table.
 
-    `TableError` if it is not parquet.
+    All columns but those to `skip`, or only `columns`. `TableError` if it is not parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -291,8 +296,8 @@ def base_file_batches(key: str, source: BinaryIO, *, columns: list[str] | None =
         rows = BATCH_BYTES * about.num_rows // max(wide, 1) if about.num_rows else 1
         rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS_MAX, rows))
         schema = file.schema_arrow.remove_metadata()
-        if columns is not None:
-            schema = pa.schema([schema.field(name) for name in columns])
+        columns = columns or [name for name in schema.names if name not in skip]
+        schema = pa.schema([schema.field(name) for name in columns])
         if about.num_rows == 0:
             yield schema.empty_table()
         for batch in file.iter_batches(rows, columns=columns):

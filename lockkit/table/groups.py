@@ -16,6 +16,7 @@ from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.stores import Store
 from lockkit.table.basefile import (
+    COPIED_ANEW,
     Draft,
     Slice,
     Target,
@@ -113,7 +114,8 @@ def write_group(
             draft.previous = aim.base.instant
             work.begin(draft)
             with closing(open_data_file(work.store, aim.base.path, work.clock)) as old:
-                stat = merge(draft, base_file_batches(aim.base.path, old), changes)
+                kept = base_file_batches(aim.base.path, old, skip=COPIED_ANEW)
+                stat = merge(draft, kept, changes)
         return None if stat is None else work.put(draft, stat)
 
 
