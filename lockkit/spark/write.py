@@ -6,8 +6,8 @@ driver stops it and an error keeps its class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock, back_off_s
@@ -56,7 +56,12 @@ UNKNOWN_TRIES_MAX = 3
 LOOKED_UP_WHOLE_MAX = 16
 """Up to so many files are looked through whole, whichever partitions the rows are of."""
 ORDER, ROW, FOUND = "_lockkit_order", "_lockkit_row", "_lockkit_found"
+Claim = Callable[[str], None]
 _KEY_TYPES = ("string", "int", "bigint", "smallint", "tinyint", "date", "decimal")
+
+
+def unclaimed(_instant: str) -> None:
+    """For a write that nobody can have begun before."""
 
 
 def write(
@@ -78,6 +83,7 @@ def write(
     lock: Lock | None = None,
     client: str = "",
     extra: Mapping[str, str] | None = None,
+    claim: Claim = unclaimed,
     emit: Emit = silent,
     clock: Clock | None = None,
     **store_options: Any,
@@ -88,7 +94,8 @@ def write(
     partitions that `df` touches) or insert_overwrite_table. What is None is as the table says, or
     as `options` do, by Hudi's names. A `df` without rows makes no commit, and returns None, unless
     `hoodie.allow.empty.commit` is true. Spark evaluates `df` once, twice where keys must be looked
-    up in single partitions.
+    up in single partitions. `claim` is told the instant of each attempt before it writes any file,
+    and may raise.
 
     Raises `CommitConflict` once `retries` more attempts at the whole write are spent, `LockBusy`,
     `LockLost`, `CommitUnknown`, `TableError` for rows or a table that cannot be, `StoreError`.
@@ -101,27 +108,18 @@ def write(
     clock = clock or Clock()
     place = Place(url.rstrip("/"), endpoint, client, store_options)
     store = place.open()
-    mine = lock or _open_lock(place, options or {}, clock, emit)
+    mine = lock or open_lock(place, options or {}, clock, emit)
     try:
-        task = _Write(df, wanted, place, store, mine, clock, emit, dict(extra or {}))
-        for tries in range(wanted.retries + 1):
-            try:
-                return task.once()
-            except CommitConflict as conflict:
-                if tries == wanted.retries:
-                    raise
-                emit("note", text=f"attempt {tries + 1} of {wanted.retries + 1}: {conflict}")
-                clock.sleep(
-                    back_off_s(tries, clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
-                )
-        raise AssertionError("a bounded loop that always returns or raises")
+        return Write(
+            df, wanted, place, store, mine, clock, emit, dict(extra or {}), claim
+        ).whole()
     finally:
         if lock is None:
             mine.close()
         store.close()
 
 
-def _open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit) -> Lock:
+def open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit) -> Lock:
     how: dict[str, Any] = {
         "endpoint": place.endpoint, "client": place.client, "clock": clock, "emit": emit,
         **place.options,
@@ -133,7 +131,7 @@ def _open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emi
 
 
 @dataclass(slots=True)
-class _Write:
+class Write:
     """One call of `write`; each attempt begins anew, on the table as it then is."""
 
     frame: DataFrame
@@ -144,7 +142,22 @@ class _Write:
     clock: Clock
     emit: Emit
     extra: dict[str, str]
-    created: bool = field(default=False)
+    claim: Claim = unclaimed
+
+    def whole(self) -> Committed | None:
+        """Attempts until one commits, or meets its last conflict."""
+        most = self.asked.retries
+        for tries in range(most + 1):
+            try:
+                return self.once()
+            except CommitConflict as conflict:
+                if tries == most:
+                    raise
+                self.emit("note", text=f"attempt {tries + 1} of {most + 1}: {conflict}")
+                self.clock.sleep(
+                    back_off_s(tries, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
+                )
+        raise AssertionError("a bounded loop that always returns or raises")
 
     def once(self) -> Committed | None:
         frame = self.frame.drop(*META_COLUMNS)
@@ -154,6 +167,7 @@ class _Write:
             begin(action=_action(self.asked.operation)), self.store, self.clock, self.emit
         )
         try:
+            self.claim(transaction.instant)
             snapshot: Snapshot = run(
                 load_snapshot(covering=transaction.base), self.store, self.clock
             )
