@@ -31,7 +31,7 @@ bench: $(READY_TO_TEST)  ## requests, hand-off, server and start-up figures, pee
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 # A job in which everything was skipped ends with 5: nothing was shown.
-interop: $(READY_TO_TEST)  ## Apache Hudi on Spark and lockkit on one table (INTEROP_ARGS="--rows 500000")
+interop: $(READY_TO_TEST)  ## Apache Hudi on Spark and lockkit on one table (INTEROP_ROWS=500000)
 	@$(BIN)/python -m pytest -n 0 -m interop tests/interop $(INTEROP_ARGS)
 
 lint: $(READY_TO_TEST)  ## ruff and mypy

@@ -30,7 +30,7 @@
 # 4. Choose *hudi: the lock decides* and do the same again.
 
 # %%
-from lockkit.workbench import Stepper
+from lockkit.workbench import Stepper, Steps
 
 stepper = Stepper()
 stepper
@@ -42,7 +42,7 @@ stepper
 # unchanged` of `fence.json`: it fails if anything was decided since W1 read it.
 
 # %%
-fenced = Stepper("fenced").steps
+fenced = Steps("fenced")
 fenced.until("W1", "checked")
 fenced.finish("W2")
 print(fenced.finish("W1"))
@@ -53,7 +53,7 @@ assert fenced.rows == {"order-1": 20} and fenced.verdict.kind == "VALID"
 # committed; one of the two amounts is gone.
 
 # %%
-hudi = Stepper("hudi").steps
+hudi = Steps("hudi")
 hudi.until("W1", "checked")
 print(hudi.finish("W2"))
 print(hudi.finish("W1"))
@@ -67,7 +67,7 @@ assert hudi.verdict.kind == "INVALID"
 # finds its own `attempt` in the fence, and goes on.
 
 # %%
-lost = Stepper("fenced").steps
+lost = Steps("fenced")
 lost.until("W1", "fence.json")  # it reads the fence
 lost.step("W1")
 lost.until("W1", "fence.json")  # it is about to replace it
@@ -82,7 +82,7 @@ print(lost.finish("W1"))
 # told that the two conflict.
 
 # %%
-killed = Stepper("fenced").steps
+killed = Steps("fenced")
 killed.until("W1", ".commit")
 killed.kill("W1")
 before = killed.rows

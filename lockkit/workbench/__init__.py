@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from lockkit.workbench.export import export_html as export_html
     from lockkit.workbench.panels import Workbench as Workbench
     from lockkit.workbench.stepper import Stepper as Stepper
+    from lockkit.workbench.steps import Steps as Steps
 
-__all__ = ["Stepper", "Workbench", "export_html"]
+__all__ = ["Stepper", "Steps", "Workbench", "export_html"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
             from lockkit.workbench.stepper import Stepper
 
             return Stepper
+        case "Steps":
+            from lockkit.workbench.steps import Steps
+
+            return Steps
         case "export_html":
             from lockkit.workbench.export import export_html
 

@@ -1,4 +1,4 @@
-"""The first notebook in a real JupyterLab and a real (headless) browser, with real writers.
+"""The notebooks in a real JupyterLab and a real (headless) browser, with real writers.
 
 Pictures for people to look at are kept in the directory that LOCKKIT_SHOTS names, if it does.
 """
@@ -85,7 +85,8 @@ def free_port() -> int:
 def serving(directory: Path, *line: str) -> Iterator[str]:
     """A server for a copy of the notebook, so that saving it changes nothing; its URL."""
     (directory / "notebooks").mkdir()
-    shutil.copy(NOTEBOOK, directory / "notebooks")
+    for each in NOTEBOOK.parent.glob("*.ipynb"):
+        shutil.copy(each, directory / "notebooks")
     (directory / "datasets").symlink_to(ROOT / "datasets")
     own = {f"JUPYTER_{each}_DIR": str(directory / each) for each in ("CONFIG", "DATA", "RUNTIME")}
     own |= {"TMPDIR": str(directory), "PYTHONPATH": str(ROOT), "LOCKKIT_FAST": ""}
@@ -161,15 +162,48 @@ def command(page: Any, name: str, **args: Any) -> None:
     page.evaluate(execute, [name, args])
 
 
-def test_launch_stall_lose_and_stop_in_a_real_browser(lab: str, page: Any) -> None:
-    started = time.monotonic()
-    page.goto(f"{lab}/lab/tree/{NOTEBOOK.name}")
+def run_all_cells(page: Any, lab: str, notebook: str) -> None:
+    page.goto(f"{lab}/lab/tree/{notebook}")
     page.wait_for_function(
         "window.jupyterapp?.commands.hasCommand('notebook:run-all-cells')"
         " && document.querySelectorAll('.jp-Notebook .jp-Cell').length > 5", timeout=LATER_MS,
     )  # fmt: skip
     page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
     command(page, "notebook:run-all-cells")
+
+
+def test_two_commits_are_stepped_through_by_clicks(lab: str, page: Any) -> None:
+    """W1 checks and pauses, W2 commits, W1 is refused; with the lock alone it is not."""
+    run_all_cells(page, lab, "01_two_commits_one_table.ipynb")
+    stepper = page.locator(".lockkit-stepper").first
+    stepper.wait_for(timeout=LATER_MS)
+    page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
+    shot(page, "7-two-commits-before")
+    for mode, said in (("fenced: the store decides", "VALID"),
+                       ("hudi: the lock decides", "INVALID")):  # fmt: skip
+        stepper.locator("select").select_option(mode)
+        stepper.locator("button", has_text="Start over").click()
+        column = stepper.locator(".lockkit-steps").first
+        column.locator("tr").first.wait_for(timeout=SOON_MS)
+        while not column.locator("tr", has_text="checked").count():
+            asked = column.locator("tr").count()
+            stepper.locator(".lockkit-next-w1").click()
+            page.wait_for_function(
+                "n => document.querySelector('.lockkit-steps').querySelectorAll('tr').length > n",
+                arg=asked, timeout=SOON_MS,
+            )  # fmt: skip
+        stepper.locator(".lockkit-next-w1").click()
+        stepper.locator(".lockkit-end-w2").click()
+        stepper.locator("b", has_text="committed").first.wait_for(timeout=SOON_MS)
+        stepper.locator(".lockkit-end-w1").click()
+        stepper.locator(f"text=says: {said}").wait_for(timeout=SOON_MS)
+        shot(page, f"8-two-commits-{mode.split(':')[0]}")
+    assert not page.trouble
+
+
+def test_launch_stall_lose_and_stop_in_a_real_browser(lab: str, page: Any) -> None:
+    started = time.monotonic()
+    run_all_cells(page, lab, NOTEBOOK.name)
     live = page.locator(BENCH)
     live.wait_for(state="attached", timeout=LATER_MS)
     page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=SOON_MS)
