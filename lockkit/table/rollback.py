@@ -25,13 +25,13 @@ from lockkit.table.ask import (
 from lockkit.table.commit import ROUNDS_MAX, Guard, trust
 from lockkit.table.decide import completion_time, replace_fence, settle
 from lockkit.table.fence import ROLLBACK, Decided, Seen, follow, read_fence
+from lockkit.table.markers import files_of, unmark
 from lockkit.table.pending import load_rollback_plan
 from lockkit.table.plans import NO_BASE, RollbackPlan, format_rollback, format_rollback_plan
 from lockkit.table.properties import FENCED
+from lockkit.table.pulse import forget
 from lockkit.table.timeline import HOODIE, Names, Timeline, parse_timeline
 from lockkit.table.transaction import Known, take
-
-MARKERS = HOODIE + ".temp/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,9 @@ def roll_back(
         yield from settle(names, seen, frozenset(), [])
         own = yield from _files_of(names, target)
         if target in own.completed:
+            if plan is not None:  # it decided nothing, and nobody need carry it out
+                yield from delete(names.inflight(plan.instant, "rollback"))
+                yield from delete(names.requested(plan.instant, "rollback"))
             return Spared(target)
         if plan is None:
             plan = yield from _write_plan(target, own, known, base)
@@ -133,11 +136,8 @@ def _written_by(names: Names, target: str) -> Procedure[tuple[tuple[str, str], .
     Its markers tell, which are there before the files; of a writer without markers only a listing
     of the whole table finds what it left, its failed tasks' files among it.
     """
-    prefix = f"{MARKERS}{target}/"
-    marked: list[Entry] = yield from listing(prefix)
-    if marked:
-        paths = {each.key.removeprefix(prefix).rpartition(".marker.")[0] for each in marked}
-    else:
+    paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
+    if not paths:
         everything: list[Entry] = yield from listing("")
         paths = {each.key for each in everything if _is_data_of(each.key, target)}
     return tuple(sorted((path.rpartition("/")[0], path) for path in paths))
@@ -155,13 +155,13 @@ def _carry_out(plan: RollbackPlan, names: Names, completion: str | None) -> Proc
     began_ms = yield WallMs()
     yield from create(names.inflight(plan.instant, "rollback"), b"")
     yield from all_of(delete(path) for _, path in plan.files)
-    marks = yield from listing(f"{MARKERS}{plan.target}/")
-    yield from all_of(delete(each.key) for each in marks)
+    yield from unmark(plan.target)
     yield from delete(names.inflight(plan.target, plan.target_action))
     yield from delete(names.requested(plan.target, plan.target_action))
     took_ms = (yield WallMs()) - began_ms
     done = names.completed(plan.instant, "rollback", completion)
     yield from create(done, format_rollback(plan, took_ms=took_ms))
+    yield from forget(plan.target)
     yield Note("note", {"text": f"rolled {plan.target} back: {len(plan.files)} files deleted",
                         "instant": plan.instant})  # fmt: skip
     return RolledBack(plan.instant, plan.target, tuple(path for _, path in plan.files))

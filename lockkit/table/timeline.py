@@ -37,6 +37,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 COMMITS = frozenset({"commit", "replacecommit"})
 """Completed actions that change what a reader of a copy-on-write table sees."""
+_BESIDE = frozenset({"clean", "rollback", "savepoint"})
+"""What may share the instant of a commit, and must not hide it: a savepoint always does, the others
+where two processes took the same millisecond for different actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,8 @@ class Timeline:
     """Names that are no instant of any kind known here; they are nobody's commit."""
     completion: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Completion times by instant; empty in layout 1, whose names do not tell them."""
+    savepoints: frozenset[str] = frozenset()
+    """Commits whose files must stay, also of savepoints that are still being made."""
 
     @property
     def commits(self) -> list[str]:
@@ -140,6 +145,7 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
     completion: dict[str, str] = {}
     pending: dict[str, str] = {}
     inflight: set[str] = set()
+    savepoints: set[str] = set()
     foreign: list[str] = []
     for entry in entries:
         name = entry.key.removeprefix(names.folder)
@@ -148,20 +154,25 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
             foreign.append(name)
             continue
         instant, done, action, state = parsed
-        if state == "completed":
-            completed[instant] = action
+        if action == "savepoint":
+            savepoints.add(instant)
+        into = completed if state == "completed" else pending
+        if into.get(instant, "clean") in _BESIDE:
+            into[instant] = action
             if done:
                 completion[instant] = done
-        else:
-            pending.setdefault(instant, action)
         if state == "inflight":
             inflight.add(instant)
+    for instant, action in pending.items():
+        if action not in _BESIDE and completed.get(instant) in _BESIDE:
+            del completed[instant]
     return Timeline(
         completed=MappingProxyType(dict(sorted(completed.items()))),
         pending=MappingProxyType({k: v for k, v in sorted(pending.items()) if k not in completed}),
         inflight=frozenset(inflight),
         foreign=tuple(foreign),
         completion=MappingProxyType(completion),
+        savepoints=frozenset(savepoints),
     )
 
 
