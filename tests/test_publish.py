@@ -94,6 +94,20 @@ def test_an_append_of_a_warm_handle_takes_ten_requests(server: Emulator, url: st
     assert read_table(open_store(url, endpoint=server.s3)).num_rows == 3
 
 
+def test_on_a_table_that_hudi_writes_too_an_append_is_one_grant(server: Emulator) -> None:
+    url = f"s3://lake/publish-{next(NAMES)}"
+    new_table(url, replace(CONFIG, mode="hudi"), endpoint=server.s3)
+    with Table(url, endpoint=server.s3, client="W1") as table:
+        before = len(server.requests())
+        table.append(rows([0]))
+        seen = requests(server, url, before)
+    locked = [n for n, each in enumerate(seen) if "table_lock" in each and each.startswith("put")]
+    asked = next(n for n, each in enumerate(seen) if each.endswith("commit.requested"))
+    done = next(n for n, each in enumerate(seen) if each.endswith(".commit"))
+    assert locked[0] < asked < done < locked[-1], seen
+    assert not any("fence.json" in each for each in seen)
+
+
 def test_one_handle_used_by_two_threads_is_refused(server: Emulator, url: str) -> None:
     """Hudi's caveat: a client that is shared mixes two transactions."""
     with Table(url, endpoint=server.s3, client="W1") as table:

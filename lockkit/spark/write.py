@@ -7,6 +7,7 @@ driver stops it and an error keeps its class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ from lockkit.table.groups import Early
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import FileGroup, WriteStat
 from lockkit.table.markers import unmark
-from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, load_config
+from lockkit.table.properties import HUDI, PROPERTIES_KEY, TableConfig, create_table, load_config
 from lockkit.table.publish import publish
 from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.snapshot import Snapshot, load_snapshot
@@ -163,24 +164,20 @@ class Write:
         frame = self.frame.drop(*META_COLUMNS)
         incoming = _incoming(frame)
         config = self._table()
-        transaction = run(
-            begin(action=_action(self.asked.operation)), self.store, self.clock, self.emit
-        )
-        try:
-            self.claim(transaction.instant)
-            snapshot: Snapshot = run(
-                load_snapshot(covering=transaction.base), self.store, self.clock
-            )
-            _check_columns(frame, config, self.asked.operation)
-            before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
-            schema = before if self.asked.operation == "delete" and before else None
-            schema = schema or evolve(before, incoming)
-        except BaseException:
-            run(abandon(transaction.taken), self.store, self.clock)
-            raise
-        with Heartbeat(
-            transaction.instant, self.store, clock=self.clock, rules=self.asked.rules
-        ) as heartbeat:
+        transaction, heartbeat = self._begin(config)
+        with heartbeat:
+            try:
+                self.claim(transaction.instant)
+                snapshot: Snapshot = run(
+                    load_snapshot(covering=transaction.covered), self.store, self.clock
+                )
+                _check_columns(frame, config, self.asked.operation)
+                before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
+                schema = before if self.asked.operation == "delete" and before else None
+                schema = schema or evolve(before, incoming)
+            except BaseException:
+                run(abandon(transaction.taken), self.store, self.clock)
+                raise
             target = replace(transaction.target, schema=schema)
             stats = self._files(frame, target, snapshot, transaction.base)
             self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
@@ -195,6 +192,19 @@ class Write:
         if self.asked.early:
             run(unmark(transaction.instant), self.store, self.clock)
         return committed
+
+    def _begin(self, config: TableConfig) -> tuple[Transaction, Heartbeat]:
+        """An instant and its heartbeat; where Hudi writes too, both under the lock.
+
+        Hudi's s3a creates a requested file without a condition, so two could have one instant; and
+        it rolls back at once what has no heartbeat.
+        """
+        with self.lock if config.mode == HUDI else nullcontext():
+            way = begin(action=_action(self.asked.operation))
+            transaction: Transaction = run(way, self.store, self.clock, self.emit)
+            return transaction, Heartbeat(
+                transaction.instant, self.store, clock=self.clock, rules=self.asked.rules
+            )
 
     def _table(self) -> TableConfig:
         """The table's config; the table is made if it is not there."""
