@@ -27,6 +27,7 @@ from lockkit.table import (
     read_table,
 )
 from lockkit.table.buckets import bucket_file_id, free_file_id, is_bucketed
+from lockkit.table.markers import EarlyConflict
 
 try:
     find_java()
@@ -255,6 +256,36 @@ def test_of_two_first_writers_of_one_bucket_one_begins_again(spark: Any, here: A
     assert len(stored(here)) == 3, "one of the first two, both of the second"
 
 
+def test_the_later_of_two_writers_stops_before_it_writes_a_file(spark: Any, here: Any) -> None:
+    early = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}
+    write(frame(spark, ("a", "EU", 1, 1)), buckets=1, **KEYS, **here)
+    wrote, go = threading.Event(), threading.Event()
+    results: list[Any] = []
+
+    def hold(kind: str, **fields: Any) -> None:
+        if kind == "note" and "wrote" in str(fields.get("text")):
+            wrote.set()
+            go.wait(60)
+
+    def first() -> None:
+        results.append(write(frame(spark, ("b", "EU", 1, 1)), emit=hold, options=early, **here))
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert wrote.wait(60)
+    files = {each.key for each in open_store(**here).list("region=EU/")}
+    with pytest.raises(EarlyConflict, match="began earlier and is writing"):
+        write(frame(spark, ("c", "EU", 1, 1)), options=early, **here)
+    assert {each.key for each in open_store(**here).list("region=EU/")} == files
+    go.set()
+    thread.join(60)
+    assert results and stored(here) == [("a", "EU", 1), ("b", "EU", 1)]
+    marked = [each.key for each in open_store(**here).list(".hoodie/.temp/")]
+    assert not any(results[0].instant in key for key in marked), "nobody asks any more"
+    write(frame(spark, ("c", "EU", 1, 1)), options=early, **here)
+    assert len(stored(here)) == 3
+
+
 # --- bad input ---
 
 
@@ -355,7 +386,7 @@ def test_ten_thousand_partitions(spark: Any, here: Any) -> None:
     assert len(_snapshot(here).groups) == 10_000
 
 
-def test_credentials_are_in_no_plan_and_no_error(spark: Any, here: Any) -> None:
+def test_credentials_are_in_no_plan_and_no_repr(spark: Any, here: Any) -> None:
     from lockkit.spark.frame import Job
     from lockkit.spark.place import Place
     from lockkit.table.basefile import Target
@@ -363,3 +394,5 @@ def test_credentials_are_in_no_plan_and_no_error(spark: Any, here: Any) -> None:
     config = TableConfig(name="t", record_key="id")
     job = Job(Place("s3://b/t", options={"aws_secret_access_key": "hush"}), Target("1", config))
     assert "hush" not in repr(job)
+    plan = frame(spark, ("a", "EU", 1, 1)).mapInArrow(lambda rows: filter(job, rows), COLUMNS)
+    assert "hush" not in plan._jdf.queryExecution().toString()
