@@ -162,7 +162,7 @@ class Write:
 
     def once(self) -> Committed | None:
         frame = self.frame.drop(*META_COLUMNS)
-        incoming = _incoming(frame)
+        incoming = incoming_schema(frame)
         config = self._table()
         transaction, heartbeat = self._begin(config)
         with heartbeat:
@@ -171,7 +171,7 @@ class Write:
                 snapshot: Snapshot = run(
                     load_snapshot(covering=transaction.covered), self.store, self.clock
                 )
-                _check_columns(frame, config, self.asked.operation)
+                check_columns(frame, config, self.asked.operation)
                 before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
                 schema = before if self.asked.operation == "delete" and before else None
                 schema = schema or evolve(before, incoming)
@@ -213,7 +213,7 @@ class Write:
         except TableError:
             if self.store.list(PROPERTIES_KEY):
                 raise
-            config = run(create_table(_new_config(self.asked, self.place)), self.store, self.clock)
+            config = run(create_table(new_config(self.asked, self.place)), self.store, self.clock)
         _refuse_other(self.asked, config)
         return config
 
@@ -297,7 +297,7 @@ class Write:
 # --- the table ----------------------------------------------------------------------------------
 
 
-def _new_config(asked: Asked, place: Place) -> TableConfig:
+def new_config(asked: Asked, place: Place) -> TableConfig:
     if asked.record_key is None:
         raise TableError(
             f"there is no table at {place.url} yet, and without a record_key none can be made"
@@ -362,7 +362,7 @@ def generations(snapshot: Snapshot) -> dict[FileGroup, int]:
 # --- rows ---------------------------------------------------------------------------------------
 
 
-def _incoming(frame: DataFrame) -> pa.Schema:
+def incoming_schema(frame: DataFrame) -> pa.Schema:
     """The rows' columns as Arrow has them; `TableError` for a type that it has not."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -373,7 +373,7 @@ def _incoming(frame: DataFrame) -> pa.Schema:
         raise TableError(f"these rows cannot be written: {str(error)[:200]}") from None
 
 
-def _check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
+def check_columns(frame: DataFrame, config: TableConfig, operation: str) -> None:
     needed = {"record key": config.record_key, "partition field": config.partition_by}
     if operation != "delete":
         needed["precombine field"] = config.precombine
