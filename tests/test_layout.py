@@ -183,6 +183,20 @@ def test_a_count_that_is_none_is_refused(count: str) -> None:
         parse_commit(T, "T.commit", f'{{"partitionToWriteStats": {{"": [{stat}]}}}}'.encode())
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"region=US/{file_name('f-0', T)}", f"region=EU/{file_name('g-0', T)}",
+        f"region=EU/../region=EU/{file_name('f-0', T)}", "region=EU/f-0_0-0-0_now.parquet",
+        f"region=EU/.f-0_{T}.log.1_0-1-0", f"/region=EU/{file_name('f-0', T)}",
+    ],
+)  # fmt: skip
+def test_a_path_that_is_not_this_groups_file_is_refused(path: str) -> None:
+    stats = {"region=EU": [{"fileId": "f-0", "path": path}]}
+    with pytest.raises(TableError, match=r"is no base file of|leads out of the table"):
+        parse_commit(T, "T.commit", json.dumps({"partitionToWriteStats": stats}).encode())
+
+
 @settings(max_examples=300)
 @given(data=st.data())
 def test_a_damaged_avro_commit_is_a_commit_or_a_table_error(data: st.DataObject) -> None:

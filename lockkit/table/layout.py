@@ -245,8 +245,11 @@ def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
         raise ValueError("fileId and path must be strings")
     if not is_inside(path):
         raise ValueError(f"the path {path[:60]!r} leads out of the table")
-    if path.rpartition("/")[0] != partition or not _FILE_NAME.fullmatch(path.rpartition("/")[2]):
-        raise ValueError(f"the path {path[:60]!r} is no base file of partition {partition[:60]!r}")
+    name = _FILE_NAME.fullmatch(path.rpartition("/")[2])
+    if path.rpartition("/")[0] != partition or name is None or name[1] != file_id:
+        raise ValueError(
+            f"the path {path[:60]!r} is no base file of {file_id[:60]!r} in {partition[:60]!r}"
+        )
     return WriteStat(
         partition=partition,
         file_id=file_id,
