@@ -197,6 +197,13 @@ def test_a_path_that_is_not_this_groups_file_is_refused(path: str) -> None:
         parse_commit(T, "T.commit", json.dumps({"partitionToWriteStats": stats}).encode())
 
 
+@pytest.mark.parametrize("partition", ["..", "a/../b", ".hoodie", "a//b", "/a", "a\nb"])
+def test_a_partition_that_leads_out_of_the_tables_data_is_refused(partition: str) -> None:
+    stats = {partition: [{"fileId": "f-0", "path": f"{partition}/{file_name('f-0', T)}"}]}
+    with pytest.raises(TableError, match="leads out of the table"):
+        parse_commit(T, "T.commit", json.dumps({"partitionToWriteStats": stats}).encode())
+
+
 @settings(max_examples=300)
 @given(data=st.data())
 def test_a_damaged_avro_commit_is_a_commit_or_a_table_error(data: st.DataObject) -> None:
