@@ -34,7 +34,6 @@ from lockkit.table import (
     TableError,
     Unanswered,
     begin,
-    commit,
     create_table,
     load_snapshot,
     partition_path,
@@ -43,6 +42,7 @@ from lockkit.table import (
 from lockkit.table.fence import read_fence
 from lockkit.table.groups import Aim
 from lockkit.table.layout import FileGroup
+from lockkit.table.publish import publish
 
 TROUBLE_MAX = 8
 """Rounds in a row that may fail for the store's sake before the writer gives up."""
@@ -146,8 +146,7 @@ class Writer:
         """True if it was published. A refusal is not an error: the next round begins again."""
         try:
             prepared = self._prepare(self._aims())
-            with self.lock:
-                self._commit(prepared)
+            self._commit(prepared)
         except CommitConflict:
             return False  # the commit has said so itself
         except LockLost:
@@ -196,12 +195,13 @@ class Writer:
         )  # fmt: skip
 
     def _commit(self, prepared: Prepared) -> None:
+        """Under the lock; as often as it takes to know whether it was committed."""
         for tries in range(UNKNOWN_TRIES_MAX):
+            fence = self.voice.fence
             try:
-                guard, fence = self.lock.fence, self.voice.fence
-                publish = commit(prepared, guard, believe=self.lock.check, fence=fence)
-                run(publish, self.store, self.clock, self.voice.emit)
-                self.lock.published()
+                publish(
+                    prepared, self.lock, self.store, self.clock, self.voice.emit, fence=fence
+                )
             except CommitUnknown:
                 if tries + 1 == UNKNOWN_TRIES_MAX:
                     raise
