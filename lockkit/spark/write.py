@@ -33,7 +33,7 @@ from lockkit.spark.place import Place
 from lockkit.stores import Store, folder_of
 from lockkit.table.ask import TableError
 from lockkit.table.basefile import Slice, Target
-from lockkit.table.buckets import is_bucketed
+from lockkit.table.buckets import generations, is_bucketed
 from lockkit.table.commit import Committed
 from lockkit.table.conflict import CommitConflict
 from lockkit.table.decide import CommitUnknown
@@ -346,17 +346,6 @@ def _replaced(
         if operation == "insert_overwrite_table"
         or (operation == "insert_overwrite" and group[0] in touched)
     )  # fmt: skip
-
-
-def generations(snapshot: Snapshot) -> dict[FileGroup, int]:
-    """How often each bucket's group was replaced: a replaced file id is never read again."""
-    found: dict[FileGroup, int] = {}
-    for partition, file_id in (*snapshot.replaced, *snapshot.groups):
-        if is_bucketed(file_id):
-            bucket, number = (partition, file_id[:8]), int(file_id.rpartition("-")[2])
-            gone = (partition, file_id) not in snapshot.groups
-            found[bucket] = max(found.get(bucket, 0), number + gone)
-    return {bucket: number for bucket, number in found.items() if number}
 
 
 # --- rows ---------------------------------------------------------------------------------------

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 from hashlib import sha1
+from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
 
-_BUCKETED = re.compile(r"\d{8}-[0-9a-f]{20}-\d+")
+if TYPE_CHECKING:
+    from lockkit.table.layout import FileGroup
+    from lockkit.table.snapshot import Snapshot
 
+_BUCKETED = re.compile(r"\d{8}-[0-9a-f]{20}-\d+")
 
 
 def bucket_file_id(partition: str, bucket: int, generation: int = 0) -> str:
@@ -28,3 +32,14 @@ def is_bucketed(file_id: str) -> bool:
 def free_file_id(clock: Clock) -> str:
     """Unlike any bucket's, also to Hudi, to which eight leading digits are a bucket's number."""
     return f"f{clock.unique()[1:]}-0"
+
+
+def generations(snapshot: Snapshot) -> dict[FileGroup, int]:
+    """How often each bucket's group was replaced: a replaced file id is never read again."""
+    found: dict[FileGroup, int] = {}
+    for partition, file_id in (*snapshot.replaced, *snapshot.groups):
+        if is_bucketed(file_id):
+            bucket, number = (partition, file_id[:8]), int(file_id.rpartition("-")[2])
+            gone = (partition, file_id) not in snapshot.groups
+            found[bucket] = max(found.get(bucket, 0), number + gone)
+    return {bucket: number for bucket, number in found.items() if number}

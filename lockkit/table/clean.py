@@ -184,8 +184,8 @@ def preview_clean(
         return None
     by_commits = rules.policy == "KEEP_LATEST_COMMITS"
     since = (yield from _cleaned_until(names, now)) if by_commits else ""
-    wanted = [each for each in now.commits
-              if _ms(each) >= _ms(since or FIRST) and (not by_commits or _ms(each) < _ms(retain_from))]  # fmt: skip
+    until = retain_from if by_commits else "~"
+    wanted = [each for each in now.commits if _ms(since or FIRST) <= _ms(each) < _ms(until)]
     if len(wanted) > COMMITS_AT_ONCE and by_commits:
         retain_from, wanted = wanted[COMMITS_AT_ONCE], wanted[:COMMITS_AT_ONCE]
     commits = yield from all_of(read_commit(names, each, now) for each in wanted)
