@@ -360,7 +360,9 @@ def _commit_unfenced(
         believe()
         yield _checked(prepared, guard, found.covered)
         nothing = Seen(None, None)
-        completion = yield from completion_time(prepared.names, nothing, *_later_than(prepared))
+        completion = yield from completion_time(
+            prepared.names, nothing, *_later_than(prepared), *now.completion.values()
+        )
         landed = Decided(COMMIT, prepared.instant, transaction.action, completion)
     key = completed_key(prepared.names, landed)
     try:

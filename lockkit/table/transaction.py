@@ -33,7 +33,14 @@ from lockkit.table.layout import (
 )
 from lockkit.table.pending import load_rollback_plan
 from lockkit.table.properties import FENCED, TableConfig, load_config
-from lockkit.table.timeline import Names, Timeline, instant_of, load_timeline, next_instant_ms
+from lockkit.table.timeline import (
+    COMMITS,
+    Names,
+    Timeline,
+    instant_of,
+    load_timeline,
+    next_instant_ms,
+)
 
 INSTANTS_MAX = 200
 """How many instants in a row may be taken by others, or be too late, before `begin` gives up."""
@@ -49,11 +56,11 @@ class Known:
     horizon: str = ""
     """Instants up to it are covered, and not listed any more (`Covered`)."""
     newest: str = ""
-    """The newest completed instant that was seen; a new one is later."""
+    """The newest completed commit or rollback that was seen; a new instant is later."""
 
     def after(self, now: Timeline) -> Known:
         """The same, after a listing that began behind `horizon`."""
-        newest = max((*now.commits, self.newest))
+        newest = max((*_used(now), self.newest))
         if self.config.mode != FENCED:
             return replace(self, newest=newest)
         covered = settle(Covered(self.horizon), now, now.commits)
@@ -183,7 +190,7 @@ def begin(
         transaction, now = yield from survey(taken)
         if transaction is not None:
             return transaction
-        known = replace(known, newest=max((taken.instant, *now.commits)))
+        known = replace(known, newest=max((taken.instant, *_used(now))))
     raise TableError(
         f"{INSTANTS_MAX} instants up to {taken.instant} were overtaken by others; begin again"
     )
@@ -232,7 +239,8 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
 
     It is none if a later instant is completed already: a rewrite must sort after every slice that
     it reads, a reader of increments has gone past it, and nobody lists so far back any more. Nor if
-    somebody took it for dead and rolled it back, or means to.
+    somebody took it for dead and rolled it back, or means to: also where that was another writer's,
+    whose clock was as far behind. Two of one instant would take each other's files for their own.
     """
     horizon = taken.known.horizon
     now = yield from load_timeline(taken.names, after=Covered(horizon).listed_after)
@@ -242,13 +250,18 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
             "earlier state, or made anew; open it again"
         )
     refuse_unreadable(now, known=frozenset(now.completed))
-    overtaken = max(now.commits, default="") > taken.instant
+    overtaken = max(_used(now), default="") > taken.instant
     if overtaken:
         yield from abandon(taken)
     if overtaken or taken.instant not in now.pending or (yield from _doomed(taken, now)):
         return None, now
     yield Note("began", {"instant": taken.instant})
     return Transaction(taken, now), now
+
+
+def _used(now: Timeline) -> list[str]:
+    """Completed commits, and rollbacks: each of these is later than the instant that it freed."""
+    return [each for each, action in now.completed.items() if action in COMMITS | {"rollback"}]
 
 
 def _doomed(taken: Taken, now: Timeline) -> Procedure[bool]:

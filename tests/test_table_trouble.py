@@ -1,0 +1,78 @@
+"""Trouble around a table: clocks, rows, places and stores that are not as they should be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+from table_world import (
+    AVRO,
+    CLOCK,
+    CONFIG,
+    Hasty,
+    Holder,
+    new_table,
+    prepare_inserts,
+    rows,
+)
+
+from lockkit.drive import run
+from lockkit.stores import Store
+from lockkit.table import TableConfig, begin, commit, prepare
+from lockkit.table.properties import load_config
+from lockkit.table.rollback import RolledBack, roll_back
+from lockkit.table.timeline import instant_ms, load_timeline
+from lockkit.table.transaction import Known
+
+NAMES = count()
+SHAPES = [(mode, version) for mode in ("fenced", "hudi") for version in (6, 9)]
+every_shape = pytest.mark.parametrize(("mode", "version"), SHAPES)
+
+
+def table(**other: Any) -> tuple[Store, TableConfig]:
+    config = replace(CONFIG, **other)
+    return new_table(f"memory://trouble-{next(NAMES)}", config), config
+
+
+class Standing(Hasty):
+    """A clock that shows one time for ever."""
+
+    def __init__(self, at_ms: int) -> None:
+        super().__init__()
+        self.at_ms = at_ms
+
+    def wall_ns(self) -> int:
+        return self.at_ms * 1_000_000
+
+
+# --- clocks -------------------------------------------------------------------------------------
+
+
+@every_shape
+def test_an_instant_that_was_rolled_back_is_never_anybodys_again(mode: str, version: int) -> None:
+    """Its first writer may only sleep, and would take the second one's files for its own."""
+    store, config = table(mode=mode, version=version)
+    asleep = prepare_inserts(store, rows([0]))
+    known = Known(*run(load_config(), store, CLOCK))
+    done = run(roll_back(asleep.instant, Holder(2), known, base="memory://t"), store, CLOCK)
+    assert isinstance(done, RolledBack)
+    behind = Standing(instant_ms(asleep.instant))
+    assert run(begin(), store, behind).instant > done.instant
+    again = known.after(run(load_timeline(config.names), store, CLOCK))
+    assert run(begin(again), store, behind).instant > done.instant
+
+
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_completion_times_rise_however_far_a_writers_clock_is_behind(mode: str) -> None:
+    """In the order in which the commits became visible, or a reader of increments misses one."""
+    store, _ = table(mode=mode, version=9)
+    late = run(begin(), store, CLOCK)
+    first = run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    behind = Standing(instant_ms(late.instant))
+    prepared = run(prepare(late, [], schema=AVRO), store, behind)
+    second = run(commit(prepared, Holder(2)), store, behind)
+    assert second.instant < first.instant
+    assert first.completion is not None and second.completion is not None
+    assert second.completion > first.completion
