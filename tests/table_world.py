@@ -92,7 +92,7 @@ def prepare_upserts(
 ) -> Prepared:  # fmt: skip
     """A transaction that merges `upserts` into every file group that `which` picks."""
     transaction = run(begin(), store, CLOCK, emit)
-    snapshot = run(load_snapshot(covering=transaction.base), store, CLOCK)
+    snapshot = run(load_snapshot(covering=transaction.covered), store, CLOCK)
     stats = []
     for each in filter(which, snapshot.slices):
         old = run(read_slice(each), store, CLOCK)

@@ -47,10 +47,11 @@ from lockkit.table.checkpoint import (
 from lockkit.table.covered import Covered, settle
 from lockkit.table.incremental import load_increment
 from lockkit.table.layout import format_commit
-from lockkit.table.properties import PROPERTIES_KEY
+from lockkit.table.properties import PROPERTIES_KEY, load_config
 from lockkit.table.reader import SLICES_AT_ONCE, plan_scan, read_increment, scan
 from lockkit.table.snapshot import Snapshot, every_slice, read_commit
 from lockkit.table.timeline import V6, load_timeline
+from lockkit.table.transaction import Known
 
 NAMES = count()
 
@@ -324,9 +325,20 @@ def test_a_transaction_that_began_earlier_does_not_see_what_a_checkpoint_shows(
     publish(store, slow)
     assert save(store)  # its horizon is above the slow one by now
     named = frozenset(run(load_timeline(V6), store, CLOCK).completed) - {slow.instant}
-    for covering in (base, named, Covered(base.horizon, later=base.later)):
+    for covering in (base, Covered(later=named), Covered(base.horizon, later=base.later)):
         found = snapshot(store, covering=covering)
         assert len(found.slices) == 2 and slow.instant not in found.covered
+
+
+def test_a_transaction_that_remembers_the_table_reads_what_is_below_its_horizon(
+    store: Store,
+) -> None:
+    for each in range(3):
+        add(store, each)
+    known = Known(*run(load_config(), store, CLOCK)).after(run(load_timeline(V6), store, CLOCK))
+    transaction = run(begin(known), store, CLOCK)
+    assert len(transaction.base) == 1, "the horizon itself; the rest was not even listed"
+    assert len(snapshot(store, covering=transaction.covered).slices) == 3
 
 
 def test_a_whole_listing_is_counted_against_what_is_settled(store: Store) -> None:
@@ -340,7 +352,7 @@ def test_a_whole_listing_is_counted_against_what_is_settled(store: Store) -> Non
     body = format_commit([file.stat], operation="INSERT", schema=AVRO, attempt="x")
     store.put(V6.completed(transaction.instant), body, IfAbsent())
     everything = frozenset(run(load_timeline(V6), store, CLOCK).completed)
-    assert len(snapshot(store, covering=everything, since=before).slices) == 2
+    assert len(snapshot(store, covering=Covered(later=everything), since=before).slices) == 2
 
 
 def test_a_dead_service_holds_no_horizon_back(store: Store) -> None:

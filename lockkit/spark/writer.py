@@ -179,8 +179,9 @@ class Writer:
     def _prepare(self, aims: list[FileGroup]) -> Prepared:
         transaction = run(begin(), self.store, self.clock, self.voice.emit)
         self._snapshot = run(
-            load_snapshot(covering=transaction.base, since=self._snapshot), self.store, self.clock
-        )
+            load_snapshot(covering=transaction.covered, since=self._snapshot),
+            self.store, self.clock,
+        )  # fmt: skip
         batches = []
         for region, own in aims:
             group = (partition_path(TABLE, region), own)

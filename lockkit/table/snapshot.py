@@ -145,17 +145,15 @@ class Opened:
 
 def load_snapshot(
     *,
-    covering: Covered | frozenset[str] | None = None,
+    covering: Covered | None = None,
     since: Snapshot | None = None,
     as_of: str | None = None,
 ) -> Procedure[Snapshot]:
-    """The table as of now, as of an instant, or of exactly `covering`: a transaction's `base`.
+    """The table as of now, as of an instant, or of exactly `covering`: `transaction.covered`.
 
     Reads each commit's file once, some at a time; with `since`, an earlier snapshot, or with the
     table's checkpoint, only those of later commits.
     """
-    if isinstance(covering, frozenset):
-        covering = Covered(later=covering)
     point = Point(covering, None if as_of is None else known_instant(as_of))
     opened = yield from open_table(point, since=since)
     return (yield from snapshot_at(opened, point))

@@ -96,7 +96,7 @@ class Lockkit:
 
         store, clock = self.table.store, self.table.clock
         transaction = run(begin(), store, clock)
-        (only,) = run(load_snapshot(covering=transaction.base), store, clock).slices
+        (only,) = run(load_snapshot(covering=transaction.covered), store, clock).slices
         old = run(read_slice(only), store, clock)
         file = rewrite_group(transaction.target, only, old, new)
         assert isinstance(store.put(file.key, file.body, IfAbsent()), Applied)

@@ -103,7 +103,7 @@ class Writer:
     def upsert(self, rows: Sequence[Mapping[str, Any]]) -> Prepared:
         """Merge the rows into the file groups that hold their keys."""
         transaction = self.begin()
-        snapshot = run(load_snapshot(covering=transaction.base), self.store, CLOCK)
+        snapshot = run(load_snapshot(covering=transaction.covered), self.store, CLOCK)
         stats = []
         for each in snapshot.slices:
             old = run(read_slice(each), self.store, CLOCK)
