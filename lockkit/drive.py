@@ -100,17 +100,27 @@ def silent(_kind: str, **_fields: Any) -> None:
     """An `Emit` for those who keep no history."""
 
 
-def run(procedure: Procedure[T], store: Store, clock: Clock, emit: Emit = silent) -> T:
+class Stopped(BaseException):
+    """What was beside this was interrupted; not for a procedure to handle."""
+
+
+def run(
+    procedure: Procedure[T], store: Store, clock: Clock, emit: Emit = silent,
+    stop: threading.Event | None = None,
+) -> T:  # fmt: skip
     """Carry out each request as it is yielded; returns what the procedure returns.
 
-    A `StoreError` is thrown into the procedure at the request that met it.
+    A `StoreError` is thrown into the procedure at the request that met it. Raises `Stopped` before
+    the next request once `stop` is set.
     """
     answer: Any = None
     try:
         request = procedure.send(None)
         while True:
+            if stop is not None and stop.is_set():
+                raise Stopped
             try:
-                answer = perform(request, store, clock, emit)
+                answer = perform(request, store, clock, emit, stop)
             except Exception as error:  # noqa: BLE001 - handed to the procedure, not swallowed
                 request = procedure.throw(error)
             else:
@@ -140,7 +150,9 @@ def in_turn(procedure: Procedure[T]) -> Procedure[T]:
         return done.value
 
 
-def perform(request: Request, store: Store, clock: Clock, emit: Emit) -> Any:
+def perform(
+    request: Request, store: Store, clock: Clock, emit: Emit, stop: threading.Event | None = None
+) -> Any:
     """One request, for real."""
     match request:
         case Get(key, unless):
@@ -162,30 +174,44 @@ def perform(request: Request, store: Store, clock: Clock, emit: Emit) -> Any:
             emit(kind, **data)
             return None
         case Together(procedures):
-            return _at_once(procedures, store, clock, emit)
+            return _at_once(procedures, store, clock, emit, stop or threading.Event())
         case _:
             assert_never(request)
 
 
 def _at_once(
-    procedures: Sequence[Procedure[Any]], store: Store, clock: Clock, emit: Emit
-) -> tuple[Any, ...]:
-    """The first one here, each further one in a thread of its own; all have ended on return."""
+    procedures: Sequence[Procedure[Any]], store: Store, clock: Clock, emit: Emit,
+    stop: threading.Event,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The first one here, each further one in a thread of its own; all have ended on return.
+
+    After Ctrl-C, which only this thread can meet, each ends with the request that it has sent.
+    """
     results: list[Any] = [None] * len(procedures)
     errors: dict[int, BaseException] = {}
 
     def one(place: int) -> None:
         try:
-            results[place] = run(procedures[place], store, clock, emit)
+            results[place] = run(procedures[place], store, clock, emit, stop)
         except BaseException as error:  # noqa: BLE001 - raised below, by the thread that asked
             errors[place] = error
+            if not isinstance(error, Exception):
+                stop.set()
 
     threads = [threading.Thread(target=one, args=(i,)) for i in range(1, len(procedures))]
-    for thread in threads:
-        thread.start()
-    one(0)
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        one(0)
+    except BaseException as error:  # noqa: BLE001 - a thread that cannot start, or Ctrl-C
+        stop.set()
+        errors[-1] = error
+    while waiting := [thread for thread in threads if thread.is_alive()]:
+        try:
+            waiting[0].join()
+        except KeyboardInterrupt as error:
+            stop.set()
+            errors[-1] = error
     if errors:
         raise errors[min(errors)]
     return tuple(results)

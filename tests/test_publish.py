@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from table_world import (
     AVRO,
@@ -28,7 +30,7 @@ from lockkit.outcome import Found, IfAbsent, Missing
 from lockkit.state import LockLost
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, begin, commit, prepare, read_table
-from lockkit.table.ask import TableError
+from lockkit.table.ask import LONGEST_ASKED_S, TableError, pause_s
 from lockkit.table.fence import read_fence
 from lockkit.table.handle import Table
 from lockkit.table.plans import hadoop_base, parse_rollback_plan
@@ -81,6 +83,56 @@ def test_what_goes_together_has_ended_when_one_of_it_raises() -> None:
     with pytest.raises(ValueError, match="first"):
         run(both(), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
     assert ended == ["b", "b"]
+
+
+def test_ctrl_c_leaves_nothing_of_what_goes_together_under_way() -> None:
+    """Neither where it meets the one that runs here, nor where the others are waited for."""
+    put, many, here = count(), 20_000, threading.main_thread().ident
+    assert here is not None
+
+    def many_puts() -> Procedure[None]:
+        for _ in range(many):
+            yield Put(f"b{next(put)}", b"", IfAbsent())
+
+    def interrupted() -> Procedure[None]:
+        yield Put("a", b"", IfAbsent())
+        signal.raise_signal(signal.SIGINT)
+
+    def interrupts() -> Procedure[None]:
+        yield Put("c", b"", IfAbsent())
+        signal.pthread_kill(here, signal.SIGINT)
+        yield from many_puts()
+
+    def nothing() -> Procedure[None]:
+        yield Put("d", b"", IfAbsent())
+
+    def together(*procedures: Procedure[None]) -> Procedure[Any]:
+        return (yield Together(procedures))
+
+    before = set(threading.enumerate())
+    for each in ((interrupted(), many_puts()), (nothing(), interrupts())):
+        with pytest.raises(KeyboardInterrupt):
+            run(together(*each), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
+        assert set(threading.enumerate()) <= before
+    assert next(put) < many
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_what_a_writer_sends_at_once_fits_its_clients_connections(
+    kind: str, server: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"{kind}://lake/publish-{next(NAMES)}"
+    endpoint = {"s3": server.s3, "gs": server.gcs}[kind]
+    new_table(url, endpoint=endpoint)
+    regions = [rows([each], region=f"r{each}") for each in range(30)]
+    with Table(url, endpoint=endpoint, client="W1") as table:
+        table.append(pa.concat_tables(regions))
+    assert "pool is full" not in caplog.text
+
+
+def test_a_store_is_not_waited_for_as_long_as_it_likes() -> None:
+    assert pause_s(0, 3.0) == 3.0
+    assert pause_s(0, float("inf")) == LONGEST_ASKED_S
 
 
 def test_an_append_of_a_warm_handle_takes_ten_requests(server: Emulator, url: str) -> None:

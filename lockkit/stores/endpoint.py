@@ -96,6 +96,13 @@ class Refusal:
     hint: str = ""
 
 
+CONNECTIONS_MAX = 32
+"""Connections that a client keeps: one more under way at a time is thrown away after its request.
+
+A writer's batches go out beside one another: new files, partitions' files, the timeline's listing.
+"""
+
+
 class Endpoint:
     """Who answers for one store of one process, and what was heard from there."""
 

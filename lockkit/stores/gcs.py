@@ -38,6 +38,7 @@ from lockkit.stores import CHUNK_BYTES, Capabilities, Entry, ObjectVersion, Stor
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
+    CONNECTIONS_MAX,
     HTTP,
     Endpoint,
     Meaning,
@@ -348,4 +349,6 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
     )
     if options.endpoint and is_loopback(options.endpoint):
         client._http.trust_env = False  # HTTP_PROXY leads to another machine
+    for each in client._http.adapters.values():
+        each.init_poolmanager(CONNECTIONS_MAX, CONNECTIONS_MAX)
     return client

@@ -30,6 +30,7 @@ from lockkit.stores import CHUNK_BYTES, Capabilities, Entry, ObjectVersion, Stor
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
+    CONNECTIONS_MAX,
     HTTP,
     Endpoint,
     Meaning,
@@ -343,6 +344,7 @@ def _client(options: StoreOptions, endpoint: str | None) -> Any:
         retries={"mode": "standard", "total_max_attempts": options.attempts},
         connect_timeout=connect_s,
         read_timeout=read_s,
+        max_pool_connections=CONNECTIONS_MAX,
         # SDK checksums (aws-chunked trailers since 2025) are refused by many S3-likes; the length
         # is checked by HTTP, the content by whoever parses it.
         request_checksum_calculation="when_required",

@@ -27,8 +27,10 @@ TRIES_MAX = 7
 """About 3 s of pauses in all; a store that is silent for longer is not going to be waited for."""
 FIRST_PAUSE_S = 0.05
 AT_ONCE_MAX = 8
-"""Requests of one client that are under way together: SDKs' connection pools hold ten."""
+"""Requests of one batch that are under way together; a client keeps connections for three."""
 LONGEST_PAUSE_S = 2.0
+LONGEST_ASKED_S = 30.0
+"""However long a store asks to be left alone: a writer that sleeps for an hour tells nobody why."""
 
 
 class TableError(Exception):
@@ -47,8 +49,9 @@ class Unanswered(TableError):
 
 
 def pause_s(tries: int, after_s: float | None = None) -> float:
-    """The wait after the n-th failure (0-based); never less than the store asked for."""
-    return max(after_s or 0.0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**tries))
+    """The wait after the n-th failure (0-based); within reason what the store asked for."""
+    asked_s = min(LONGEST_ASKED_S, after_s or 0.0)
+    return max(asked_s, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**tries))
 
 
 def read(key: str, *, unless: Version | None = None) -> Procedure[Found | Missing | NotModified]:
