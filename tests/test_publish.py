@@ -208,6 +208,30 @@ def test_writers_that_contend_all_publish_what_does_not_overlap(server: Emulator
     assert sorted(ids) == sorted(f"k{n * 10 + each}" for n in range(1, 4) for each in range(4))
 
 
+@pytest.mark.parametrize("where", ["checked", "fenced", "published"])
+def test_ctrl_c_in_a_commit_says_what_may_have_become_of_it_and_frees_the_lock(
+    where: str, server: Emulator, url: str
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    prepared = prepare_inserts(store, rows([0]))
+
+    def interrupts(kind: str, **_: Any) -> None:
+        if kind == where:
+            raise KeyboardInterrupt
+
+    with closing(Lock(url, endpoint=server.s3, ttl_s=30, timeout=5)) as lock:
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            publish(prepared, lock, store, CLOCK, interrupts)
+        assert f"whether {prepared.instant} was committed is not known" in str(
+            interrupted.value.__notes__
+        )
+        assert not lock.locked()
+    with Table(url, endpoint=server.s3, client="W2") as other:
+        other.append(rows([1]))
+    ids = read_table(store)["id"].to_pylist()
+    assert sorted(ids) == (["k1"] if where == "checked" else ["k0", "k1"])
+
+
 # --- a rollback ---------------------------------------------------------------------------------
 
 

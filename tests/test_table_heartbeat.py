@@ -33,6 +33,7 @@ from lockkit.outcome import (
 from lockkit.rules import Expiry
 from lockkit.stores import Store, open_store
 from lockkit.table.ask import TableError, Unanswered
+from lockkit.table.decide import CommitUnknown
 from lockkit.table.heartbeat import Beating, Heartbeat, HeartbeatExpired, beat, start
 from lockkit.table.pulse import (
     HeartbeatRules,
@@ -479,6 +480,16 @@ def test_leaving_without_a_commit_gives_it_up_at_once(memory: Store) -> None:
     with Heartbeat(other, memory, rules=QUICK) as heart:
         heart.finish()
     assert run(look(other), memory, CLOCK).version is None
+
+
+@pytest.mark.parametrize("error", [CommitUnknown(T, "silence", ("T.commit",)), KeyboardInterrupt()])
+def test_a_commit_that_may_have_been_made_is_nobodys_prey_before_its_heartbeat_expires(
+    memory: Store, error: BaseException
+) -> None:
+    with pytest.raises(type(error)), Heartbeat(T, memory, rules=QUICK):
+        raise error
+    assert not run(look(T), memory, CLOCK).ended
+    assert run(lives(T, HeartbeatRules()), memory, CLOCK)
 
 
 def test_it_goes_on_from_a_beat_that_was_made_before_the_instant_was_taken(memory: Store) -> None:

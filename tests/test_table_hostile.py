@@ -293,6 +293,8 @@ FENCE = {
             {"window": [{**DECIDED, "instant": "20250101000000001"}]}, {"completion": "soon"},
             {"window": [{**DECIDED, "action": "clean"}]}, {"epoch": -1}, {"instant": "../x"},
             {"attempt": None}, {"attempt": ""}, {"sha256": "z" * 64}, {"sha256": None},
+            {"epoch": 2**63}, {"completion": "29999999999999999"},
+            {"completion": "99991231235959999"},
         )),
     ],
 )  # fmt: skip

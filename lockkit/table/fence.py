@@ -17,9 +17,10 @@ from typing import Any
 
 from lockkit.drive import Procedure
 from lockkit.outcome import Found, Version
+from lockkit.record import EPOCH_MAX
 from lockkit.table.ask import TableError, read
 from lockkit.table.layout import FileGroup
-from lockkit.table.timeline import HOODIE
+from lockkit.table.timeline import HOODIE, instant_ms
 
 FENCE_KEY = HOODIE + ".locks/fence.json"
 FENCE_BYTES_MAX = 1_000_000
@@ -30,7 +31,7 @@ WINDOW_MAX = 32
 GROUPS_MAX = 100
 """File groups that are named for each; of a wider commit the check reads its own file."""
 WINDOW_GROUPS_MAX = 400
-_INSTANT = re.compile(r"\d{17}|\d{14}")
+_INSTANT = re.compile(r"2(?:\d{16}|\d{13})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT, ROLLBACK = "commit", "rollback"
 ACTIONS = ("commit", "replacecommit", "clustering")
@@ -174,7 +175,7 @@ def parse_fence(body: bytes) -> Fence:
     epoch, attempt, sha256, whole = (
         fields.get(name) for name in ("epoch", "attempt", "sha256", "whole")
     )
-    if type(epoch) is not int or epoch < 0:
+    if type(epoch) is not int or not 0 <= epoch < EPOCH_MAX:
         raise _broken("epoch must be a whole number")
     if not isinstance(attempt, str) or not attempt:
         raise _broken("attempt is missing")
@@ -203,7 +204,7 @@ def _from_json(fields: Any) -> Decided:
     if not isinstance(fields, dict) or fields.get("kind") not in (COMMIT, ROLLBACK):
         raise _broken("a decision must be a commit or a rollback")
     instant, action = fields.get("instant"), fields.get("action")
-    if not isinstance(instant, str) or not _INSTANT.fullmatch(instant):
+    if not _is_instant(instant):
         raise _broken("instant must be 17 digits")
     if action not in ACTIONS:
         raise _broken(f"action must be one of {', '.join(ACTIONS)}")
@@ -228,10 +229,21 @@ def _groups(listed: Any) -> frozenset[FileGroup] | None:
 
 
 def _instant_or_none(fields: Mapping[str, Any], name: str) -> str | None:
-    value = fields.get(name)
-    if value is not None and not (isinstance(value, str) and _INSTANT.fullmatch(value)):
+    value: str | None = fields.get(name)
+    if value is not None and not _is_instant(value):
         raise _broken(f"{name} must be 17 digits")
     return value
+
+
+def _is_instant(value: object) -> bool:
+    """Digits that are a date, and one that the timeline's listing shows (`Names.prefix`)."""
+    if not isinstance(value, str) or not _INSTANT.fullmatch(value):
+        return False
+    try:
+        instant_ms(value)
+    except ValueError:
+        return False
+    return True
 
 
 def read_fence() -> Procedure[Seen]:

@@ -29,7 +29,7 @@ from lockkit.table.commit import Committed, commit
 from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.groups import by_partition, free_file_id
 from lockkit.table.properties import HUDI
-from lockkit.table.publish import publish
+from lockkit.table.publish import publish, told_if_interrupted
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.snapshot import Point, Snapshot, open_table, snapshot_at
 from lockkit.table.transaction import (
@@ -95,7 +95,8 @@ class Table:
                     prepared = self._prepare(known, rows, text)
                     way = commit(prepared, self.lock.fence, believe=self.lock.check,
                                  strategy=self.strategy)  # fmt: skip
-                    committed: Committed = run(way, self.store, self.clock, self.emit)
+                    with told_if_interrupted(prepared):
+                        committed: Committed = run(way, self.store, self.clock, self.emit)
                     self.lock.published()
             else:
                 prepared = self._prepare(known, rows, text)

@@ -26,6 +26,7 @@ from lockkit.outcome import (
 )
 from lockkit.stores import Store, StoreError
 from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, pause_s
+from lockkit.table.decide import CommitUnknown
 from lockkit.table.pulse import (
     HeartbeatRules,
     Pulse,
@@ -122,7 +123,8 @@ class Heartbeat:
 
     Goes on from `begun`, where the first beat was made before. Raises `HeartbeatExpired` where the
     instant's heartbeat is not to be had, `Unanswered` where the store does not say. `with` gives it
-    up on leaving, unless the commit was told by `finish`. `user` is the thread that writes: when it
+    up on leaving, unless the commit was told by `finish`, or may have been made all the same
+    (`CommitUnknown`, Ctrl-C): then it expires by itself. `user` is the thread that writes: when it
     has ended, nobody beats for it.
     """
 
@@ -172,8 +174,10 @@ class Heartbeat:
     def __enter__(self) -> Heartbeat:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if not self._stop.is_set():
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, CommitUnknown) or not isinstance(error, Exception | None):
+            self.stop()
+        elif not self._stop.is_set():
             self.give_up()
 
     def _beat(self) -> bool:

@@ -8,6 +8,8 @@ released. Three round trips instead of six.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +21,7 @@ from lockkit.stores import Store, StoreError
 from lockkit.table.ask import TableError, all_of, read
 from lockkit.table.commit import Ahead, Committed, commit, complete, decide
 from lockkit.table.conflict import SIMPLE, Strategy
-from lockkit.table.decide import completed_key
+from lockkit.table.decide import CommitUnknown, completed_key
 from lockkit.table.fence import COMMIT, FENCE_KEY, Seen, parse_fence
 from lockkit.table.properties import FENCED, recheck_config
 from lockkit.table.transaction import Prepared
@@ -41,7 +43,7 @@ def publish(
     """
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
     if not fenced:
-        with lock:
+        with lock, told_if_interrupted(prepared):
             ways = commit(
                 prepared, lock.fence, believe=lock.check, fence=False, strategy=strategy
             )
@@ -51,6 +53,26 @@ def publish(
     scout = Scout(prepared, store, clock)
     if not lock.acquire(timeout=lock.timeout, beside=scout):
         raise LockBusy(lock.busy_because())
+    with told_if_interrupted(prepared):
+        return _decide_and_complete(prepared, lock, scout, strategy, emit)
+
+
+@contextmanager
+def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
+    """Ctrl-C ends the commit wherever it is, perhaps behind the moment that decides it."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        names, instant = prepared.names, prepared.instant
+        own = f"{names.folder}{instant}*"
+        interrupt.add_note(str(CommitUnknown(instant, "interrupted", (FENCE_KEY, own))))
+        raise
+
+
+def _decide_and_complete(
+    prepared: Prepared, lock: Lock, scout: Scout, strategy: Strategy, emit: Emit
+) -> Committed:
+    store, clock = scout.store, scout.clock
     letting_go = threading.Thread(target=_let_go, args=(lock,), name="release")
     try:
         way = decide(
