@@ -26,14 +26,16 @@ from table_world import (
 from lockkit.drive import Procedure, Put, Together, perform, run, silent
 from lockkit.emulator import Emulator
 from lockkit.lock import Lock, LockBusy
-from lockkit.outcome import Found, IfAbsent, Missing
+from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Missing
 from lockkit.state import LockLost
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, begin, commit, prepare, read_table
 from lockkit.table.ask import LONGEST_ASKED_S, TableError, pause_s
 from lockkit.table.fence import read_fence
 from lockkit.table.handle import Table
+from lockkit.table.javafile import format_properties
 from lockkit.table.plans import hadoop_base, parse_rollback_plan
+from lockkit.table.properties import PROPERTIES_KEY, load_config, to_properties
 from lockkit.table.publish import publish
 from lockkit.table.rollback import RolledBack, Spared, roll_back
 from lockkit.table.timeline import V6, load_timeline
@@ -158,6 +160,21 @@ def test_on_a_table_that_hudi_writes_too_an_append_is_one_grant(server: Emulator
     done = next(n for n, each in enumerate(seen) if each.endswith(".commit"))
     assert locked[0] < asked < done < locked[-1], seen
     assert not any("fence.json" in each for each in seen)
+
+
+def test_a_handle_that_is_refused_since_the_table_changed_appends_to_it_as_it_is_now(
+    server: Emulator, url: str
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    with Table(url, endpoint=server.s3, client="W1") as table:
+        table.append(rows([0]))
+        body = format_properties(to_properties(replace(CONFIG, buckets=8)))
+        _, version = run(load_config(), store, CLOCK)
+        assert isinstance(store.put(PROPERTIES_KEY, body, IfVersion(version)), Applied)
+        with pytest.raises(TableError, match="the table changed under this commit"):
+            table.append(rows([1]))
+        table.append(rows([2]))
+    assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k2"]
 
 
 def test_one_handle_used_by_two_threads_is_refused(server: Emulator, url: str) -> None:

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from lockkit.drive import Procedure
 from lockkit.outcome import Found, Version
@@ -229,13 +229,13 @@ def _groups(listed: Any) -> frozenset[FileGroup] | None:
 
 
 def _instant_or_none(fields: Mapping[str, Any], name: str) -> str | None:
-    value: str | None = fields.get(name)
-    if value is not None and not _is_instant(value):
-        raise _broken(f"{name} must be 17 digits")
-    return value
+    value = fields.get(name)
+    if value is None or _is_instant(value):
+        return value
+    raise _broken(f"{name} must be 17 digits")
 
 
-def _is_instant(value: object) -> bool:
+def _is_instant(value: object) -> TypeGuard[str]:
     """Digits that are a date, and one that the timeline's listing shows (`Names.prefix`)."""
     if not isinstance(value, str) or not _INSTANT.fullmatch(value):
         return False

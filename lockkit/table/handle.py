@@ -152,6 +152,9 @@ class Table:
             )
         try:
             yield
+        except TableError:
+            self._known = None  # perhaps because the table is not any more what it was
+            raise
         finally:
             self._busy.release()
 
