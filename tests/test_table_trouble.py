@@ -21,10 +21,11 @@ from table_world import (
 from lockkit.drive import run
 from lockkit.stores import Store
 from lockkit.table import TableConfig, begin, commit, prepare
+from lockkit.table.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.properties import load_config
 from lockkit.table.rollback import RolledBack, roll_back
 from lockkit.table.timeline import instant_ms, load_timeline
-from lockkit.table.transaction import Known
+from lockkit.table.transaction import Known, take
 
 NAMES = count()
 SHAPES = [(mode, version) for mode in ("fenced", "hudi") for version in (6, 9)]
@@ -62,6 +63,21 @@ def test_an_instant_that_was_rolled_back_is_never_anybodys_again(mode: str, vers
     assert run(begin(), store, behind).instant > done.instant
     again = known.after(run(load_timeline(config.names), store, CLOCK))
     assert run(begin(again), store, behind).instant > done.instant
+
+
+@pytest.mark.parametrize("action", ["replacecommit", "clustering", "rollback", "clean"])
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_commit_never_shares_its_instant_with_another_action(version: int, action: str) -> None:
+    """Each creates a requested file of its own name, so that both creations succeed. Of a commit
+    whose instant a rollback had had, a later conflict check thought that it was covered.
+    """
+    store, config = table(version=version)
+    known = Known(*run(load_config(), store, CLOCK))
+    plan = format_rollback_plan(RollbackPlan("", "20250101000000000", "commit", (), "memory://t"))
+    taken = run(take(known, action=action, plan=plan), store, CLOCK)
+    mine = run(begin(), store, Standing(instant_ms(taken.instant)))
+    assert mine.instant > taken.instant
+    assert config.names.requested(taken.instant) not in {each.key for each in store.list(".hoodie")}
 
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])

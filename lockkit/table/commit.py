@@ -331,12 +331,13 @@ def _news_of(work: Work, now: Timeline) -> Procedure[News]:
             "writer for dead and rolled it back; begin again"
         )
     refuse_missing(mine, now)
-    refuse_unreadable(now, known=mine.base)
+    before = frozenset(prepared.transaction.timeline.completed)
+    refuse_unreadable(now, known=before)
     found = []
     for instant in winners(mine, now):
         action, completion = now.completed[instant], now.completion.get(instant)
         found.append((yield from _winner(work, Decided(COMMIT, instant, action, completion, None))))
-    pending = yield from load_pending(names, now, since=mine.base)
+    pending = yield from load_pending(names, now, since=before)
     return News(tuple(found), tuple(now.commits), None, pending)
 
 

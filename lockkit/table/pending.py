@@ -21,7 +21,8 @@ def load_pending(
     """
     asked = [
         *(_pending(names, instant, action) for instant, action in now.pending.items()
-          if action in REPLACING or action == "rollback"),
+          if action in REPLACING),
+        *(_pending(names, instant, "rollback") for instant in sorted(now.rollbacks)),
         *(_pending(names, instant, action) for instant, action in now.completed.items()
           if action == "rollback" and since is not None and instant not in since),
     ]  # fmt: skip

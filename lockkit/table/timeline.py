@@ -56,6 +56,10 @@ class Timeline:
     """Completion times by instant; empty in layout 1, whose names do not tell them."""
     savepoints: frozenset[str] = frozenset()
     """Commits whose files must stay, also of savepoints that are still being made."""
+    rollbacks: frozenset[str] = frozenset()
+    """Pending ones, also where a commit took the same millisecond."""
+    doubled: frozenset[str] = frozenset()
+    """Instants that more than one action asked for: each creates a file of its own name."""
 
     @property
     def commits(self) -> list[str]:
@@ -146,6 +150,9 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
     pending: dict[str, str] = {}
     inflight: set[str] = set()
     savepoints: set[str] = set()
+    asked: dict[str, str] = {}
+    doubled: set[str] = set()
+    rollbacks: dict[str, bool] = {}
     foreign: list[str] = []
     for entry in entries:
         name = entry.key.removeprefix(names.folder)
@@ -156,6 +163,10 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
         instant, done, action, state = parsed
         if action == "savepoint":
             savepoints.add(instant)
+        if action == "rollback":
+            rollbacks[instant] = rollbacks.get(instant, True) and state != "completed"
+        if state == "requested" and asked.setdefault(instant, action) != action:
+            doubled.add(instant)
         into = completed if state == "completed" else pending
         if into.get(instant, "clean") in _BESIDE:
             into[instant] = action
@@ -173,6 +184,8 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
         foreign=tuple(foreign),
         completion=MappingProxyType(completion),
         savepoints=frozenset(savepoints),
+        rollbacks=frozenset(each for each, is_pending in rollbacks.items() if is_pending),
+        doubled=frozenset(doubled),
     )
 
 

@@ -121,8 +121,8 @@ class Transaction:
 
     @property
     def base(self) -> frozenset[str]:
-        """Instants later than the horizon that were completed."""
-        return frozenset(self.timeline.completed)
+        """Commits later than the horizon; a clean may share its instant with one to come."""
+        return frozenset(self.timeline.commits)
 
     @property
     def covered(self) -> Covered:
@@ -240,7 +240,8 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
     It is none if a later instant is completed already: a rewrite must sort after every slice that
     it reads, a reader of increments has gone past it, and nobody lists so far back any more. Nor if
     somebody took it for dead and rolled it back, or means to: also where that was another writer's,
-    whose clock was as far behind. Two of one instant would take each other's files for their own.
+    whose clock was as far behind. Nor if another action asked for it: of two that did, the later
+    sees both. Two of one instant would take each other's files for their own.
     """
     horizon = taken.known.horizon
     now = yield from load_timeline(taken.names, after=Covered(horizon).listed_after)
@@ -250,10 +251,10 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
             "earlier state, or made anew; open it again"
         )
     refuse_unreadable(now, known=frozenset(now.completed))
-    overtaken = max(_used(now), default="") > taken.instant
-    if overtaken:
+    useless = max(_used(now), default="") > taken.instant or taken.instant in now.doubled
+    if useless:
         yield from abandon(taken)
-    if overtaken or taken.instant not in now.pending or (yield from _doomed(taken, now)):
+    if useless or taken.instant not in now.pending or (yield from _doomed(taken, now)):
         return None, now
     yield Note("began", {"instant": taken.instant})
     return Transaction(taken, now), now
@@ -270,11 +271,10 @@ def _doomed(taken: Taken, now: Timeline) -> Procedure[bool]:
     A later one writes its plan after this listing, and so decides after all that the listing
     covers: the commit will meet it in the fence.
     """
-    for instant, action in now.pending.items():
-        if action == "rollback":
-            plan = yield from load_rollback_plan(taken.names, instant)
-            if plan is not None and plan.target == taken.instant:
-                return True
+    for instant in sorted(now.rollbacks):
+        plan = yield from load_rollback_plan(taken.names, instant)
+        if plan is not None and plan.target == taken.instant:
+            return True
     return False
 
 
