@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import pytest
+from table_world import CLOCK, CONFIG, new_table, prepare_inserts, prepare_upserts, rows
 
 from lockkit.check import Kind, Verdict, check
+from lockkit.clock import Clock
+from lockkit.drive import Emit, run
+from lockkit.emulator import Emulator
 from lockkit.history import Event, event, read
+from lockkit.lock import Lock
 from lockkit.outcome import Applied, IfAbsent, IfVersion
-from lockkit.stores import open_store
+from lockkit.stores import Store, open_store
+from lockkit.table.plans import hadoop_base
+from lockkit.table.publish import publish
+from lockkit.table.rollback import RolledBack, roll_back
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 GOOD, BAD = (sorted((HISTORIES / kind).glob("*.jsonl")) for kind in ("good", "bad"))
@@ -24,6 +33,70 @@ FIRST, SECOND = "20250106101201123", "20250106101202123"
 def load(path: Path) -> list[Event]:
     with path.open(encoding="utf-8") as lines:
         return list(read(lines))
+
+
+# --- a real one, of a table -----------------------------------------------------------------------
+
+KINDS = [(version, mode) for version in (6, 9) for mode in ("fenced", "hudi")]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"v{kind[0]}-{kind[1]}")
+def recorded(request: Any) -> tuple[list[Event], str, str]:
+    """Two writers, one of them dead between two commits and rolled back; also: who was, and how."""
+    version, mode = request.param
+    told: list[Event] = []
+    with Emulator() as server, ExitStack() as open_:
+        url = "s3://lake/orders"
+        new_table(url, replace(CONFIG, version=version, mode=mode), endpoint=server.s3)
+
+        def lane(who: str) -> Emit:
+            return lambda kind, **said: told.append(event(Clock().stamp_ms(), who, kind, **said))
+
+        def writer(who: str) -> tuple[Store, Lock]:
+            lock = Lock(url, endpoint=server.s3, client=who, emit=lane(who), ttl_s=30)
+            return open_store(url, endpoint=server.s3, client=who), open_.enter_context(
+                closing(lock)
+            )
+
+        (one, lock), (other, its_lock), (cleaner, third) = map(writer, ("W1", "W2", "cleaner"))
+        publish(prepare_inserts(one, rows([0])), lock, one, CLOCK, lane("W1"))
+        dead = prepare_inserts(one, rows([5]))
+        publish(prepare_upserts(other, rows([0])), its_lock, other, CLOCK, lane("W2"))
+        with third:
+            known = dead.transaction.taken.known
+            way = roll_back(dead.instant, third.fence, known, base=hadoop_base(url))
+            assert isinstance(run(way, cleaner, CLOCK, lane("cleaner")), RolledBack)
+        publish(prepare_inserts(one, rows([1])), lock, one, CLOCK, lane("W1"))
+        return [*told, *server.requests()], dead.instant, mode
+
+
+def test_a_tables_own_history_is_valid(recorded: tuple[list[Event], str, str]) -> None:
+    events, _dead, mode = recorded
+    verdict = check(events)
+    assert verdict.kind is Kind.VALID, verdict.because
+    assert "4 grants to 3 clients" in verdict.because
+    assert "3 commits, none stale and none lost" in verdict.because
+    assert ("rollback" in verdict.reached) == (mode == "fenced")
+
+
+def test_a_check_that_missed_a_commit_is_found_in_it(
+    recorded: tuple[list[Event], str, str],
+) -> None:
+    last = max(each.at_ms for each in recorded[0] if each.kind == "checked")
+    events = [with_data(each, covered=[]) if each.kind == "checked" and each.at_ms == last else each
+              for each in recorded[0]]  # fmt: skip
+    assert failed(check(events)) == {"no stale commit"}
+
+
+def test_a_rolled_back_commit_that_shows_all_the_same_is_found(
+    recorded: tuple[list[Event], str, str],
+) -> None:
+    events, dead, mode = recorded
+    late = request(events[-1].at_ms + 1, "W1", f"{TIMELINE}{dead}.commit", "", "late")
+    found = {"no rolled back commit is visible"} if mode == "fenced" else set()
+    verdict = check([*events, late])
+    assert failed(verdict) == found
+    assert verdict.kind is not Kind.VALID  # without a fence: nobody checked it
 
 
 # --- a small history in which all is well, to be spoilt -----------------------------------------

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lockkit.check.commits import acknowledged_is_there, no_stale_commit, refused_is_absent
+from lockkit.check.commits import (
+    acknowledged_is_there,
+    no_stale_commit,
+    refused_is_absent,
+    taken_back_is_absent,
+)
 from lockkit.check.lanes import Lanes, sort
 from lockkit.check.leases import epochs_rise, no_self_inflicted_loss, one_believer
 from lockkit.check.reached import REACHED
@@ -23,6 +28,7 @@ CHECKS = (
     acknowledged_is_there,
     no_stale_commit,
     refused_is_absent,
+    taken_back_is_absent,
     chain_of_versions,
     one_believer,
     epochs_rise,

@@ -1,4 +1,4 @@
-"""Checks of commits: none lost, none stale, none visible that was refused."""
+"""Checks of commits: none lost, none stale, none visible that was refused or rolled back."""
 
 from __future__ import annotations
 
@@ -101,3 +101,19 @@ def refused_is_absent(lanes: Lanes) -> Iterator[Finding]:
         yield Finding(name, Kind.INVALID, because, (told, seen))
         return
     yield Finding(name, Kind.VALID, f"{count} refused commits, none of them visible")
+
+
+def taken_back_is_absent(lanes: Lanes) -> Iterator[Finding]:
+    """Of an instant the fence decides one thing: a commit is not rolled back, nor the reverse."""
+    name = "no rolled back commit is visible"
+    for instant, decided in lanes.taken_back.items():
+        if (seen := lanes.visible.get(instant)) is not None:
+            because = (
+                f"{client_of(decided)} decided that {instant} is rolled back, and "
+                f"{client_of(seen)} made it visible: its files are gone"
+            )
+            yield Finding(name, Kind.INVALID, because, (decided, seen))
+            return
+    if lanes.taken_back:
+        count = len(lanes.taken_back)
+        yield Finding(name, Kind.VALID, f"{count} rolled back commits, none of them visible")

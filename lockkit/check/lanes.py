@@ -60,6 +60,8 @@ class Lanes:
     visible: dict[str, Event] = field(default_factory=dict)
     """By instant: the applied write of its completed file."""
     removed: dict[str, Event] = field(default_factory=dict)
+    taken_back: dict[str, Event] = field(default_factory=dict)
+    """By instant: the write of the fence that decided that it is rolled back."""
 
 
 def sort(events: Iterable[Event]) -> Lanes:
@@ -81,10 +83,24 @@ def sort(events: Iterable[Event]) -> Lanes:
         elif instant:
             lanes.removed[instant] = each
         elif name == FENCE_NAME:
-            decided = each.get("instant") or lanes.instant_of.get(each["attempt"])
-            if decided:
+            kind, decided = _decided(each)
+            decided = decided or lanes.instant_of.get(each["attempt"])
+            if decided and kind == "rollback":
+                lanes.taken_back[decided] = each
+            elif decided:
                 lanes.published.setdefault(decided, Publication(decided, place, each))
     return lanes
+
+
+def _decided(fence: Event) -> tuple[str, str | None]:
+    """What a write of the fence decided, as far as the record has its body: a long one it has not.
+
+    Then a commit counts as decided when its completed file is there, which comes before the next.
+    """
+    match fence.get("body"):
+        case {"format": 2, "instant": str(instant), "window": [*_, {"kind": str(kind)}]}:
+            return kind, instant
+    return "commit", fence.get("instant")
 
 
 def _sort_belief(lanes: Lanes) -> None:

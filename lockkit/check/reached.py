@@ -39,5 +39,6 @@ REACHED: dict[str, Callable[[Lanes], bool]] = {
     "ghost": _ghost,
     "roll-forward": lambda lanes: any(e.get("rolled_forward") for e in lanes.by_kind["note"]),
     "stall": lambda lanes: bool(lanes.by_kind["stalled"]),
+    "rollback": lambda lanes: bool(lanes.taken_back),
     "refused commit": lambda lanes: bool(lanes.by_kind["refused"]),
 }
