@@ -184,8 +184,9 @@ def _was_superseded(names: Names, seen: Seen, entry: Fence, now: Seen) -> Proced
     mine = entry.head
     if now.fence is None:
         raise unknown(names, mine, "the fence was deleted")
-    if now.fence.decision_on(mine.instant) == mine:
-        return True
+    latest = now.fence.decision_on(mine.instant)
+    if latest is not None:
+        return latest == mine  # a rollback: whoever decides it has seen that ours did not land
     before = seen.fence.head if seen.fence else None
     if now.fence.whole or (before is not None and before in now.fence.window):
         return False
