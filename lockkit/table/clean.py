@@ -2,25 +2,23 @@
 
 A plan first, durable, then the deletions, then what came of them: whoever finds a clean half done
 deletes by its plan. No fence decides anything here, because a plan can not become wrong. It lists
-slices that a newer one of the same group had superseded at or before the oldest commit retained,
-and groups replaced before it. What is superseded stays so: completed commits are not taken back, a
+slices that a newer one of the same group had superseded before the oldest commit retained, and
+groups replaced before it. What is superseded stays so: completed commits are not taken back, a
 commit older than the retention that was still pending holds the retention back, and none can be
-begun there any more (`covered.py`; in `hudi` mode the plan is made under the lock, as Hudi's is).
+begun there any more (`covered`; in `hudi` mode the plan is made under the lock, as Hudi's is).
 Nor is a file's name used twice: it ends with its instant. So a cleaner that was paused for hours
 after planning deletes what has been garbage all the time; two with the same plan delete it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
 
 from lockkit.drive import Note, Procedure, WallMs
 from lockkit.outcome import Found
 from lockkit.table.ask import TableError, all_of, create, listing, read
 from lockkit.table.basefile import Slice
-from lockkit.table.covered import pending_commits
 from lockkit.table.layout import NO_COMMIT, CommitFiles, FileGroup, in_partition
 from lockkit.table.plans import (
     NO_BASE,
@@ -31,59 +29,17 @@ from lockkit.table.plans import (
     parse_clean,
     parse_clean_plan,
 )
+from lockkit.table.retention import CleanRules, Lineage, at_ms, garbage, retained_from
 from lockkit.table.rollback import delete
 from lockkit.table.snapshot import Snapshot, read_commit, refuse_log_files
 from lockkit.table.timeline import Names, Timeline, instant_ms, instant_of, load_timeline
 from lockkit.table.transaction import Known, take
 
-Policy = Literal["KEEP_LATEST_COMMITS", "KEEP_LATEST_FILE_VERSIONS"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
-POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
-COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")
-VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
-"""Of two names of one setting the newer stands first, and wins."""
-RETAINED_MAX = 1_000_000
 FIRST = "19700101000000000"
 COMMITS_AT_ONCE = 2_000
 """Commits whose garbage one clean looks for; the next one goes on from there."""
 EMPTY_AFTER = 100
 """So many commits without garbage are written down as cleaned, lest they be looked at for ever."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CleanRules:
-    """What stays; the defaults are Hudi's."""
-
-    policy: Policy = "KEEP_LATEST_COMMITS"
-    commits: int = 10
-    """KEEP_LATEST_COMMITS: a reader as of any of the newest so many commits finds its files."""
-    versions: int = 3
-    """KEEP_LATEST_FILE_VERSIONS: slices of each file group; nothing of a replaced one."""
-
-
-def clean_rules(options: Mapping[str, Any]) -> CleanRules:
-    """From Hudi's option names; `TableError` names one that cannot be."""
-    default = CleanRules()
-    said = str(_first(options, POLICY_KEYS, default.policy)).upper()
-    for policy in POLICIES:
-        if said == policy:
-            return CleanRules(
-                policy=policy,
-                commits=_count(options, COMMITS_KEYS, default.commits),
-                versions=_count(options, VERSIONS_KEYS, default.versions),
-            )
-    raise TableError(f"{POLICY_KEYS[0]}={said[:60]!r} is not known here: {' or '.join(POLICIES)}")
-
-
-def _first(options: Mapping[str, Any], keys: Iterable[str], default: Any) -> Any:
-    return next((options[key] for key in keys if key in options), default)
-
-
-def _count(options: Mapping[str, Any], keys: tuple[str, ...], default: int) -> int:
-    said = str(_first(options, keys, default))
-    if not said.isascii() or not said.isdecimal() or not 0 < int(said[:9]) <= RETAINED_MAX:
-        raise TableError(f"{keys[0]}={said[:40]!r} must be a number from 1 to {RETAINED_MAX}")
-    return int(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,78 +51,21 @@ class Cleaned:
     deleted: tuple[str, ...]
 
 
-# --- what is garbage: pure ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """The slices of one file group that a clean knows of, by instant, oldest first."""
-
-    instants: tuple[str, ...]
-    gone: str | None = None
-    """The instant that replaced the group."""
-
-
-def retained_from(now: Timeline, rules: CleanRules) -> str | None:
-    """The oldest commit that keeps its files; None: all do; "~": none needs more than the newest.
-
-    Never later than a pending commit, whose writer reads the slices before it.
-    """
-    commits = sorted(now.commits, key=instant_ms)
-    oldest = "~"
-    if rules.policy == "KEEP_LATEST_COMMITS":
-        if len(commits) <= rules.commits:
-            return None
-        oldest = commits[-rules.commits]
-    if pending := pending_commits(now):
-        barrier = min(pending, key=instant_ms)
-        if _ms(oldest) > instant_ms(barrier):
-            before = [each for each in commits if instant_ms(each) < instant_ms(barrier)]
-            if not before:
-                return None
-            oldest = before[-1]
-    if not now.completion or oldest == "~":
-        return oldest
-    # Readers of increments go by completion times (layout 2), and an older commit may have a later
-    # one: what completed when this one did, or after it, is inside the retention too.
-    since = min(now.completion[each] for each in commits if _ms(each) >= _ms(oldest))
-    return min((each for each in commits if now.completion[each] >= since), key=instant_ms)
-
-
-def garbage(
-    lineage: Lineage, retain_from: str, *, versions: int = 1, saved: Collection[str] = ()
-) -> frozenset[str]:
-    """The instants of the slices that go; `saved` are commits that keep all that they show."""
-    gone = lineage.gone is not None and _ms(lineage.gone) < _ms(retain_from)
-    before = [each for each in lineage.instants if _ms(each) < _ms(retain_from)]
-    newest = 0 if gone else versions
-    doomed = set(before if gone else before[:-1]) & set(
-        lineage.instants[: len(lineage.instants) - newest]
-    )
-    for point in saved:
-        if lineage.gone is None or _ms(point) < _ms(lineage.gone):
-            doomed -= set([each for each in lineage.instants if _ms(each) <= _ms(point)][-1:])
-    return frozenset(doomed)
-
-
-def _ms(instant: str) -> float:
-    return float("inf") if instant == "~" else instant_ms(instant)
-
-
 # --- the plan -------------------------------------------------------------------------------------
 
 
 def plan_clean(
-    known: Known, rules: CleanRules = CleanRules(), *, base: str = NO_BASE
-) -> Procedure[CleanPlan | None]:
-    """Write down what will be deleted; None if there is nothing to delete.
+    known: Known, rules: CleanRules = CleanRules(), *, base: str = NO_BASE, since: str = ""
+) -> Procedure[CleanPlan]:
+    """Write down what will be deleted. Its `instant` is "" if nothing was written down: nothing is
+    to be deleted.
 
-    In `hudi` mode under the lock. `base` as for `roll_back`. Cleans that are pending already are
-    `resume_clean`'s.
+    In `hudi` mode under the lock. `base` as for `roll_back`; `since` is the `retain_from` of an
+    earlier plan that came to nothing. Cleans that are pending already are `resume_clean`'s.
     """
-    found = yield from preview_clean(known, rules, base=base)
-    if found is None:
-        return None
+    found, commits = yield from _look(known, rules, base, since)
+    if not found.files and commits <= EMPTY_AFTER:
+        return found
     later = replace(known, newest=max(known.newest, found.last_completed))
     taken = yield from take(later, action="clean", plan=format_clean_plan(found))
     return replace(found, instant=taken.instant)
@@ -174,29 +73,36 @@ def plan_clean(
 
 def preview_clean(
     known: Known, rules: CleanRules = CleanRules(), *, base: str = NO_BASE
-) -> Procedure[CleanPlan | None]:
+) -> Procedure[CleanPlan]:
     """What `plan_clean` would write down; reads only."""
-    names = known.config.names
+    return (yield from _look(known, rules, base, ""))[0]
+
+
+def _look(
+    known: Known, rules: CleanRules, base: str, since: str
+) -> Procedure[tuple[CleanPlan, int]]:
+    """The plan, and how many commits were looked at for it since the last clean by commits."""
+    names, by_commits = known.config.names, rules.policy == "KEEP_LATEST_COMMITS"
     now = yield from load_timeline(names)
     refuse_log_files(now)
-    retain_from = retained_from(now, rules)
+    newest, retain_from = max(now.commits, default=""), retained_from(now, rules)
     if retain_from is None:
-        return None
-    by_commits = rules.policy == "KEEP_LATEST_COMMITS"
-    since = (yield from _cleaned_until(names, now)) if by_commits else ""
+        return CleanPlan(instant="", retain_from=since, last_completed=newest,
+                         policy=rules.policy, base=base), 0  # fmt: skip
+    since = max(since, (yield from _cleaned_until(names, now))) if by_commits else ""
     until = retain_from if by_commits else "~"
-    wanted = [each for each in now.commits if _ms(since or FIRST) <= _ms(each) < _ms(until)]
+    wanted = [each for each in now.commits if at_ms(since or FIRST) <= at_ms(each) < at_ms(until)]
     if len(wanted) > COMMITS_AT_ONCE and by_commits:
         retain_from, wanted = wanted[COMMITS_AT_ONCE], wanted[:COMMITS_AT_ONCE]
     commits = yield from all_of(read_commit(names, each, now) for each in wanted)
     work = _Work.of(commits, retain_from, 1 if by_commits else rules.versions, now)
+    if not by_commits:  # no earlier clean tells what is gone already
+        work.older |= work.lineages.keys()
     files = yield from work.files()
-    if not files and not (by_commits and len(wanted) > EMPTY_AFTER):
-        return None
     return CleanPlan(
-        instant="", retain_from=retain_from if by_commits else "",
-        last_completed=max(now.commits, default=""), policy=rules.policy, files=files, base=base,
-    )  # fmt: skip
+        instant="", retain_from=retain_from if by_commits else "", last_completed=newest,
+        policy=rules.policy, files=files, base=base,
+    ), len(wanted) if by_commits else 0  # fmt: skip
 
 
 def _cleaned_until(names: Names, now: Timeline) -> Procedure[str]:
@@ -225,7 +131,7 @@ class _Work:
     lineages: dict[FileGroup, Lineage] = field(default_factory=dict)
     paths: dict[tuple[FileGroup, str], str] = field(default_factory=dict)
     older: set[FileGroup] = field(default_factory=set)
-    """Groups that have slices of which these commits do not tell the path."""
+    """Groups to be looked up: these commits do not tell the paths of all their slices."""
 
     @classmethod
     def of(
@@ -254,7 +160,7 @@ class _Work:
 
     def _of(self, group: FileGroup) -> Procedure[list[tuple[str, str]]]:
         lineage = self.lineages[group]
-        gone = lineage.gone is not None and _ms(lineage.gone) < _ms(self.retain_from)
+        gone = lineage.gone is not None and at_ms(lineage.gone) < at_ms(self.retain_from)
         doomed = self._doomed(lineage)
         paths = [self.paths[group, each] for each in doomed if (group, each) in self.paths]
         if group in self.older and (doomed or gone):
