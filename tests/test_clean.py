@@ -78,7 +78,7 @@ def test_a_reader_as_of_any_retained_commit_reads_what_was_committed(
     store = fresh(version)
     history = History(store, seed, regions=("EU", "US"))
     model, retained, deleted = history.model, 1 + seed % 3, 0
-    for _ in range(24):
+    for _ in range(30):
         history.step()
         if len(history.slow) > 2:
             history.take_back()
@@ -87,9 +87,9 @@ def test_a_reader_as_of_any_retained_commit_reads_what_was_committed(
             deleted += len(done.deleted) if done else 0
             for at in sorted(model.commits)[-retained:]:
                 assert told(read_table(store, as_of=at, meta=True)) == model.rows(at)
-    assert deleted
     history.take_back()
-    clean(store, CleanRules(commits=2))
+    done = clean(store, CleanRules(commits=2))
+    assert deleted or (done and done.deleted)
     newest = sorted(model.commits)
     assert told(read_table(store, meta=True)) == model.rows()
     assert shown(store, newest[-2:]) <= data_files(store)
