@@ -19,8 +19,9 @@ from table_world import (
 )
 
 from lockkit.drive import run
+from lockkit.state import LockLost
 from lockkit.stores import Store
-from lockkit.table import TableConfig, begin, commit, prepare
+from lockkit.table import CommitConflict, TableConfig, begin, commit, prepare
 from lockkit.table.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.properties import load_config
 from lockkit.table.rollback import RolledBack, roll_back
@@ -78,6 +79,23 @@ def test_a_commit_never_shares_its_instant_with_another_action(version: int, act
     mine = run(begin(), store, Standing(instant_ms(taken.instant)))
     assert mine.instant > taken.instant
     assert config.names.requested(taken.instant) not in {each.key for each in store.list(".hoodie")}
+
+
+@every_shape
+def test_a_rollback_is_seen_by_its_writer_though_a_commit_has_its_instant(
+    mode: str, version: int
+) -> None:
+    """The commit took it first, and so did not see the other; a rollback does not look."""
+    store, _ = table(mode=mode, version=version)
+    asleep = run(begin(), store, CLOCK)
+    other = prepare_inserts(store, rows([1]))
+    then, known = Standing(instant_ms(other.instant)), Known(*run(load_config(), store, CLOCK))
+    done = run(roll_back(asleep.instant, Holder(2), known, base="memory://t"), store, then)
+    assert done.instant == other.instant
+    run(commit(other, Holder(3)), store, CLOCK)
+    woken = run(prepare(asleep, [], schema=AVRO), store, CLOCK)
+    with pytest.raises((CommitConflict, LockLost), match=r"rolled it back|rolls .* back"):
+        run(commit(woken, Holder(4)), store, CLOCK)
 
 
 @pytest.mark.parametrize("mode", ["fenced", "hudi"])

@@ -331,8 +331,8 @@ def _news_of(work: Work, now: Timeline) -> Procedure[News]:
             "writer for dead and rolled it back; begin again"
         )
     refuse_missing(mine, now)
-    before = frozenset(prepared.transaction.timeline.completed)
-    refuse_unreadable(now, known=before)
+    before = prepared.transaction.timeline
+    refuse_unreadable(now, known=frozenset(before.completed))
     found = []
     for instant in winners(mine, now):
         action, completion = now.completed[instant], now.completion.get(instant)

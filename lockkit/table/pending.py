@@ -13,18 +13,17 @@ REPLACING = frozenset({"replacecommit", "clustering"})
 
 
 def load_pending(
-    names: Names, now: Timeline, *, since: frozenset[str] | None = None
+    names: Names, now: Timeline, *, since: Timeline | None = None
 ) -> Procedure[tuple[Pending, ...]]:
-    """The plans among a timeline's pending instants; also rollbacks completed and not in `since`.
+    """The plans among a timeline's pending instants; also rollbacks completed after `since`.
 
     A plan that is gone was completed or taken back meanwhile: the fence has changed with it.
     """
     asked = [
         *(_pending(names, instant, action) for instant, action in now.pending.items()
           if action in REPLACING),
-        *(_pending(names, instant, "rollback") for instant in sorted(now.rollbacks)),
-        *(_pending(names, instant, action) for instant, action in now.completed.items()
-          if action == "rollback" and since is not None and instant not in since),
+        *(_pending(names, instant, "rollback") for instant, done in now.rollbacks.items()
+          if not done or (since is not None and not since.rollbacks.get(instant))),
     ]  # fmt: skip
     found = yield from all_of(asked)
     return tuple(each for each in found if each is not None)

@@ -56,8 +56,8 @@ class Timeline:
     """Completion times by instant; empty in layout 1, whose names do not tell them."""
     savepoints: frozenset[str] = frozenset()
     """Commits whose files must stay, also of savepoints that are still being made."""
-    rollbacks: frozenset[str] = frozenset()
-    """Pending ones, also where a commit took the same millisecond."""
+    rollbacks: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    """Whether each is completed; also of those that a commit of the same millisecond hides."""
     doubled: frozenset[str] = frozenset()
     """Instants that more than one action asked for: each creates a file of its own name."""
 
@@ -164,7 +164,7 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
         if action == "savepoint":
             savepoints.add(instant)
         if action == "rollback":
-            rollbacks[instant] = rollbacks.get(instant, True) and state != "completed"
+            rollbacks[instant] = rollbacks.get(instant, False) or state == "completed"
         if state == "requested" and asked.setdefault(instant, action) != action:
             doubled.add(instant)
         into = completed if state == "completed" else pending
@@ -184,7 +184,7 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
         foreign=tuple(foreign),
         completion=MappingProxyType(completion),
         savepoints=frozenset(savepoints),
-        rollbacks=frozenset(each for each, is_pending in rollbacks.items() if is_pending),
+        rollbacks=MappingProxyType(dict(sorted(rollbacks.items()))),
         doubled=frozenset(doubled),
     )
 

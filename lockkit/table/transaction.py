@@ -33,14 +33,7 @@ from lockkit.table.layout import (
 )
 from lockkit.table.pending import load_rollback_plan
 from lockkit.table.properties import FENCED, TableConfig, load_config
-from lockkit.table.timeline import (
-    COMMITS,
-    Names,
-    Timeline,
-    instant_of,
-    load_timeline,
-    next_instant_ms,
-)
+from lockkit.table.timeline import Names, Timeline, instant_of, load_timeline, next_instant_ms
 
 INSTANTS_MAX = 200
 """How many instants in a row may be taken by others, or be too late, before `begin` gives up."""
@@ -262,7 +255,7 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
 
 def _used(now: Timeline) -> list[str]:
     """Completed commits, and rollbacks: each of these is later than the instant that it freed."""
-    return [each for each, action in now.completed.items() if action in COMMITS | {"rollback"}]
+    return [*now.commits, *(each for each, done in now.rollbacks.items() if done)]
 
 
 def _doomed(taken: Taken, now: Timeline) -> Procedure[bool]:
@@ -271,8 +264,8 @@ def _doomed(taken: Taken, now: Timeline) -> Procedure[bool]:
     A later one writes its plan after this listing, and so decides after all that the listing
     covers: the commit will meet it in the fence.
     """
-    for instant in sorted(now.rollbacks):
-        plan = yield from load_rollback_plan(taken.names, instant)
+    for instant, done in now.rollbacks.items():
+        plan = None if done else (yield from load_rollback_plan(taken.names, instant))
         if plan is not None and plan.target == taken.instant:
             return True
     return False
