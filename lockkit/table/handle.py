@@ -11,7 +11,7 @@ release.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -29,7 +29,7 @@ from lockkit.table.commit import Committed, commit
 from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.groups import by_partition, free_file_id
 from lockkit.table.properties import HUDI
-from lockkit.table.publish import publish, told_if_interrupted
+from lockkit.table.publish import told_if_interrupted
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.snapshot import Point, Snapshot, open_table, snapshot_at
 from lockkit.table.transaction import (
@@ -42,6 +42,8 @@ from lockkit.table.transaction import (
     survey,
     take,
 )
+from lockkit.table.turns import turns_of
+from lockkit.table.upkeep import Upkeep
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +53,10 @@ class Table:
     """One writer's hold of a table that exists. Not for two threads at a time, which is refused.
 
     `lock` options as `Lock` takes them (`ttl_s`, `renew_interval_s`, `timeout`), store options as
-    `open_store` does. Raises `TableError` where there is no table, or none that can be written to.
+    `open_store` does. With `options`, by Hudi's names, it brings its table services along
+    (`hoodie.clean.automatic`, `hoodie.clustering.inline`, ..., each off unless it is asked for),
+    and as the table's `single_writer` it sends no lock request. Raises `TableError` where there is
+    no table, or none that can be written to.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class Table:
         url: str,
         *,
         lock: dict[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
         strategy: Strategy = SIMPLE,
         emit: Emit = silent,
         clock: Clock | None = None,
@@ -71,6 +77,10 @@ class Table:
         self.lock = Lock(
             self.url, emit=emit, clock=self.clock, client=client, **(lock or {}), **store_options
         )
+        self.turns = turns_of(options or {}, lambda: self.lock)
+        self._upkeep = None if options is None else Upkeep(
+            options, self.url, self.store, self.turns, clock=self.clock, emit=emit
+        )  # fmt: skip
         self.strategy = strategy
         self.emit = emit
         self._known: Known | None = None
@@ -85,29 +95,34 @@ class Table:
         """
         with self._alone("append"):
             known = self._open()
+            if self._upkeep is not None:
+                self._upkeep.before_write(known)
             schema = evolve(self._schema, rows.schema)
             rows = conform(rows, schema)
             text = avro_schema(schema, known.config.name)
             if known.config.mode == HUDI:
                 # Its writers take instants under the lock, and roll back what has no heartbeat:
                 # so few rows are written within one grant.
-                with self.lock:
+                with self.turns.hold() as held:
                     prepared = self._prepare(known, rows, text)
-                    way = commit(prepared, self.lock.fence, believe=self.lock.check,
-                                 strategy=self.strategy)  # fmt: skip
+                    way = commit(
+                        prepared, held.guard, believe=held.believe, strategy=self.strategy
+                    )
                     with told_if_interrupted(prepared):
                         committed: Committed = run(way, self.store, self.clock, self.emit)
-                    self.lock.published()
+                    held.published()
             else:
                 prepared = self._prepare(known, rows, text)
-                committed = publish(
-                    prepared, self.lock, self.store, self.clock, self.emit, strategy=self.strategy
+                committed = self.turns.publish(
+                    prepared, self.store, self.clock, self.emit, strategy=self.strategy
                 )
             assert self._known is not None
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
             self._schema = schema
             self._partitions |= {partition for partition, _ in prepared.writes}
-            return committed
+        if self._upkeep is not None:
+            self._upkeep.after_commit()
+        return committed
 
     def _prepare(self, known: Known, rows: pa.Table, schema: str) -> Prepared:
         for _ in range(INSTANTS_MAX):
@@ -128,7 +143,9 @@ class Table:
             return self._load()
 
     def close(self) -> None:
-        """Close the lock's and the table's clients."""
+        """Close the lock's and the table's clients; a service that is under way ends first."""
+        if self._upkeep is not None:
+            self._upkeep.close()
         self.lock.close()
         self.store.close()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from lockkit.table.commit import Ahead, Committed, Guard, commit, complete, deci
 from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.fence import read_fence
 from lockkit.table.properties import FENCED
-from lockkit.table.publish import publish
+from lockkit.table.publish import publish, told_if_interrupted
 from lockkit.table.transaction import Prepared
 
 CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
@@ -43,11 +43,12 @@ class Epoch:
 class Held:
     """A turn: what a state change attaches to its decision, and how it asks whether it may go on.
 
-    `believe` raises `LockLost` once the turn is over.
+    `believe` raises `LockLost` once the turn is over. After a commit, `published` says that it is.
     """
 
     guard: Guard
     believe: Callable[[], None] = trust
+    published: Callable[[], None] = trust
 
 
 class Turns(Protocol):
@@ -56,7 +57,7 @@ class Turns(Protocol):
     @property
     def mode(self) -> str: ...
 
-    def hold(self) -> Any: ...
+    def hold(self) -> AbstractContextManager[Held]: ...
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
@@ -84,7 +85,7 @@ class OneProcess:
         strategy: Strategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         """Raises whatever `commit` raises."""
-        with self._mutex:
+        with self._mutex, told_if_interrupted(prepared):
             done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, emit)
             return done
 
@@ -105,7 +106,7 @@ class ByLock:
     def hold(self) -> Iterator[Held]:
         """Raises `LockBusy`."""
         with self._mutex, self.lock:
-            yield Held(self.lock.fence, self.lock.check)
+            yield Held(self.lock.fence, self.lock.check, self.lock.published)
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
@@ -120,8 +121,11 @@ class ByLock:
 
 
 def turns_of(options: Mapping[str, Any], open_lock: Callable[[], Lock]) -> Turns:
-    """As `CONCURRENCY_KEY` says, `single_writer` by default as in Hudi; else `TableError`."""
-    said = str(options.get(CONCURRENCY_KEY, SINGLE)).lower()
+    """As `CONCURRENCY_KEY` says; else `TableError`.
+
+    By default through the lock (Hudi's is `single_writer`): nobody knows who else writes.
+    """
+    said = str(options.get(CONCURRENCY_KEY, SHARED)).lower()
     if said == SINGLE:
         return OneProcess()
     if said == SHARED:

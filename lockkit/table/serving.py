@@ -1,0 +1,97 @@
+"""When a table's services run, and by which rules; in Hudi's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.drive import Procedure
+from lockkit.table.ask import TableError, all_of
+from lockkit.table.cluster import ClusterRules, cluster_rules
+from lockkit.table.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
+from lockkit.table.pulse import HeartbeatRules, Policy, failed_writes_policy, heartbeat_rules
+from lockkit.table.retention import CleanRules, clean_rules
+from lockkit.table.snapshot import read_commit
+from lockkit.table.timeline import Names, Timeline
+from lockkit.table.turns import SINGLE
+
+CLEAN_KEY = "hoodie.clean.automatic"
+CLEAN_ASYNC_KEYS = ("hoodie.clean.async.enabled", "hoodie.clean.async")
+CLEAN_EVERY_KEYS = ("hoodie.clean.trigger.max.commits", "hoodie.clean.max.commits")
+CLUSTER_KEY, CLUSTER_ASYNC_KEY = "hoodie.clustering.inline", "hoodie.clustering.async.enabled"
+CLUSTER_EVERY_KEYS = ("hoodie.clustering.inline.max.commits", "hoodie.clustering.async.max.commits")
+"""Of two names the first that is given counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRules:
+    """Hudi's defaults, but that nothing is cleaned unless it is asked for."""
+
+    clean: CleanRules = field(default_factory=CleanRules)
+    clean_on: bool = False
+    clean_every: int = 1
+    """Commits from one clean to the next."""
+    cluster: ClusterRules = field(default_factory=ClusterRules)
+    cluster_on: bool = False
+    cluster_every: int = 4
+    beside: bool = False
+    """In a thread beside the writer; all of them, if one is to be."""
+    failed: Policy = "LAZY"
+    heartbeat: HeartbeatRules = field(default_factory=HeartbeatRules)
+    strategy: Strategy = SIMPLE
+
+
+def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
+    """From Hudi's option names, for turns of that `mode`; `TableError` names one that cannot be."""
+    cluster, cluster_beside = _flag(options, CLUSTER_KEY), _flag(options, CLUSTER_ASYNC_KEY)
+    if cluster and cluster_beside:
+        raise TableError(f"{CLUSTER_KEY} and {CLUSTER_ASYNC_KEY} are both true; choose one")
+    clean_beside = _flag(options, *CLEAN_ASYNC_KEYS)
+    strategy = str(options.get(STRATEGY_KEY, SIMPLE.name))
+    return ServiceRules(
+        clean=clean_rules(options),
+        clean_on=clean_beside or _flag(options, CLEAN_KEY),
+        clean_every=_whole(options, CLEAN_EVERY_KEYS, 1),
+        cluster=cluster_rules(options),
+        cluster_on=cluster or cluster_beside,
+        cluster_every=_whole(options, CLUSTER_EVERY_KEYS, 4),
+        beside=clean_beside or cluster_beside,
+        failed=failed_writes_policy(options, writers=1 if mode == SINGLE else 2),
+        heartbeat=heartbeat_rules(options),
+        strategy=strategy_of(strategy),
+    )
+
+
+def _flag(options: Mapping[str, Any], *keys: str) -> bool:
+    said = next((str(options[key]).lower() for key in keys if key in options), "false")
+    if said not in ("true", "false"):
+        raise TableError(f"{keys[0]}={said[:40]!r} must be true or false")
+    return said == "true"
+
+
+def _whole(options: Mapping[str, Any], keys: tuple[str, ...], default: int) -> int:
+    said = next((str(options[key]) for key in keys if key in options), str(default))
+    if not said.isascii() or not said.isdecimal() or not 0 < int(said[:9]) < 10**6:
+        raise TableError(f"{keys[0]}={said[:40]!r} must be a whole number of at least 1")
+    return int(said)
+
+
+# --- what is due ----------------------------------------------------------------------------------
+
+
+def clean_due(now: Timeline, rules: ServiceRules, looked_at: str) -> bool:
+    """`looked_at` is the newest commit of an earlier look that found nothing."""
+    cleans = (each for each, action in now.completed.items() if action == "clean")
+    last = max(looked_at, *cleans, "")
+    return rules.clean_on and sum(each > last for each in now.commits) >= rules.clean_every
+
+
+def cluster_due(names: Names, now: Timeline, rules: ServiceRules) -> Procedure[bool]:
+    """Whether the latest commits are so many without a clustering among them."""
+    latest = now.commits[-rules.cluster_every :]
+    if not rules.cluster_on or len(latest) < rules.cluster_every:
+        return False
+    replacing = [each for each in latest if now.completed[each] == "replacecommit"]
+    commits = yield from all_of(read_commit(names, each, now) for each in replacing)
+    return not any(each.operation == "CLUSTER" for each in commits)

@@ -1,0 +1,83 @@
+"""The upkeep: the services that one writer brings along, before its writes and after its commits.
+
+Inline (model A), or in a thread of their own (model B); either way nobody else's turn is needed.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.drive import Emit, silent
+from lockkit.lock import LockBusy
+from lockkit.state import LockLost
+from lockkit.stores import Store, StoreError
+from lockkit.table.ask import TableError
+from lockkit.table.decide import CommitUnknown
+from lockkit.table.service import Service
+from lockkit.table.serving import service_rules
+from lockkit.table.transaction import Known
+from lockkit.table.turns import Turns
+
+IDLE_S = 60.0
+"""How often a thread of services looks at the table while nothing is committed."""
+TROUBLE = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
+
+
+class ServiceFailed(UserWarning):
+    """A table service failed after a commit that stands; the next one tries again."""
+
+
+class Upkeep:
+    """The services of one writer, by Hudi's options; `close` waits for one that is under way."""
+
+    def __init__(
+        self, options: Mapping[str, Any], url: str, store: Store, turns: Turns, *,
+        clock: Clock | None = None, emit: Emit = silent,
+    ) -> None:  # fmt: skip
+        rules = service_rules(options, turns.mode)
+        self.clock, self.emit = clock or Clock(), emit
+        self.service = Service(url, store, turns, rules=rules, clock=self.clock, emit=emit)
+        self._on = rules.clean_on or rules.cluster_on
+        self._woken, self._closed = threading.Event(), False
+        self._thread: threading.Thread | None = None
+        if self._on and rules.beside:
+            self._thread = threading.Thread(target=self._work, name="lockkit-services", daemon=True)
+            self._thread.start()
+
+    def before_write(self, known: Known) -> None:
+        """Raises what a rollback raises: nothing was written yet."""
+        self.service.before_write(known)
+
+    def after_commit(self) -> None:
+        """What is due, now or in its thread; warns with `ServiceFailed`, for the commit stands."""
+        if self._thread is not None:
+            self._woken.set()
+        elif self._on:
+            self._serve()
+
+    def close(self) -> None:
+        self._closed = True
+        self._woken.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        while not self._closed:
+            self.clock.wait(self._woken, IDLE_S)
+            self._woken.clear()
+            if not self._closed:
+                self._serve()
+
+    def _serve(self) -> None:
+        try:
+            self.service.run()
+        except TROUBLE as error:
+            self.emit("note", text=f"a table service failed: {error}")
+            warnings.warn(
+                ServiceFailed(f"what was committed stands, but a table service failed: {error}"),
+                stacklevel=4,
+            )

@@ -1,0 +1,335 @@
+"""Clustering: what is chosen, that no row is lost or doubled, and that it may die anywhere."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+from table_history import History, add, publish, told
+from table_world import CLOCK, CONFIG, Hasty, new_table, prepare_upserts, rows
+
+from lockkit.drive import Stopped, run
+from lockkit.rules import Expiry
+from lockkit.stores import Store
+from lockkit.table import (
+    CommitConflict,
+    Prepared,
+    Slice,
+    TableError,
+    load_snapshot,
+    read_slice,
+    read_table,
+)
+from lockkit.table.buckets import bucket_file_id, is_bucketed
+from lockkit.table.cluster import ClusterRules, Sized, choose, cluster_rules
+from lockkit.table.conflict import PREFER_WRITER
+from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.markers import MARKERS, mark
+from lockkit.table.pulse import HEARTBEATS, HeartbeatRules
+from lockkit.table.reader import read_increment
+from lockkit.table.service import Clustered, Service
+from lockkit.table.serving import ServiceRules
+from lockkit.table.timeline import Timeline, load_timeline
+from lockkit.table.turns import OneProcess
+from lockkit.table.xxhash import bucket_of
+
+NAMES = count()
+VERSIONS = [6, 9]
+SMALL = ClusterRules(small_file_bytes=1_000_000, target_file_bytes=1_000_000)
+BUCKETED = replace(SMALL, layout="bucketed")
+
+
+def fresh(version: int = 6, **config: Any) -> Store:
+    return new_table(
+        f"memory://cluster-{next(NAMES)}", replace(CONFIG, version=version, **config)
+    )
+
+
+def service(store: Store, rules: ClusterRules = SMALL, **of: Any) -> Service:
+    how = {name: of.pop(name) for name in ("strategy", "heartbeat") if name in of}
+    of = {"clock": CLOCK} | of
+    return Service(store.url, store, OneProcess(), rules=ServiceRules(cluster=rules, **how), **of)
+
+
+def cluster(store: Store, rules: ClusterRules = SMALL, **of: Any) -> Clustered | None:
+    return service(store, rules, **of).cluster()
+
+
+def content(store: Store) -> dict[str, tuple[int, str]]:
+    return told(read_table(store, meta=True))
+
+
+def slices(store: Store) -> list[Slice]:
+    return run(load_snapshot(), store, CLOCK).slices
+
+
+def timeline(store: Store) -> Timeline:
+    return run(load_timeline(run(load_snapshot(), store, CLOCK).config.names), store, CLOCK)
+
+
+def assert_nothing_is_left(store: Store) -> None:
+    """No pending instant, no heartbeat, no marker, and no file that no commit named."""
+    assert not timeline(store).pending
+    assert not store.list(HEARTBEATS) and not store.list(MARKERS)
+    files = {each.key for each in store.list("") if each.key.endswith(".parquet")}
+    commits = timeline(store).commits
+    assert {each.rpartition("_")[2].removesuffix(".parquet") for each in files} <= set(commits)
+
+
+# --- what is chosen -------------------------------------------------------------------------------
+
+
+def sized(*sizes: int, partition: str = "p") -> list[Sized]:
+    return [
+        Sized(Slice(partition, f"f{n}", "1", f"{partition}/f{n}"), size)
+        for n, size in enumerate(sizes)
+    ]
+
+
+def chosen(slices: list[Sized], **rules: Any) -> list[tuple[list[str], int]]:
+    groups = choose(slices, ClusterRules(**rules), buckets=4)
+    return [([each.file_id for each in group.slices], group.outputs) for group in groups]
+
+
+def test_small_files_of_a_partition_are_packed_smallest_first() -> None:
+    of = sized(30, 10, 500, 20)
+    assert chosen(of, small_file_bytes=100, target_file_bytes=100) == [(["f1", "f3", "f0"], 1)]
+    assert chosen(of, small_file_bytes=100, group_bytes_max=30) == [(["f1", "f3"], 1)]
+    assert chosen([*of, *sized(1, 1, partition="q")], small_file_bytes=100, groups_max=1) == [
+        (["f1", "f3", "f0"], 1)
+    ]
+
+
+def test_what_would_not_come_out_as_fewer_files_is_left_alone() -> None:
+    assert chosen(sized(10), small_file_bytes=100) == []
+    assert chosen(sized(90, 90), small_file_bytes=100, target_file_bytes=100) == []
+    assert chosen([*sized(1), *sized(1, partition="q")], small_file_bytes=100) == []
+
+
+def test_options_are_hudis_and_nonsense_is_refused_by_name() -> None:
+    plan = "hoodie.clustering.plan.strategy."
+    found = cluster_rules({plan + "small.file.limit": "7", plan + "partition.selected": "a,b"})
+    assert (found.small_file_bytes, found.partitions) == (7, {"a", "b"})
+    for wrong in ({plan + "max.num.groups": "0"}, {"lockkit.clustering.layout": "spiral"}):
+        with pytest.raises(TableError, match=next(iter(wrong))):
+            cluster_rules(wrong)
+
+
+# --- the rows are the same ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rows_keep_their_commit_times_and_no_increment_brings_them_twice(version: int) -> None:
+    store = fresh(version)
+    for each in range(4):
+        add(store, each, each + 10, amount=each)
+    add(store, 50, region="US")
+    before, (_, pulled) = content(store), read_increment(store)
+    done = cluster(store)
+    assert done is not None and (done.replaced, done.files) == (4, 1)
+    assert content(store) == before
+    assert len(slices(store)) == 2
+    assert read_increment(store, pulled.end)[0].num_rows == 0
+    assert cluster(store) is None
+    assert_nothing_is_left(store)
+
+
+def test_a_column_that_some_files_lack_is_null_in_the_new_one() -> None:
+    store = fresh()
+    add(store, 0)
+    table = rows([1])
+    wide = table.append_column("note", table["region"])
+    from lockkit.table import Table
+
+    with Table(store.url) as handle:
+        handle.append(wide)
+    assert cluster(store) is not None
+    found = read_table(store)
+    assert dict(zip(found["id"].to_pylist(), found["note"].to_pylist(), strict=True)) == {
+        "k0": None, "k1": "EU",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_into_buckets_each_key_is_where_an_upsert_looks_for_it(version: int) -> None:
+    store = fresh(version, buckets=3)
+    for generation in range(2):
+        first = generation * 20
+        add(store, *range(first, first + 12))
+        add(store, *range(first + 12, first + 20))
+        before = content(store)
+        assert cluster(store, BUCKETED) is not None
+        assert content(store) == before
+        for each in slices(store):
+            bucket = int(each.file_id[:8])
+            assert each.file_id == bucket_file_id(each.partition, bucket, generation)
+            keys = run(read_slice(each), store, CLOCK)["_hoodie_record_key"].combine_chunks()
+            assert set(bucket_of(keys, 3).to_pylist()) == {bucket}
+    assert cluster(store, BUCKETED) is None
+    assert all(is_bucketed(each.file_id) for each in slices(store))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_beside_slow_and_dead_writers_no_row_is_lost_or_doubled(seed: int) -> None:
+    store = fresh([6, 9][seed % 2])
+    history, done = History(store, seed, regions=("EU", "US")), 0
+    for _ in range(16):
+        history.step()
+        before = {(each.partition, each.file_id) for each in slices(store)}
+        if history.random.random() < 0.4 and (clustered := cluster(store)):
+            done += 1
+            now = {(each.partition, each.file_id): each for each in slices(store)}
+            new = {group: told(run(read_slice(now[group]), store, CLOCK))
+                   for group in now.keys() - before}  # fmt: skip
+            history.model.commits[clustered.instant] = (new, before - now.keys())
+        assert content(store) == history.model.rows()
+    assert done
+
+
+# --- beside writers -------------------------------------------------------------------------------
+
+
+def slow_upsert(store: Store) -> Prepared:
+    """Two small groups, and a writer that is about to give k0 of the first the amount 7."""
+    add(store, 0)
+    (of,) = slices(store)
+    add(store, 1)
+    return prepare_upserts(store, rows([0], amount=7), which=lambda each: each == of)
+
+
+class Meanwhile:
+    """An `emit` at which something else happens while the files are rewritten."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act, self.answer = act, None
+
+    def __call__(self, _kind: str, *, text: str = "", **_of: Any) -> None:
+        if text.startswith("rewriting"):
+            self.answer = self.act()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_upsert_that_is_faster_wins_and_the_clustering_leaves_nothing(version: int) -> None:
+    store = fresh(version)
+    slow = slow_upsert(store)
+    with pytest.raises(CommitConflict, match="wrote a new slice of"):
+        cluster(store, emit=Meanwhile(lambda: publish(store, slow)))
+    assert content(store)["k0"][0] == 7
+    assert_nothing_is_left(store)
+    assert cluster(store) is not None
+    assert content(store)["k0"][0] == 7
+
+
+def test_an_upsert_that_is_slower_is_told_which_clustering_replaced_its_group() -> None:
+    store = fresh()
+    slow = slow_upsert(store)
+    done = cluster(store)
+    assert done is not None
+    with pytest.raises(CommitConflict, match=f"{done.instant}.*replaced"):
+        publish(store, slow)
+
+
+def test_a_commit_before_the_plan_was_there_makes_it_void() -> None:
+    store = fresh()
+    slow = slow_upsert(store)
+    its = service(store)
+    stale = its._look()
+    publish(store, slow)
+    assert its._cluster(stale) is None
+    assert_nothing_is_left(store)
+    assert content(store)["k0"][0] == 7
+
+
+def test_a_second_service_does_not_plan_what_a_first_one_is_at() -> None:
+    store = fresh()
+    add(store, 0)
+    add(store, 1)
+    second = Meanwhile(lambda: [cluster(store), timeline(store).pending])
+    done = cluster(store, emit=second)
+    assert done is not None
+    assert second.answer == [None, {done.instant: "replacecommit"}]
+
+
+def test_where_writers_go_first_a_living_one_makes_the_clustering_give_way() -> None:
+    store = fresh()
+    slow = slow_upsert(store)
+    with Heartbeat(slow.instant, store, clock=CLOCK) as living:
+        run(mark(slow.instant, slow.stats[0].path, "MERGE"), store, CLOCK)
+        with pytest.raises(CommitConflict, match="writers go first"):
+            cluster(store, strategy=PREFER_WRITER)
+        publish(store, slow)
+        living.finish()
+    assert content(store)["k0"][0] == 7
+
+
+# --- it may die anywhere --------------------------------------------------------------------------
+
+
+class Died(BaseException):
+    """The process is gone: nothing catches this, and no request after it is answered."""
+
+
+class Mortal:
+    """A store whose client dies at its n-th request: before it is sent, or before its answer."""
+
+    def __init__(self, store: Store, most: int, *, sent: bool) -> None:
+        self._store, self._left, self._sent, self._turn = store, most, sent, threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        of = getattr(self._store, name)
+        if name not in ("get", "put", "list", "delete", "get_file", "put_file"):
+            return of
+
+        def answered(*given: Any, **named: Any) -> Any:
+            with self._turn:
+                self._left -= 1
+                if self._left < 0:
+                    if self._left == -1 and self._sent:
+                        of(*given, **named)
+                    raise Died
+            return of(*given, **named)
+
+        return answered
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_clustering_that_died_at_any_request_is_taken_back_or_stands(
+    version: int, sent: bool
+) -> None:
+    outcomes = set()
+    for most in range(200):
+        store = fresh(version)
+        add(store, 0)
+        add(store, 1)
+        before = content(store)
+        try:
+            mortal: Any = Mortal(store, most, sent=sent)
+            cluster(mortal)
+            died = False
+        except (Died, Stopped):
+            died = True
+        assert content(store) == before
+        later = Hasty(offset_ms=3_600_000)
+        service(store, clock=later, heartbeat=HeartbeatRules(expiry=Expiry.WALL)).run()
+        outcomes.add(len(slices(store)))
+        assert content(store) == before
+        assert not timeline(store).pending
+        if not died:
+            break
+        cluster(store, clock=later)
+        assert (content(store), len(slices(store))) == (before, 1)
+    assert not died and outcomes == {1, 2}
+
+
+def test_a_clustering_whose_maker_lives_is_not_taken_back() -> None:
+    store = fresh()
+    add(store, 0)
+    add(store, 1)
+    other = Meanwhile(lambda: service(store).run().taken_back)
+    assert cluster(store, emit=other) is not None
+    assert other.answer == ()
