@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
 import pytest
+import table_world
+from table_world import CLOCK, CONFIG, Hasty, new_table, prepare_inserts, rows
 
-from lockkit.stores import Entry
-from lockkit.table.timeline import V6, V9, parse_timeline
+from lockkit.drive import Put, perform, run, silent
+from lockkit.emulator import Emulator
+from lockkit.lock import Lock
+from lockkit.outcome import Found, IfAbsent
+from lockkit.stores import Entry, Store, open_store
+from lockkit.table import (
+    Prepared,
+    Table,
+    TableError,
+    checkpoint,
+    commit,
+    load_snapshot,
+    look,
+    read_table,
+    roll_back,
+    scan,
+)
+from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.markers import mark
+from lockkit.table.plans import hadoop_base, parse_clean_plan
+from lockkit.table.pulse import HEARTBEATS
+from lockkit.table.retention import CleanRules
+from lockkit.table.service import Served, Service
+from lockkit.table.serving import ServiceRules, service_rules
+from lockkit.table.timeline import V6, V9, Timeline, load_timeline, parse_timeline
+from lockkit.table.turns import ByLock, Epoch
+from lockkit.table.upkeep import ServiceFailed
 
+NAMES = count()
 T = "20250101000000000"
 
 
@@ -33,3 +67,276 @@ def test_a_savepoint_does_not_change_its_commits_completion_time() -> None:
     done = ("20250101000000001.commit", "20250101000000009.savepoint")
     now = parse_timeline([Entry(f"{V9.folder}{T}_{name}", 0) for name in done], V9)
     assert (now.completed, now.completion) == ({T: "commit"}, {T: "20250101000000001"})
+
+
+# --- services beside writers and readers, at the real server --------------------------------------
+
+A = {
+    "hoodie.write.concurrency.mode": "single_writer",
+    "hoodie.clean.automatic": "true", "hoodie.clean.commits.retained": "3",
+    "hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "4",
+}  # fmt: skip
+B = {name.replace("inline", "async.enabled") if name == "hoodie.clustering.inline" else name: each
+     for name, each in A.items()}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Emulator]:
+    with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def url(server: Emulator) -> str:
+    found = f"s3://lake/services-{next(NAMES)}"
+    new_table(found, endpoint=server.s3)
+    return found
+
+
+def asked(server: Emulator, url: str, key: str) -> list[str]:
+    """Requests of this table with `key` in their key, as the server recorded them."""
+    folder = url.removeprefix("s3://lake/") + "/"
+    return [f"{each['method']} {each['key']}" for each in server.requests()
+            if each["key"].startswith(folder) and key in each["key"]]  # fmt: skip
+
+
+def ids(store: Store, **how: Any) -> list[str]:
+    return sorted(read_table(store, **how)["id"].to_pylist())
+
+
+def keys(*numbers: int) -> list[str]:
+    return sorted(f"k{each}" for each in numbers)
+
+
+def timeline(store: Store) -> Timeline:
+    return run(load_timeline(run(load_snapshot(), store, CLOCK).config.names), store, CLOCK)
+
+
+def other_process(url: str, server: Emulator, store: Store, **of: Any) -> Service:
+    """Model C, as far as the table can tell."""
+    turns = ByLock(Lock(url, endpoint=server.s3, ttl_s=30, timeout=30))
+    return Service(url, store, turns, clock=CLOCK, rules=ServiceRules(**of))
+
+
+def test_inline_services_of_a_single_writer_send_no_lock_request(
+    server: Emulator, url: str
+) -> None:
+    with Table(url, endpoint=server.s3, options=A) as table:
+        for each in range(12):
+            table.append(rows([each]))
+        assert ids(table.store) == keys(*range(12))
+        actions = list(timeline(table.store).completed.values())
+        assert {"clean", "replacecommit", "commit"} == set(actions)
+        assert len(run(load_snapshot(), table.store, CLOCK).slices) < 6
+    assert asked(server, url, "fence.json") and not asked(server, url, "table_lock")
+
+
+def test_services_in_a_thread_beside_the_writer_send_no_lock_request_either(
+    server: Emulator, url: str
+) -> None:
+    done = threading.Event()
+
+    def told(_kind: str, *, text: str = "", **_of: Any) -> None:
+        if text.startswith("cleaned"):
+            done.set()
+
+    with Table(url, endpoint=server.s3, options=B, emit=told) as table:
+        for each in range(8):
+            table.append(rows([each]))
+        last = 8
+        while not done.is_set() and last < 200:
+            table.append(rows([last]))
+            last += 1
+        assert done.is_set()
+        assert ids(table.store) == keys(*range(last))
+    assert asked(server, url, "replacecommit") and not asked(server, url, "table_lock")
+    assert not timeline(open_store(url, endpoint=server.s3)).pending
+
+
+def test_what_a_service_cannot_do_is_a_warning_for_the_commit_stands(
+    server: Emulator, url: str
+) -> None:
+    with Table(url, endpoint=server.s3, options=A) as table:
+        table.append(rows([0]))
+        table.store.put(V6.requested(T, "clean"), b"\x00 noise", IfAbsent())
+        with pytest.warns(ServiceFailed, match=f"stands.*{T}.clean.requested"):
+            table.append(rows([1]))
+        assert ids(table.store) == keys(0, 1)
+
+
+def test_a_reader_holds_its_snapshot_while_everything_is_joined_and_cleaned(
+    server: Emulator, url: str
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    with Table(url, endpoint=server.s3) as table:
+        for each in range(12):
+            table.append(rows([each]))
+    begun = scan(store)
+    seen = next(begun)["id"].to_pylist()
+    held = run(load_snapshot(), store, CLOCK)
+    service = other_process(url, server, store, clean=CleanRules(commits=1))
+    assert service.cluster() is not None and service.clean() == ()
+    service.rules = ServiceRules(clean=CleanRules(commits=2))
+    with Table(url, endpoint=server.s3) as table:
+        table.append(rows([50]))
+    assert service.clean() == ()
+    for batch in begun:
+        seen += batch["id"].to_pylist()
+    assert sorted(seen) == keys(*range(12))
+    service.rules = ServiceRules(clean=CleanRules(commits=1))
+    (cleaned,) = service.clean()
+    assert set(cleaned.deleted) == {each.path for each in held.slices}
+    assert ids(store) == keys(*range(12), 50)
+
+
+def test_two_services_and_a_writer_at_once_lose_nothing(server: Emulator, url: str) -> None:
+    store = open_store(url, endpoint=server.s3)
+    over, failed = threading.Event(), []
+
+    def serve() -> None:
+        service = other_process(
+            url, server, open_store(url, endpoint=server.s3), clean_on=True, cluster_on=True,
+            cluster_every=3, clean=CleanRules(commits=2),
+        )  # fmt: skip
+        try:
+            while not over.is_set():
+                service.run()
+        except Exception as error:  # noqa: BLE001 - shown below
+            failed.append(error)
+
+    threads = [threading.Thread(target=serve) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    with Table(url, endpoint=server.s3) as table:
+        for each in range(12):
+            table.append(rows([each]))
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert ids(store) == keys(*range(12))
+    assert not timeline(store).pending
+
+
+def test_a_service_saves_the_checkpoint_that_opening_an_old_table_starts_from(
+    url: str, server: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for room in (checkpoint, look):
+        monkeypatch.setattr(room, "CHECKPOINT_EVERY", 3)
+    with Table(url, endpoint=server.s3, options=A) as table:
+        for each in range(4):
+            table.append(rows([each]))
+        assert run(checkpoint.read_checkpoint(), table.store, CLOCK) is not None
+
+
+# --- failed writes --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `prepare_inserts` begins, it began an hour ago."""
+    monkeypatch.setattr(table_world, "CLOCK", Hasty(offset_ms=-3_600_000))
+
+
+def is_pending(store: Store, prepared: Prepared) -> bool:
+    left = [each.key for each in store.list("") if prepared.instant in each.key
+            and "rollback" not in each.key]  # fmt: skip
+    assert bool(left) == (prepared.instant in timeline(store).pending)
+    return bool(left)
+
+
+def test_eager_takes_back_whatever_is_pending_before_the_single_writers_next_write(
+    server: Emulator, url: str
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    dead = prepare_inserts(store, rows([7]))
+    run(mark(dead.instant, dead.stats[0].path, "CREATE"), store, CLOCK)
+    with Table(url, endpoint=server.s3, options=A) as table:
+        table.append(rows([0]))
+    assert not is_pending(store, dead)
+    assert ids(store) == keys(0)
+    assert not asked(server, url, "table_lock")
+
+
+def test_lazy_takes_back_only_what_has_no_heartbeat_any_more(
+    server: Emulator, url: str, long_ago: None
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    dead, lives, gave_up = (prepare_inserts(store, rows([each])) for each in range(3))
+    heart = Heartbeat(lives.instant, store, clock=CLOCK)
+    with Heartbeat(gave_up.instant, store, clock=CLOCK):
+        pass
+    taken_back = other_process(url, server, store).run().taken_back
+    assert {each.target for each in taken_back} == {dead.instant, gave_up.instant}
+    assert [is_pending(store, each) for each in (dead, lives, gave_up)] == [False, True, False]
+    heart.check()
+    run(commit(lives, Epoch(1000)), store, CLOCK)
+    heart.finish()
+    assert ids(store) == keys(1)
+    assert not store.list(HEARTBEATS)
+
+
+def test_never_takes_nothing_back(server: Emulator, url: str, long_ago: None) -> None:
+    store = open_store(url, endpoint=server.s3)
+    dead = prepare_inserts(store, rows([0]))
+    assert other_process(url, server, store, failed="NEVER").run() == Served()
+    options = A | {"hoodie.clean.failed.writes.policy": "NEVER"}
+    with Table(url, endpoint=server.s3, options=options) as table:
+        table.append(rows([1]))
+    assert is_pending(store, dead)
+
+
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_a_rollback_whose_maker_died_is_finished_by_its_plan(
+    server: Emulator, mode: str, long_ago: None
+) -> None:
+    url = f"s3://lake/services-{next(NAMES)}"
+    store = new_table(url, replace(CONFIG, mode=mode), endpoint=server.s3)
+    dead = prepare_inserts(store, rows([0]))
+    service = other_process(url, server, store, failed="NEVER")
+    seen = service._look()
+    way = roll_back(dead.instant, Epoch(1), seen.known, base=hadoop_base(url))
+    request = way.send(None)
+    while not (isinstance(request, Put) and "rollback.requested" in request.key):
+        request = way.send(perform(request, store, CLOCK, silent))
+    perform(request, store, table_world.CLOCK, silent)
+    way.close()
+    assert "rollback" in timeline(store).pending.values()
+    if mode == "hudi":  # its maker may be at it: it is an hour old only by the later clock
+        assert service.run() == Served()
+        service.clock = Hasty(offset_ms=3_600_000)
+    (done,) = service.run().taken_back
+    assert done.target == dead.instant
+    assert not is_pending(store, dead) and not timeline(store).pending
+
+
+def test_where_hudi_writes_too_a_clean_names_the_tables_address(server: Emulator) -> None:
+    url = f"s3://lake/services-{next(NAMES)}"
+    store = new_table(url, replace(CONFIG, mode="hudi"), endpoint=server.s3)
+    with Table(url, endpoint=server.s3) as table:
+        for each in range(5):
+            table.append(rows([each]))
+    service = other_process(url, server, store, clean=CleanRules(commits=1))
+    assert service.cluster() is not None
+    with Table(url, endpoint=server.s3) as table:
+        table.append(rows([9]))
+    (cleaned,) = service.clean()
+    key = V6.requested(cleaned.instant, "clean")
+    found = store.get(key)
+    assert isinstance(found, Found)
+    assert parse_clean_plan(key, found.body).base == hadoop_base(url)
+    assert len(cleaned.deleted) == 5 and ids(store) == keys(*range(5), 9)
+
+
+def test_options_that_cannot_be_are_refused_by_name() -> None:
+    assert service_rules({}, "single_writer").failed == "EAGER"
+    assert service_rules({}, "optimistic_concurrency_control").failed == "LAZY"
+    for name, value in (
+        ("hoodie.clean.automatic", "perhaps"), ("hoodie.clustering.inline.max.commits", "0"),
+        ("hoodie.clean.failed.writes.policy", "EAGER"),
+    ):  # fmt: skip
+        with pytest.raises(TableError, match=name):
+            service_rules({name: value}, "optimistic_concurrency_control")
+    both = {"hoodie.clustering.inline": "true", "hoodie.clustering.async.enabled": "true"}
+    with pytest.raises(TableError, match="choose one"):
+        service_rules(both, "single_writer")
