@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
+from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stored
 
 from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.spark import write
-from lockkit.spark.java import NoJava, find_java, spark_env
 from lockkit.spark.options import RETRIES, asked
 from lockkit.stores import open_store
 from lockkit.table import (
@@ -29,35 +27,15 @@ from lockkit.table import (
 from lockkit.table.buckets import bucket_file_id, free_file_id, is_bucketed
 from lockkit.table.markers import EarlyConflict
 
-try:
-    find_java()
-    NO_JAVA = ""
-except NoJava as missing:
-    NO_JAVA = str(missing)
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA),
-]
+pytestmark = MARKS
 
 BUCKETS_OF_4 = {"k0": 0, "k1": 1, "k2": 3, "k3": 3, "k4": 2, "k5": 0, "k6": 0, "k7": 3}
-COLUMNS = "id string, region string, at long, v long"
-KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    before = dict(os.environ)
-    os.environ.update(spark_env())
-    from lockkit.spark.connect import own_session
-
-    session = own_session("test")
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
-    os.environ.clear()
-    os.environ.update(before)
+    with own_spark() as session:
+        yield session
 
 
 @pytest.fixture(params=["s3", "file"])
@@ -70,29 +48,6 @@ def place(request: Any, shared_emulator: Any, bucket: str, tmp_path: Path) -> di
 @pytest.fixture
 def here(tmp_path: Path) -> dict[str, Any]:
     return {"url": f"file://{tmp_path}/orders"}
-
-
-def frame(spark: Any, *rows: tuple[Any, ...], columns: str = COLUMNS) -> Any:
-    return spark.createDataFrame(list(rows), columns)
-
-
-def stored(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
-    rows = read_table(open_store(**place))
-    columns = columns or ("id", "region", "v")
-    return sorted((tuple(row[c] for c in columns) for row in rows.to_pylist()), key=repr)
-
-
-def by_hudi_rs(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
-    """The same rows as somebody else's reader sees them."""
-    hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
-    options = {}
-    if "endpoint" in place:
-        options = {"aws_endpoint": place["endpoint"], "aws_allow_http": "true",
-                   "aws_region": "us-east-1", "aws_access_key_id": "lockkit",
-                   "aws_secret_access_key": "lockkit"}  # fmt: skip
-    table = pa.Table.from_batches(hudi.HudiTable(place["url"], options).read())
-    columns = columns or ("id", "region", "v")
-    return sorted((tuple(row[c] for c in columns) for row in table.to_pylist()), key=repr)
 
 
 # --- every operation, and others' readers ---
@@ -347,6 +302,7 @@ def test_the_table_says_what_it_is_and_a_write_that_says_otherwise_is_refused(
         ({"hoodie.datasource.write.table.type": "MERGE_ON_READ"}, "only COPY_ON_WRITE"),
         ({RETRIES: "-1"}, "must be a whole number"),
         ({"hoodie.datasource.write.insert.drop.duplicates": "yes"}, "must be true or false"),
+        ({"hoodie.combine.before.upsert": "false"}, "would upsert one key twice"),
         ({"path": "x"}, "'path' is none of Hudi's or lockkit's"),
     ],
 )

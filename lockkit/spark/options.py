@@ -10,7 +10,7 @@ from lockkit.table.ask import TableError
 from lockkit.table.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
 from lockkit.table.groups import FILE_BYTES_MAX
 from lockkit.table.heartbeat import HeartbeatRules
-from lockkit.table.markers import early_detection
+from lockkit.table.markers import early_commits, early_detection
 from lockkit.table.pulse import heartbeat_rules
 
 Operation = Literal[
@@ -21,6 +21,7 @@ RETRIES = "hoodie.write.num.retries.on.conflict.failures"
 RETRIES_MAX = 1000
 NATIVE = "lockkit.write.native"
 WRITE = "hoodie.datasource.write."
+COMBINE_UPSERTS = "hoodie.combine.before.upsert"
 
 _ONE_NAME = {
     "operation": (WRITE + "operation",),
@@ -40,6 +41,7 @@ _ONE_NAME = {
     "file_bytes_max": ("hoodie.parquet.max.file.size",),
     "tasks": ("hoodie.upsert.shuffle.parallelism",),
 }  # fmt: skip
+KEYWORDS = frozenset(_ONE_NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ class Asked:
     file_bytes_max: int = FILE_BYTES_MAX
     tasks: int | None = None
     early: bool = False
+    early_commits: bool = False
     rules: HeartbeatRules = field(default_factory=HeartbeatRules)
     strategy: Strategy = SIMPLE
 
@@ -76,6 +79,11 @@ def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
     for name in given:
         if not name.startswith(("hoodie.", "lockkit.")):
             raise TableError(f"option {name[:80]!r} is none of Hudi's or lockkit's; leave it out")
+    if str(given.get(COMBINE_UPSERTS, "true")).lower() != "true":
+        raise TableError(
+            f"{COMBINE_UPSERTS}=false would upsert one key twice, which is never done here; leave "
+            "it out"
+        )
     kind = str(given.get(WRITE + "table.type", given.get("hoodie.table.type", "COPY_ON_WRITE")))
     if kind.upper() != "COPY_ON_WRITE":
         raise TableError(f"table type {kind[:40]!r} is not written here, only COPY_ON_WRITE")
@@ -90,6 +98,7 @@ def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
     found = Asked(
         **said,
         early=early_detection(given),
+        early_commits=early_commits(given),
         rules=heartbeat_rules(given),
         strategy=strategy_of(str(given[STRATEGY_KEY])) if STRATEGY_KEY in given else SIMPLE,
     )

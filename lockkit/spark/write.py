@@ -6,8 +6,8 @@ driver stops it and an error keeps its class.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +30,14 @@ from lockkit.spark.frame import write_frame as write_frame
 from lockkit.spark.native import stage_frame
 from lockkit.spark.options import Asked, asked
 from lockkit.spark.place import Place
-from lockkit.stores import Store, folder_of
+from lockkit.stores import Store, StoreError, folder_of
 from lockkit.table.ask import TableError
 from lockkit.table.basefile import Slice, Target
 from lockkit.table.buckets import generations, is_bucketed
+from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed
 from lockkit.table.conflict import CommitConflict
+from lockkit.table.covered import Covered
 from lockkit.table.decide import CommitUnknown
 from lockkit.table.groups import Aim as Aim
 from lockkit.table.groups import Early
@@ -54,8 +56,6 @@ if TYPE_CHECKING:
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
 UNKNOWN_TRIES_MAX = 3
-LOOKED_UP_WHOLE_MAX = 16
-"""Up to so many files are looked through whole, whichever partitions the rows are of."""
 ORDER, ROW, FOUND = "_lockkit_order", "_lockkit_row", "_lockkit_found"
 Claim = Callable[[str], None]
 _KEY_TYPES = ("string", "int", "bigint", "smallint", "tinyint", "date", "decimal")
@@ -94,9 +94,8 @@ def write(
     `operation`: upsert (the default), insert, bulk_insert, delete, insert_overwrite (of the
     partitions that `df` touches) or insert_overwrite_table. What is None is as the table says, or
     as `options` do, by Hudi's names. A `df` without rows makes no commit, and returns None, unless
-    `hoodie.allow.empty.commit` is true. Spark evaluates `df` once, twice where keys must be looked
-    up in single partitions. `claim` is told the instant of each attempt before it writes any file,
-    and may raise.
+    `hoodie.allow.empty.commit` is true. Spark evaluates `df` once for each attempt. `claim` is told
+    the instant of each attempt before it writes any file, and may raise.
 
     Raises `CommitConflict` once `retries` more attempts at the whole write are spent, `LockBusy`,
     `LockLost`, `CommitUnknown`, `TableError` for rows or a table that cannot be, `StoreError`.
@@ -164,68 +163,80 @@ class Write:
         frame = self.frame.drop(*META_COLUMNS)
         incoming = incoming_schema(frame)
         config = self._table()
-        transaction, heartbeat = self._begin(config)
+        seen, transaction, heartbeat = self._begin(config)
         with heartbeat:
             try:
                 self.claim(transaction.instant)
                 snapshot: Snapshot = run(
-                    load_snapshot(covering=transaction.covered), self.store, self.clock
+                    load_snapshot(covering=transaction.covered, since=seen), self.store, self.clock
                 )
                 check_columns(frame, config, self.asked.operation)
                 before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
                 schema = before if self.asked.operation == "delete" and before else None
                 schema = schema or evolve(before, incoming)
             except BaseException:
-                run(abandon(transaction.taken), self.store, self.clock)
+                self._abandon(transaction, heartbeat)
                 raise
             target = replace(transaction.target, schema=schema)
-            stats = self._files(frame, target, snapshot, transaction.base)
+            with _ends_with(heartbeat, frame):
+                stats = self._files(frame, target, snapshot, transaction.covered)
             self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
             replaced = _replaced(self.asked.operation, stats, snapshot)
             if not stats and not replaced and not self.asked.allow_empty:
-                run(abandon(transaction.taken), self.store, self.clock)
+                self._abandon(transaction, heartbeat)
                 return None
             prepared = self._prepare(transaction, stats, snapshot, target, replaced)
             heartbeat.check()
             committed = self._publish(prepared)
             heartbeat.finish()
         if self.asked.early:
-            run(unmark(transaction.instant), self.store, self.clock)
+            with suppress(StoreError, TableError):  # it is committed, whatever becomes of these
+                run(unmark(transaction.instant), self.store, self.clock)
         return committed
 
-    def _begin(self, config: TableConfig) -> tuple[Transaction, Heartbeat]:
-        """An instant and its heartbeat; where Hudi writes too, both under the lock.
+    def _begin(self, config: TableConfig) -> tuple[Snapshot, Transaction, Heartbeat]:
+        """The table as it is, then an instant and its heartbeat; where Hudi writes too, these two
+        under the lock.
 
         Hudi's s3a creates a requested file without a condition, so two could have one instant; and
         it rolls back at once what has no heartbeat.
         """
-        with self.lock if config.mode == HUDI else nullcontext():
-            way = begin(action=_action(self.asked.operation))
-            transaction: Transaction = run(way, self.store, self.clock, self.emit)
-            return transaction, Heartbeat(
-                transaction.instant, self.store, clock=self.clock, rules=self.asked.rules
-            )
+        known, seen = run(look_over(), self.store, self.clock)
+        with ExitStack() as unless_begun:
+            with self.lock if config.mode == HUDI else nullcontext():
+                way = begin(known, action=_action(self.asked.operation))
+                transaction: Transaction = run(way, self.store, self.clock, self.emit)
+                heartbeat = unless_begun.enter_context(
+                    Heartbeat(
+                        transaction.instant, self.store, clock=self.clock, rules=self.asked.rules
+                    )
+                )
+            unless_begun.pop_all()
+        return seen, transaction, heartbeat
+
+    def _abandon(self, transaction: Transaction, heartbeat: Heartbeat) -> None:
+        """Leave nothing: of an instant that is not there nobody would tidy up the heartbeat."""
+        with suppress(StoreError):
+            run(abandon(transaction.taken), self.store, self.clock)
+            heartbeat.finish()
 
     def _table(self) -> TableConfig:
         """The table's config; the table is made if it is not there."""
-        try:
-            config, _version = run(load_config(), self.store, self.clock)
-        except TableError:
-            if self.store.list(PROPERTIES_KEY):
-                raise
-            config = run(create_table(new_config(self.asked, self.place)), self.store, self.clock)
+        config, there = known_config(self.asked, self.place, self.store, self.clock)
+        if there:
+            return config
+        config = run(create_table(config), self.store, self.clock)
         _refuse_other(self.asked, config)
         return config
 
     def _files(
-        self, frame: DataFrame, target: Target, snapshot: Snapshot, base: frozenset[str]
+        self, frame: DataFrame, target: Target, snapshot: Snapshot, covered: Covered
     ) -> list[WriteStat]:
         from pyspark.sql import functions as f
 
         asked, config = self.asked, target.config
-        early = Early(base, asked.rules, asked.strategy) if asked.early else None
         job = Job(
-            self.place, target, early, asked.file_bytes_max, dict(snapshot.groups),
+            self.place, target, self._early(covered), asked.file_bytes_max, dict(snapshot.groups),
             generations(snapshot),
         )  # fmt: skip
         if asked.operation in ("upsert", "delete"):
@@ -250,6 +261,12 @@ class Write:
                 frame = frame.hint("rebalance", f.col(config.partition_by))
             frame = frame.sortWithinPartitions(config.partition_by)
         return insert_frame(frame, job)
+
+    def _early(self, covered: Covered) -> Early | None:
+        asked = self.asked
+        if not asked.early:
+            return None
+        return Early(covered, asked.rules, asked.strategy, asked.early_commits)
 
     def _merged(self, frame: DataFrame, job: Job, snapshot: Snapshot) -> list[WriteStat]:
         """Upserts and deletes, each row sent to the group that has its key, else to its bucket."""
@@ -294,7 +311,39 @@ class Write:
         )
 
 
+@contextmanager
+def _ends_with(heartbeat: Heartbeat, frame: DataFrame) -> Iterator[None]:
+    """What Spark does for this write is cancelled once others may take its writer for dead."""
+    session, tag = getattr(frame, "sparkSession", None), f"lockkit-{heartbeat.instant}"
+    if session is not None:
+        session.addTag(tag)
+        heartbeat.on_lost = lambda: session.interruptTag(tag)
+    try:
+        heartbeat.check()
+        yield
+    except Exception:
+        heartbeat.check()  # then this is why
+        raise
+    finally:
+        if session is not None:
+            session.removeTag(tag)
+
+
 # --- the table ----------------------------------------------------------------------------------
+
+
+def known_config(
+    asked: Asked, place: Place, store: Store, clock: Clock
+) -> tuple[TableConfig, bool]:
+    """The table's config, or the one that it is to be made with, and whether it is there."""
+    try:
+        config, _version = run(load_config(), store, clock)
+    except TableError:
+        if store.list(PROPERTIES_KEY):
+            raise
+        return new_config(asked, place), False
+    _refuse_other(asked, config)
+    return config, True
 
 
 def new_config(asked: Asked, place: Place) -> TableConfig:

@@ -1,0 +1,227 @@
+"""Landing: what a spool holds becomes one commit, merged and published by one process.
+
+The same commit as `lockkit.spark.write`, with the files made here, a few groups at a time. Nothing
+but the spool is left of a write that failed, since it begins anew with every attempt.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lockkit.clock import Clock
+from lockkit.drive import Emit, silent
+from lockkit.spark.microbatch import MicroBatch
+from lockkit.spark.options import Asked
+from lockkit.spark.place import Place
+from lockkit.spark.spool import AT_ONCE, Spool, Spooled, SpoolGroup, way_of
+from lockkit.spark.write import Claim, Write, check_columns, known_config, open_lock, unclaimed
+from lockkit.table.ask import TableError
+from lockkit.table.basefile import RECORD_KEY, Slice, Target, base_file_batches, record_keys
+from lockkit.table.buckets import bucket_file_id, generations, is_bucketed
+from lockkit.table.commit import Committed
+from lockkit.table.covered import Covered
+from lockkit.table.datafiles import open_data_file
+from lockkit.table.groups import Aim, Work, write_group, write_rows
+from lockkit.table.layout import TaskId, WriteStat
+from lockkit.table.merge import upserts
+from lockkit.table.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INSERTS_AT_ONCE_ROWS = 1_000_000
+"""A share of an insert is worth a file of its own from so many rows on."""
+
+
+def spool_for(place: Place, wanted: Asked, schema: Any) -> Spool:
+    """Where the rows of a write wait; raises `TableError` where it cannot succeed."""
+    store, clock = place.open(), Clock()
+    try:
+        config, _there = known_config(wanted, place, store, clock)
+    finally:
+        store.close()
+    apart = wanted.operation in ("upsert", "delete") or wanted.combine or wanted.drop_duplicates
+    spool = Spool.named(place, config, bucketed=apart)
+    rows: Any = Spooled(spool, schema, ())  # of a frame, no more is asked than it has
+    check_columns(rows, config, wanted.operation)
+    return spool
+
+
+def land(
+    rows: Spooled, wanted: Asked, options: Mapping[str, str],
+    batch: tuple[str, int] | None = None, emit: Emit = silent,
+) -> Committed | None:  # fmt: skip
+    """Commit what tasks have put away; with `batch`, a query's id and batch, only once.
+
+    Raises what `write` raises. The spool is the caller's to remove.
+    """
+    place, clock = rows.spool.place, Clock()
+    store, lock = place.open(), open_lock(place, options, clock, emit)
+    try:
+        claim: Claim = unclaimed
+        extra: dict[str, str] = {}
+        if batch is not None:
+            once = MicroBatch(store, place.url, *batch, clock, emit)
+            if once.is_over(lock):
+                return None
+            claim, extra = once.claim, once.extra
+        with tempfile.TemporaryDirectory() as scratch:
+            rows.fetch(place.data(), clock, scratch)
+            frame: Any = rows
+            task = SpoolWrite(frame, wanted, place, store, lock, clock, emit, extra, claim)
+            return task.whole()
+    finally:
+        lock.close()
+        store.close()
+
+
+@dataclass(slots=True)
+class SpoolWrite(Write):
+    """A write whose rows are in a spool: the same commit, with the files made in this process."""
+
+    def _files(
+        self, frame: Any, target: Target, snapshot: Snapshot, covered: Covered
+    ) -> list[WriteStat]:
+        rows: Spooled = frame
+        if rows.spool.way != way_of(target.config):
+            raise TableError(
+                f"the table at {self.place.url} was made, or changed, while these rows were on "
+                "their way to it; save them again"
+            )
+        asked = self.asked
+        work = Work(self.place.data(), target, TaskId(), self.clock, self._early(covered))
+        merged = _Merge(rows, work, snapshot, asked.operation == "delete")
+        if asked.operation in ("upsert", "delete"):
+            return merged.stats()
+        known = asked.drop_duplicates and asked.operation in ("insert", "bulk_insert")
+        if asked.combine or asked.drop_duplicates:
+            tables = merged.once(known)
+            return list(write_rows(work, tables, file_bytes_max=asked.file_bytes_max))
+        return _inserted(rows, work, asked.file_bytes_max)
+
+
+def _inserted(rows: Spooled, work: Work, file_bytes_max: int) -> list[WriteStat]:
+    """New file groups of all rows; more than one at a time only where each gets enough."""
+    where = [each for group in rows.groups.values() for each in group]
+    count = sum(part.rows for each in rows.runs for part in each.parts)
+    shares = min(AT_ONCE, 1 + count // INSERTS_AT_ONCE_ROWS)
+    size = -(-len(where) // shares)
+
+    def one(share: int) -> list[WriteStat]:
+        mine = replace(work, task=TaskId(share))
+        tables = rows.batches(where[share * size : (share + 1) * size])
+        return list(write_rows(mine, tables, file_bytes_max=file_bytes_max))
+
+    with ThreadPoolExecutor(shares) as pool:
+        return [stat for stats in pool.map(one, range(shares)) for stat in stats]
+
+
+@dataclass(slots=True)
+class _Merge:
+    """Rows that are for groups which have rows already."""
+
+    rows: Spooled
+    work: Work
+    snapshot: Snapshot
+    delete: bool
+
+    def stats(self) -> list[WriteStat]:
+        """Each row to the groups that have its key, else to its bucket's."""
+        groups = self.rows.groups
+        free: dict[str, list[Slice]] = {}
+        for each in self.snapshot.slices:
+            if not is_bucketed(each.file_id):
+                free.setdefault(each.partition, []).append(each)
+        found: dict[tuple[str, int], Any] = {}
+        aims = self._aims(groups, free, found)
+        return [stat for stat in _in_turn(self._write, aims) if stat is not None]
+
+    def _aims(
+        self, groups: dict[SpoolGroup, list[tuple[str, int]]], free: dict[str, list[Slice]],
+        found: dict[tuple[str, int], Any],
+    ) -> Iterator[tuple[Aim, pa.Table]]:  # fmt: skip
+        """The free groups first: what they have is not looked for in a bucket any more."""
+        by_partition: dict[str, list[tuple[str, int]]] = {}
+        for (partition, _), where in groups.items():
+            by_partition.setdefault(partition, []).extend(where)
+        for partition, where in by_partition.items():
+            for each in free.get(partition, ()):
+                rows = self._of_slice(each, where, found)
+                if rows is not None:
+                    yield Aim((partition, each.file_id), each), rows
+        again = generations(self.snapshot)
+        for (partition, bucket), where in groups.items():
+            rows = self._not_found(where, found)
+            if rows.num_rows:
+                generation = again.get((partition, f"{bucket:08d}"), 0)
+                group = partition, bucket_file_id(partition, bucket, generation)
+                yield Aim(group, self.snapshot.groups.get(group)), rows
+
+    def _of_slice(
+        self, of: Slice, where: list[tuple[str, int]], found: dict[tuple[str, int], Any]
+    ) -> pa.Table | None:
+        """The rows whose keys a slice has, which `found` then tells of each batch."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        keys, hits = self._stored(of), []
+        for each in where:
+            rows = self.rows.table([each])
+            hit = pc.is_in(record_keys(self.rows.spool.config, rows), value_set=keys)
+            if pc.any(hit).as_py():
+                hits.append(rows.filter(hit))
+                found[each] = pc.or_(found[each], hit) if each in found else hit
+        return pa.concat_tables(hits) if hits else None
+
+    def _not_found(
+        self, where: list[tuple[str, int]], found: dict[tuple[str, int], Any]
+    ) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        return pa.concat_tables(
+            rows.filter(pc.invert(found[each])) if each in found else rows
+            for each, rows in zip(where, self.rows.batches(where), strict=True)
+        )
+
+    def once(self, unknown: bool) -> Iterator[pa.Table]:
+        """One row for each key; with `unknown`, only of keys that the table does not have."""
+        import pyarrow.compute as pc
+
+        for (partition, _), where in self.rows.groups.items():
+            rows = upserts(self.work.target, self.rows.table(where)).rows
+            for each in self.snapshot.slices if unknown else ():
+                if each.partition == partition and rows is not None:
+                    keys = record_keys(self.rows.spool.config, rows)
+                    rows = rows.filter(pc.invert(pc.is_in(keys, value_set=self._stored(each))))
+            if rows is not None and rows.num_rows:
+                yield rows
+
+    def _stored(self, of: Slice) -> Any:
+        import pyarrow as pa
+
+        with open_data_file(self.work.store, of.path, self.work.clock) as file:
+            tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
+        return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
+
+    def _write(self, aim: Aim, rows: pa.Table) -> WriteStat | None:
+        return write_group(self.work, aim, rows, delete=self.delete)
+
+
+def _in_turn(
+    write: Any, aims: Iterator[tuple[Aim, pa.Table]]
+) -> Iterator[WriteStat | None]:
+    """Some groups at a time, so that memory holds the rows of so many and no more."""
+    coming: deque[Future[WriteStat | None]] = deque()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for aim, rows in aims:
+            coming.append(pool.submit(write, aim, rows))
+            if len(coming) >= AT_ONCE:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()

@@ -1,0 +1,138 @@
+"""Where `format("lockkit")` saves: a batch, or the batches of a streaming query.
+
+Spark runs each part in a process of its own, which has no session. So rows go through a spool
+(`spool`, `land`); what a task met travels in its message, and is raised by the commit, whose error
+Spark then shows by its first line. After a failed commit Spark calls `abort`, also where the commit
+was published: it deletes the spool and nothing of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from lockkit.clock import Clock
+from lockkit.drive import run
+from lockkit.spark.errors import first_line
+from lockkit.spark.land import land, spool_for
+from lockkit.spark.options import RETRIES, WRITE, Asked, asked
+from lockkit.spark.place import Place
+from lockkit.spark.spool import Run, Spool, Spooled, remove_spool
+from lockkit.spark.stream import QUERY_ID, STREAM_RETRIES
+from lockkit.stores import StoreError
+from lockkit.table.ask import TableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OPERATION = WRITE + "operation"
+
+
+class Kept(WriterCommitMessage):
+    """What a task put away, or what it met; small."""
+
+    def __init__(self, spool: Spool, runs: Sequence[Run], query: str, error: Exception | None):
+        self.spool, self.runs, self.query, self.error = spool, tuple(runs), query, error
+
+
+def _keep(spool: Spool, batches: Iterator[pa.RecordBatch], query: str = "") -> Kept:
+    try:
+        return Kept(spool, spool.put(batches), query, None)
+    except TableError as error:
+        return Kept(spool, (), query, TableError(str(error)))
+    except StoreError as error:
+        return Kept(spool, (), query, StoreError(str(error)))
+
+
+def _runs(messages: Sequence[Kept]) -> tuple[Run, ...]:
+    """Raises what a task met."""
+    for each in messages:
+        if each.error is not None:
+            raise each.error
+    return tuple(one for each in messages for one in each.runs)
+
+
+def _asked(said: Mapping[str, str], overwrite: bool, **default: Any) -> Asked:
+    """Spark's mode and Hudi's operation, made one: to overwrite is to replace all rows."""
+    wanted = asked({**default, **said})
+    if not overwrite or wanted.operation.startswith("insert_overwrite"):
+        return wanted
+    if wanted.operation == "delete":
+        raise TableError(f'mode("overwrite") and {OPERATION}=delete: delete with mode("append")')
+    return replace(wanted, operation="insert_overwrite_table")
+
+
+def _remove(spool: Spool) -> None:
+    store = spool.place.open()
+    try:
+        run(remove_spool(spool.prefix), store, Clock())
+    finally:
+        store.close()
+
+
+class Save(DataSourceArrowWriter):
+    """`df.write.format("lockkit").mode("append").save(url)`."""
+
+    def __init__(
+        self, place: Place, said: dict[str, str], schema: Any, overwrite: bool
+    ) -> None:
+        self.said, self.shape = said, schema
+        self.asked = _asked(said, overwrite)
+        self.spool = spool_for(place, self.asked, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Kept:
+        return _keep(self.spool, iterator)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        with first_line():
+            try:
+                land(Spooled(self.spool, self.shape, _runs(messages)), self.asked, self.said)
+            finally:
+                _remove(self.spool)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        _remove(self.spool)
+
+
+class Sink(DataSourceStreamArrowWriter):
+    """`writeStream.format("lockkit")`. Made anew for the commit, so all that lasts is in messages.
+
+    The query is known to tasks only. What a query's tasks put away is removed by its next commit.
+    """
+
+    def __init__(
+        self, place: Place, said: dict[str, str], schema: Any, overwrite: bool
+    ) -> None:
+        self.said, self.shape = said, schema
+        # A conflict that is not retried here ends the query.
+        self.asked = _asked(said, overwrite, **{RETRIES: str(STREAM_RETRIES)})
+        self.spool = spool_for(place, self.asked, schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Kept:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query = (context and context.getLocalProperty(QUERY_ID)) or ""
+        return _keep(self.spool.of(query), iterator, query)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+        if not messages:
+            return
+        with first_line():
+            first: Kept = messages[0]
+            try:
+                rows = Spooled(first.spool, self.shape, _runs(messages))
+                land(rows, self.asked, self.said, (first.query, batchId))
+            finally:
+                _remove(first.spool)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+        for each in [one for one in messages if one is not None][:1]:
+            _remove(each.spool)

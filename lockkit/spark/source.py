@@ -1,0 +1,162 @@
+"""`format("lockkit")`: Spark's data source, a facade over `read`, and by `sink` over the commit.
+
+Spark runs its parts in processes of their own, which have no session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from lockkit.clock import Clock
+from lockkit.drive import run
+from lockkit.spark.errors import first_line
+from lockkit.spark.frame import TASKS_MAX
+from lockkit.spark.place import Place
+from lockkit.spark.read import AS_OF, Query, instant_text, plan, query_of, slice_rows, spark_schema
+from lockkit.spark.sink import Save, Sink
+from lockkit.table.ask import TableError
+from lockkit.table.incremental import Increment, load_increment
+from lockkit.table.reader import Scan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+START = "hoodie.datasource.streaming.startoffset"
+_OURS = ("hoodie.", "lockkit.", AS_OF)
+_SPARKS = ("checkpointlocation", "queryname", "outputmode")
+_NUMBERS = ("timeout_s",)
+
+
+class Lockkit(DataSource):
+    """Options: Hudi's, `endpoint`, and what the store's client takes; `path` is the table."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lockkit"
+
+    def schema(self) -> Any:
+        with first_line():
+            place, said = _said(self.options)
+            return spark_schema(plan(place, query_of(said))[0].result)
+
+    def reader(self, schema: Any) -> Rows:
+        with first_line():
+            place, said = _said(self.options)
+            return Rows(place, query_of(said), schema)
+
+    def streamReader(self, schema: Any) -> Increments:
+        with first_line():
+            return Increments(*_said(self.options), schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> Save:
+        with first_line():
+            return Save(*_said(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Sink:
+        with first_line():
+            return Sink(*_said(self.options), schema, overwrite)
+
+
+def _said(options: Mapping[str, str]) -> tuple[Place, dict[str, str]]:
+    """Where the table is, and what is said of it; what is neither is the store client's."""
+    given = {str(name).lower(): str(value) for name, value in options.items()}
+    url = given.pop("path", "")
+    if not url:
+        raise TableError('which table? .load("s3://bucket/table"), or OPTIONS (path "...")')
+    if url.startswith("file:/") and not url.startswith("file://"):
+        url = "file://" + url.removeprefix("file:")  # as a catalog spells it
+    said = {name: given.pop(name) for name in list(given) if name.startswith(_OURS)}
+    endpoint, client = given.pop("endpoint", None), given.pop("client", "")
+    store: dict[str, Any] = {
+        name: float(value) if name in _NUMBERS else value
+        for name, value in given.items() if name not in _SPARKS
+    }  # fmt: skip
+    return Place(url.rstrip("/"), endpoint, client, store), said
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+class Share(InputPartition):
+    """What one task reads: some of a scan's slices."""
+
+    value: Scan | None
+
+
+def _shares(scan: Scan) -> list[InputPartition]:
+    count = min(TASKS_MAX, len(scan.slices))
+    return [Share(replace(scan, slices=scan.slices[number::count])) for number in range(count)]
+
+
+def _rows(place: Place, schema: Any, share: InputPartition) -> Iterator[pa.RecordBatch]:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    scan: Scan | None = share.value
+    if scan is None:  # Spark's own partition, where there is none
+        return
+    shape, lean = to_arrow_schema(schema, timezone="UTC"), replace(scan, slices=())
+    with first_line():
+        for each in scan.slices:
+            yield from slice_rows(place, lean, each, shape)
+
+
+class Rows(DataSourceReader):
+    """A snapshot or an increment; a schema that the user gives chooses the columns.
+
+    Filters are not taken: Spark 4.3 keeps those of one query in the DataFrame, and reads too little
+    for the next. `read` takes them.
+    """
+
+    def __init__(self, place: Place, query: Query, schema: Any) -> None:
+        self.place, self.query, self.shape = place, query, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with first_line():
+            return _shares(plan(self.place, self.query, columns=self.shape.names)[0])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(self.place, self.shape, partition)
+
+
+class Increments(DataSourceStreamReader):
+    """What commits change, in their order, never past a pending one; an offset is an increment's
+    end.
+    """
+
+    def __init__(self, place: Place, said: Mapping[str, str], schema: Any) -> None:
+        self.place, self.shape = place, schema
+        self.start = said.get(START, "") or query_of(said).begin or ""
+
+    def initialOffset(self) -> dict[str, str]:
+        with first_line():
+            latest = self.start.lower() == "latest"
+            return {"at": self._increment("").end if latest else instant_text(self.start)}
+
+    def latestOffset(self, start: dict[str, str], limit: Any) -> dict[str, str]:
+        with first_line():
+            return {"at": self._increment(start["at"]).end}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        with first_line():
+            query = Query(begin=start["at"], end=end["at"])
+            return _shares(plan(self.place, query, columns=self.shape.names)[0])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(self.place, self.shape, partition)
+
+    def _increment(self, start: str) -> Increment:
+        store = self.place.open()
+        try:
+            found: Increment = run(load_increment(start), store, Clock())
+            return found
+        finally:
+            store.close()

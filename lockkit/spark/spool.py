@@ -1,0 +1,214 @@
+"""A spool: rows on their way into a table from tasks that cannot know its latest snapshot.
+
+A data source's tasks run before its commit begins, and Spark sends their rows anywhere. So each
+task puts its rows under `.hoodie/.temp/`, ordered by the file group they are for, and whoever
+commits merges group by group in its own process: the instant, the heartbeat, the lock and every new
+attempt after a conflict are there, and nothing but the spool is left of a write that failed. The
+rows are written twice, and merged on one machine: `lockkit.spark.write` does neither.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockkit.clock import Clock
+from lockkit.drive import Procedure
+from lockkit.spark.place import Place
+from lockkit.stores import Store, folder_of
+from lockkit.table.ask import all_of, listing
+from lockkit.table.basefile import plain, record_keys
+from lockkit.table.datafiles import open_data_file, put_data_file
+from lockkit.table.markers import MARKERS
+from lockkit.table.partition import partition_path
+from lockkit.table.properties import TableConfig
+from lockkit.table.pulse import discard
+from lockkit.table.xxhash import bucket_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+RUN_BYTES = 64_000_000
+"""Rows that a task holds before it sorts them and puts them away."""
+BATCH_ROWS = 65_536
+AT_ONCE = min(4, os.cpu_count() or 1)
+"""Files of a spool that are fetched, or groups of it that are merged, at one time."""
+NO_BUCKET = -1
+SpoolGroup = tuple[str, int]
+"""(partition, bucket), `NO_BUCKET` where rows are only inserted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One batch of a run: which rows of the spool are for `group`."""
+
+    group: SpoolGroup
+    batch: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One file of a spool, and what is where in it; small enough to travel in a message."""
+
+    key: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """Where the tasks of one write put their rows, and in which order."""
+
+    place: Place
+    config: TableConfig
+    bucketed: bool
+    prefix: str
+
+    @property
+    def way(self) -> tuple[object, ...]:
+        return way_of(self.config)
+
+    @classmethod
+    def named(cls, place: Place, config: TableConfig, *, bucketed: bool) -> Spool:
+        return cls(place, config, bucketed, f"{MARKERS}lockkit-{Clock().unique()}/")
+
+    def of(self, query: str) -> Spool:
+        """The one for all batches of a streaming query, which come one after the other."""
+        return replace(self, prefix=f"{MARKERS}lockkit-{query}/") if query else self
+
+    def put(self, batches: Iterable[pa.RecordBatch]) -> list[Run]:
+        """All rows into runs; `TableError` where one has no key, or cannot name its partition."""
+        import pyarrow as pa
+
+        runs: list[Run] = []
+        held: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            held, size = [*held, batch], size + batch.nbytes
+            if size >= RUN_BYTES:
+                runs.append(self._put(pa.Table.from_batches(held)))
+                held, size = [], 0
+        if any(batch.num_rows for batch in held):
+            runs.append(self._put(pa.Table.from_batches(held)))
+        return runs
+
+    def _put(self, rows: pa.Table) -> Run:
+        import pyarrow as pa
+
+        rows, clock = plain(rows), Clock()
+        parts: list[Part] = []
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with tempfile.TemporaryFile() as out:
+            with pa.ipc.new_file(out, rows.schema, options=options) as file:
+                for group, some in self._sorted(rows):
+                    for batch in some.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+                        parts.append(Part(group, len(parts), batch.num_rows))
+                        file.write_batch(batch)
+            key = f"{self.prefix}{clock.unique()}.arrow"
+            put_data_file(self.place.data(), key, out, out.tell(), clock)
+        return Run(key, tuple(parts))
+
+    def _sorted(self, rows: pa.Table) -> Iterator[tuple[SpoolGroup, pa.Table]]:
+        """The rows group by group, in the order in which they came."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        config = self.config
+        keys = record_keys(config, rows).combine_chunks()
+        number = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
+        if self.bucketed:
+            number = bucket_of(keys, config.buckets)
+        values: list[Any] = [None]
+        if config.partition_by is not None:
+            column = rows[config.partition_by].combine_chunks()
+            coded = column.dictionary_encode(null_encoding="encode")
+            values = coded.dictionary.to_pylist()
+            start = pc.multiply(coded.indices.cast(pa.int64()), config.buckets)
+            number = pc.add(number, start)
+        order = pc.sort_indices(number)
+        rows, at = rows.take(order), 0
+        ends = pc.run_end_encode(number.take(order), run_end_type=pa.int64())
+        for each, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
+            code, bucket = divmod(each, config.buckets)
+            partition = partition_path(config, values[code])
+            yield (partition, bucket if self.bucketed else NO_BUCKET), rows.slice(at, end - at)
+            at = end
+
+
+def way_of(config: TableConfig) -> tuple[object, ...]:
+    """What decides which group a row is for."""
+    return (config.record_key, config.partition_by, config.buckets, config.hive_style,
+            config.urlencode)  # fmt: skip
+
+
+def remove_spool(prefix: str) -> Procedure[None]:
+    """Nothing of it is part of the table, whatever became of the commit."""
+    left = yield from listing(prefix)
+    yield from all_of(discard(each.key) for each in left)
+
+
+# --- the rows of a spool, where they are committed ----------------------------------------------
+
+
+@dataclass(slots=True)
+class Spooled:
+    """The runs of a spool on this machine's disk; to `Write` it is a frame with these columns."""
+
+    spool: Spool
+    schema: Any
+    """Spark's, of the rows."""
+    runs: tuple[Run, ...]
+    folder: Path = field(default=Path())
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        return [(each.name, each.dataType.simpleString()) for each in self.schema]
+
+    def drop(self, *names: str) -> Spooled:
+        from pyspark.sql.types import StructType
+
+        kept = StructType([each for each in self.schema if each.name not in names])
+        return replace(self, schema=kept)
+
+    def fetch(self, store: Store, clock: Clock, scratch: str) -> None:
+        """Have every run as a file on this disk: each is read more than once."""
+        here = folder_of(self.spool.place.url)
+        self.folder = here if here is not None else Path(scratch)
+        if here is not None:
+            return
+
+        def fetch(run: Run) -> None:
+            to = self.folder / run.key
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with open_data_file(store, run.key, clock) as source, to.open("wb") as file:
+                while chunk := source.read(1 << 20):
+                    file.write(chunk)
+
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(fetch, self.runs))
+
+    @property
+    def groups(self) -> dict[SpoolGroup, list[tuple[str, int]]]:
+        """Which batches of which files are for each group, by partition and bucket."""
+        found: dict[SpoolGroup, list[tuple[str, int]]] = {}
+        for each in self.runs:
+            for part in each.parts:
+                found.setdefault(part.group, []).append((each.key, part.batch))
+        return dict(sorted(found.items()))
+
+    def batches(self, where: Iterable[tuple[str, int]]) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        for key, number in where:
+            with pa.memory_map(str(self.folder / key)) as file:
+                yield pa.Table.from_batches([pa.ipc.open_file(file).get_batch(number)])
+
+    def table(self, where: Iterable[tuple[str, int]]) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.concat_tables(self.batches(where))

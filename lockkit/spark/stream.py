@@ -1,0 +1,75 @@
+"""A streaming query's batches into a table, each of them once: `foreach_batch`.
+
+    rows.writeStream.foreachBatch(foreach_batch("s3://lake/orders", record_key="id")).start()
+
+Here the commit is the driver's, as in `write`; `writeStream.format("lockkit")` does the same with
+less of Spark (`source`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lockkit.clock import Clock
+from lockkit.drive import Emit, silent
+from lockkit.spark.microbatch import MicroBatch
+from lockkit.spark.options import KEYWORDS, RETRIES
+from lockkit.spark.place import Place
+from lockkit.spark.write import open_lock, write
+from lockkit.table.ask import TableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STREAM_RETRIES = 20
+"""A conflict that ends the attempts ends the query: so there are many."""
+QUERY_ID = "sql.streaming.queryId"
+
+
+def foreach_batch(
+    url: str,
+    *,
+    query: str | None = None,
+    endpoint: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    client: str = "",
+    emit: Emit = silent,
+    **how: Any,
+) -> Callable[[DataFrame, int], None]:
+    """What `foreachBatch` takes: writes each batch as `write` does, with its keywords, and once.
+
+    `query` names the query to the table, the same after every restart, and after a new checkpoint
+    another; by default it is Spark's own id, which Spark Connect does not tell. A batch that the
+    table has already is passed over; conflicts are retried in place.
+    """
+    store_options = {name: value for name, value in how.items() if name not in KEYWORDS}
+    place = Place(url.rstrip("/"), endpoint, client, store_options)
+
+    def one(frame: DataFrame, batch: int) -> None:
+        name, clock = query or _query_id(frame), Clock()
+        said = {RETRIES: str(STREAM_RETRIES), **(options or {})}
+        store, lock = place.open(), open_lock(place, said, clock, emit)
+        try:
+            once = MicroBatch(store, place.url, name, batch, clock, emit)
+            if not once.is_over(lock):
+                write(
+                    frame, url, endpoint=endpoint, options=said, client=client, emit=emit,
+                    clock=clock, lock=lock, claim=once.claim, extra=once.extra, **how,
+                )  # fmt: skip
+        finally:
+            lock.close()
+            store.close()
+
+    return one
+
+
+def _query_id(frame: DataFrame) -> str:
+    context = getattr(frame.sparkSession, "_sc", None)
+    found = context and context.getLocalProperty(QUERY_ID)
+    if not found:
+        raise TableError(
+            "Spark does not say here which query this batch is of; give it a name that stays: "
+            'foreach_batch(url, query="orders-1", ...)'
+        )
+    return str(found)

@@ -1,0 +1,76 @@
+"""What the tests of Spark's room stand on: one session for a file, and a table's rows by others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lockkit.spark.java import NoJava, find_java, spark_env
+from lockkit.stores import open_store
+from lockkit.table import read_table
+
+try:
+    find_java()
+    NO_JAVA = ""
+except NoJava as missing:
+    NO_JAVA = str(missing)
+MARKS = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA),
+]
+
+COLUMNS = "id string, region string, at long, v long"
+KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
+
+
+@contextmanager
+def spark_environment() -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(spark_env())
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def own_spark() -> Iterator[Any]:
+    """A session with a JVM of its own."""
+    with spark_environment():
+        from lockkit.spark.connect import own_session
+
+        session = own_session("test")
+        session.sparkContext.setLogLevel("OFF")
+        yield session
+        session.stop()
+
+
+def frame(spark: Any, *rows: tuple[Any, ...], columns: str = COLUMNS) -> Any:
+    return spark.createDataFrame(list(rows), columns)
+
+
+def stored(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
+    rows = read_table(open_store(**place))
+    columns = columns or ("id", "region", "v")
+    return sorted((tuple(row[c] for c in columns) for row in rows.to_pylist()), key=repr)
+
+
+def by_hudi_rs(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
+    """The same rows as somebody else's reader sees them."""
+    hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
+    options = {}
+    if "endpoint" in place:
+        options = {"aws_endpoint": place["endpoint"], "aws_allow_http": "true",
+                   "aws_region": "us-east-1", "aws_access_key_id": "lockkit",
+                   "aws_secret_access_key": "lockkit"}  # fmt: skip
+    table = pa.Table.from_batches(hudi.HudiTable(place["url"], options).read())
+    columns = columns or ("id", "region", "v")
+    return sorted((tuple(row[c] for c in columns) for row in table.to_pylist()), key=repr)
