@@ -13,15 +13,20 @@ from table_world import (
     CONFIG,
     Hasty,
     Holder,
+    Lossy,
     new_table,
     prepare_inserts,
     rows,
 )
 
 from lockkit.drive import run
+from lockkit.outcome import Missing
+from lockkit.spark.options import asked as asked_for
+from lockkit.spark.place import Place
+from lockkit.spark.write import known_config
 from lockkit.state import LockLost
-from lockkit.stores import Store
-from lockkit.table import CommitConflict, TableConfig, begin, commit, prepare
+from lockkit.stores import Store, open_store
+from lockkit.table import CommitConflict, TableConfig, begin, commit, create_table, prepare
 from lockkit.table.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.properties import load_config
 from lockkit.table.rollback import RolledBack, roll_back
@@ -47,6 +52,25 @@ class Standing(Hasty):
 
     def wall_ns(self) -> int:
         return self.at_ms * 1_000_000
+
+
+# --- places -------------------------------------------------------------------------------------
+
+
+class Overtaken(Lossy):
+    """Somebody else makes the table right after the first look at it."""
+
+    def get(self, key: str, **how: Any) -> Any:
+        answer = super().get(key, **how)
+        if isinstance(answer, Missing):
+            run(create_table(CONFIG), self.store, CLOCK)
+        return answer
+
+
+def test_of_two_that_make_a_table_at_once_the_second_finds_it() -> None:
+    store = Overtaken(open_store(f"memory://trouble-{next(NAMES)}"))
+    asked = asked_for({}, record_key="id")
+    assert known_config(asked, Place("memory://orders"), store, CLOCK) == (CONFIG, True)
 
 
 # --- clocks -------------------------------------------------------------------------------------

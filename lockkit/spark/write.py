@@ -339,9 +339,9 @@ def known_config(
     try:
         config, _version = run(load_config(), store, clock)
     except TableError:
-        if store.list(PROPERTIES_KEY):
-            raise
-        return new_config(asked, place), False
+        if not store.list(PROPERTIES_KEY):
+            return new_config(asked, place), False
+        config, _version = run(load_config(), store, clock)  # made meanwhile, or no table of ours
     _refuse_other(asked, config)
     return config, True
 
