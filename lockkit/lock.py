@@ -452,7 +452,10 @@ class Lock:
             return
         if self._client.lost_why:
             raise RuntimeError(f"{self}: this handle lost it; release() it first, which says so")
-        raise RuntimeError(f"{self}: this handle already holds it (a Lock is not reentrant)")
+        raise RuntimeError(
+            f"{self}: this handle already holds it; it is not reentrant, and two threads need "
+            "a handle each"
+        )
 
     def _guard_process(self) -> None:
         if os.getpid() != self._pid:
