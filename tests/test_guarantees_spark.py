@@ -1,0 +1,299 @@
+"""Each guarantee of the table, attacked by PySpark processes: a JVM each, at one object server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit.clock import Clock
+from lockkit.drive import run
+from lockkit.lock import Lock
+from lockkit.spark.java import NoJava, find_java
+from lockkit.stores import Store, open_store
+from lockkit.table import Snapshot, load_snapshot, read_table
+from lockkit.table.properties import load_config
+from lockkit.table.pulse import dead_instants, end
+from lockkit.table.reader import read_increment, read_slice
+from lockkit.table.rollback import RolledBack, roll_back
+from lockkit.table.timeline import load_timeline
+from lockkit.table.transaction import Known
+
+try:
+    find_java()
+    NO_JAVA = ""
+except NoJava as missing:
+    NO_JAVA = str(missing)
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.xdist_group("spark"),
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA),
+]
+
+ROOT = Path(__file__).parents[1]
+WRITERS, ROUNDS = 3, 2
+REGIONS = ("EU", "US", "ASIA")
+KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
+WROTE = "note wrote"
+CLOCK = Clock()
+
+
+class Writer:
+    """A process that writes as it is told, and tells what came of it."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        self.log = log
+        with log.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(ROOT / "tests/guarantees_writer.py"), name],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+
+    def tell(self, do: str = "", **order: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **order}) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()[-2000:]
+        return json.loads(line)  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def writers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Writer]]:
+    folder = tmp_path_factory.mktemp("writers")
+    started = [Writer(f"W{n}", folder / f"W{n}.log") for n in range(WRITERS)]
+    try:
+        for each in started:
+            assert each.hear()["ready"] == each.process.pid
+        yield started
+    finally:
+        for each in started:
+            each.close()
+
+
+@dataclass
+class Place:
+    """A table of one test's own."""
+
+    url: str
+    endpoint: str
+
+    @property
+    def order(self) -> dict[str, Any]:
+        return {"place": {"url": self.url, "endpoint": self.endpoint}}
+
+    @property
+    def store(self) -> Store:
+        return open_store(self.url, endpoint=self.endpoint)
+
+    def rows(self) -> list[tuple[str, int]]:
+        now = read_table(self.store)
+        return sorted(zip(now["id"].to_pylist(), now["v"].to_pylist(), strict=True))
+
+
+@pytest.fixture
+def place(shared_emulator: Any, bucket: str) -> Place:
+    return Place(f"s3://{bucket}/orders", shared_emulator.s3)
+
+
+def all_at_once(writers: list[Writer], orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each writes its files; when the last has, all of them commit."""
+    for each, order in zip(writers, orders, strict=True):
+        each.tell("write_rows", pause=WROTE, **order)
+    told = [each.hear() for each in writers]
+    for each, said in zip(writers, told, strict=True):
+        if "at" in said:
+            each.tell()
+    return [each.hear() if "at" in said else said for each, said in zip(writers, told, strict=True)]
+
+
+# --- many at one key, and readers beside them -----------------------------------------------------
+
+
+@dataclass
+class Seen:
+    """What a busy table's readers saw, and what its writers were told."""
+
+    place: Place
+    told: list[dict[str, Any]]
+    windows: list[tuple[str, str, list[tuple[str, int, str]]]]
+    snapshot: Snapshot
+    looks: list[Any]
+
+
+@pytest.fixture(scope="module")
+def busy(writers: list[Writer], shared_emulator: Any) -> Seen:
+    """All add one to the same two rows, again and again; others pull, and look at one snapshot."""
+    place = Place("s3://guarantees/busy", shared_emulator.s3)
+    first = {"rows": [["a", "EU", 0, 0], ["b", "EU", 0, 0]], "operation": "insert"}
+    writers[0].tell("write_rows", **first, **KEYS, **place.order, version=9)
+    assert writers[0].hear()["instant"]
+    store, done = place.store, threading.Event()
+    seen = Seen(place, [], [], run(load_snapshot(), store, CLOCK), [])
+
+    def work(mine: Writer) -> None:
+        for _ in range(ROUNDS):
+            mine.tell("add_one", ids=["a", "b"], retries=40, **place.order)
+            seen.told.append(mine.hear())
+
+    def pull() -> None:
+        start, last = "", False
+        while not last:
+            last = done.is_set()
+            rows, increment = read_increment(store, start, meta=True)
+            if increment.end != start:
+                columns = (rows[name].to_pylist() for name in ("id", "v", "_hoodie_commit_time"))
+                window = sorted(zip(*columns, strict=True))
+                seen.windows.append((start, increment.end, window))
+                start = increment.end
+            seen.looks.append([run(read_slice(of), store, CLOCK) for of in seen.snapshot.slices])
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in writers]
+    reader = threading.Thread(target=pull)
+    for each in (*threads, reader):
+        each.start()
+    for each in threads:
+        each.join()
+    done.set()
+    reader.join()
+    return seen
+
+
+def test_upserts_of_three_processes_never_duplicate_and_lose_nothing(busy: Seen) -> None:
+    """An insert's rows, brought up to date by retried upserts: nothing is added to an old sum."""
+    assert all(each.get("instant") for each in busy.told), busy.told
+    assert len(busy.told) == WRITERS * ROUNDS
+    assert busy.place.rows() == [("a", len(busy.told)), ("b", len(busy.told))]
+
+
+def test_a_puller_beside_them_gets_every_change_in_order_and_once(busy: Seen) -> None:
+    ends = [stop for _, stop, _ in busy.windows]
+    assert [start for start, *_ in busy.windows] == ["", *ends[:-1]] and ends == sorted(ends)
+    counts = [{key: v for key, v, _ in rows} for *_, rows in busy.windows]
+    assert len(counts) > 1, "all came in one window"
+    assert all(set(each) == {"a", "b"} and each["a"] == each["b"] for each in counts)
+    assert [each["a"] for each in counts] == sorted({each["a"] for each in counts})
+    assert counts[-1]["a"] == len(busy.told)
+    instants = [instant for *_, rows in busy.windows for *_, instant in rows]
+    assert len(set(instants)) == len(busy.windows), "a commit came in two windows"
+
+
+def test_a_snapshot_beside_them_never_changes(busy: Seen) -> None:
+    assert len(busy.looks) > 2
+    assert all(look == busy.looks[0] for look in busy.looks)
+    assert sorted(v for each in busy.looks[0] for v in each["v"].to_pylist()) == [0, 0]
+    now = run(load_snapshot(), busy.place.store, CLOCK)
+    assert set(now.groups.values()).isdisjoint(busy.snapshot.groups.values())
+
+
+# --- all at the same time -------------------------------------------------------------------------
+
+
+def test_of_three_processes_on_one_file_group_exactly_one_commits(
+    writers: list[Writer], place: Place
+) -> None:
+    how = {**KEYS, **place.order, "mode": "hudi", "buckets": 1}
+    writers[0].tell("write_rows", rows=[["a", "EU", 0, 0]], **how)
+    assert writers[0].hear()["instant"]
+    told = all_at_once(
+        writers, [{"rows": [[f"w{n}", "EU", 1, n]], **how} for n in range(WRITERS)]
+    )
+    winners = [n for n, each in enumerate(told) if each.get("instant")]
+    refused = [each for each in told if each.get("error") == "CommitConflict"]
+    assert len(winners) == 1 and len(refused) == WRITERS - 1, told
+    assert all("region=EU" in each["text"] and "begin again" in each["text"] for each in refused)
+    assert place.rows() == [("a", 0), (f"w{winners[0]}", winners[0])]
+
+
+def test_three_processes_on_different_file_groups_all_commit(
+    writers: list[Writer], place: Place
+) -> None:
+    how = {**KEYS, **place.order}
+    writers[0].tell("write_rows", rows=[["a", region, 0, 0] for region in REGIONS], **how)
+    assert writers[0].hear()["instant"]
+    told = all_at_once(
+        writers, [{"rows": [["a", region, 1, n]], **how} for n, region in enumerate(REGIONS)]
+    )
+    assert len({each.get("instant") for each in told} - {None}) == WRITERS, told
+    assert place.rows() == [("a", 0), ("a", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize("operation", ["insert", "bulk_insert"])
+def test_inserts_of_one_key_by_three_processes_are_three_rows_and_without_duplicates_in_one_none(
+    writers: list[Writer], place: Place, operation: str
+) -> None:
+    how = {**KEYS, **place.order, "operation": operation}
+    told = all_at_once(writers, [{"rows": [["x", "EU", 1, n]], **how} for n in range(WRITERS)])
+    assert all(each.get("instant") for each in told), told
+    assert place.rows() == [("x", 0), ("x", 1), ("x", 2)]
+    alone = {"options": {"hoodie.datasource.write.insert.drop.duplicates": "true"}}
+    rows = [["x", "EU", 2, 9], ["y", "EU", 1, 7], ["y", "EU", 2, 8]]
+    writers[1].tell("write_rows", rows=rows, **how, **alone)
+    assert writers[1].hear()["instant"]
+    assert place.rows() == [("x", 0), ("x", 1), ("x", 2), ("y", 8)]
+
+
+# --- one writer, and one writer's lock ------------------------------------------------------------
+
+
+def take_back_all_pending(place: Place) -> list[Any]:
+    """As the only writer of a table does before it begins (EAGER)."""
+    store = place.store
+    known = Known(*run(load_config(), store, CLOCK))
+    now = run(load_timeline(known.config.names), store, CLOCK)
+    done = []
+    for pulse in run(dead_instants(known.config.names, now, "EAGER"), store, CLOCK):
+        assert run(end(pulse), store, CLOCK)
+        with Lock(place.url, endpoint=place.endpoint) as lock:
+            done.append(run(roll_back(pulse.instant, lock.fence, known), store, CLOCK))
+    return done
+
+
+def test_three_writers_then_one_then_three_again_lose_nothing(
+    writers: list[Writer], place: Place
+) -> None:
+    """The second was only asleep when the first became the table's only writer."""
+    how = {**KEYS, **place.order}
+    first, asleep, third = writers
+    first.tell("write_rows", rows=[["a", "EU", 0, 0]], **how)
+    assert first.hear()["instant"]
+    asleep.tell("write_rows", rows=[["z", "US", 1, 1]], stall=WROTE, **how)
+    assert asleep.hear()["at"].startswith(WROTE)
+    (gone,) = take_back_all_pending(place)
+    assert isinstance(gone, RolledBack) and gone.deleted
+    first.tell("write_rows", rows=[["a", "EU", 1, 5]], **how)
+    assert first.hear()["instant"]
+    os.kill(asleep.process.pid, signal.SIGCONT)
+    told = asleep.hear()
+    assert told.get("error") in ("HeartbeatLost", "LockLost", "CommitConflict"), told
+    assert place.rows() == [("a", 5)]
+    again = [{"rows": [[f"w{n}", region, 1, n]], **how} for n, region in enumerate(REGIONS)]
+    assert all(each.get("instant") for each in all_at_once([first, asleep, third], again))
+    assert place.rows() == [("a", 5), ("w0", 0), ("w1", 1), ("w2", 2)]
+
+
+def test_one_writers_lock_in_two_threads_is_refused(writers: list[Writer], place: Place) -> None:
+    """Hudi's caveat: two threads of one client would mix their transactions."""
+    writers[0].tell("two_threads", **KEYS, **place.order)
+    told = writers[0].hear()
+    assert told["first"] and "two threads need a handle each" in told["second"], told
+    assert place.rows() == [("a", 1)]
