@@ -26,12 +26,14 @@ from lockkit.table import (
 )
 from lockkit.table.buckets import bucket_file_id, is_bucketed
 from lockkit.table.cluster import ClusterRules, Sized, choose, cluster_rules
+from lockkit.table.clustering import Clustered
+from lockkit.table.clustering import cluster as cluster_now
 from lockkit.table.conflict import PREFER_WRITER
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.markers import MARKERS, mark
 from lockkit.table.pulse import HEARTBEATS, HeartbeatRules
 from lockkit.table.reader import read_increment
-from lockkit.table.service import Clustered, Service
+from lockkit.table.service import Service
 from lockkit.table.serving import ServiceRules
 from lockkit.table.timeline import Timeline, load_timeline
 from lockkit.table.turns import OneProcess
@@ -237,9 +239,9 @@ def test_a_commit_before_the_plan_was_there_makes_it_void() -> None:
     store = fresh()
     slow = slow_upsert(store)
     its = service(store)
-    stale = its._look()
+    stale = its.look()
     publish(store, slow)
-    assert its._cluster(stale) is None
+    assert cluster_now(its.desk, stale) is None
     assert_nothing_is_left(store)
     assert content(store)["k0"][0] == 7
 

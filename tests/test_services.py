@@ -176,14 +176,14 @@ def test_a_reader_holds_its_snapshot_while_everything_is_joined_and_cleaned(
     held = run(load_snapshot(), store, CLOCK)
     service = other_process(url, server, store, clean=CleanRules(commits=1))
     assert service.cluster() is not None and service.clean() == ()
-    service.rules = ServiceRules(clean=CleanRules(commits=2))
+    service.desk.rules = ServiceRules(clean=CleanRules(commits=2))
     with Table(url, endpoint=server.s3) as table:
         table.append(rows([50]))
     assert service.clean() == ()
     for batch in begun:
         seen += batch["id"].to_pylist()
     assert sorted(seen) == keys(*range(12))
-    service.rules = ServiceRules(clean=CleanRules(commits=1))
+    service.desk.rules = ServiceRules(clean=CleanRules(commits=1))
     (cleaned,) = service.clean()
     assert set(cleaned.deleted) == {each.path for each in held.slices}
     assert ids(store) == keys(*range(12), 50)
@@ -294,7 +294,7 @@ def test_a_rollback_whose_maker_died_is_finished_by_its_plan(
     store = new_table(url, replace(CONFIG, mode=mode), endpoint=server.s3)
     dead = prepare_inserts(store, rows([0]))
     service = other_process(url, server, store, failed="NEVER")
-    seen = service._look()
+    seen = service.look()
     way = roll_back(dead.instant, Epoch(1), seen.known, base=hadoop_base(url))
     request = way.send(None)
     while not (isinstance(request, Put) and "rollback.requested" in request.key):
@@ -304,7 +304,7 @@ def test_a_rollback_whose_maker_died_is_finished_by_its_plan(
     assert "rollback" in timeline(store).pending.values()
     if mode == "hudi":  # its maker may be at it: it is an hour old only by the later clock
         assert service.run() == Served()
-        service.clock = Hasty(offset_ms=3_600_000)
+        service.desk.clock = Hasty(offset_ms=3_600_000)
     (done,) = service.run().taken_back
     assert done.target == dead.instant
     assert not is_pending(store, dead) and not timeline(store).pending
