@@ -314,10 +314,10 @@ class Write:
 @contextmanager
 def _ends_with(heartbeat: Heartbeat, frame: DataFrame) -> Iterator[None]:
     """What Spark does for this write is cancelled once others may take its writer for dead."""
-    session, tag = getattr(frame, "sparkSession", None), f"lockkit-{heartbeat.instant}"
-    if session is not None:
-        session.addTag(tag)
-        heartbeat.on_lost = lambda: session.interruptTag(tag)
+    put_on, cancel, take_off = _job_tags(frame)
+    tag = f"lockkit-{heartbeat.instant}"
+    put_on(tag)
+    heartbeat.on_lost = lambda: cancel(tag)
     try:
         heartbeat.check()
         yield
@@ -325,8 +325,19 @@ def _ends_with(heartbeat: Heartbeat, frame: DataFrame) -> Iterator[None]:
         heartbeat.check()  # then this is why
         raise
     finally:
-        if session is not None:
-            session.removeTag(tag)
+        take_off(tag)
+
+
+def _job_tags(frame: DataFrame) -> tuple[Callable[[str], Any], ...]:
+    """How to tag this thread's jobs, to cancel those of a tag, and to tag no more."""
+    session = getattr(frame, "sparkSession", None)
+    if session is None:  # rows that came without Spark
+        return str, str, str
+    context = getattr(session, "sparkContext", None)
+    if context is None:  # Spark Connect
+        return session.addTag, session.interruptTag, session.removeTag
+    # Not the session's own tags: there a tag is found only by the thread that added it.
+    return context.addJobTag, context.cancelJobsWithTag, context.removeJobTag
 
 
 # --- the table ----------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ from lockkit.table.covered import Covered
 from lockkit.table.layout import FileGroup, in_partition
 from lockkit.table.partition import is_inside
 from lockkit.table.properties import FENCED, TableConfig
-from lockkit.table.snapshot import Snapshot
+from lockkit.table.snapshot import Point, Snapshot, open_table, snapshot_at
 from lockkit.table.timeline import HOODIE, instant_ms
+from lockkit.table.transaction import Known
 
 CHECKPOINT_KEY = HOODIE + ".lockkit/checkpoint.json"
 CHECKPOINT_EVERY = 100
@@ -58,6 +59,19 @@ def read_checkpoint() -> Procedure[Snapshot | None]:
                 return None
         case _missing:
             return None
+
+
+def look_over() -> Procedure[tuple[Known, Snapshot]]:
+    """What a writer must know before it begins, and the snapshot; saves a checkpoint if it is due.
+
+    So that neither grows with the table's age, whoever writes to it.
+    """
+    opened = yield from open_table()
+    snapshot = yield from snapshot_at(opened, Point())
+    covered = snapshot.covered
+    if covered.count >= opened.before.covered.count + CHECKPOINT_EVERY:
+        yield from write_checkpoint(snapshot)
+    return Known(opened.config, opened.version, covered.horizon, covered.newest), snapshot
 
 
 def write_checkpoint(snapshot: Snapshot) -> Procedure[bool]:

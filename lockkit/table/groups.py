@@ -25,11 +25,12 @@ from lockkit.table.basefile import (
     columns_of,
     plain,
 )
-from lockkit.table.buckets import free_file_id
+from lockkit.table.buckets import free_file_id, is_bucketed
 from lockkit.table.conflict import Mine, Strategy
+from lockkit.table.covered import Covered
 from lockkit.table.datafiles import open_data_file, put_data_file
 from lockkit.table.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
-from lockkit.table.markers import Io, early_conflict, mark
+from lockkit.table.markers import Io, early_conflict, mark, overtaken
 from lockkit.table.merge import deletions, merge, refuse_strangers, upserts
 from lockkit.table.partition import partition_path
 from lockkit.table.pulse import HeartbeatRules
@@ -53,10 +54,12 @@ class Aim:
 class Early:
     """How a task looks, before it writes a file group, whether an earlier writer is at it."""
 
-    base: frozenset[str]
-    """Instants that this transaction covers: no rivals any more."""
+    covered: Covered
+    """What this transaction covers: no rivals any more."""
     rules: HeartbeatRules
     strategy: Strategy
+    commits: bool = False
+    """Whether commits that completed since count as well: one more listing for each look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +79,25 @@ class Work:
         io: Io = "CREATE" if draft.previous == NO_COMMIT else "MERGE"
         path = in_partition(draft.partition, draft.name)
         run(mark(self.target.instant, path, io), self.store, self.clock)
+        self._look(draft)
+
+    def _look(self, draft: Draft) -> None:
+        """Who marked this group first sees an earlier writer's marker only at its next look."""
+        free = draft.previous == NO_COMMIT and not is_bucketed(draft.file_id)
+        if self.early is None or free:  # a free group is nobody else's
+            return
+        covered, strategy = self.early.covered, self.early.strategy
         group = frozenset({(draft.partition, draft.file_id)})
-        mine = Mine(self.target.instant, self.early.base, group)
-        look = early_conflict(mine, rules=self.early.rules, strategy=self.early.strategy)
+        mine = Mine(self.target.instant, covered.later, group, horizon=covered.horizon)
+        look = early_conflict(mine, rules=self.early.rules, strategy=strategy)
         run(look, self.store, self.clock)
+        if self.early.commits:
+            names = self.target.config.names
+            run(overtaken(names, mine, strategy=strategy), self.store, self.clock)
 
     def put(self, draft: Draft, stat: WriteStat) -> WriteStat:
-        """The finished file, into the store."""
+        """The finished file, into the store. Raises `EarlyConflict`."""
+        self._look(draft)
         put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
         return stat
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -125,7 +126,8 @@ class Heartbeat:
     instant's heartbeat is not to be had, `Unanswered` where the store does not say. `with` gives it
     up on leaving, unless the commit was told by `finish`, or may have been made all the same
     (`CommitUnknown`, Ctrl-C): then it expires by itself. `user` is the thread that writes: when it
-    has ended, nobody beats for it.
+    has ended, nobody beats for it. `on_lost()` is called from the beating thread, and may end what
+    the writer is waiting for.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Heartbeat:
     ) -> None:
         self.instant, self.rules = instant, rules
         self.user = threading.current_thread()
+        self.on_lost: Callable[[], object] = bool
         self._store, self._clock = store, clock or Clock()
         self._lost: str | None = None
         self._turn = threading.Lock()
@@ -191,6 +194,11 @@ class Heartbeat:
         self._until_ms = self._since_ms + self.rules.belief_ms
         return True
 
+    def _lose(self, why: str) -> None:
+        self._lost = why
+        with suppress(Exception):  # whatever a cancelled job's engine may raise
+            self.on_lost()
+
     def _run(self) -> None:
         wait_s, failures = self.rules.interval_ms / 1000, 0
         while not self._clock.wait(self._stop, wait_s) and self.user.is_alive():
@@ -201,12 +209,12 @@ class Heartbeat:
                     self.check()
                     proven = self._beat()
             except HeartbeatExpired as error:
-                self._lost = error.why
+                self._lose(error.why)
                 return
             except StoreError:
                 proven = False
             except Exception as error:  # noqa: BLE001 - a dead thread is no heartbeat, and says so
-                self._lost = f"its thread died of {error!r}"
+                self._lose(f"its thread died of {error!r}")
                 return
             failures = 0 if proven else failures + 1
             interval_s = wait_s = self.rules.interval_ms / 1000
