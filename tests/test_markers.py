@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import pickle
 from dataclasses import replace
@@ -14,7 +15,9 @@ from table_world import (
     AFTER,
     BEFORE,
     CLOCK,
+    CONFIG,
     LATE,
+    SCHEMA,
     Holder,
     Lossy,
     new_table,
@@ -28,6 +31,8 @@ from lockkit.outcome import Found, IfAbsent
 from lockkit.stores import Store, open_store
 from lockkit.table import commit
 from lockkit.table.ask import TableError
+from lockkit.table.basefile import Draft, Target
+from lockkit.table.buckets import bucket_file_id, free_file_id
 from lockkit.table.conflict import (
     BUCKET,
     PREFER_WRITER,
@@ -38,8 +43,10 @@ from lockkit.table.conflict import (
     Strategy,
     find_conflict,
 )
+from lockkit.table.covered import Covered
+from lockkit.table.groups import Early, Work
 from lockkit.table.heartbeat import Beating, start
-from lockkit.table.layout import FileGroup, file_name, in_partition
+from lockkit.table.layout import NO_COMMIT, FileGroup, TaskId, file_name, in_partition
 from lockkit.table.markers import (
     EARLY_COMMITS_KEY,
     EARLY_KEY,
@@ -58,7 +65,7 @@ from lockkit.table.markers import (
     unmark,
 )
 from lockkit.table.partition import is_inside
-from lockkit.table.pulse import end, heartbeat_key, look
+from lockkit.table.pulse import HeartbeatRules, end, heartbeat_key, look
 from lockkit.table.timeline import V6, load_timeline
 
 OLDER, ME, YOUNGER = "20250101000000001", "20250101000000002", "20250101000000003"
@@ -266,6 +273,51 @@ def test_a_writer_that_has_lost_already_is_told_before_it_commits() -> None:
         run(overtaken(V6, loser.mine), table, CLOCK)
     elsewhere = replace(loser.mine, writes=frozenset({EU}))
     run(overtaken(V6, elsewhere), table, CLOCK)
+
+
+# --- a task that looks while it writes ------------------------------------------------------------
+
+
+def task(store: Store, *, commits: bool = False, covered: Covered = Covered()) -> Work:
+    early = Early(covered, HeartbeatRules(), SIMPLE, commits)
+    return Work(store, Target(ME, CONFIG), TaskId(), CLOCK, early)
+
+
+def drafted(group: FileGroup, previous: str = OLDER) -> Draft:
+    return Draft(Target(ME, CONFIG), *group, SCHEMA, io.BytesIO(), previous=previous)
+
+
+BUCKETED: FileGroup = ("region=EU", bucket_file_id("region=EU", 3))
+
+
+@pytest.mark.parametrize(("group", "previous"), [(BUCKETED, NO_COMMIT), (EU, OLDER)])
+def test_who_marked_first_and_began_later_stops_before_it_puts_its_file(
+    store: Store, group: FileGroup, previous: str
+) -> None:
+    work, draft = task(store), drafted(group, previous)
+    work.begin(draft)
+    writing(store, OLDER, group)
+    with pytest.raises(EarlyConflict, match="began earlier and is writing"):
+        work.put(draft, draft.close(inserts=0))
+    assert not store.list("region=EU/")
+
+
+def test_a_new_group_of_ones_own_is_marked_and_needs_no_look(store: Store) -> None:
+    counted = Lossy(store)
+    task(counted).begin(drafted(("region=EU", free_file_id(CLOCK)), NO_COMMIT))
+    assert [method for method, _ in counted.seen] == ["put"]
+
+
+def test_a_task_stops_for_a_commit_that_completed_if_it_is_asked_to() -> None:
+    table = new_table(f"memory://markers-{next(NAMES)}")
+    run(commit(prepare_inserts(table, rows([0])), Holder(1)), table, CLOCK)
+    (group,) = prepare_upserts(table, rows([0], amount=1)).writes
+    task(table).begin(drafted(group))
+    with pytest.raises(EarlyConflict, match="also rewrote"):
+        task(table, commits=True).begin(drafted(group))
+    now = run(load_timeline(V6), table, CLOCK)
+    read = Covered(later=frozenset(now.completed))
+    task(table, commits=True, covered=read).begin(drafted(group))
 
 
 # --- a table service that gives way ---------------------------------------------------------------
