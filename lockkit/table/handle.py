@@ -24,14 +24,14 @@ from lockkit.outcome import Found
 from lockkit.stores import Store, open_store
 from lockkit.table.ask import TableError, all_of, create
 from lockkit.table.basefile import BaseFile, Target, write_inserts
-from lockkit.table.checkpoint import CHECKPOINT_EVERY, write_checkpoint
+from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed, commit
 from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.groups import by_partition, free_file_id
 from lockkit.table.properties import HUDI
 from lockkit.table.publish import told_if_interrupted
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
-from lockkit.table.snapshot import Point, Snapshot, open_table, snapshot_at
+from lockkit.table.snapshot import Snapshot
 from lockkit.table.transaction import (
     INSTANTS_MAX,
     Known,
@@ -182,16 +182,8 @@ class Table:
         return self._known
 
     def _load(self) -> Snapshot:
-        def load() -> Procedure[tuple[Known, Snapshot]]:
-            opened = yield from open_table()
-            snapshot = yield from snapshot_at(opened, Point())
-            covered = snapshot.covered
-            if covered.count >= opened.before.covered.count + CHECKPOINT_EVERY:
-                yield from write_checkpoint(snapshot)
-            return Known(opened.config, opened.version, covered.horizon, covered.newest), snapshot
-
-        known, snapshot = run(load(), self.store, self.clock, self.emit)
-        self._known = known
+        snapshot: Snapshot
+        self._known, snapshot = run(look_over(), self.store, self.clock, self.emit)
         self._schema = arrow_schema(snapshot.schema) if snapshot.schema else None
         self._partitions = frozenset(partition for partition, _ in snapshot.groups)
         return snapshot
