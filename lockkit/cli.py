@@ -1,4 +1,4 @@
-"""The command line: `lockkit demo | lab | serve | probe | lock | history | check | explore`.
+"""The command line: `lockkit demo | lab | serve | probe | lock | table | history | check | ...`.
 
 Exit codes: what a command finds is 0, 1 or 2 (each --help says which); 3 is trouble (one or two
 lines on standard error: what, who, what next), 64 a wrong call, 130 Ctrl-C.
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from lockkit import __version__
-from lockkit.commands import check, demo, explore, history, lab, lock, probe, serve
+from lockkit.commands import check, demo, explore, history, lab, lock, probe, serve, table
 from lockkit.commands.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, Trouble, warn
 from lockkit.history import plain
 
-COMMANDS = (demo, lab, serve, probe, lock, history, check, explore)
+COMMANDS = (demo, lab, serve, probe, lock, table, history, check, explore)
 
 
 class Parser(argparse.ArgumentParser):

@@ -27,7 +27,8 @@ GOOD = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"
 BAD = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
 COMMANDS = [
     ("demo",), ("lab",), ("serve",), ("probe",), ("lock",), ("lock", "show"), ("lock", "watch"),
-    ("lock", "acquire"), ("history",), ("check",), ("explore",),
+    ("lock", "acquire"), ("table",), ("table", "show"), ("table", "clean"), ("table", "cluster"),
+    ("table", "rollback"), ("table", "services"), ("history",), ("check",), ("explore",),
 ]  # fmt: skip
 MARK = "LOCKKIT_TEST_CLI"
 CLOUD = {

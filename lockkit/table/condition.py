@@ -1,0 +1,55 @@
+"""The condition of a table: what is decided, what is pending, and whether anybody works on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockkit.drive import Procedure, WallMs
+from lockkit.table.failed import clusterings
+from lockkit.table.fence import Fence, read_fence
+from lockkit.table.properties import FENCED, TableConfig, load_config
+from lockkit.table.pulse import HeartbeatRules, Pulse, expired, look
+from lockkit.table.timeline import Timeline, instant_ms, load_timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A pending instant."""
+
+    instant: str
+    action: str
+    """`clustering` also in version 6, whose files are called `replacecommit`."""
+    inflight: bool
+    pulse: Pulse
+    age_ms: int
+    """Since its last beat; without a heartbeat, since it was begun."""
+    lives: bool
+    """Whether somebody may be at it. Of a rollback or a clean nobody knows: any run finishes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A table as one look found it."""
+
+    config: TableConfig
+    timeline: Timeline
+    pending: tuple[Unfinished, ...]
+    fence: Fence | None
+
+
+def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[Condition]:
+    """Reads only; one request for each pending instant."""
+    config, _version = yield from load_config()
+    now = yield from load_timeline(config.names)
+    plans = yield from clusterings(config.names, now)
+    wall_ms, pending = (yield WallMs()), []
+    for instant, action in now.pending.items():
+        pulse = yield from look(instant)
+        since_ms = instant_ms(instant) if pulse.modified_ms is None else pulse.modified_ms
+        until_ms = wall_ms if pulse.date_ms is None else pulse.date_ms
+        pending.append(Unfinished(
+            instant, "clustering" if instant in plans else action, instant in now.inflight, pulse,
+            max(0, until_ms - since_ms), not expired(pulse, wall_ms, rules),
+        ))  # fmt: skip
+    fence = (yield from read_fence()).fence if config.mode == FENCED else None
+    return Condition(config, now, tuple(pending), fence)

@@ -1,0 +1,263 @@
+"""`lockkit table`: what it shows, what it does and what it refuses; Ctrl-C leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import table_world
+from table_history import add, publish
+from table_world import CLOCK, Hasty, new_table, prepare_inserts, prepare_upserts, rows
+
+from lockkit.cli import main
+from lockkit.drive import run
+from lockkit.emulator import Emulator
+from lockkit.faults import Fault, Proxy
+from lockkit.lock import LOCK_KEY
+from lockkit.outcome import Found, IfAbsent
+from lockkit.record import Record, decode
+from lockkit.stores import Store, open_store
+from lockkit.table import Prepared, load_snapshot, read_table
+from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.timeline import V6, Timeline, load_timeline
+
+ROOT = Path(__file__).parents[1]
+NAMES = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Emulator]:
+    with Emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def url() -> str:
+    return f"s3://lake/commands-{next(NAMES)}"
+
+
+@pytest.fixture
+def store(server: Emulator, url: str) -> Store:
+    return new_table(url, endpoint=server.s3)
+
+
+@pytest.fixture
+def dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """What a writer left that began an hour ago."""
+    with monkeypatch.context() as then:
+        then.setattr(table_world, "CLOCK", Hasty(offset_ms=-3_600_000))
+        return prepare_inserts(store, rows([90]))
+
+
+def timeline(store: Store) -> Timeline:
+    return run(load_timeline(V6), store, CLOCK)
+
+
+def updated(store: Store, times: int) -> None:
+    add(store, 0)
+    for amount in range(1, times):
+        publish(store, prepare_upserts(store, rows([0], amount=amount)))
+
+
+def data_files(store: Store) -> int:
+    return sum(each.key.endswith(".parquet") for each in store.list(""))
+
+
+def table(server: Emulator, verb: str, url: str, *more: str) -> int:
+    return main(["table", verb, url, "--endpoint", server.s3, *more])
+
+
+# --- show ----------------------------------------------------------------------------------------
+
+
+def test_show_tells_what_is_pending_and_exits_1_for_what_a_dead_writer_left(
+    server: Emulator, url: str, store: Store, dead: Prepared, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lives = prepare_inserts(store, rows([1]))
+    done = add(store, 0)
+    with Heartbeat(lives.instant, store, clock=CLOCK):
+        assert table(server, "show", url) == 1
+        shown = capsys.readouterr().out
+        assert table(server, "show", url, "--json") == 1
+    assert "fenced, version 6" in shown and f"{done} was committed last, epoch 1" in shown
+    (left,) = [each for each in shown.splitlines() if dead.instant in each]
+    assert "no heartbeat" in left and left.endswith("dead")
+    (busy,) = [each for each in shown.splitlines() if lives.instant in each]
+    assert "lives, last beat 0 s ago" in busy
+    told = json.loads(capsys.readouterr().out)
+    assert {each["instant"]: each["lives"] for each in told["pending"]} == {
+        dead.instant: False, lives.instant: True,
+    }  # fmt: skip
+    assert told["newest"] == [{"instant": done, "action": "commit", "completion": None}]
+
+
+def test_show_exits_0_where_nobody_left_anything_and_3_where_there_is_no_table(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert table(server, "show", url) == 0
+    assert "no instants yet" in capsys.readouterr().out
+    assert table(server, "show", url + "-other") == 3
+    assert "hoodie.properties" in capsys.readouterr().err
+
+
+# --- clean and cluster ----------------------------------------------------------------------------
+
+
+def test_a_dry_clean_lists_what_the_clean_then_deletes(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    updated(store, 6)
+    assert table(server, "clean", url, "--commits", "2", "--dry-run", "--json") == 0
+    planned = json.loads(capsys.readouterr().out)["would_be_deleted"]
+    assert len(planned) == 3 and data_files(store) == 6
+    assert table(server, "clean", url, "--commits", "2", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["deleted"] == planned
+    assert data_files(store) == 3
+    assert table(server, "clean", url, "--commits", "0") == 3
+    assert "hoodie.clean.commits.retained" in capsys.readouterr().err
+
+
+def test_cluster_joins_small_files_and_says_so(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in range(4):
+        add(store, each)
+    assert table(server, "cluster", url, "--dry-run") == 0
+    assert "4 files would be rewritten" in capsys.readouterr().out
+    assert len(timeline(store).commits) == 4
+    assert table(server, "cluster", url) == 0
+    assert "4 file groups are 1 now" in capsys.readouterr().out
+    assert read_table(store).num_rows == 4
+    assert table(server, "cluster", url) == 0
+    assert "nothing to join" in capsys.readouterr().out
+
+
+# --- rollback ------------------------------------------------------------------------------------
+
+
+def test_rollback_takes_back_what_is_dead_and_nothing_that_lives(
+    server: Emulator, url: str, store: Store, dead: Prepared, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lives = prepare_inserts(store, rows([1]))
+    with Heartbeat(lives.instant, store, clock=CLOCK):
+        assert table(server, "rollback", url, "--instant", lives.instant) == 75
+        assert f"the writer of {lives.instant} lives: lives, last" in capsys.readouterr().err
+        assert table(server, "rollback", url, "--dry-run") == 0
+        assert dead.instant in (said := capsys.readouterr().out) and lives.instant not in said
+        assert set(timeline(store).pending) == {dead.instant, lives.instant}
+        assert table(server, "rollback", url) == 0
+        assert f"{dead.instant} is taken back: 1 files deleted" in capsys.readouterr().out
+        assert set(timeline(store).pending) == {lives.instant}
+        publish(store, lives)
+    for instant, why in ((lives.instant, "completed commit"), ("20250101000000000", "not on the")):
+        assert table(server, "rollback", url, "--instant", instant) == 3
+        assert why in capsys.readouterr().err
+    assert table(server, "rollback", url, "--instant", "\x1b[2J") == 3
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_a_busy_lock_is_said_with_its_own_exit_code(
+    server: Emulator, url: str, store: Store, dead: Prepared,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from lockkit.commands import upkeep
+    from lockkit.lock import Lock
+
+    monkeypatch.setattr(upkeep, "LOCK_TIMEOUT_S", 0.5)
+    with Lock(url, endpoint=server.s3, ttl_s=60, client="nightly-job"):
+        assert table(server, "rollback", url, "--instant", dead.instant) == 75
+    assert "nightly-job" in capsys.readouterr().err
+    assert dead.instant in timeline(store).pending
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------
+
+
+def interrupted(*arguments: str, ready: str) -> str:
+    """Everything that the command said; it got Ctrl-C once it said `ready`."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "lockkit", "table", *arguments], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(os.environ),
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if ready in line:
+            process.send_signal(signal.SIGINT)
+            ready = "\0"
+    assert process.wait(60) == 130, said
+    assert "Traceback" not in said
+    return said
+
+
+def lock_is_free(store: Store) -> bool:
+    match store.get(LOCK_KEY):
+        case Found(body, _):
+            record = decode(body)
+            return isinstance(record, Record) and record.expired
+        case _:
+            return True
+
+
+def test_ctrl_c_of_a_clean_leaves_a_plan_that_the_next_clean_finishes(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    updated(store, 6)
+    with Proxy(server.s3) as proxy:
+        each = {"when": "before", "operation": "delete", "key": "*.parquet", "next": "every"}
+        proxy.inject(Fault("hang", **each))
+        how = ("--endpoint", proxy.url, "--timeout-s", "1", "--commits", "1")
+        said = interrupted("clean", url, *how, ready="deleting 4 files")
+    assert "deleted by the next clean" in said
+    assert data_files(store) == 6 and "clean" in timeline(store).pending.values()
+    assert table(server, "clean", url, "--commits", "1") == 0
+    assert "4 files deleted" in capsys.readouterr().out
+    assert data_files(store) == 2 and not timeline(store).pending
+    assert lock_is_free(store)
+
+
+def test_ctrl_c_of_a_clustering_takes_it_back(server: Emulator, url: str, store: Store) -> None:
+    for each in range(4):
+        add(store, each)
+    with Proxy(server.s3) as proxy:
+        proxy.inject(Fault("hang", when="before", operation="get", key="*.parquet"))
+        how = ("--endpoint", proxy.url, "--timeout-s", "1")
+        said = interrupted("cluster", url, *how, ready="rewriting 4 file groups")
+    assert "taking the clustering back" in said
+    assert not timeline(store).pending and data_files(store) == 4
+    assert not store.list(".hoodie/.heartbeat/") and lock_is_free(store)
+
+
+def test_services_of_another_process_serve_until_ctrl_c(
+    server: Emulator, url: str, store: Store, dead: Prepared
+) -> None:
+    for each in range(5):
+        add(store, each)
+    options = ("--set", "hoodie.clustering.inline=true", "--every-s", "600")
+    said = interrupted("services", url, "--endpoint", server.s3, *options, ready="served:")
+    assert "1 writers taken back" in said and "5 groups joined" in said
+    assert not timeline(store).pending and lock_is_free(store)
+    assert len(run(load_snapshot(), store, CLOCK).slices) == 1
+    assert read_table(open_store(url, endpoint=server.s3)).num_rows == 5
+    taken = [each for each in server.requests() if each["key"].endswith(f"{url[10:]}/{LOCK_KEY}")]
+    assert any("lockkit-table" in str(each["client"]) for each in taken)
+
+
+def test_what_a_bucket_says_cannot_write_on_the_terminal(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = ".hoodie/hoodie.properties"
+    found = store.get(key)
+    assert isinstance(found, Found)
+    store.delete(key)
+    store.put(key, found.body.replace(b"=orders", b"=or\x1b[2Jders"), IfAbsent())
+    assert table(server, "show", url) == 3
+    assert "\x1b" not in capsys.readouterr().err
