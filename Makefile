@@ -27,7 +27,7 @@ demo: $(READY)  ## the same story without a browser: a stall, a lost response, t
 test: $(READY_TO_TEST)  ## every test, notebooks and browser included (TEST_ARGS="-k lease -n 0")
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_ARGS)
 
-bench: $(READY_TO_TEST)  ## requests, hand-off, server and start-up figures, peers beside them
+bench: $(READY_TO_TEST)  ## figures of locks, server, start-up and tables, peers beside them (BENCH_ARGS="--quick table")
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 # A job in which everything was skipped ends with 5: nothing was shown.

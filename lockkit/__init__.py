@@ -25,8 +25,8 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     explore    exhaustive search over that very step: the shortest story in which a rule is missed
     probe      finds out whether a store is safe to lock on
 
-    table      a fenced commit to a table in Apache Hudi's layout
-    spark      PySpark writers, and the supervisor that owns them
+    table      tables in Apache Hudi's layout: commits, services and readers
+    spark      a DataFrame into a table and back; writer processes, and their supervisor
     workbench  the notebook's controls and pictures
     commands   what each command of the command line does
     cli        the command line
