@@ -15,17 +15,21 @@ from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.spark import write
 from lockkit.spark.options import RETRIES, asked
-from lockkit.stores import open_store
+from lockkit.stores import StoreError, open_store
+from lockkit.stores.local import LocalStore
 from lockkit.table import (
     CommitConflict,
     TableConfig,
     TableError,
+    checkpoint,
     create_table,
     load_snapshot,
     read_table,
 )
 from lockkit.table.buckets import bucket_file_id, free_file_id, is_bucketed
+from lockkit.table.heartbeat import HeartbeatExpired
 from lockkit.table.markers import EarlyConflict
+from lockkit.table.pulse import end, look
 
 pytestmark = MARKS
 
@@ -239,6 +243,82 @@ def test_the_later_of_two_writers_stops_before_it_writes_a_file(spark: Any, here
     assert not any(results[0].instant in key for key in marked), "nobody asks any more"
     write(frame(spark, ("c", "EU", 1, 1)), options=early, **here)
     assert len(stored(here)) == 3
+
+
+# --- its heartbeat, its markers, the table's age ---
+
+
+def test_a_write_that_was_taken_for_dead_ends_at_once_and_not_with_its_job(
+    spark: Any, here: Any, tmp_path: Path
+) -> None:
+    beat = {"hoodie.client.heartbeat.interval_in_ms": "1000"}
+    write(frame(spark, ("a", "EU", 1, 1)), **KEYS, **here)
+    store, clock = open_store(**here), Clock()
+    at_work, over = tmp_path / "at-work", tmp_path / "over"
+    instants: list[str] = []
+
+    def slow(batches: Any) -> Any:
+        at_work.touch()
+        threading.Event().wait(30)
+        yield from batches
+        over.touch()
+
+    def ends_it() -> None:
+        while not at_work.exists():
+            clock.sleep(0.02)
+        while not run(end(run(look(instants[0]), store, clock)), store, clock):
+            pass
+
+    rival = threading.Thread(target=ends_it)
+    rival.start()
+    rows = frame(spark, ("b", "EU", 1, 1)).mapInArrow(slow, COLUMNS)
+    with pytest.raises(HeartbeatExpired, match="begin again"):
+        write(rows, options=beat, claim=instants.append, **here)
+    rival.join()
+    assert not over.exists()
+    assert stored(here) == [("a", "EU", 1)]
+    assert not list(spark.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def test_what_is_given_up_leaves_no_heartbeat(spark: Any, here: Any) -> None:
+    write(frame(spark, ("a", "EU", 1, 1)), **KEYS, **here)
+    assert write(frame(spark, ("b", "EU", 1, 1)).limit(0), **here) is None
+    assert not open_store(**here).list(".hoodie/.heartbeat/")
+
+
+def test_a_commit_stands_whatever_becomes_of_its_markers(
+    spark: Any, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error would say that nothing was published."""
+    early = {"hoodie.write.concurrency.early.conflict.detection.enable": "true"}
+    write(frame(spark, ("a", "EU", 1, 1)), **KEYS, **here)
+    listed = LocalStore.list
+
+    def denied(self: Any, prefix: str, after: str = "") -> Any:
+        if ".temp/" in prefix:
+            raise StoreError("listing is denied")
+        return listed(self, prefix, after)
+
+    monkeypatch.setattr(LocalStore, "list", denied)
+    assert write(frame(spark, ("b", "EU", 1, 1)), options=early, **here) is not None
+    assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)]
+
+
+def test_a_write_to_an_old_table_reads_its_checkpoint_and_what_is_later(
+    spark: Any, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY", 3)
+    got: list[str] = []
+    get = LocalStore.get
+    monkeypatch.setattr(
+        LocalStore, "get", lambda self, key, **more: (got.append(key), get(self, key, **more))[1]
+    )
+    for number in range(8):
+        got.clear()
+        write(frame(spark, (f"k{number}", "EU", 1, 1)), buckets=1, **KEYS, **here)
+    assert len(stored(here)) == 8
+    commits = {key for key in got if key.endswith(".commit")}
+    assert len(commits) <= 4, "those since the checkpoint, and its own"
 
 
 # --- bad input ---
