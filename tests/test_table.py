@@ -6,6 +6,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -51,6 +52,7 @@ from lockkit.table import (
     write_inserts,
 )
 from lockkit.table.fence import WINDOW_MAX, parse_fence
+from lockkit.table.layout import WriteStat, file_name
 from lockkit.table.timeline import (
     LISTINGS_MAX,
     PAGE_KEYS,
@@ -512,6 +514,29 @@ def test_where_the_instant_was_taken_away_meanwhile_nobody_claims_to_know() -> N
         store.store.delete(key)  # an archiver, say
     with pytest.raises(CommitUnknown, match="archived or rolled back"):
         finish(procedure, procedure.send(answer), store)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_commit_too_wide_for_the_fence_is_checked_by_its_own_file(version: int) -> None:
+    """Ten thousand file groups: the fence stays small, and who overlaps with one of them loses."""
+    store = new_table(f"memory://table-{next(NAMES)}", replace(CONFIG, version=version))
+
+    def wide(*numbers: int) -> Prepared:
+        began = run(begin(), store, CLOCK)
+        ids = [f"{each:08d}-f-0" for each in numbers]
+        stats = [
+            WriteStat(partition="p", file_id=each, path=f"p/{file_name(each, began.instant)}",
+                      writes=1, size_bytes=1) for each in ids
+        ]  # fmt: skip
+        return run(prepare(began, stats, schema=AVRO), store, CLOCK)
+
+    winner, loser, other = wide(*range(10_000)), wide(9_999, 10_000), wide(10_001)
+    publish(store, winner)
+    fence = store.get(FENCE_KEY)
+    assert isinstance(fence, Found) and len(fence.body) < 1_000
+    with pytest.raises(CommitConflict, match=f"{winner.instant} .commit. also rewrote p/00009999"):
+        publish(store, loser)
+    publish(store, other)
 
 
 def test_a_refusal_by_configuration_is_passed_on_as_what_it_is(memory: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -255,6 +256,17 @@ def test_a_corrupt_commit_file_is_named_and_stops_reader_and_writer(
         read_table(store)
     with pytest.raises(TableError, match=r"20250101000000000\.commit is not a commit's file"):
         run(commit(prepared, Holder(1), fence=False), store, CLOCK)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_commit_that_nobody_could_read_is_not_written(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(f"memory://hostile-{next(NAMES)}", replace(CONFIG, version=version))
+    monkeypatch.setattr("lockkit.table.layout.METADATA_BYTES_MAX", 1_000)
+    with pytest.raises(TableError, match="write to fewer partitions at once"):
+        prepare_inserts(table, *(rows([each]) for each in range(20)))
+    assert not any("inflight" in each.key for each in table.list(".hoodie/"))
 
 
 FIELDS = ["partitionToWriteStats", "p", "fileId", "path", "schema", "extraMetadata",

@@ -148,9 +148,16 @@ def format_commit(
             for partition, of_partition in groupby(sorted(replaced), key=itemgetter(0))
         }
     if version == 6:
-        return json.dumps({**body, "attempt": attempt}, indent=2, ensure_ascii=True).encode()
-    record = records.COMMIT if action == "commit" else records.REPLACE_COMMIT
-    return avro.encode(record, body)
+        told = json.dumps({**body, "attempt": attempt}, indent=2, ensure_ascii=True).encode()
+    else:
+        told = avro.encode(records.COMMIT if action == "commit" else records.REPLACE_COMMIT, body)
+    if len(told) > METADATA_BYTES_MAX:
+        count = sum(map(len, body["partitionToWriteStats"].values()))
+        raise TableError(
+            f"a commit of {count} files takes {len(told)} bytes to tell, and no reader takes more "
+            f"than {METADATA_BYTES_MAX}; write to fewer partitions at once"
+        )
+    return told
 
 
 def _to_hudi(stat: WriteStat) -> dict[str, Any]:
