@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.clock import Clock
 from lockkit.commands.terminal import store_options, table
+from lockkit.history import plain
 
 if TYPE_CHECKING:
     from lockkit.table.condition import Condition, Unfinished
@@ -37,7 +38,8 @@ def sign_of_life(each: Unfinished) -> str:
         return "gave up, or was ended: roll it back"
     if each.pulse.version is None:
         return f"no heartbeat, begun {ago}: {'wait' if each.lives else 'dead'}"
-    return f"{'lives' if each.lives else 'dead'}, last beat {ago}"
+    who = f" ({plain(each.pulse.holder, limit=60)})" if each.pulse.holder else ""
+    return f"{'lives' if each.lives else 'dead'}{who}, last beat {ago}"
 
 
 def is_left(each: Unfinished) -> bool:

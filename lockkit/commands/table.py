@@ -90,6 +90,6 @@ def _as_json(url: str, found: Condition, newest: Sequence[tuple[str, str]]) -> d
         "pending": [
             {"instant": each.instant, "action": each.action, "inflight": each.inflight,
              "lives": each.lives, "ended": each.pulse.ended, "age_ms": each.age_ms,
-             "heartbeat": each.pulse.version is not None}
+             "heartbeat": each.pulse.version is not None, "holder": each.pulse.holder}
             for each in found.pending],
     }  # fmt: skip

@@ -193,8 +193,8 @@ def _named(instant: str, found: Condition) -> Unfinished:
             raise Trouble(f"{instant} is a {each.action}: without --instant it is finished")
         if each.lives:
             raise Trouble(
-                f"the writer of {instant} lives: {sign_of_life(each)}; stop it, and wait until "
-                "it has no heartbeat any more", code=BUSY,
+                f"{instant} is not taken back: its writer {sign_of_life(each)}; stop it, and wait "
+                "until its heartbeat has expired", code=BUSY,
             )  # fmt: skip
         return each
     action = found.timeline.completed.get(instant)

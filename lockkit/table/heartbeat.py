@@ -8,6 +8,8 @@ once that it must stop, not hours later at its commit.
 from __future__ import annotations
 
 import json
+import os
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -60,6 +62,8 @@ class Beating:
 
     instant: str
     ttl_ms: int
+    holder: str = ""
+    """Host and process, for humans."""
     version: Version | None = None
     """Of the last beat that was proven; None before the first."""
     out: frozenset[str] = frozenset()
@@ -73,7 +77,7 @@ def beat(now: Beating) -> Procedure[Beating]:
     same call again settles it. Raises `HeartbeatExpired` if another took the heartbeat away.
     """
     attempt = yield Unique()  # of every sending: a late copy must not look like the version we own
-    body = {"instant": now.instant, "attempt": attempt, "ttlMs": now.ttl_ms}
+    body = {"instant": now.instant, "attempt": attempt, "ttlMs": now.ttl_ms, "holder": now.holder}
     out = now.out | {attempt}
     match (yield Put(heartbeat_key(now.instant), json.dumps(body).encode(), over(now.version))):
         case Applied(version):
@@ -147,7 +151,8 @@ class Heartbeat:
         self._turn = threading.Lock()
         self._stop = threading.Event()
         self._since_ms = self._clock.boot_ms()
-        self._now = run(start(begun or Beating(instant, rules.ttl_ms)), store, self._clock)
+        beginning = Beating(instant, rules.ttl_ms, f"{socket.gethostname()}/{os.getpid()}")
+        self._now = run(start(begun or beginning), store, self._clock)
         self._until_ms = self._since_ms + rules.belief_ms
         self._thread = threading.Thread(target=self._run, name="lockkit-heartbeat", daemon=True)
         self._thread.start()

@@ -122,6 +122,8 @@ class Pulse:
     ended: bool = False
     modified_ms: int | None = None
     date_ms: int | None = None
+    holder: str = ""
+    """Who beats, as it says itself; for humans."""
 
 
 def heartbeat_key(instant: str) -> str:
@@ -137,7 +139,7 @@ def pulse_of(instant: str, answer: Found | Missing) -> Pulse:
     except (ValueError, RecursionError):
         body = {}
     fields = body if isinstance(body, dict) else {}
-    attempt, ttl_ms = fields.get("attempt"), fields.get("ttlMs")
+    attempt, ttl_ms, holder = (fields.get(name) for name in ("attempt", "ttlMs", "holder"))
     return Pulse(
         instant,
         answer.version,
@@ -146,6 +148,7 @@ def pulse_of(instant: str, answer: Found | Missing) -> Pulse:
         fields.get("ended") is True,
         answer.modified_ms,
         answer.date_ms,
+        holder if isinstance(holder, str) else "",
     )
 
 
