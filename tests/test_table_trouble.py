@@ -20,13 +20,22 @@ from table_world import (
 )
 
 from lockkit.drive import run
-from lockkit.outcome import Missing
+from lockkit.outcome import Applied, IfAbsent, Missing
 from lockkit.spark.options import asked as asked_for
 from lockkit.spark.place import Place
 from lockkit.spark.write import known_config
 from lockkit.state import LockLost
 from lockkit.stores import Store, open_store
-from lockkit.table import CommitConflict, TableConfig, begin, commit, create_table, prepare
+from lockkit.table import (
+    CommitConflict,
+    TableConfig,
+    begin,
+    commit,
+    create_table,
+    prepare,
+    read_table,
+    write_inserts,
+)
 from lockkit.table.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.properties import load_config
 from lockkit.table.rollback import RolledBack, roll_back
@@ -71,6 +80,31 @@ def test_of_two_that_make_a_table_at_once_the_second_finds_it() -> None:
     store = Overtaken(open_store(f"memory://trouble-{next(NAMES)}"))
     asked = asked_for({}, record_key="id")
     assert known_config(asked, Place("memory://orders"), store, CLOCK) == (CONFIG, True)
+
+
+def test_tables_in_one_prefix_know_nothing_of_each_other(
+    shared_emulator: Any, bucket: str
+) -> None:
+    """Not even where all of them take the same instant, and one is rolled back."""
+    places = ("orders", "orders2", "orders/archive")
+    stores = [open_store(f"s3://{bucket}/{each}", endpoint=shared_emulator.s3) for each in places]
+    now = Standing(CLOCK.wall_ms())
+    prepared = []
+    for number, store in enumerate(stores):
+        run(create_table(CONFIG), store, now)
+        transaction = run(begin(), store, now)
+        file = write_inserts(transaction.target, rows([number]), file_id="f-0")
+        assert isinstance(store.put(file.key, file.body, IfAbsent()), Applied)
+        prepared.append(run(prepare(transaction, [file.stat], schema=AVRO), store, now))
+    assert len({each.instant for each in prepared}) == 1
+    for store, each in zip(stores[1:], prepared[1:], strict=True):
+        run(commit(each, Holder(1)), store, now)
+    known = Known(*run(load_config(), stores[0], now))
+    done = run(roll_back(prepared[0].instant, Holder(1), known), stores[0], now)
+    assert done.deleted == (prepared[0].stats[0].path,)
+    assert not read_table(stores[0]).num_rows
+    kept = [read_table(store)["id"].to_pylist() for store in stores[1:]]
+    assert kept == [["k1"], ["k2"]]
 
 
 # --- clocks -------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from lockkit.table.fence import ROLLBACK, Decided, Seen, follow, read_fence
 from lockkit.table.markers import files_of, unmark
 from lockkit.table.pending import load_rollback_plan
 from lockkit.table.plans import NO_BASE, RollbackPlan, format_rollback, format_rollback_plan
-from lockkit.table.properties import FENCED
+from lockkit.table.properties import FENCED, PROPERTIES_KEY
 from lockkit.table.pulse import forget
 from lockkit.table.timeline import HOODIE, Names, Timeline, parse_timeline
 from lockkit.table.transaction import Known, take
@@ -139,7 +139,11 @@ def _written_by(names: Names, target: str) -> Procedure[tuple[tuple[str, str], .
     paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
     if not paths:
         everything: list[Entry] = yield from listing("")
-        paths = {each.key for each in everything if _is_data_of(each.key, target)}
+        keys = [each.key for each in everything]
+        # Another table under this one's folder may have the same instant.
+        others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
+                       if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
+        paths = {key for key in keys if _is_data_of(key, target) and not key.startswith(others)}
     return tuple(sorted((path.rpartition("/")[0], path) for path in paths))
 
 
