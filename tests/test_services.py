@@ -30,13 +30,14 @@ from lockkit.table import (
     scan,
 )
 from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.markers import mark
+from lockkit.table.markers import MARKERS, mark
 from lockkit.table.plans import hadoop_base, parse_clean_plan
 from lockkit.table.pulse import HEARTBEATS
 from lockkit.table.retention import CleanRules
 from lockkit.table.service import Served, Service
 from lockkit.table.serving import ServiceRules, service_rules
 from lockkit.table.timeline import V6, V9, Timeline, load_timeline, parse_timeline
+from lockkit.table.transaction import abandon
 from lockkit.table.turns import ByLock, Epoch
 from lockkit.table.upkeep import ServiceFailed
 
@@ -274,6 +275,28 @@ def test_lazy_takes_back_only_what_has_no_heartbeat_any_more(
     heart.finish()
     assert ids(store) == keys(1)
     assert not store.list(HEARTBEATS)
+
+
+def test_what_a_writer_that_died_after_its_commit_forgot_is_tidied_away(
+    server: Emulator, url: str, long_ago: None
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    died, lives, gave_up = (prepare_inserts(store, rows([each])) for each in range(3))
+    for each in (died, lives, gave_up):
+        run(mark(each.instant, each.stats[0].path, "CREATE"), store, CLOCK)
+    for each in (died, lives):
+        run(commit(each, Epoch(1)), store, CLOCK)
+    run(abandon(gave_up.transaction.taken, gave_up.stats), store, CLOCK)
+    store.put(HEARTBEATS + "noise", b"", IfAbsent())
+    heart = Heartbeat(lives.instant, store, clock=CLOCK)
+    for each in (died, gave_up):
+        with Heartbeat(each.instant, store, clock=CLOCK):
+            pass  # as if it had expired
+    assert other_process(url, server, store).run() == Served()
+    left = [each.key for folder in (HEARTBEATS, MARKERS) for each in store.list(folder)]
+    assert [each for each in left if lives.instant in each or "noise" in each] == left
+    assert len(left) == 3
+    heart.finish()
 
 
 def test_never_takes_nothing_back(server: Emulator, url: str, long_ago: None) -> None:

@@ -8,7 +8,9 @@ In reading order:
   `publish` (with the lock), `rollback`;
 - the living and the dead: `heartbeat`, `pulse`, `markers`;
 - reading: `covered`, `snapshot`, `checkpoint`, `predicate`, `incremental`, `reader`;
-- and `handle`, which holds all of that for one writer.
+- services: `retention` (pure) and `clean`; `cluster` (the plan), `rewrite` and `clustering`;
+  `failed` writes; `turns`, `serving` (when), `look` and `desk` (with what), `service`, `upkeep`;
+- `condition`, for whoever looks at a table, and `handle`, which holds all of that for one writer.
 
     run(create_table(TableConfig(name="orders", record_key="id", partition_by="region")), store)
     with Table("s3://lake/orders") as table:

@@ -12,13 +12,21 @@ from collections.abc import Collection
 
 from lockkit.drive import Procedure, WallMs
 from lockkit.outcome import Found
-from lockkit.table.ask import read
+from lockkit.table.ask import listing, read
 from lockkit.table.cluster import OURS
 from lockkit.table.layout import FileGroup
 from lockkit.table.pending import REPLACING
 from lockkit.table.plans import ReplacePlan, parse_replace_plan
 from lockkit.table.properties import FENCED, TableConfig
-from lockkit.table.pulse import HeartbeatRules, Policy, Pulse, dead_instants, expired, look
+from lockkit.table.pulse import (
+    HEARTBEATS,
+    HeartbeatRules,
+    Policy,
+    Pulse,
+    dead_instants,
+    expired,
+    look,
+)
 from lockkit.table.timeline import Names, Timeline, instant_ms, load_timeline
 
 
@@ -59,6 +67,19 @@ def clusterings(names: Names, now: Timeline) -> Procedure[dict[str, ReplacePlan]
             case _:
                 pass
     return found
+
+
+def leftovers(names: Names, rules: HeartbeatRules) -> Procedure[tuple[str, ...]]:
+    """Instants that are over, and whose expired heartbeat their writer did not take with it."""
+    listed = yield from listing(HEARTBEATS)
+    now, wall_ms, found = (yield from load_timeline(names)), (yield WallMs()), []
+    for instant in (each.key.removeprefix(HEARTBEATS) for each in listed):
+        if instant in now.pending or not (instant.isdecimal() and len(instant) in (14, 17)):
+            continue
+        pulse = yield from look(instant)
+        if pulse.version is not None and expired(pulse, wall_ms, rules):
+            found.append(instant)
+    return tuple(found)
 
 
 def about_to_go(names: Names, now: Timeline) -> Procedure[frozenset[FileGroup]]:

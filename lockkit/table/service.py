@@ -20,11 +20,13 @@ from lockkit.table.clustering import Clustered, cluster, plan_for
 from lockkit.table.conflict import CommitConflict
 from lockkit.table.covered import Covered
 from lockkit.table.desk import Desk
-from lockkit.table.failed import failed_writes, half_done
+from lockkit.table.failed import failed_writes, half_done, leftovers
 from lockkit.table.look import Look, look_at
+from lockkit.table.markers import unmark
 from lockkit.table.pending import load_rollback_plan
 from lockkit.table.plans import CleanPlan, ReplacePlan
-from lockkit.table.pulse import Policy, end
+from lockkit.table.properties import FENCED
+from lockkit.table.pulse import Policy, end, forget
 from lockkit.table.rollback import RolledBack, Spared
 from lockkit.table.serving import ServiceRules, clean_due, cluster_due
 from lockkit.table.snapshot import Snapshot
@@ -109,7 +111,16 @@ class Service:
         policy: Policy = "LAZY" if self.desk.rules.failed == "LAZY" else "NEVER"
         now = self.desk.run(load_timeline(look.config.names)) if done else look.now
         own = frozenset(self.desk.own)
-        return (*done, *self._take_back(look.known, now, policy, own, only))
+        done += self._take_back(look.known, now, policy, own, only)
+        if look.config.mode == FENCED:  # what is Hudi's, Hudi tidies away
+            self._tidy(look)
+        return done
+
+    def _tidy(self, look: Look) -> None:
+        """Heartbeats and markers of writers that died after their commit, or after giving up."""
+        for instant in self.desk.run(leftovers(look.config.names, self.desk.rules.heartbeat)):
+            self.desk.run(unmark(instant))
+            self.desk.run(forget(instant))
 
     def _take_back(
         self, known: Known, now: Timeline, policy: Policy, own: frozenset[str],
