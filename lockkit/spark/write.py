@@ -27,7 +27,7 @@ from lockkit.spark.frame import (
     stored_keys,
 )
 from lockkit.spark.frame import write_frame as write_frame
-from lockkit.spark.native import stage_frame
+from lockkit.spark.native import can_stage, stage_frame
 from lockkit.spark.options import Asked, asked
 from lockkit.spark.place import Place
 from lockkit.stores import Store, StoreError, folder_of
@@ -247,13 +247,14 @@ class Write:
             frame = _unknown_keys(frame, job, snapshot.slices)
         job = replace(job, slices={}, generations={})
         folder = folder_of(self.place.url)
-        # Not by default: Spark's writer takes longer over the meta columns than Arrow over all.
-        if asked.native:
-            if folder is None or config.partition_by is not None or asked.early:
-                raise TableError(
-                    "native=True writes only tables without partitions, at a file:/// address, and "
-                    "without early conflict detection; leave it out"
-                )
+        plain = folder is not None and config.partition_by is None and not asked.early
+        if asked.native and not plain:
+            raise TableError(
+                "native=True writes only tables without partitions, at a file:/// address, and "
+                "without early conflict detection; leave it out"
+            )
+        if asked.native or (asked.native is None and plain and can_stage(frame)):
+            assert folder is not None
             return stage_frame(_shaped(frame, target), folder, target)
         if config.partition_by is not None:
             if asked.operation == "insert":

@@ -104,20 +104,16 @@ class Draft:
 
     def add(self, rows: pa.Table, keys: Any = None) -> None:
         """Fresh rows, `keys` their record keys if known; `TableError` if one has none."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         keys = record_keys(self.target.config, rows) if keys is None else keys
         first, count = self.added, rows.num_rows
         self.added += count
-        numbers = pc.cast(pa.arange(first, first + count), pa.string())
-        stem = f"{self.target.instant}_{self.task.task}"
         rows = conform(rows, self.columns)
         rows = rows.add_column(0, RECORD_KEY, keys)
-        rows = rows.add_column(0, COMMIT_SEQNO, pc.binary_join_element_wise(stem, numbers, "_"))
+        numbers = sequence_numbers(self.target, self.task, first, count)
+        rows = rows.add_column(0, COMMIT_SEQNO, numbers)
         # Copied rows bring commit times of their own: then a column of strings, as theirs.
-        constant = _constant if self.previous == NO_COMMIT else _repeated
-        self._hold(rows.add_column(0, COMMIT_TIME, constant(self.target.instant, count)))
+        one_value = constant if self.previous == NO_COMMIT else _repeated
+        self._hold(rows.add_column(0, COMMIT_TIME, one_value(self.target.instant, count)))
 
     def copy(self, rows: pa.Table) -> None:
         """Rows of the slice before, as read with their meta columns: only the file name changes."""
@@ -161,8 +157,8 @@ class Draft:
         self._least = min(filter(None, (self._least, bounds["min"])))
         self._greatest = max(filter(None, (self._greatest, bounds["max"])))
         count = rows.num_rows
-        rows = rows.add_column(3, PARTITION_PATH, _constant(self.partition, count))
-        rows = rows.add_column(4, FILE_NAME, _constant(self.name, count))
+        rows = rows.add_column(3, PARTITION_PATH, constant(self.partition, count))
+        rows = rows.add_column(4, FILE_NAME, constant(self.name, count))
         self._writer = self._writer or self._open()
         self._writer.write_table(rows, row_group_size=count)
         self.rows += count
@@ -188,7 +184,17 @@ class Draft:
         )  # fmt: skip
 
 
-def _constant(value: str, count: int) -> pa.DictionaryArray:
+def sequence_numbers(target: Target, task: TaskId, first: int, count: int) -> pa.Array:
+    """`_hoodie_commit_seqno` of `count` rows: a row's number among those that `task` wrote anew."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = pc.cast(pa.arange(first, first + count), pa.string())
+    return pc.binary_join_element_wise(f"{target.instant}_{task.task}", numbers, "_")
+
+
+def constant(value: str, count: int) -> pa.DictionaryArray:
+    """One value for every row of a file, which costs next to nothing to write."""
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [value])
