@@ -7,14 +7,12 @@ Where one is meant: a failing test shows the new numbers, and then
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
+from readme import section
 
 from lockkit.check import Kind, check
 from lockkit.explore import (
@@ -32,8 +30,6 @@ from lockkit.explore.world import LeaseWorld
 from lockkit.history import narrate
 from lockkit.rules import Fence
 from lockkit.state import Phase
-
-README = Path(__file__).parents[1] / "README.md"
 
 # name: (steps of the shortest counterexample, distinct states); 0 steps: all states, no violation
 RECORDED = {
@@ -238,20 +234,6 @@ def test_what_a_state_leaves_out_makes_no_difference(rules: object) -> None:
 
 
 # --- the README ---------------------------------------------------------------------------------
-
-
-def section(marker: str, content: str) -> None:
-    """The README's part between two markers is exactly this; rewritten where that is asked for."""
-    text = README.read_text(encoding="utf-8")
-    pattern = re.compile(rf"(<!-- {marker}:begin -->\n)(.*?)(<!-- {marker}:end -->)", re.DOTALL)
-    found = pattern.search(text)
-    assert found is not None, f"README.md has no {marker} markers"
-    if os.environ.get("LOCKKIT_REWRITE"):
-        README.write_text(
-            pattern.sub(lambda match: match[1] + content + match[3], text), encoding="utf-8"
-        )
-        return
-    assert found[2] == content
 
 
 def test_the_picture_in_the_readme_is_made_from_the_code() -> None:

@@ -1,0 +1,71 @@
+"""Kill points: whoever dies at whichever write, a commit is visible or not, and never half.
+
+`LOCKKIT_REWRITE=1 pytest tests/test_kill_points.py -k readme` renews the README's table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+from kill_points import (
+    ANEW,
+    BY_PLAN,
+    CLEAN,
+    COMMIT,
+    DONE,
+    NEXT,
+    NO,
+    ROLLBACK,
+    UNDECIDED,
+    YES,
+    Nursery,
+    Row,
+    Story,
+    measure,
+    told,
+)
+from readme import section
+
+from lockkit.emulator import Emulator
+
+pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(240)]
+
+Measured = Callable[[Story], list[Row]]
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[Measured]:
+    with Emulator() as server, Nursery() as nursery:
+        yield cache(lambda story: measure(server, nursery, story))
+
+
+def outcomes(rows: list[Row]) -> list[str]:
+    """In the order of time."""
+    return [outcome for _, *both in rows for outcome in both]
+
+
+def test_a_writer_killed_before_its_decision_landed_published_nothing_and_after_it_all(
+    measured: Measured,
+) -> None:
+    found = outcomes(measured(COMMIT))
+    decided = 2 * COMMIT.writes.index("PUT fence.json") + 1
+    assert found == [NO] * decided + [NEXT] * 2 + [YES] * (len(found) - decided - 2)
+
+
+def test_a_cleaner_killed_before_its_decision_took_nothing_back_and_after_it_for_ever(
+    measured: Measured,
+) -> None:
+    found = outcomes(measured(ROLLBACK))
+    decided = 2 * ROLLBACK.writes.index("PUT fence.json") + 1
+    assert found == [UNDECIDED] * decided + [NO] * (len(found) - decided)
+
+
+def test_a_clean_that_is_killed_is_finished_by_the_next_one(measured: Measured) -> None:
+    found = outcomes(measured(CLEAN))
+    assert found == [ANEW] + [BY_PLAN] * (len(found) - 2) + [DONE]
+
+
+def test_the_readme_has_the_table_of_kill_points_as_it_was_measured(measured: Measured) -> None:
+    section("kill-points", told({each: measured(each) for each in (COMMIT, ROLLBACK, CLEAN)}))
