@@ -20,10 +20,11 @@ from lockkit.stores import Store
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Answered by a `ReadAnswer`."""
+    """Answered by a `ReadAnswer`; of a body longer than `limit`, only so much and a byte."""
 
     key: str
     unless: Version | None = None
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,8 @@ def perform(
 ) -> Any:
     """One request, for real."""
     match request:
-        case Get(key, unless):
-            return store.get(key, unless=unless)
+        case Get(key, unless, limit):
+            return store.get(key, unless=unless, limit=limit)
         case Put(key, body, condition):
             return store.put(key, body, condition)
         case List(prefix, after):

@@ -28,6 +28,7 @@ from lockkit.drive import run
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.state import LockLost
 from lockkit.stores import Store, open_store
+from lockkit.stores.memory import MemoryStore
 from lockkit.table import (
     FENCE_KEY,
     PROPERTIES_KEY,
@@ -50,6 +51,7 @@ from lockkit.table.basefile import partition_of
 from lockkit.table.javafile import format_properties, parse_properties
 from lockkit.table.layout import file_name, parse_commit
 from lockkit.table.properties import from_properties, to_properties
+from lockkit.table.pulse import heartbeat_key, look
 from lockkit.table.refused import checksum
 from lockkit.table.timeline import V6
 
@@ -316,6 +318,27 @@ def test_under_a_fence_that_is_none_nothing_is_committed(store: Store, body: byt
     with pytest.raises(TableError, match=r"fence\.json is not a fence"):
         run(commit(prepared, Holder(1)), store, CLOCK)
     assert instants(store) == []
+
+
+@pytest.mark.parametrize("key", [FENCE_KEY, PROPERTIES_KEY, heartbeat_key("20250101000000000")])
+def test_noise_under_a_tables_name_costs_nobody_its_size(
+    store: Store, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prepare_inserts(store, rows([0]))
+    overwrite(store, key, b"x" * 5_000_000)
+    sizes, get = [], MemoryStore.get
+
+    def watched(self: MemoryStore, at: str, **how: Any) -> Any:
+        answer = get(self, at, **how)
+        sizes.append(len(answer.body) if at == key and isinstance(answer, Found) else 0)
+        return answer
+
+    monkeypatch.setattr(MemoryStore, "get", watched)
+    run(look("20250101000000000"), store, CLOCK)
+    if key in (FENCE_KEY, PROPERTIES_KEY):
+        with pytest.raises(TableError):
+            run(commit(prepared, Holder(1)), store, CLOCK)
+    assert 0 < max(sizes) <= 1_000_001
 
 
 def test_a_decided_commit_whose_file_was_tampered_with_is_not_rolled_forward(store: Store) -> None:

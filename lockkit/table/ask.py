@@ -33,6 +33,10 @@ LONGEST_ASKED_S = 30.0
 """However long a store asks to be left alone: a writer that sleeps for an hour tells nobody why."""
 
 
+READ_BYTES_MAX = 64_000_000
+"""Of a longer file of the timeline no more is read; whoever parses it refuses its length."""
+
+
 class TableError(Exception):
     """The table, or a file of it, is not what it should be. Nothing was published by this call."""
 
@@ -54,11 +58,16 @@ def pause_s(tries: int, after_s: float | None = None) -> float:
     return max(asked_s, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**tries))
 
 
-def read(key: str, *, unless: Version | None = None) -> Procedure[Found | Missing | NotModified]:
-    """The object at `key`; raises `Unanswered` when the store does not say within the tries."""
+def read(
+    key: str, *, unless: Version | None = None, limit: int | None = READ_BYTES_MAX
+) -> Procedure[Found | Missing | NotModified]:
+    """The object at `key`; `Unanswered` when the store does not say within the tries.
+
+    Of a body that is longer than `limit`, `limit` + 1 bytes.
+    """
     why = ""
     for tries in range(TRIES_MAX):
-        match (yield Get(key, unless)):
+        match (yield Get(key, unless, limit)):
             case Found() | Missing() | NotModified() as answer:
                 return answer
             case Throttled(after_s):

@@ -247,7 +247,7 @@ def _is_instant(value: object) -> TypeGuard[str]:
 
 
 def read_fence() -> Procedure[Seen]:
-    match (yield from read(FENCE_KEY)):
+    match (yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)):
         case Found(body, version):
             return Seen(parse_fence(body), version)
         case _missing:

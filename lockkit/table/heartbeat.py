@@ -31,6 +31,7 @@ from lockkit.stores import Store, StoreError
 from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, pause_s
 from lockkit.table.decide import CommitUnknown
 from lockkit.table.pulse import (
+    BODY_BYTES_MAX,
     HeartbeatRules,
     Pulse,
     end,
@@ -89,7 +90,7 @@ def beat(now: Beating) -> Procedure[Beating]:
         case other:
             raise AssertionError(f"not an answer to a write: {other!r}")
     try:
-        found = yield Get(heartbeat_key(now.instant))
+        found = yield Get(heartbeat_key(now.instant), limit=BODY_BYTES_MAX)
     except StoreError:
         return replace(now, out=out)
     match found:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lockkit.drive import Procedure
 from lockkit.outcome import Found, Missing, NotModified, Version
 from lockkit.table.ask import TableError, create, read
-from lockkit.table.javafile import format_properties, parse_properties
+from lockkit.table.javafile import PROPERTIES_BYTES_MAX, format_properties, parse_properties
 from lockkit.table.refused import (
     BY_COMMIT,
     BY_EVENT,
@@ -210,7 +210,7 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
 
 def load_config() -> Procedure[tuple[TableConfig, Version]]:
     """The table's config, with the version of the file that said so."""
-    match (yield from read(PROPERTIES_KEY)):
+    match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
         case Found(body, version):
             return from_properties(parse_properties(body)), version
         case _missing:
@@ -227,7 +227,7 @@ def recheck_config(config: TableConfig, version: Version) -> Procedure[None]:
     Asked under the lock at every commit: a Hudi 1.x writer upgrades a version 6 table by default
     and moves its timeline elsewhere (hudi.md 4.4). Costs one conditional read.
     """
-    match (yield from read(PROPERTIES_KEY, unless=version)):
+    match (yield from read(PROPERTIES_KEY, unless=version, limit=PROPERTIES_BYTES_MAX)):
         case NotModified():
             return
         case Missing():

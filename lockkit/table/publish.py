@@ -22,7 +22,7 @@ from lockkit.table.ask import TableError, all_of, read
 from lockkit.table.commit import Ahead, Committed, commit, complete, decide
 from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.decide import CommitUnknown, completed_key
-from lockkit.table.fence import COMMIT, FENCE_KEY, Seen, parse_fence
+from lockkit.table.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, Seen, parse_fence
 from lockkit.table.properties import FENCED, recheck_config
 from lockkit.table.transaction import Prepared
 
@@ -120,7 +120,9 @@ class Scout:
     def _look(self, claiming: bool) -> Procedure[Ahead]:
         transaction, seen = self.prepared.transaction, self.ahead.seen
         proven = self.ahead.proven
-        asked: list[Procedure[Any]] = [read(FENCE_KEY, unless=seen.version if seen else None)]
+        asked: list[Procedure[Any]] = [
+            read(FENCE_KEY, unless=seen.version if seen else None, limit=FENCE_BYTES_MAX)
+        ]
         head = seen.fence.head if seen and seen.fence else None
         proving = (
             head is not None and head.kind == COMMIT

@@ -170,7 +170,7 @@ def expired(pulse: Pulse, wall_ms: int, rules: HeartbeatRules) -> bool:
 
 
 def look(instant: str) -> Procedure[Pulse]:
-    match (yield from read(heartbeat_key(instant))):
+    match (yield from read(heartbeat_key(instant), limit=BODY_BYTES_MAX)):
         case Found() | Missing() as answer:
             return pulse_of(instant, answer)
         case NotModified():

@@ -190,7 +190,7 @@ def _gone(of: Slice) -> Procedure[TableError]:
 
 def read_slice(of: Slice) -> Procedure[pa.Table]:
     """All rows of a slice as its file has them, meta columns included; memory holds them all."""
-    match (yield from read(of.path)):
+    match (yield from read(of.path, limit=None)):
         case Found(body, _):
             return read_base_file(of.path, body)
         case _missing:
