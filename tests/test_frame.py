@@ -14,6 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from lockkit.clock import Clock
+from lockkit.drive import run as carry_out
+from lockkit.stores import open_store
+from lockkit.table import TableConfig, create_table
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
@@ -162,23 +167,46 @@ def test_the_readme_names_the_two_commands_that_do_all_the_setup() -> None:
     assert "make test" in (ROOT / ".ci/run").read_text()
 
 
-def test_the_readmes_example_runs_as_it_stands(
-    shared_emulator: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def bucket(shared_emulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the README's addresses mean here."""
     for name, value in (
         ("AWS_ENDPOINT_URL", shared_emulator.s3), ("AWS_ACCESS_KEY_ID", "a"),
         ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_REGION", "us-east-1"),
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def example(first_line: str) -> str:
+    found = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    (one,) = (each for each in found if each.startswith(first_line))
+    return str(one)
+
+
+def test_the_readmes_lock_runs_as_it_stands(
+    bucket: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = example("from lockkit import Lock")
     published: list[Any] = []
     names = {"rows": ["a row"], "publish": lambda rows, guard: published.append(guard.epoch)}
-    exec(example, names)
-    exec(example, names)
+    exec(lines, names)
+    exec(lines, names)
     assert published[0] < published[1], "the epoch rises with every grant"
     names["publish"] = lambda *_: names["Lock"]("s3://bucket/table", timeout=0).__enter__()
-    exec(example, names)
+    exec(lines, names)
     assert "is held by" in capsys.readouterr().out
+
+
+def test_the_readmes_table_without_spark_runs_as_it_stands(bucket: None) -> None:
+    import pyarrow as pa
+
+    store = open_store("s3://lake/orders")
+    config = TableConfig(name="orders", record_key="order_id", partition_by="region")
+    carry_out(create_table(config), store, Clock())
+    rows = pa.table({"order_id": ["a", "b"], "region": ["EU", "US"]})
+    names: dict[str, Any] = {"arrow_rows": rows}
+    exec(example("from lockkit.table import"), names)
+    assert names["rows"].to_pylist() == [{"order_id": "a"}]
 
 
 def test_the_readmes_line_for_the_embedded_server_works(shared_emulator: Any) -> None:
