@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -26,9 +26,15 @@ from lockkit.table import (
 )
 from lockkit.table import checkpoint as checkpoints
 from lockkit.table.checkpoint import CHECKPOINT_KEY, write_checkpoint
+from lockkit.table.cluster import OURS, ClusterRules, action_of
 from lockkit.table.incremental import load_increment
+from lockkit.table.plans import ClusteringGroup, Input, ReplacePlan, format_cluster_plan
 from lockkit.table.reader import read_increment
+from lockkit.table.retention import CleanRules
+from lockkit.table.service import Service
+from lockkit.table.serving import ServiceRules
 from lockkit.table.timeline import load_timeline
+from lockkit.table.turns import OneProcess
 
 hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
 
@@ -190,6 +196,43 @@ def test_a_filter_chooses_the_same_rows(
                for name, word, value in filters]  # fmt: skip
     its = theirs(tmp_path, hudi.HudiReadOptions(filters=as_text))
     assert alike(read_table(history.store, filters=filters, meta=True), its)
+
+
+@pytest.mark.parametrize("layout", ["free", "bucketed"])
+def test_a_table_that_its_services_keep_in_order_is_read_alike(
+    tmp_path: Path, config: TableConfig, layout: Literal["free", "bucketed"]
+) -> None:
+    """Dead writers taken back, small files joined, old ones cleaned; a clustering is pending."""
+    store = written(tmp_path, config, seed=3).store
+    rules = ServiceRules(
+        failed="EAGER", clean=CleanRules(commits=2), cluster=ClusterRules(layout=layout)
+    )
+    service = Service(store.url, store, OneProcess(), rules=rules)
+    service.before_write(service.look().known)
+    before = add(store, 500)
+    add(store, 501)
+    clustered = service.cluster()
+    assert clustered is not None
+    for each in (502, 503, 504):
+        add(store, each)
+    (cleaned,) = service.clean()
+    assert len(cleaned.deleted) >= clustered.replaced
+    plan = service.preview_cluster() or plan_of(service)
+    run(begin(action=action_of(config.names), plan=format_cluster_plan(plan)), store, CLOCK)
+    assert alike(read_table(store, meta=True), theirs(tmp_path))
+    now = completions(store)
+    for at in sorted(now)[-2:]:
+        assert alike(read_table(store, as_of=at, meta=True), theirs(tmp_path, as_of(at))), at
+    changes, increment = read_increment(store, now[before], now[clustered.instant], meta=True)
+    assert alike(changes, theirs(tmp_path, between(now[before], increment.end)))
+    assert changes["id"].to_pylist() == ["k501"]
+
+
+def plan_of(service: Service) -> ReplacePlan:
+    """A plan to rewrite one file group."""
+    first = service.look().snapshot.slices[0]
+    only = Input(first.partition, first.file_id, first.path)
+    return ReplacePlan((ClusteringGroup((only,)),), {OURS: "cluster"})
 
 
 def test_an_added_column_is_null_in_older_rows_to_both(
