@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lockkit.spark.java import NoJava, find_java, spark_env
+from lockkit.spark.options import WRITE
 from lockkit.stores import open_store
 from lockkit.table import read_table
 
@@ -27,6 +28,10 @@ MARKS = [
 ]
 
 COLUMNS = "id string, region string, at long, v long"
+SAID = {
+    WRITE + "recordkey.field": "id", WRITE + "precombine.field": "at",
+    WRITE + "partitionpath.field": "region", "hoodie.bucket.index.num.buckets": "2",
+}  # fmt: skip
 KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
 
 
@@ -74,3 +79,26 @@ def by_hudi_rs(place: dict[str, Any], *columns: str) -> list[tuple[Any, ...]]:
     table = pa.Table.from_batches(hudi.HudiTable(place["url"], options).read())
     columns = columns or ("id", "region", "v")
     return sorted((tuple(row[c] for c in columns) for row in table.to_pylist()), key=repr)
+
+
+def spooled(place: dict[str, Any]) -> list[str]:
+    return [each.key for each in open_store(**place).list(".hoodie/.temp/")]
+
+
+def batches(*rows: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
+    names = ["id", "region", "at", "v"]
+    table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
+    yield from table.to_batches()
+
+
+def saver(place: dict[str, Any], **options: str) -> Any:
+    """What Spark makes of `df.write.format("lockkit")`, without Spark."""
+    from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+    from lockkit.spark.source import Lockkit
+
+    elsewhere = {name: value for name, value in place.items() if name != "url"}
+    source = Lockkit({"path": place["url"], **SAID, **elsewhere, **options})
+    kinds = {"string": StringType(), "long": LongType()}
+    columns = [each.split() for each in COLUMNS.split(", ")]
+    return source.writer(StructType([StructField(n, kinds[kind]) for n, kind in columns]), False)

@@ -8,9 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stored
+from spark_world import (
+    KEYS,
+    MARKS,
+    SAID,
+    batches,
+    by_hudi_rs,
+    frame,
+    own_spark,
+    saver,
+    spooled,
+    stored,
+)
 
 from lockkit.clock import Clock
 from lockkit.drive import run
@@ -26,10 +36,6 @@ from lockkit.table.buckets import is_bucketed
 
 pytestmark = MARKS
 
-SAID = {
-    WRITE + "recordkey.field": "id", WRITE + "precombine.field": "at",
-    WRITE + "partitionpath.field": "region", "hoodie.bucket.index.num.buckets": "2",
-}  # fmt: skip
 OPERATION = WRITE + "operation"
 
 
@@ -72,10 +78,6 @@ def instants(place: dict[str, Any]) -> list[str]:
         each.key.removeprefix(".hoodie/").removesuffix(".commit")
         for each in open_store(**place).list(".hoodie/2") if each.key.endswith(".commit")
     })  # fmt: skip
-
-
-def spooled(place: dict[str, Any]) -> list[str]:
-    return [each.key for each in open_store(**place).list(".hoodie/.temp/")]
 
 
 # --- saving ---
@@ -216,22 +218,6 @@ def test_every_error_of_a_commit_comes_out_as_its_own_class() -> None:
         assert type(found) is kind and str(found) == "2026 also rewrote part=US/f-19; read again"
     assert unwrap("lockkit.nowhere.Error: x") is unwrap("lockkit.cli.Path: x") is None
     assert unwrap("os.Error: x") is None
-
-
-def batches(*rows: tuple[Any, ...]) -> Iterator[pa.RecordBatch]:
-    names = ["id", "region", "at", "v"]
-    table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
-    yield from table.to_batches()
-
-
-def saver(place: dict[str, Any], **options: str) -> Any:
-    from pyspark.sql.types import StructType
-
-    from lockkit.spark.source import Lockkit
-
-    elsewhere = {name: value for name, value in place.items() if name != "url"}
-    source = Lockkit({"path": place["url"], **SAID, **elsewhere, **options})
-    return source.writer(StructType.fromDDL(COLUMNS), False)
 
 
 def test_of_two_saves_into_one_bucket_one_begins_again_as_often_as_asked(here: Any) -> None:

@@ -1,0 +1,267 @@
+"""Structured Streaming into a table and out of it: each batch once, and increments in order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_world import (
+    COLUMNS,
+    KEYS,
+    MARKS,
+    SAID,
+    batches,
+    by_hudi_rs,
+    frame,
+    own_spark,
+    saver,
+    spooled,
+    stored,
+)
+
+from lockkit.clock import Clock
+from lockkit.drive import run
+from lockkit.lock import LockLost
+from lockkit.spark import foreach_batch, register, unwrapped, write
+from lockkit.spark.land import land
+from lockkit.spark.microbatch import STREAM, STREAMS, MicroBatch
+from lockkit.spark.options import WRITE
+from lockkit.spark.spool import Spooled
+from lockkit.stores import open_store
+from lockkit.table import TableError, begin
+from lockkit.table.transaction import abandon
+
+pytestmark = MARKS
+
+INSERT = {WRITE + "operation": "insert"}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with own_spark() as session:
+        register(session)
+        yield session
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> dict[str, Any]:
+    return {"url": f"file://{tmp_path}/orders"}
+
+
+def arrive(folder: Path, name: str, *rows: tuple[Any, ...]) -> None:
+    folder.mkdir(exist_ok=True)
+    names = ("id", "region", "at", "v")
+    lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+    (folder / f".{name}").write_text("\n".join(lines))
+    (folder / f".{name}").rename(folder / f"{name}.json")
+
+
+def ingest(spark: Any, way: str, source: Path, place: dict[str, Any], **options: str) -> str:
+    """All that has arrived, one file a batch, until there is no more; the query's id."""
+    rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(source))
+    writer = rows.writeStream.option("checkpointLocation", str(source.parent / "checkpoint"))
+    writer = writer.trigger(availableNow=True)
+    elsewhere = {name: value for name, value in place.items() if name != "url"}
+    if way == "sink":
+        options = {**SAID, **elsewhere, **INSERT, **options}
+        query = writer.format("lockkit").options(**options).start(place["url"])
+    else:
+        each = foreach_batch(operation="insert", buckets=2, options=options, **KEYS, **place)
+        query = writer.foreachBatch(each).start()
+    try:
+        query.awaitTermination(120)
+        return str(query.id)
+    finally:
+        query.stop()
+
+
+WAYS = pytest.mark.parametrize("way", ["sink", "foreach_batch"])
+
+
+@WAYS
+def test_a_batch_that_is_sent_again_after_its_commit_is_not_committed_again(
+    spark: Any, way: str, shared_emulator: Any, bucket: str, tmp_path: Path
+) -> None:
+    """The query died between the commit and its own checkpoint: Spark repeats the batch."""
+    place = {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
+    source, rows = tmp_path / "arriving", [(f"k{n}", f"r{n % 2}", 1, n) for n in range(6)]
+    arrive(source, "a", *rows[:2])
+    arrive(source, "b", *rows[2:4])
+    query = ingest(spark, way, source, place)
+    assert len(stored(place)) == 4
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
+    arrive(source, "c", *rows[4:])
+    assert ingest(spark, way, source, place) == query
+    assert stored(place) == sorted((k, r, v) for k, r, _, v in rows) == by_hudi_rs(place)
+    store = open_store(**place)
+    commits = [each.key for each in store.list(".hoodie/2") if each.key.endswith(".commit")]
+    said = [json.loads(store.get(key).body)["extraMetadata"][STREAM] for key in commits]
+    assert said == [f"{query} {batch}" for batch in range(3)]
+    assert spooled(place) == []
+
+
+@WAYS
+def test_an_error_of_a_query_is_taken_out_of_what_spark_says(
+    spark: Any, way: str, here: Any, tmp_path: Path
+) -> None:
+    arrive(tmp_path / "arriving", "a", (None, "EU", 1, 1))
+    with pytest.raises(TableError, match="1 rows have no record key") as met, unwrapped():
+        ingest(spark, way, tmp_path / "arriving", here)
+    assert "\n" not in str(met.value)
+    arrive(tmp_path / "arriving", "a", ("a", "EU", 1, 1))
+    ingest(spark, way, tmp_path / "arriving", here)
+    assert stored(here) == [("a", "EU", 1)]
+
+
+# --- a batch that is sent again while its first run is not over ---
+
+
+def kept(place: dict[str, Any], *rows: tuple[Any, ...]) -> tuple[Spooled, Any, dict[str, str]]:
+    said = {**INSERT}
+    mine = saver(place, **said)
+    found = mine.write(batches(*rows))
+    assert found.error is None
+    return Spooled(mine.spool, mine.shape, found.runs), mine.asked, said
+
+
+class Died(BaseException):
+    """The process is no more."""
+
+
+@pytest.mark.parametrize("at", ["began", "wrote", "fenced", "published"])
+def test_a_batch_whose_run_died_is_taken_back_and_committed_once(here: Any, at: str) -> None:
+    rows = kept(here, ("a", "EU", 1, 1))
+
+    def die(kind: str, **told: Any) -> None:
+        if at in (kind, str(told.get("text"))[:5]):
+            raise Died
+
+    with pytest.raises(Died):
+        land(*rows, ("q", 0), emit=die)
+    for _ in range(2):
+        land(*rows, ("q", 0))
+    land(*kept(here, ("b", "EU", 1, 1)), ("q", 1))
+    land(*rows, ("q", 0))
+    assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)] == by_hudi_rs(here)
+
+
+def test_a_batch_whose_run_is_only_slow_is_committed_by_one_of_the_two(here: Any) -> None:
+    rows = kept(here, ("a", "EU", 1, 1))
+    wrote, go, results = threading.Event(), threading.Event(), []
+
+    def wait(kind: str, **told: Any) -> None:
+        if "wrote" in str(told.get("text")):
+            wrote.set()
+            go.wait(60)
+
+    def slow() -> None:
+        try:
+            results.append(land(*rows, ("q", 0), emit=wait))
+        except (TableError, LockLost) as error:
+            results.append(error)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    assert wrote.wait(60)
+    assert land(*rows, ("q", 0)) is not None
+    go.set()
+    thread.join(60)
+    assert "took its writer for dead" in str(results[0])
+    assert stored(here) == [("a", "EU", 1)]
+
+
+def test_two_runs_of_one_query_meet_at_its_claim(here: Any) -> None:
+    store, clock = open_store(**here), Clock()
+    first, second = (MicroBatch(store, here["url"], "q", 0, clock) for _ in range(2))
+    assert not first.is_over(None) and not second.is_over(None)  # type: ignore[arg-type]
+    first.claim("20260101000000000")
+    first.claim("20260101000000001")
+    with pytest.raises(TableError, match="another run of this query"):
+        second.claim("20260101000000002")
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[" * 99999, b'{"batch": 1, "instant": "../x"}'])
+def test_a_claim_that_says_nothing_is_no_leave_to_write(here: Any, body: bytes) -> None:
+    from lockkit.outcome import IfAbsent
+
+    store = open_store(**here)
+    store.put(STREAMS + "q", body, IfAbsent())
+    with pytest.raises(TableError, match="says nothing sensible"):
+        land(*kept(here, ("a", "EU", 1, 1)), ("q", 0))
+    with pytest.raises(TableError, match="no id of a query"):
+        MicroBatch(store, here["url"], "../q", 0)
+
+
+def test_a_conflict_is_retried_in_the_batch(spark: Any, here: Any, tmp_path: Path) -> None:
+    write(frame(spark, ("a", "EU", 1, 1)), buckets=1, **KEYS, **here)
+    others = [frame(spark, ("b", "EU", 1, 1))]
+
+    def meet(kind: str, **told: Any) -> None:
+        if others and "wrote" in str(told.get("text")):
+            write(others.pop(), **here)
+
+    one = foreach_batch(query="mine", emit=meet, **here)
+    one(frame(spark, ("c", "EU", 1, 1)), 0)
+    one(frame(spark, ("c", "EU", 9, 9)), 0)
+    assert stored(here) == [("a", "EU", 1), ("b", "EU", 1), ("c", "EU", 1)]
+
+
+def test_a_batch_of_no_known_query_is_refused(spark: Any, here: Any) -> None:
+    with pytest.raises(TableError, match="give it a name that stays"):
+        foreach_batch(**KEYS, **here)(frame(spark, ("c", "EU", 1, 1)), 0)
+
+
+# --- a table as a source ---
+
+
+def pulled(spark: Any, place: dict[str, Any], checkpoint: Path, **options: str) -> list[Any]:
+    """What a query sees that goes on from its checkpoint."""
+    found: list[Any] = []
+    elsewhere = {name: value for name, value in place.items() if name != "url"}
+    rows = spark.readStream.format("lockkit").options(**elsewhere, **options).load(place["url"])
+
+    def keep(batch: Any, _number: int) -> None:
+        found.extend(tuple(row) for row in batch.select("id", "v").collect())
+
+    query = rows.writeStream.foreachBatch(keep).trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.awaitTermination(120)
+    finally:
+        query.stop()
+    return sorted(found)
+
+
+def test_a_query_pulls_each_commit_once_and_never_past_a_pending_one(
+    spark: Any, shared_emulator: Any, bucket: str, tmp_path: Path
+) -> None:
+    place = {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
+    store, clock, checkpoint = open_store(**place), Clock(), tmp_path / "checkpoint"
+    write(frame(spark, ("a", "EU", 1, 1)), buckets=1, **KEYS, **place)
+    write(frame(spark, ("a", "EU", 2, 2), ("b", "EU", 1, 1)), **place)
+    assert pulled(spark, place, checkpoint) == [("a", 2), ("b", 1)]
+    late = run(begin(), store, clock)
+    write(frame(spark, ("c", "US", 1, 3)), **place)
+    assert pulled(spark, place, checkpoint) == [], "what is pending may yet complete before it"
+    run(abandon(late.taken), store, clock)
+    write(frame(spark, ("a", "EU", 3, 4)), **place)
+    assert pulled(spark, place, checkpoint) == [("a", 4), ("c", 3)]
+    assert pulled(spark, place, checkpoint) == []
+    start = {"hoodie.datasource.streaming.startOffset": "latest"}
+    assert pulled(spark, place, tmp_path / "new", **start) == []
+    write(frame(spark, ("d", "EU", 1, 5)), **place)
+    assert pulled(spark, place, tmp_path / "new", **start) == [("d", 5)]
+
+
+def test_a_pull_goes_on_when_the_table_got_a_column(
+    spark: Any, here: Any, tmp_path: Path
+) -> None:
+    write(frame(spark, ("a", "EU", 1, 1)), **KEYS, **here)
+    assert pulled(spark, here, tmp_path / "checkpoint") == [("a", 1)]
+    write(frame(spark, ("b", "EU", 1, 2)).selectExpr("*", "1 as extra"), **here)
+    assert pulled(spark, here, tmp_path / "checkpoint") == [("b", 2)]
