@@ -270,6 +270,16 @@ def test_a_row_without_a_key_is_refused(key: str | None) -> None:
         deletions(at(1), rows((key, 1, 1)))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full: Linux")
+def test_a_full_disk_is_told_as_what_it_is() -> None:
+    with open("/dev/full", "r+b", buffering=0) as out:
+        target = Target("20250101000000000", TableConfig(name="t", record_key="id"))
+        draft = Draft(target, "", "f-0", pa.schema([("id", pa.string())]), out)
+        draft.add(pa.table({"id": ["a", "b"]}))
+        with pytest.raises(TableError, match=r"No space left on device.*; make room there"):
+            draft.close(inserts=2)
+
+
 def test_missing_columns_are_named() -> None:
     with pytest.raises(TableError, match="no column 'id', the table's record key"):
         upserts(at(1), pa.table({"at": [1]}))

@@ -7,6 +7,10 @@ functions over Arrow, so that Spark's executors can call them and send home one 
 from __future__ import annotations
 
 import io
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -125,11 +129,12 @@ class Draft:
     def close(self, *, inserts: int, updates: int = 0, deletes: int = 0) -> WriteStat:
         """Finish the file; `out` then holds all of it."""
         self._flush()
-        writer = self._writer or self._open()
         least, greatest = self._least or "", self._greatest or ""
-        writer.add_key_value_metadata({MIN_KEY: least, MAX_KEY: greatest})
-        writer.close()
-        self.out.flush()
+        with _room():
+            writer = self._writer or self._open()
+            writer.add_key_value_metadata({MIN_KEY: least, MAX_KEY: greatest})
+            writer.close()
+            self.out.flush()
         return WriteStat(
             partition=self.partition, file_id=self.file_id,
             path=in_partition(self.partition, self.name), writes=self.rows, previous=self.previous,
@@ -159,8 +164,9 @@ class Draft:
         count = rows.num_rows
         rows = rows.add_column(3, PARTITION_PATH, constant(self.partition, count))
         rows = rows.add_column(4, FILE_NAME, constant(self.name, count))
-        self._writer = self._writer or self._open()
-        self._writer.write_table(rows, row_group_size=count)
+        with _room():
+            self._writer = self._writer or self._open()
+            self._writer.write_table(rows, row_group_size=count)
         self.rows += count
 
     @property
@@ -204,6 +210,19 @@ def _repeated(value: str, count: int) -> pa.Array:
     import pyarrow as pa
 
     return pa.repeat(value, count)
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """A disk that is full, the executor's perhaps, is told as what it is."""
+    try:
+        yield
+    except OSError as error:
+        raise TableError(
+            f"a data file could not be written to {tempfile.gettempdir()} of "
+            f"{socket.gethostname()} ({str(error)[:120]}); make room there, or set TMPDIR, then "
+            "write again"
+        ) from None
 
 
 def write_inserts(
