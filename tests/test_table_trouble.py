@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,15 +29,18 @@ from table_world import (
 )
 
 from lockkit.drive import run
+from lockkit.faults import Fault, Proxy
 from lockkit.outcome import Applied, IfAbsent, Missing
 from lockkit.spark.options import asked as asked_for
 from lockkit.spark.place import Place
 from lockkit.spark.write import known_config
 from lockkit.state import LockLost
-from lockkit.stores import Store, open_store
+from lockkit.stores import Store, StoreError, open_store
 from lockkit.table import (
     CommitConflict,
+    CommitUnknown,
     TableConfig,
+    TableError,
     begin,
     commit,
     create_table,
@@ -36,6 +48,8 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
+from lockkit.table.ask import create
+from lockkit.table.handle import Table
 from lockkit.table.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.properties import load_config
 from lockkit.table.rollback import RolledBack, roll_back
@@ -43,6 +57,8 @@ from lockkit.table.timeline import instant_ms, load_timeline
 from lockkit.table.transaction import Known, take
 
 NAMES = count()
+STEPS_MAX = 40
+ROOT = Path(__file__).parents[1]
 SHAPES = [(mode, version) for mode in ("fenced", "hudi") for version in (6, 9)]
 every_shape = pytest.mark.parametrize(("mode", "version"), SHAPES)
 
@@ -105,6 +121,151 @@ def test_tables_in_one_prefix_know_nothing_of_each_other(
     assert not read_table(stores[0]).num_rows
     kept = [read_table(store)["id"].to_pylist() for store in stores[1:]]
     assert kept == [["k1"], ["k2"]]
+
+
+# --- stores -------------------------------------------------------------------------------------
+
+
+class Struck(Lossy):
+    """Before its n-th request something happens to the store (counted from 0)."""
+
+    def __init__(self, store: Store, at: int, what: Callable[[], None]) -> None:
+        super().__init__(store)
+        self.at, self.what = at, what
+
+    def _fault(self, method: str, key: str) -> str | None:
+        if self.sent == self.at:
+            self.what()
+        return super()._fault(method, key)
+
+
+def append(store: Store, row: int, why: str = "") -> str:
+    """What one more append was told, from `begin` to the end; `why` is to be in its error."""
+    try:
+        transaction = run(begin(), store, CLOCK)
+        file = write_inserts(transaction.target, rows([row]), file_id=f"{CLOCK.unique()}-0")
+        run(create(file.key, file.body), store, CLOCK)
+        prepared = run(prepare(transaction, [file.stat], schema=AVRO), store, CLOCK)
+        run(commit(prepared, Holder(row)), store, CLOCK)
+    except (TableError, CommitUnknown, LockLost, StoreError) as error:
+        assert why in str(error), error
+        return type(error).__name__
+    return "committed"
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_table_that_is_deleted_under_a_writer_takes_no_commit_into_the_next(version: int) -> None:
+    """Wherever it was; what the writer leaves at that place is nobody's commit."""
+    told = []
+    for at in range(STEPS_MAX):
+        plain, config = table(version=version)
+        assert append(plain, 1) == "committed"
+
+        def wipe(of: Store = plain) -> None:
+            for each in of.list(""):
+                of.delete(each.key)
+
+        store = Struck(plain, at, wipe)
+        told.append(append(store, 2))
+        if store.sent <= at:
+            break
+        with pytest.raises(TableError, match="there is no table here"):
+            read_table(plain)
+        if told[-1] != "committed":
+            run(create_table(config), plain, CLOCK)
+            assert append(plain, 3) == "committed"
+            assert read_table(plain)["id"].to_pylist() == ["k3"]
+    # Only after the decision is the loss not its own: then the table was deleted with it.
+    decided = told.index("committed")
+    assert set(told[:decided]) <= {"TableError", "CommitUnknown", "LockLost"} and decided > 8
+    assert set(told[decided:]) == {"committed"}, told
+
+
+DENIED = [
+    ("list", "*", "StoreError"),
+    ("put", "*.commit.requested", "StoreError"),
+    ("put", "*.parquet", "StoreError"),
+    ("put", "*.inflight", "StoreError"),
+    ("put", "table_lock.json", "StoreError"),
+    ("put", "fence.json", "StoreError"),
+    ("put", "*.commit", "CommitUnknown"),
+]
+
+
+def test_access_that_is_denied_is_named_and_commits_no_half(
+    shared_emulator: Any, bucket: str
+) -> None:
+    """Of a right that is missing from the commit's last write on, the next writer makes good."""
+    url, expected = f"s3://{bucket}/orders", ["k0"]
+    run(create_table(CONFIG), open_store(url, endpoint=shared_emulator.s3), CLOCK)
+    with Proxy(shared_emulator.s3) as proxy, Table(url, endpoint=proxy.url) as table:
+        table.append(rows([0]))
+        for number, (operation, key, told) in enumerate(DENIED, 1):
+            fault = Fault("status", code=403, operation=operation, key=key, next="every")
+            proxy.inject(fault)
+            with pytest.raises((StoreError, CommitUnknown), match="denied") as refused:
+                table.append(rows([number]))
+            assert type(refused.value).__name__ == told
+            assert key.strip("*") in str(refused.value) and "s3:PutObject" in str(refused.value)
+            proxy.clear()
+            assert sorted(read_table(table.store)["id"].to_pylist()) == expected
+            table.append(rows([number + 50]))
+            expected += [f"k{number + 50}", *([f"k{number}"] if told == "CommitUnknown" else [])]
+            expected.sort()
+            assert sorted(read_table(table.store)["id"].to_pylist()) == expected
+
+
+def on_a_full_disk(folder: str, way: str) -> None:
+    """Appends to tables in `folder`, before whose n-th request the disk fills up: JSON lines."""
+    ballast = Path(folder, "ballast")
+
+    def fill() -> None:
+        if way == "limit":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            return
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):
+                pass
+
+    def free() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        ballast.unlink(missing_ok=True)
+
+    for at in range(STEPS_MAX):
+        plain = new_table(f"file://{folder}/{at}")
+        assert append(plain, 1) == "committed"
+        store = Struck(plain, at, fill)
+        told = append(store, 2, "ulimit -f" if way == "limit" else "free some space on that disk")
+        free()
+        seen = sorted(read_table(plain)["id"].to_pylist())
+        again = append(plain, 3), sorted(read_table(plain)["id"].to_pylist())
+        print(json.dumps([told, seen, *again]), flush=True)
+        if store.sent <= at:
+            return
+
+
+@pytest.mark.parametrize("way", ["tmpfs", "limit"])
+def test_on_a_full_disk_a_commit_is_made_or_not_and_the_next_goes_on(
+    tmp_path: Path, way: str
+) -> None:
+    """A real one: a tmpfs of 1 MB, or a process that may write no byte more to any file."""
+    code = "import sys, test_table_trouble as t; t.on_a_full_disk(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, str(tmp_path), way]
+    if way == "tmpfs":
+        mount = 'mount -t tmpfs -o size=1m lockkit "$1" && shift && exec "$@"'
+        command = ["unshare", "-rm", "sh", "-c", mount, "sh", str(tmp_path), *command]
+        probe = [*command[:6], str(tmp_path), "true"]
+        if shutil.which("unshare") is None or subprocess.run(probe, capture_output=True).returncode:
+            pytest.skip("no tmpfs may be mounted here: unshare -rm is refused")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {each for each, *_ in told} == {"StoreError", "CommitUnknown", "committed"}, told
+    for each, seen, again, rows_then in told:
+        assert again == "committed"
+        assert seen == (["k1", "k2"] if each == "committed" else ["k1"])
+        assert rows_then == (["k1", "k3"] if each == "StoreError" else ["k1", "k2", "k3"])
 
 
 # --- clocks -------------------------------------------------------------------------------------

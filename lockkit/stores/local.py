@@ -276,6 +276,7 @@ class LocalStore:
         next_step = {
             errno.ENOSPC: "free some space on that disk",
             errno.EDQUOT: "free some of your quota",
+            errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
             errno.EACCES: "check who owns the directory",
             errno.EPERM: "check who owns the directory",
             errno.EROFS: "it is mounted read-only",
