@@ -37,9 +37,11 @@ from lockkit.table.javafile import format_properties
 from lockkit.table.plans import hadoop_base, parse_rollback_plan
 from lockkit.table.properties import PROPERTIES_KEY, load_config, to_properties
 from lockkit.table.publish import publish
+from lockkit.table.pulse import heartbeat_rules, lives
 from lockkit.table.rollback import RolledBack, Spared, roll_back
 from lockkit.table.timeline import V6, load_timeline
 from lockkit.table.transaction import Known
+from lockkit.table.turns import CONCURRENCY_KEY, SHARED
 
 NAMES = count()
 
@@ -247,6 +249,32 @@ def test_ctrl_c_in_a_commit_says_what_may_have_become_of_it_and_frees_the_lock(
         other.append(rows([1]))
     ids = read_table(store)["id"].to_pylist()
     assert sorted(ids) == (["k1"] if where == "checked" else ["k0", "k1"])
+
+
+def test_a_long_append_has_a_heartbeat_and_a_short_one_needs_none(
+    server: Emulator, url: str
+) -> None:
+    """Else a service takes it back while it waits for the lock."""
+    quick = {"hoodie.client.heartbeat.interval_in_ms": "1000", CONCURRENCY_KEY: SHARED}
+    store = open_store(url, endpoint=server.s3)
+    with (
+        Table(url, endpoint=server.s3, client="W1", options=quick) as table,
+        closing(Lock(url, endpoint=server.s3, ttl_s=30)) as other,
+    ):
+        before = len(server.requests())
+        table.append(rows([0]))
+        assert not any("heartbeat" in each for each in requests(server, url, before))
+        other.acquire()
+        waits = threading.Thread(target=table.append, args=(rows([1]),))
+        waits.start()
+        while not (beats := store.list(".hoodie/.heartbeat/")):
+            assert waits.is_alive()
+        instant = beats[0].key.rpartition("/")[2]
+        assert run(lives(instant, heartbeat_rules(quick)), store, CLOCK)
+        other.release()
+        waits.join()
+    assert read_table(store).num_rows == 2
+    assert not store.list(".hoodie/.heartbeat/")
 
 
 # --- a rollback ---------------------------------------------------------------------------------

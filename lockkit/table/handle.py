@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,10 @@ from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed, commit
 from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.groups import by_partition, free_file_id
+from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.properties import HUDI
 from lockkit.table.publish import told_if_interrupted
+from lockkit.table.pulse import heartbeat_rules
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.snapshot import Snapshot
 from lockkit.table.transaction import (
@@ -82,6 +84,7 @@ class Table:
             options, self.url, self.store, self.turns, clock=self.clock, emit=emit
         )  # fmt: skip
         self.strategy = strategy
+        self.pulse = heartbeat_rules(options or {})
         self.emit = emit
         self._known: Known | None = None
         self._schema: pa.Schema | None = None
@@ -104,18 +107,22 @@ class Table:
                 # Its writers take instants under the lock, and roll back what has no heartbeat:
                 # so few rows are written within one grant.
                 with self.turns.hold() as held:
-                    prepared = self._prepare(known, rows, text)
+                    prepared, heart = self._prepare(known, rows, text)
                     way = commit(
                         prepared, held.guard, believe=held.believe, strategy=self.strategy
                     )
-                    with told_if_interrupted(prepared):
+                    with heart, told_if_interrupted(prepared):
                         committed: Committed = run(way, self.store, self.clock, self.emit)
-                    held.published()
+                        held.published()
+                        heart.finish()
             else:
-                prepared = self._prepare(known, rows, text)
-                committed = self.turns.publish(
-                    prepared, self.store, self.clock, self.emit, strategy=self.strategy
-                )
+                prepared, heart = self._prepare(known, rows, text)
+                with heart:
+                    heart.check()
+                    committed = self.turns.publish(
+                        prepared, self.store, self.clock, self.emit, strategy=self.strategy
+                    )
+                    heart.finish()
             assert self._known is not None
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
             self._schema = schema
@@ -124,17 +131,28 @@ class Table:
             self._upkeep.after_commit()
         return committed
 
-    def _prepare(self, known: Known, rows: pa.Table, schema: str) -> Prepared:
+    def _prepare(
+        self, known: Known, rows: pa.Table, schema: str
+    ) -> tuple[Prepared, Heartbeat]:  # fmt: skip
         for _ in range(INSTANTS_MAX):
             taken: Taken = run(take(known), self.store, self.clock, self.emit)
-            files = self._files(taken.target, rows)
-            prepared, now = run(
-                _insert(taken, files, schema, self._partitions),
-                self.store, self.clock, self.emit,
-            )  # fmt: skip
-            known = self._known = known.after(now)
-            if prepared is not None:
-                return prepared
+            with ExitStack() as unless_prepared:
+                heart = unless_prepared.enter_context(
+                    Heartbeat(
+                        taken.instant, self.store, clock=self.clock, rules=self.pulse,
+                        quiet_s=self.pulse.interval_ms / 2000,
+                    )
+                )  # fmt: skip
+                files = self._files(taken.target, rows)
+                prepared, now = run(
+                    _insert(taken, files, schema, self._partitions),
+                    self.store, self.clock, self.emit,
+                )  # fmt: skip
+                known = self._known = known.after(now)
+                if prepared is not None:
+                    unless_prepared.pop_all()
+                    return prepared, heart
+                heart.finish()
         raise TableError(f"{INSTANTS_MAX} instants were overtaken by others; append again")
 
     def refresh(self) -> Snapshot:

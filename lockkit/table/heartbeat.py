@@ -132,7 +132,8 @@ class Heartbeat:
     up on leaving, unless the commit was told by `finish`, or may have been made all the same
     (`CommitUnknown`, Ctrl-C): then it expires by itself. `user` is the thread that writes: when it
     has ended, nobody beats for it. `on_lost()` is called from the beating thread, and may end what
-    the writer is waiting for.
+    the writer is waiting for. With `quiet_s` the first beat comes only after so long: nobody takes
+    an instant for dead before its time to live is over, and a short write needs no heartbeat.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Heartbeat:
         clock: Clock | None = None,
         rules: HeartbeatRules = HeartbeatRules(),
         begun: Beating | None = None,
+        quiet_s: float | None = None,
     ) -> None:
         self.instant, self.rules = instant, rules
         self.user = threading.current_thread()
@@ -152,8 +154,12 @@ class Heartbeat:
         self._turn = threading.Lock()
         self._stop = threading.Event()
         self._since_ms = self._clock.boot_ms()
-        beginning = Beating(instant, rules.ttl_ms, f"{socket.gethostname()}/{os.getpid()}")
-        self._now = run(start(begun or beginning), store, self._clock)
+        self._quiet_s = quiet_s
+        self._now = begun or Beating(
+            instant, rules.ttl_ms, holder=f"{socket.gethostname()}/{os.getpid()}"
+        )
+        if quiet_s is None:
+            self._now = run(start(self._now), store, self._clock)
         self._until_ms = self._since_ms + rules.belief_ms
         self._thread = threading.Thread(target=self._run, name="lockkit-heartbeat", daemon=True)
         self._thread.start()
@@ -172,13 +178,21 @@ class Heartbeat:
     def finish(self) -> None:
         """The instant is committed: its heartbeat is not needed any more."""
         self.stop()
+        if self._quiet_s is not None:
+            with self._turn:  # the first beat may be under way
+                if self._is_silent():
+                    return
         run(forget(self.instant), self._store, self._clock)
 
     def give_up(self) -> None:
         """The instant will not be committed: others need not wait until it expires."""
         self.stop()
         with self._turn, suppress(StoreError, Unanswered):  # then it expires by itself
-            run(end(Pulse(self.instant, self._now.version)), self._store, self._clock)
+            if not self._is_silent():
+                run(end(Pulse(self.instant, self._now.version)), self._store, self._clock)
+
+    def _is_silent(self) -> bool:
+        return self._now.version is None and not self._now.out
 
     def __enter__(self) -> Heartbeat:
         return self
@@ -206,7 +220,9 @@ class Heartbeat:
             self.on_lost()
 
     def _run(self) -> None:
-        wait_s, failures = self.rules.interval_ms / 1000, 0
+        failures, wait_s = 0, self.rules.interval_ms / 1000
+        if self._quiet_s is not None:
+            wait_s = self._quiet_s
         while not self._clock.wait(self._stop, wait_s) and self.user.is_alive():
             try:
                 with self._turn:
