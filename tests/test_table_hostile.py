@@ -341,6 +341,14 @@ def test_noise_under_a_tables_name_costs_nobody_its_size(
     assert 0 < max(sizes) <= 1_000_001
 
 
+@pytest.mark.parametrize("done", ["29999999999999999", "99991231235959999", "20250101000000000x"])
+def test_a_completion_time_that_is_no_time_is_a_foreign_name(done: str) -> None:
+    table = new_table(f"memory://hostile-{next(NAMES)}", replace(CONFIG, version=9))
+    table.put(f".hoodie/timeline/20250101000000000_{done}.commit", b"", IfAbsent())
+    run(commit(prepare_inserts(table, rows([0])), Holder(1)), table, CLOCK)
+    assert read_table(table)["id"].to_pylist() == ["k0"]
+
+
 def test_a_decided_commit_whose_file_was_tampered_with_is_not_rolled_forward(store: Store) -> None:
     decided, next_one = prepare_inserts(store, rows([0])), prepare_inserts(store, rows([1]))
     run(commit(decided, Holder(1)), store, CLOCK)

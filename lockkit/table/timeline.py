@@ -32,7 +32,7 @@ _STATES = {
     **{f"{action}.inflight": (action, "inflight") for action in _ACTIONS},
     **{f"{action}.requested": (action, "requested") for action in _ACTIONS},
 }
-_NAME = re.compile(r"(\d{17}|\d{14})(?:_(\d{17}))?\.([a-z.]+)")
+_NAME = re.compile(r"(\d{17}|\d{14})(?:_(2\d{16}))?\.([a-z.]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 COMMITS = frozenset({"commit", "replacecommit"})
@@ -198,6 +198,7 @@ def _parse_name(name: str, names: Names) -> tuple[str, str | None, str, str] | N
         return None
     try:
         instant_ms(instant)
+        instant_ms(done or instant)
     except ValueError:
         return None  # seventeen digits, but no date
     return instant, done, action, state
