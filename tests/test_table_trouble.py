@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from table_world import (
     AVRO,
@@ -39,11 +40,14 @@ from lockkit.stores import Store, StoreError, open_store
 from lockkit.table import (
     CommitConflict,
     CommitUnknown,
+    Prepared,
     TableConfig,
     TableError,
+    avro_schema,
     begin,
     commit,
     create_table,
+    load_snapshot,
     prepare,
     read_table,
     write_inserts,
@@ -53,6 +57,7 @@ from lockkit.table.handle import Table
 from lockkit.table.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.properties import load_config
 from lockkit.table.rollback import RolledBack, roll_back
+from lockkit.table.schema import arrow_schema, evolve
 from lockkit.table.timeline import instant_ms, load_timeline
 from lockkit.table.transaction import Known, take
 
@@ -77,6 +82,59 @@ class Standing(Hasty):
 
     def wall_ns(self) -> int:
         return self.at_ms * 1_000_000
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+
+def written(store: Store, key: int, **more: pa.Array) -> Prepared:
+    """A transaction with one new row, which may have columns that the table has not."""
+    transaction = run(begin(), store, CLOCK)
+    snapshot = run(load_snapshot(covering=transaction.covered), store, CLOCK)
+    table = rows([key])
+    for name, column in more.items():
+        table = table.append_column(name, column)
+    before = arrow_schema(snapshot.schema) if snapshot.schema else None
+    schema = evolve(before, table.schema)
+    file = write_inserts(transaction.target, table, file_id=f"{CLOCK.unique()}-0")
+    run(create(file.key, file.body), store, CLOCK)
+    way = prepare(transaction, [file.stat], schema=avro_schema(schema, "orders"),
+                  grows=schema != before)  # fmt: skip
+    return run(way, store, CLOCK)
+
+
+WHOLE, TEXT = pa.array([7]), pa.array(["x"])
+
+
+@every_shape
+@pytest.mark.parametrize(
+    ("first", "second", "late", "why"),
+    [
+        ({"w": WHOLE}, {}, 1, "has column 'w' as int64"),
+        ({"w": WHOLE}, {}, 0, "knows nothing of column 'w' as int64"),
+        ({"w": WHOLE}, {"w": TEXT}, 1, "has column 'w' as int64"),
+        ({"w": WHOLE}, {"v": TEXT}, 0, "knows nothing of column 'w'"),
+        ({"w": WHOLE}, {"w": WHOLE}, 1, None),
+        ({}, {"w": WHOLE}, 1, None),
+    ],
+)
+def test_no_column_vanishes_or_changes_between_two_writers(
+    mode: str, version: int, first: Any, second: Any, late: int, why: str | None
+) -> None:
+    """Readers go by the newest commit's columns. The first begins first; `late` commits last."""
+    store, _ = table(mode=mode, version=version)
+    run(commit(written(store, 0), Holder(1)), store, CLOCK)
+    both = [written(store, 1, **first), written(store, 2, **second)]
+    run(commit(both[1 - late], Holder(2)), store, CLOCK)
+    if why is None:
+        run(commit(both[late], Holder(3)), store, CLOCK)
+    else:
+        with pytest.raises(CommitConflict, match=why):
+            run(commit(both[late], Holder(3)), store, CLOCK)
+    now = read_table(store)
+    assert now.num_rows == (3 if why is None else 2)
+    if late == 1:
+        assert 7 in now["w"].to_pylist()
 
 
 # --- places -------------------------------------------------------------------------------------

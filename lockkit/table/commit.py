@@ -23,6 +23,7 @@ from lockkit.table.conflict import (
     Strategy,
     Winner,
     find_conflict,
+    outgrown,
     refuse_missing,
     refuse_unreadable,
     winners,
@@ -202,8 +203,8 @@ def _decide(
         entry = follow(
             seen.fence,
             Decided(
-                COMMIT, prepared.instant, transaction.action, completion, prepared.writes,
-                prepared.replaced,
+                COMMIT, prepared.instant, transaction.action, completion,
+                None if prepared.grows else prepared.writes, prepared.replaced,
             ),
             epoch=guard.epoch, attempt=(yield Unique()), sha256=prepared.sha256,
             whole=not transaction.base and not transaction.horizon,
@@ -282,8 +283,11 @@ def _strangers(prepared: Prepared, seen: Seen) -> bool:
 
 
 def _winner(work: Work, each: Decided) -> Procedure[Winner]:
-    """Its write sets: as the fence names them, or, of a wide commit, from its own file."""
-    if each.writes is not None and each.replaced is not None:
+    """Its write sets: as the fence names them, or, of a wide commit, from its own file.
+
+    So too where one of the two adds columns: its file has the schema.
+    """
+    if each.writes is not None and each.replaced is not None and not work.prepared.grows:
         return Winner(each.instant, each.action, each.writes, each.replaced)
     if each.instant not in work.files:
         key = completed_key(work.prepared.names, each)
@@ -394,6 +398,9 @@ def _judge(work: Work, found: News) -> None:
                 "it back; begin again"
             )
     conflict = find_conflict(mine, found.winners, pending=found.pending, strategy=work.strategy)
+    if conflict is None and work.files:
+        own = parse_commit(mine.instant, work.prepared.inflight, work.prepared.body)
+        conflict = next(filter(None, (outgrown(own, each) for each in work.files.values())), None)
     if conflict:
         raise CommitConflict(mine.instant, conflict)
 

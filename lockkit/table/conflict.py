@@ -16,6 +16,7 @@ from lockkit.table.ask import TableError
 from lockkit.table.layout import CommitFiles, FileGroup
 from lockkit.table.rivals import CommitConflict as CommitConflict
 from lockkit.table.rivals import Conflict, Groups, Kind, Mine, Pending, Winner, kind_of
+from lockkit.table.schema import arrow_schema
 from lockkit.table.timeline import Timeline
 
 _BUCKET = re.compile(r"[0-9]{8}")
@@ -248,6 +249,23 @@ def find_conflict(
             continue
         if conflict := asked(mine, plan, strategy.unit):
             return conflict
+    return None
+
+
+def outgrown(mine: CommitFiles, other: CommitFiles) -> Conflict | None:
+    """The later of two has all columns of the earlier, of their types: readers go by the newest."""
+    if not mine.schema or not other.schema or mine.schema == other.schema:
+        return None
+    earlier, later = sorted((mine, other), key=lambda each: each.instant)
+    known = {each.name: each.type for each in arrow_schema(later.schema or "")}
+    for each in arrow_schema(earlier.schema or ""):
+        if known.get(each.name) != each.type:
+            mentioned = f"column {each.name[:60]!r} as {str(each.type)[:60]}"
+            has = f"has {mentioned}" if earlier is other else f"knows nothing of {mentioned}"
+            return Conflict(
+                other.instant, None, f"changed the table's columns: it {has}",
+                "begin again with the columns as they are now",
+            )
     return None
 
 

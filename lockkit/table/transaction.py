@@ -137,6 +137,8 @@ class Prepared:
     operation: str
     """Hudi's name for what it does."""
     body: bytes
+    grows: bool = False
+    """Whether its schema has columns that its snapshot's has not: then others look at it."""
 
     @property
     def sha256(self) -> str:
@@ -283,12 +285,14 @@ def prepare(
     known_partitions: frozenset[str] = frozenset(),
     replaced: frozenset[FileGroup] = frozenset(),
     extra: Mapping[str, str] | None = None,
+    grows: bool = False,
 ) -> Procedure[Prepared]:
     """Write `T.inflight`, the very bytes that `T.commit` will have; no lock is needed for it.
 
     The data files are there: whoever rolls this commit forward must find them. `schema` comes from
     `avro_schema`; partitions not in `known_partitions` get their metadata file, if absent.
-    `replaced` are the file groups that a replacecommit takes away.
+    `replaced` are the file groups that a replacecommit takes away; `grows` is to be true where
+    `schema` is not the snapshot's.
     """
     stats = tuple(stats)
     for stat in stats:
@@ -304,7 +308,7 @@ def prepare(
         transaction.taken, stats, schema=schema, operation=operation, replaced=replaced,
         known_partitions=known_partitions, extra=extra,
     )  # fmt: skip
-    return Prepared(transaction, stats, replaced, operation, body)
+    return Prepared(transaction, stats, replaced, operation, body, grows)
 
 
 def draft(
