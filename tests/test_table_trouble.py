@@ -137,6 +137,24 @@ def test_no_column_vanishes_or_changes_between_two_writers(
         assert 7 in now["w"].to_pylist()
 
 
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_a_handle_that_knows_older_columns_is_told_and_then_has_the_new_ones(mode: str) -> None:
+    plain, _ = table(mode=mode)
+    with Table(plain.url) as knows, Table(plain.url) as adds:
+        knows.append(rows([0]))
+        adds.append(rows([1]))
+        adds.append(rows([2]).append_column("w", WHOLE))
+        with pytest.raises(CommitConflict, match=r"has column 'w' as int64.*begin again"):
+            knows.append(rows([3]))
+        knows.append(rows([4]))
+        with pytest.raises(TableError, match="'w' is int64 in the table and string"):
+            knows.append(rows([5]).append_column("w", TEXT))
+        now = read_table(plain)
+        assert sorted(zip(now["id"].to_pylist(), now["w"].to_pylist(), strict=True)) == [
+            ("k0", None), ("k1", None), ("k2", 7), ("k4", None),
+        ]  # fmt: skip
+
+
 # --- places -------------------------------------------------------------------------------------
 
 

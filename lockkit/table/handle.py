@@ -26,14 +26,15 @@ from lockkit.table.ask import TableError, all_of, create
 from lockkit.table.basefile import BaseFile, Target, write_inserts
 from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed, commit
-from lockkit.table.conflict import SIMPLE, Strategy
+from lockkit.table.conflict import SIMPLE, CommitConflict, Strategy, outgrown
 from lockkit.table.groups import by_partition, free_file_id
 from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.layout import parse_commit
 from lockkit.table.properties import HUDI
 from lockkit.table.publish import told_if_interrupted
 from lockkit.table.pulse import heartbeat_rules
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
-from lockkit.table.snapshot import Snapshot
+from lockkit.table.snapshot import Snapshot, read_commit
 from lockkit.table.transaction import (
     INSTANTS_MAX,
     Known,
@@ -88,6 +89,7 @@ class Table:
         self.emit = emit
         self._known: Known | None = None
         self._schema: pa.Schema | None = None
+        self._schema_at = ""  # the newest commit that is known to have no other columns
         self._partitions: frozenset[str] = frozenset()
         self._busy = threading.Lock()
 
@@ -107,7 +109,7 @@ class Table:
                 # Its writers take instants under the lock, and roll back what has no heartbeat:
                 # so few rows are written within one grant.
                 with self.turns.hold() as held:
-                    prepared, heart = self._prepare(known, rows, text)
+                    prepared, heart = self._prepare(known, rows, text, schema != self._schema)
                     way = commit(
                         prepared, held.guard, believe=held.believe, strategy=self.strategy
                     )
@@ -116,7 +118,7 @@ class Table:
                         held.published()
                         heart.finish()
             else:
-                prepared, heart = self._prepare(known, rows, text)
+                prepared, heart = self._prepare(known, rows, text, schema != self._schema)
                 with heart:
                     heart.check()
                     committed = self.turns.publish(
@@ -125,14 +127,14 @@ class Table:
                     heart.finish()
             assert self._known is not None
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
-            self._schema = schema
+            self._schema, self._schema_at = schema, committed.instant
             self._partitions |= {partition for partition, _ in prepared.writes}
         if self._upkeep is not None:
             self._upkeep.after_commit()
         return committed
 
     def _prepare(
-        self, known: Known, rows: pa.Table, schema: str
+        self, known: Known, rows: pa.Table, schema: str, grows: bool
     ) -> tuple[Prepared, Heartbeat]:  # fmt: skip
         for _ in range(INSTANTS_MAX):
             taken: Taken = run(take(known), self.store, self.clock, self.emit)
@@ -145,7 +147,7 @@ class Table:
                 )  # fmt: skip
                 files = self._files(taken.target, rows)
                 prepared, now = run(
-                    _insert(taken, files, schema, self._partitions),
+                    _insert(taken, files, schema, self._partitions, grows, self._schema_at),
                     self.store, self.clock, self.emit,
                 )  # fmt: skip
                 known = self._known = known.after(now)
@@ -203,6 +205,7 @@ class Table:
         snapshot: Snapshot
         self._known, snapshot = run(look_over(), self.store, self.clock, self.emit)
         self._schema = arrow_schema(snapshot.schema) if snapshot.schema else None
+        self._schema_at = snapshot.covered.newest
         self._partitions = frozenset(partition for partition, _ in snapshot.groups)
         return snapshot
 
@@ -214,11 +217,13 @@ class Table:
 
 
 def _insert(
-    taken: Taken, files: list[BaseFile], schema: str, known_partitions: frozenset[str]
+    taken: Taken, files: list[BaseFile], schema: str, known_partitions: frozenset[str],
+    grows: bool, schema_at: str,
 ) -> Procedure[tuple[Prepared | None, Any]]:
     """The instant's survey beside its files and its inflight file: new rows read nothing.
 
-    No `Prepared` where the instant turns out to be of no use; its files are deleted then.
+    No `Prepared` where the instant turns out to be of no use; its files are deleted then. Of what
+    others committed after `schema_at` the newest is read: it has the table's columns.
     """
     stats = tuple(file.stat for file in files)
     drafted = draft(
@@ -229,7 +234,13 @@ def _insert(
     if transaction is None:
         yield from abandon(taken, stats)
         return None, now
-    return Prepared(transaction, stats, frozenset(), "INSERT", body), now
+    newest = max(now.commits, default="")
+    if newest > schema_at:
+        other = yield from read_commit(taken.names, newest, now)
+        if conflict := outgrown(parse_commit(taken.instant, taken.instant, body), other):
+            yield from abandon(taken, stats)
+            raise CommitConflict(taken.instant, conflict)
+    return Prepared(transaction, stats, frozenset(), "INSERT", body, grows), now
 
 
 def _create(files: list[BaseFile]) -> Procedure[None]:
