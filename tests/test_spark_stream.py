@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lock_world import until
 from spark_world import (
     COLUMNS,
     KEYS,
@@ -27,12 +32,16 @@ from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.lock import LockLost
 from lockkit.spark import foreach_batch, register, unwrapped, write
+from lockkit.spark.arrivals import arriving
 from lockkit.spark.land import land
 from lockkit.spark.microbatch import STREAM, STREAMS, MicroBatch
 from lockkit.spark.options import WRITE
+from lockkit.spark.process import tree
 from lockkit.spark.spool import Spooled
+from lockkit.spark.streamer import Streamer, parser, work_of
 from lockkit.stores import open_store
-from lockkit.table import TableError, begin
+from lockkit.table import TableError, avro_schema, begin, read_table
+from lockkit.table.javafile import format_properties
 from lockkit.table.transaction import abandon
 
 pytestmark = MARKS
@@ -265,3 +274,119 @@ def test_a_pull_goes_on_when_the_table_got_a_column(
     assert pulled(spark, here, tmp_path / "checkpoint") == [("a", 1)]
     write(frame(spark, ("b", "EU", 1, 2)).selectExpr("*", "1 as extra"), **here)
     assert pulled(spark, here, tmp_path / "checkpoint") == [("b", 2)]
+
+
+# --- the streamer ---
+
+
+def props(folder: Path, **more: str) -> Path:
+    source = {"hoodie.streamer.source.dfs.root": str(folder / "arriving")}
+    file = folder / "streamer.properties"
+    file.write_bytes(format_properties({**SAID, **source, **more}))
+    return file
+
+
+def work(folder: Path, *arguments: str, **more: str) -> Any:
+    told = ["--props", str(props(folder, **more)), "--target-base-path", f"file://{folder}/orders"]
+    return work_of(parser().parse_args([*told, *arguments]))
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "json"])
+def test_the_streamer_takes_what_has_arrived_and_nothing_twice(
+    spark: Any, here: Any, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "arriving").mkdir()
+    job = work(tmp_path, "--op", "insert", "--source-class", f"x.y.{kind.title()}DFSSource")
+    assert Streamer(spark, job).whole() == 0, "no file tells a schema, and there is nothing to do"
+    for number in range(2):
+        rows = frame(spark, (f"k{number}", "EU", 1, number)).coalesce(1)
+        rows.write.option("header", "true").format(kind).save(f"{tmp_path}/out{number}")
+        (file,) = (tmp_path / f"out{number}").glob("part-*")
+        file.rename(tmp_path / "arriving" / file.name)
+        for _ in range(2):
+            assert Streamer(spark, job).whole() == 0
+        assert stored(here) == [(f"k{n}", "EU", n) for n in range(number + 1)]
+
+
+def test_a_line_that_is_no_record_ends_the_streamer(spark: Any, here: Any, tmp_path: Path) -> None:
+    arrive(tmp_path / "arriving", "a", ("a", "EU", 1, 1))
+    assert Streamer(spark, work(tmp_path)).whole() == 0
+    (tmp_path / "arriving" / "b.json").write_text('{"id": "b", "region"')
+    schema = tmp_path / "schema.avsc"
+    schema.write_text(avro_schema(read_table(open_store(**here)).schema, "orders"))
+    job = work(tmp_path, **{"hoodie.streamer.schemaprovider.source.schema.file": str(schema)})
+    with pytest.raises(Exception, match=r"(?i)malformed"):
+        Streamer(spark, job).whole()
+    assert stored(here) == [("a", "EU", 1)]
+
+
+def test_a_topic_without_sparks_kafka_jar_says_what_to_add(spark: Any, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.avsc"
+    schema.write_text('{"type": "record", "name": "r", "fields": [{"name": "i", "type": "int"}]}')
+    job = work(
+        tmp_path, "--source-class", "JsonKafkaSource",
+        **{"hoodie.deltastreamer.source.kafka.topic": "t", "bootstrap.servers": "127.0.0.1:9",
+           "hoodie.deltastreamer.schemaprovider.source.schema.file": str(schema)},
+    )  # fmt: skip
+    with pytest.raises(TableError, match=r"--conf spark\.jars\.packages=.*kafka"):
+        Streamer(spark, job).whole()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--source-class", "Nowhere"], "choose JsonDFSSource"),
+        (["--source-class", "JsonKafkaSource"], r"nothing of hoodie\.streamer\.source\.kafka"),
+        (["--hoodie-conf", "x"], "no KEY=VALUE"),
+        (["--target-base-path", ""], "which table"),
+        (["--props", "/nowhere"], "No such file"),
+    ],
+)
+def test_what_a_streamer_cannot_do_is_said(tmp_path: Path, arguments: Any, why: str) -> None:
+    with pytest.raises(TableError, match=why):
+        work(tmp_path, *arguments)
+    with pytest.raises(TableError, match="no such folder"):
+        arriving(None, work(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_streamer_that_is_killed_and_started_again_loses_and_repeats_nothing(
+    emulator: Any, tmp_path: Path
+) -> None:
+    """And Ctrl-C ends it between two batches, with its JVM."""
+    place = {"url": "s3://lake/orders", "endpoint": emulator.s3}
+    rows = [(f"k{n}", "EU", 1, n) for n in range(8)]
+    command = [
+        sys.executable, "-u", "-m", "lockkit.spark.streamer", "--op", "insert", "--continuous",
+        "--props", str(props(tmp_path)), "--target-base-path", place["url"], "--master", "local[1]",
+        "--endpoint", place["endpoint"], "--min-sync-interval-seconds", "0.1",
+    ]  # fmt: skip
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True,
+                                start_new_session=True)  # fmt: skip
+
+    def published(process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("published"):
+                return
+        pytest.fail((tmp_path / "log").read_text()[-2000:])
+
+    with (tmp_path / "log").open("w") as log:
+        for number, at_once in enumerate((signal.SIGKILL, signal.SIGINT)):
+            arrive(tmp_path / "arriving", f"a{number}", *rows[number * 4 : number * 4 + 2])
+            process = start()
+            published(process)
+            if at_once == signal.SIGINT:
+                arrive(tmp_path / "arriving", f"b{number}", *rows[number * 4 + 2 :])
+                published(process)
+            below = tree(process.pid)
+            assert any("java" in each.name() for each in below)
+            os.killpg(process.pid, at_once)  # as a terminal's Ctrl-C: to the whole group
+            code = process.wait(60)
+            assert code == (-signal.SIGKILL if at_once == signal.SIGKILL else 130)
+            assert until(lambda below=below: not any(each.is_running() for each in below))
+            assert process.stdout is not None
+            process.stdout.close()
+    assert stored(place) == [(k, r, v) for k, r, _, v in (*rows[:2], *rows[4:])]
