@@ -46,9 +46,9 @@ def main() -> None:
 
 
 def write_rows(
-    session: Any, rows: list[list[Any]], place: dict[str, Any], **how: Any
+    session: Any, rows: list[list[Any]], place: dict[str, Any], columns: str = COLUMNS, **how: Any
 ) -> dict[str, Any]:
-    frame = session.createDataFrame([tuple(each) for each in rows], COLUMNS)
+    frame = session.createDataFrame([tuple(each) for each in rows], columns)
     return once(frame, place, **how)
 
 

@@ -252,6 +252,29 @@ def test_inserts_of_one_key_by_three_processes_are_three_rows_and_without_duplic
     assert place.rows() == [("x", 0), ("x", 1), ("x", 2), ("y", 8)]
 
 
+def test_of_three_processes_one_adds_a_column_and_nobody_hides_or_changes_it(
+    writers: list[Writer], place: Place
+) -> None:
+    how = {**KEYS, **place.order}
+    writers[0].tell("write_rows", rows=[["a", "EU", 0, 0]], **how)
+    assert writers[0].hear()["instant"]
+    old = "id string, region string, at long, v long"
+    columns = [f"{old}, w long", f"{old}, w string", old]
+    rows: list[list[Any]] = [["a", "US", 1, 1, 7], ["a", "ASIA", 1, 2, "x"], ["a", "EU", 1, 3]]
+    told = all_at_once(
+        writers, [{"rows": [r], "columns": c, **how} for r, c in zip(rows, columns, strict=True)]
+    )
+    refused = [each for each in told if not each.get("instant")]
+    assert refused and all(each["error"] == "CommitConflict" for each in refused), told
+    assert all("changed the table's columns" in each["text"] for each in refused)
+    writers[0].tell("write_rows", rows=[rows[0]], columns=columns[0], **how)
+    writers[1].tell("write_rows", rows=[rows[1]], columns=columns[1], **how)
+    again = [each.hear() for each in writers[:2]]
+    assert sum("instant" in each for each in again) == 1, again
+    now = read_table(place.store)
+    assert {7, "x"} & set(now["w"].to_pylist()), "a column that was committed is seen"
+
+
 # --- one writer, and one writer's lock ------------------------------------------------------------
 
 

@@ -294,6 +294,7 @@ class Write:
                 transaction, stats, schema=avro_schema(target.schema, target.config.name),
                 operation=self.asked.operation.upper(), known_partitions=known, replaced=replaced,
                 extra=self.extra,
+                grows=snapshot.schema is None or arrow_schema(snapshot.schema) != target.schema,
             ),
             self.store, self.clock, self.emit,
         )  # fmt: skip
