@@ -21,11 +21,13 @@ from table_world import (
     AVRO,
     CLOCK,
     CONFIG,
+    SCHEMA,
     Hasty,
     Holder,
     Lossy,
     new_table,
     prepare_inserts,
+    prepare_upserts,
     rows,
 )
 
@@ -38,9 +40,11 @@ from lockkit.spark.write import known_config
 from lockkit.state import LockLost
 from lockkit.stores import Store, StoreError, open_store
 from lockkit.table import (
+    FENCE_KEY,
     CommitConflict,
     CommitUnknown,
     Prepared,
+    Slice,
     TableConfig,
     TableError,
     avro_schema,
@@ -62,7 +66,7 @@ from lockkit.table.timeline import instant_ms, load_timeline
 from lockkit.table.transaction import Known, take
 
 NAMES = count()
-STEPS_MAX = 40
+STEPS_MAX, MANY = 40, 10_000
 ROOT = Path(__file__).parents[1]
 SHAPES = [(mode, version) for mode in ("fenced", "hudi") for version in (6, 9)]
 every_shape = pytest.mark.parametrize(("mode", "version"), SHAPES)
@@ -342,6 +346,35 @@ def test_on_a_full_disk_a_commit_is_made_or_not_and_the_next_goes_on(
         assert again == "committed"
         assert seen == (["k1", "k2"] if each == "committed" else ["k1"])
         assert rows_then == (["k1", "k3"] if each == "StoreError" else ["k1", "k2", "k3"])
+
+
+# --- size ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(120)
+def test_ten_thousand_partitions_in_one_commit_are_found_one_by_one_and_conflict() -> None:
+    """More than the fence names: whoever meets such a commit reads its file."""
+    plain, config = table()
+    keys = range(MANY)
+    wide = pa.table(
+        [[f"k{n}" for n in keys], [f"r{n}" for n in keys], list(keys), [0] * MANY], schema=SCHEMA
+    )
+    early = prepare_inserts(plain, rows([0], region="r77", amount=1))
+    with Table(plain.url) as handle:
+        done = handle.append(wide)
+    assert len(run(load_snapshot(), plain, CLOCK).groups) == MANY
+    assert read_table(plain, filters=[("region", "=", "r77")])["amount"].to_pylist() == [77]
+    assert len(plain.get(FENCE_KEY).body) < 2_000 < len(plain.get(config.names.completed(
+        done.instant)).body)  # fmt: skip
+    run(commit(early, Holder(9)), plain, CLOCK)
+
+    def this(of: Slice) -> bool:
+        return (of.partition, of.instant) == ("region=r77", done.instant)
+
+    both = [prepare_upserts(plain, rows([77], region="r77"), which=this) for _ in range(2)]
+    run(commit(both[0], Holder(10)), plain, CLOCK)
+    with pytest.raises(CommitConflict, match="region=r77"):
+        run(commit(both[1], Holder(11)), plain, CLOCK)
 
 
 # --- clocks -------------------------------------------------------------------------------------
