@@ -30,6 +30,9 @@ from lockkit.table.buckets import bucket_file_id, free_file_id, is_bucketed
 from lockkit.table.heartbeat import HeartbeatExpired
 from lockkit.table.markers import EarlyConflict
 from lockkit.table.pulse import end, look
+from lockkit.table.timeline import V6, load_timeline
+from lockkit.table.transaction import begin
+from lockkit.table.upkeep import keep
 
 pytestmark = MARKS
 
@@ -420,6 +423,40 @@ def test_ten_thousand_partitions(spark: Any, here: Any) -> None:
     rows = spark.range(10_000).selectExpr("concat('k', id) id", "id region", "1L at", "id v")
     write(rows, operation="insert", **KEYS, **here)
     assert len(_snapshot(here).groups) == 10_000
+
+
+SINGLE = {
+    "hoodie.write.concurrency.mode": "single_writer",
+    "hoodie.clean.commits.retained": "2", "hoodie.clustering.inline.max.commits": "3",
+}  # fmt: skip
+INLINE = SINGLE | {"hoodie.clean.automatic": "true", "hoodie.clustering.inline": "true"}
+BESIDE = SINGLE | {
+    "hoodie.clean.async.enabled": "true", "hoodie.clustering.async.enabled": "true"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [INLINE, BESIDE], ids=["inline", "beside"])
+def test_a_single_writer_and_its_services_send_no_lock_request(
+    spark: Any, shared_emulator: Any, bucket: str, options: dict[str, str]
+) -> None:
+    place = {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
+    write(frame(spark, ("dead", "EU", 1, 1)), operation="insert", **KEYS, **place)
+    store = open_store(**place)
+    dead = run(begin(), store, Clock())
+    before = len(shared_emulator.requests())
+    with keep(place["url"], options, endpoint=place["endpoint"]) as upkeep:
+        how = {"upkeep": upkeep} if options is BESIDE else {"options": options}
+        for each in range(5):
+            row = (f"k{each}", "EU", 1, each)
+            write(frame(spark, row), operation="insert", **how, **place)
+    now = run(load_timeline(V6), store, Clock())
+    assert dead.instant not in now.pending
+    assert {"replacecommit", "clean", "rollback"} <= set(now.completed.values())
+    assert stored(place, "id") == sorted([("dead",), *((f"k{each}",) for each in range(5))])
+    asked_for = [str(each["key"]) for each in shared_emulator.requests(before)]
+    assert any(key.endswith("fence.json") for key in asked_for)
+    assert not any("table_lock" in key for key in asked_for)
+    store.close()
 
 
 def test_credentials_are_in_no_plan_and_no_repr(spark: Any, here: Any) -> None:

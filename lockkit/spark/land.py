@@ -10,6 +10,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,15 @@ from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.options import Asked
 from lockkit.spark.place import Place
 from lockkit.spark.spool import AT_ONCE, Spool, Spooled, SpoolGroup, way_of
-from lockkit.spark.write import Claim, Write, check_columns, known_config, open_lock, unclaimed
+from lockkit.spark.write import (
+    Claim,
+    Write,
+    check_columns,
+    known_config,
+    open_lock,
+    open_upkeep,
+    unclaimed,
+)
 from lockkit.table.ask import TableError
 from lockkit.table.basefile import RECORD_KEY, Slice, Target, base_file_batches, record_keys
 from lockkit.table.buckets import bucket_file_id, generations, is_bucketed
@@ -73,8 +82,9 @@ def land(
         with tempfile.TemporaryDirectory() as scratch:
             rows.fetch(place.data(), clock, scratch)
             frame: Any = rows
-            task = SpoolWrite(frame, wanted, place, store, lock, clock, emit, extra, claim)
-            return task.whole()
+            with closing(open_upkeep(place, options, store, lock, clock, emit)) as upkeep:
+                task = SpoolWrite(frame, wanted, place, store, upkeep, clock, emit, extra, claim)
+                return task.whole()
     finally:
         lock.close()
         store.close()

@@ -7,7 +7,7 @@ driver stops it and an error keeps its class.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +45,11 @@ from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import FileGroup, WriteStat
 from lockkit.table.markers import unmark
 from lockkit.table.properties import HUDI, PROPERTIES_KEY, TableConfig, create_table, load_config
-from lockkit.table.publish import publish
 from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.snapshot import Snapshot, load_snapshot
 from lockkit.table.transaction import Prepared, Transaction, abandon, begin, prepare
+from lockkit.table.turns import turns_of
+from lockkit.table.upkeep import Upkeep
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,6 +83,7 @@ def write(
     native: bool | None = None,
     options: Mapping[str, Any] | None = None,
     lock: Lock | None = None,
+    upkeep: Upkeep | None = None,
     client: str = "",
     extra: Mapping[str, str] | None = None,
     claim: Claim = unclaimed,
@@ -95,7 +97,8 @@ def write(
     partitions that `df` touches) or insert_overwrite_table. What is None is as the table says, or
     as `options` do, by Hudi's names. A `df` without rows makes no commit, and returns None, unless
     `hoodie.allow.empty.commit` is true. Spark evaluates `df` once for each attempt. `claim` is told
-    the instant of each attempt before it writes any file, and may raise.
+    the instant of each attempt before it writes any file, and may raise. The table's services run
+    where `options` ask for them, inline; with `upkeep` (`lockkit.table.upkeep.keep`), as that says.
 
     Raises `CommitConflict` once `retries` more attempts at the whole write are spent, `LockBusy`,
     `LockLost`, `CommitUnknown`, `TableError` for rows or a table that cannot be, `StoreError`.
@@ -107,16 +110,19 @@ def write(
     )  # fmt: skip
     clock = clock or Clock()
     place = Place(url.rstrip("/"), endpoint, client, store_options)
-    store = place.open()
-    mine = lock or open_lock(place, options or {}, clock, emit)
-    try:
+    with ExitStack() as opened:
+        store = place.open()
+        opened.callback(store.close)
+        if upkeep is None:
+            mine = lock or opened.enter_context(
+                closing(open_lock(place, options or {}, clock, emit))
+            )
+            upkeep = opened.enter_context(
+                closing(open_upkeep(place, options or {}, store, mine, clock, emit))
+            )
         return Write(
-            df, wanted, place, store, mine, clock, emit, dict(extra or {}), claim
+            df, wanted, place, store, upkeep, clock, emit, dict(extra or {}), claim
         ).whole()
-    finally:
-        if lock is None:
-            mine.close()
-        store.close()
 
 
 def open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit) -> Lock:
@@ -130,6 +136,15 @@ def open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit
     return Lock(place.url, **how)
 
 
+def open_upkeep(
+    place: Place, options: Mapping[str, Any], store: Store, lock: Lock, clock: Clock, emit: Emit
+) -> Upkeep:
+    """The services that `options` ask for, and the turns that they take with the writer."""
+    said = {str(name).lower(): value for name, value in options.items()}
+    turns = turns_of(said, lambda: lock)
+    return Upkeep(said, place.url, store, turns, clock=clock, emit=emit)
+
+
 @dataclass(slots=True)
 class Write:
     """One call of `write`; each attempt begins anew, on the table as it then is."""
@@ -138,7 +153,7 @@ class Write:
     asked: Asked
     place: Place
     store: Store
-    lock: Lock
+    upkeep: Upkeep
     clock: Clock
     emit: Emit
     extra: dict[str, str]
@@ -192,6 +207,7 @@ class Write:
         if self.asked.early:
             with suppress(StoreError, TableError):  # it is committed, whatever becomes of these
                 run(unmark(transaction.instant), self.store, self.clock)
+        self.upkeep.after_commit()
         return committed
 
     def _begin(self, config: TableConfig) -> tuple[Snapshot, Transaction, Heartbeat]:
@@ -202,8 +218,9 @@ class Write:
         it rolls back at once what has no heartbeat.
         """
         known, seen = run(look_over(), self.store, self.clock)
+        self.upkeep.before_write(known)
         with ExitStack() as unless_begun:
-            with self.lock if config.mode == HUDI else nullcontext():
+            with self.upkeep.turns.hold() if config.mode == HUDI else nullcontext():
                 way = begin(known, action=_action(self.asked.operation))
                 transaction: Transaction = run(way, self.store, self.clock, self.emit)
                 heartbeat = unless_begun.enter_context(
@@ -308,8 +325,8 @@ class Write:
         return self._publish_once(prepared)
 
     def _publish_once(self, prepared: Prepared) -> Committed:
-        return publish(
-            prepared, self.lock, self.store, self.clock, self.emit, strategy=self.asked.strategy
+        return self.upkeep.turns.publish(
+            prepared, self.store, self.clock, self.emit, strategy=self.asked.strategy
         )
 
 

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, silent
-from lockkit.lock import LockBusy
+from lockkit.lock import Lock, LockBusy
 from lockkit.state import LockLost
-from lockkit.stores import Store, StoreError
+from lockkit.stores import Store, StoreError, open_store
 from lockkit.table.ask import TableError
 from lockkit.table.decide import CommitUnknown
 from lockkit.table.service import Service
 from lockkit.table.serving import service_rules
 from lockkit.table.transaction import Known
-from lockkit.table.turns import Turns
+from lockkit.table.turns import Turns, turns_of
 
 IDLE_S = 60.0
 """How often a thread of services looks at the table while nothing is committed."""
@@ -32,17 +33,17 @@ class ServiceFailed(UserWarning):
 
 
 class Upkeep:
-    """The services of one writer, by Hudi's options; `close` waits for one that is under way."""
+    """The services of one writer, by Hudi's options; `close` waits for what is due."""
 
     def __init__(
         self, options: Mapping[str, Any], url: str, store: Store, turns: Turns, *,
         clock: Clock | None = None, emit: Emit = silent,
     ) -> None:  # fmt: skip
         rules = service_rules(options, turns.mode)
-        self.clock, self.emit = clock or Clock(), emit
+        self.turns, self.clock, self.emit = turns, clock or Clock(), emit
         self.service = Service(url, store, turns, rules=rules, clock=self.clock, emit=emit)
         self._on = rules.clean_on or rules.cluster_on
-        self._woken, self._closed = threading.Event(), False
+        self._woken, self._due, self._closed = threading.Event(), False, False
         self._thread: threading.Thread | None = None
         if self._on and rules.beside:
             self._thread = threading.Thread(target=self._work, name="lockkit-services", daemon=True)
@@ -55,6 +56,7 @@ class Upkeep:
     def after_commit(self) -> None:
         """What is due, now or in its thread; warns with `ServiceFailed`, for the commit stands."""
         if self._thread is not None:
+            self._due = True
             self._woken.set()
         elif self._on:
             self._serve()
@@ -66,10 +68,11 @@ class Upkeep:
             self._thread.join()
 
     def _work(self) -> None:
-        while not self._closed:
+        while self._due or not self._closed:
             self.clock.wait(self._woken, IDLE_S)
             self._woken.clear()
-            if not self._closed:
+            if self._due or not self._closed:
+                self._due = False
                 self._serve()
 
     def _serve(self) -> None:
@@ -81,3 +84,26 @@ class Upkeep:
                 ServiceFailed(f"what was committed stands, but a table service failed: {error}"),
                 stacklevel=4,
             )
+
+
+@contextmanager
+def keep(
+    url: str, options: Mapping[str, Any], *, clock: Clock | None = None, emit: Emit = silent,
+    client: str = "", **store_options: Any,
+) -> Iterator[Upkeep]:  # fmt: skip
+    """The services of all writes of this process that are given it, over many commits.
+
+        with keep("s3://lake/orders", {"hoodie.clean.async.enabled": "true", ...}) as upkeep:
+            write(df, "s3://lake/orders", upkeep=upkeep)
+    """
+    clock = clock or Clock()
+    store = open_store(url.rstrip("/"), client=client, **store_options)
+
+    def lock() -> Lock:
+        return Lock(url, emit=emit, clock=clock, client=client, **store_options)
+
+    turns = turns_of(options, lock)
+    with closing(store), closing(turns):
+        upkeep = Upkeep(options, url.rstrip("/"), store, turns, clock=clock, emit=emit)
+        with closing(upkeep):
+            yield upkeep
