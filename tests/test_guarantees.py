@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections import Counter
 from functools import lru_cache
+from pathlib import Path
 
 import pytest
 from guarantees_world import Attacked, Rules, World, worlds
@@ -219,3 +221,20 @@ def test_without_the_bar_of_the_pending_the_same_schedules_lose_rows_to_a_puller
     monkeypatch.setattr("lockkit.table.incremental.pending_commits", lambda _now: [])
     played = (attack(world) for world in worlds(SEEDS))
     assert any(seen.windows != seen.windows_by_history() for seen in played)
+
+
+# --- the README ----------------------------------------------------------------------------------
+
+
+def test_each_guarantee_of_the_readme_names_the_tests_that_attack_it() -> None:
+    here = Path(__file__).parent
+    said = (here.parent / "README.md").read_text(encoding="utf-8")
+    block = said.partition("<!-- guarantees:begin -->")[2].partition("<!-- guarantees:end -->")[0]
+    rows = [re.findall(r"`(test_\w+)`", line) for line in block.strip().splitlines()[2:]]
+    written = "".join(file.read_text(encoding="utf-8") for file in here.glob("test_*.py"))
+    tests = set(re.findall(r"^def (test_\w+)", written, re.MULTILINE))
+    assert len(rows) >= 9 and all(rows)
+    assert {name for row in rows for name in row} <= tests
+    spark = (here / "test_guarantees_spark.py").read_text(encoding="utf-8")
+    attacks = set(re.findall(r"^def (test_\w+)", spark, re.MULTILINE))
+    assert attacks <= {name for row in rows for name in row}, "an attack that no row names"
