@@ -8,8 +8,18 @@ from itertools import count
 from typing import Any
 
 import pytest
+import table_world
 from table_history import History, add, overwrite, publish, told
-from table_world import AVRO, CLOCK, CONFIG, new_table, prepare_inserts, prepare_upserts, rows
+from table_world import (
+    AVRO,
+    CLOCK,
+    CONFIG,
+    Hasty,
+    new_table,
+    prepare_inserts,
+    prepare_upserts,
+    rows,
+)
 
 from lockkit.drive import Procedure, perform, run, silent
 from lockkit.outcome import Found, IfAbsent
@@ -118,6 +128,21 @@ def test_versions_are_kept_by_number_where_that_is_asked() -> None:
     assert (done := clean(store, rules)) and len(done.deleted) == 3
     assert clean(store, rules) is None
     assert amount_of(store) == 4
+
+
+def test_hours_are_counted_from_now_to_the_commits_instants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, rules = fresh(), CleanRules(policy="KEEP_LATEST_BY_HOURS")
+    with monkeypatch.context() as then:
+        for hours, amount in ((5, 0), (4, 1), (3, 2)):
+            then.setattr(table_world, "CLOCK", Hasty(offset_ms=-hours * 3_600_000))
+            before = add(store, 0) if not amount else update(store, 0, amount=amount)
+    update(store, 0, amount=3)
+    for hours, gone in ((24, 0), (4, 1), (2, 1), (2, 0)):  # of 4 hours ago the second is shown
+        done = clean(store, replace(rules, hours=hours))
+        assert len(done.deleted if done else ()) == gone, hours
+    assert amount_of(store, as_of=before) == 2
 
 
 def test_a_commit_with_a_savepoint_keeps_all_that_it_shows() -> None:
@@ -254,7 +279,8 @@ def test_hudis_names_are_understood_and_nonsense_is_refused_by_name() -> None:
     assert clean_rules({"hoodie.cleaner.policy": "keep_latest_file_versions"}).policy == (
         "KEEP_LATEST_FILE_VERSIONS"
     )
-    for wrong in ({"hoodie.clean.policy": "KEEP_LATEST_BY_HOURS"},
+    assert clean_rules({"hoodie.clean.hours.retained": 7}).hours == 7
+    for wrong in ({"hoodie.clean.policy": "KEEP_ALL"},
                   {"hoodie.clean.commits.retained": "0"},
                   {"hoodie.clean.fileversions.retained": "many"}):  # fmt: skip
         with pytest.raises(TableError, match=next(iter(wrong))):

@@ -24,6 +24,7 @@ from lockkit.table import (
     read_slice,
     read_table,
 )
+from lockkit.table import cluster as plans
 from lockkit.table.buckets import bucket_file_id, is_bucketed
 from lockkit.table.cluster import ClusterRules, Sized, choose, cluster_rules
 from lockkit.table.clustering import Clustered
@@ -125,11 +126,15 @@ def test_options_are_hudis_and_nonsense_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_rows_keep_their_commit_times_and_no_increment_brings_them_twice(version: int) -> None:
+def test_rows_keep_their_commit_times_and_no_increment_brings_them_twice(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = fresh(version)
     for each in range(4):
         add(store, each, each + 10, amount=each)
     add(store, 50, region="US")
+    if version == 9:
+        monkeypatch.setattr(plans, "LISTED_APART_MAX", 1)
     before, (_, pulled) = content(store), read_increment(store)
     done = cluster(store)
     assert done is not None and (done.replaced, done.files) == (4, 1)

@@ -82,10 +82,11 @@ def _look(
     known: Known, rules: CleanRules, base: str, since: str
 ) -> Procedure[tuple[CleanPlan, int]]:
     """The plan, and how many commits were looked at for it since the last clean by commits."""
-    names, by_commits = known.config.names, rules.policy == "KEEP_LATEST_COMMITS"
+    names, by_commits = known.config.names, rules.by_commits
     now = yield from load_timeline(names)
     refuse_log_files(now)
-    newest, retain_from = max(now.commits, default=""), retained_from(now, rules)
+    wall_ms = yield WallMs()
+    newest, retain_from = max(now.commits, default=""), retained_from(now, rules, wall_ms)
     if retain_from is None:
         return CleanPlan(instant="", retain_from=since, last_completed=newest,
                          policy=rules.policy, base=base), 0  # fmt: skip

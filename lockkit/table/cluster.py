@@ -33,6 +33,8 @@ PARTITION_KEY = _PLAN + "partition.selected"
 OURS = "lockkit.service"
 """In a plan's parameters: it was made here, and whoever finds it dead may take it back."""
 INPUTS_MAX = 10_000
+LISTED_APART_MAX = 16
+"""Partitions that are listed one by one; of more the whole table is, a thousand keys at a time."""
 _MB = 1024 * 1024
 
 
@@ -114,7 +116,10 @@ def plan_cluster(
               and (not rules.partitions or each.partition in rules.partitions)]  # fmt: skip
     sizes: dict[str, int] = {}
     partitions = sorted({each.partition for each in slices})
-    for listed in (yield from all_of(_listed(each) for each in partitions)):
+    ways = [_listed(each) for each in partitions]
+    if len(ways) > LISTED_APART_MAX:
+        ways = [listing("")]
+    for listed in (yield from all_of(ways)):
         sizes.update({each.key: each.size for each in listed})
     if missing := [each.path for each in slices if each.path not in sizes]:
         raise TableError(f"{missing[0]}, of the latest snapshot, is gone; nothing was rewritten")

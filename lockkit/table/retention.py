@@ -13,10 +13,11 @@ from lockkit.table.ask import TableError
 from lockkit.table.covered import pending_commits
 from lockkit.table.timeline import Timeline, instant_ms
 
-Policy = Literal["KEEP_LATEST_COMMITS", "KEEP_LATEST_FILE_VERSIONS"]
+Policy = Literal["KEEP_LATEST_COMMITS", "KEEP_LATEST_BY_HOURS", "KEEP_LATEST_FILE_VERSIONS"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
 COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")
+HOURS_KEYS = ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained")
 VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
 """Of two names of one setting the newer stands first, and wins."""
 RETAINED_MAX = 1_000_000
@@ -29,8 +30,15 @@ class CleanRules:
     policy: Policy = "KEEP_LATEST_COMMITS"
     commits: int = 10
     """KEEP_LATEST_COMMITS: a reader as of any of the newest so many commits finds its files."""
+    hours: int = 24
+    """KEEP_LATEST_BY_HOURS: the same of every commit of the last so many hours."""
     versions: int = 3
     """KEEP_LATEST_FILE_VERSIONS: slices of each file group; nothing of a replaced one."""
+
+    @property
+    def by_commits(self) -> bool:
+        """Whether what an earlier clean retained from is behind this one too."""
+        return self.policy != "KEEP_LATEST_FILE_VERSIONS"
 
 
 def clean_rules(options: Mapping[str, Any]) -> CleanRules:
@@ -42,6 +50,7 @@ def clean_rules(options: Mapping[str, Any]) -> CleanRules:
             return CleanRules(
                 policy=policy,
                 commits=_count(options, COMMITS_KEYS, default.commits),
+                hours=_count(options, HOURS_KEYS, default.hours),
                 versions=_count(options, VERSIONS_KEYS, default.versions),
             )
     raise TableError(f"{POLICY_KEYS[0]}={said[:60]!r} is not known here: {' or '.join(POLICIES)}")
@@ -67,7 +76,7 @@ class Lineage:
     """The instant that replaced the group."""
 
 
-def retained_from(now: Timeline, rules: CleanRules) -> str | None:
+def retained_from(now: Timeline, rules: CleanRules, wall_ms: int) -> str | None:
     """The oldest commit that keeps its files; None: all do; "~": none needs more than the newest.
 
     Never later than a pending commit, whose writer reads the slices before it.
@@ -78,6 +87,11 @@ def retained_from(now: Timeline, rules: CleanRules) -> str | None:
         if len(commits) <= rules.commits:
             return None
         oldest = commits[-rules.commits]
+    elif rules.policy == "KEEP_LATEST_BY_HOURS":
+        if not commits:
+            return None
+        since_ms = wall_ms - rules.hours * 3_600_000
+        oldest = next((each for each in commits if instant_ms(each) >= since_ms), commits[-1])
     if pending := pending_commits(now):
         barrier = min(pending, key=instant_ms)
         if at_ms(oldest) > instant_ms(barrier):
