@@ -351,6 +351,15 @@ def test_a_type_that_no_hudi_reader_knows_is_refused_by_column(kind: Any) -> Non
         stored_schema(pa.schema([("c", kind)]))
 
 
+@pytest.mark.parametrize("name", ["order-id", "a b", "größe", "x.y", "1st", ""])
+def test_a_name_that_would_make_the_table_unreadable_to_others_is_refused(name: str) -> None:
+    """hudi-rs reads no row of a table with such a column: its Avro schema is none."""
+    inside = pa.struct([(name, pa.int64())])
+    for fields in ([(name, pa.int64())], [("s", inside)], [("l", pa.list_(inside))]):
+        with pytest.raises(TableError, match="cannot be named so"):
+            stored_schema(pa.schema([("id", pa.string()), *fields]))
+
+
 def test_an_added_column_comes_last_and_old_rows_have_none_of_it() -> None:
     incoming = pa.schema([("new", pa.string()), ("v", pa.int64()), ("id", pa.string())])
     table = evolve(SCHEMA, incoming)

@@ -7,6 +7,7 @@ column may be added and may be left out; its type stays what the table says.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from lockkit.table.ask import TableError
@@ -20,6 +21,7 @@ RECORD_KEY = "_hoodie_record_key"
 PARTITION_PATH = "_hoodie_partition_path"
 FILE_NAME = "_hoodie_file_name"
 META_COLUMNS = (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME)
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 DEPTH_MAX = 16
 COLUMNS_MAX = 10_000
 SHOWN = 60
@@ -57,6 +59,8 @@ def stored(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
     if is_.is_map(kind) and stored(kind.key_type, name, depth + 1) == pa.string():
         return pa.map_(pa.string(), inner(kind.item_type, "value"))
     if is_.is_struct(kind) and kind.num_fields:
+        for each in kind:
+            _refuse_name(each.name, f"field {each.name[:SHOWN]!r} of column {name[:SHOWN]!r}")
         return pa.struct([(each.name, inner(each.type, each.name)) for each in kind])
     raise TableError(
         f"column {name[:SHOWN]!r} has type {str(kind)[:SHOWN]}, which is not written here; cast it "
@@ -89,12 +93,22 @@ def stored_schema(rows: pa.Schema) -> pa.Schema:
         raise TableError(f"{len(names)} columns; a table has at most {COLUMNS_MAX}")
     seen: dict[str, str] = {}
     for name in names:
+        _refuse_name(name, f"column {name[:SHOWN]!r}")
         if (other := seen.setdefault(name.lower(), name)) != name or names.count(name) > 1:
             raise TableError(
                 f"columns {other[:SHOWN]!r} and {name[:SHOWN]!r} are one to Spark, which does not "
                 "tell upper from lower case; rename one of them"
             )
     return pa.schema([(name, stored(rows.field(name).type, name)) for name in names])
+
+
+def _refuse_name(name: str, what: str) -> None:
+    # hudi-rs 0.5 refuses to read the whole table: "Failed to parse Avro schema: Invalid field name"
+    if not _AVRO_NAME.fullmatch(name):
+        raise TableError(
+            f"{what} cannot be named so: Hudi's readers know names of letters, digits and "
+            "underscores that begin with no digit (Avro's); rename it"
+        )
 
 
 # --- how a schema may change --------------------------------------------------------------------
