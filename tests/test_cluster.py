@@ -20,6 +20,7 @@ from lockkit.table import (
     Prepared,
     Slice,
     TableError,
+    commit,
     load_snapshot,
     read_slice,
     read_table,
@@ -29,7 +30,7 @@ from lockkit.table.buckets import bucket_file_id, is_bucketed
 from lockkit.table.cluster import ClusterRules, Sized, choose, cluster_rules
 from lockkit.table.clustering import Clustered
 from lockkit.table.clustering import cluster as cluster_now
-from lockkit.table.conflict import PREFER_WRITER
+from lockkit.table.conflict import PREFER_WRITER, SIMPLE, Strategy
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.markers import MARKERS, mark
 from lockkit.table.pulse import HEARTBEATS, HeartbeatRules
@@ -37,7 +38,7 @@ from lockkit.table.reader import read_increment
 from lockkit.table.service import Service
 from lockkit.table.serving import ServiceRules
 from lockkit.table.timeline import Timeline, load_timeline
-from lockkit.table.turns import OneProcess
+from lockkit.table.turns import Epoch, OneProcess
 from lockkit.table.xxhash import bucket_of
 
 NAMES = count()
@@ -259,6 +260,34 @@ def test_a_second_service_does_not_plan_what_a_first_one_is_at() -> None:
     done = cluster(store, emit=second)
     assert done is not None
     assert second.answer == [None, {done.instant: "replacecommit"}]
+
+
+@pytest.mark.parametrize("strategy", [SIMPLE, PREFER_WRITER], ids=lambda each: each.name)
+def test_whoever_begins_under_a_plan_gives_way_to_it_unless_writers_go_first(
+    strategy: Strategy,
+) -> None:
+    store = fresh()
+    add(store, 0)
+    (of,) = slices(store)
+    add(store, 1)
+
+    def upsert() -> str:
+        mine = prepare_upserts(store, rows([0], amount=7), which=lambda each: each == of)
+        try:
+            run(commit(mine, Epoch(1), strategy=strategy), store, CLOCK)
+        except CommitConflict as refused:
+            return refused.conflict.cause
+        return "committed"
+
+    other = Meanwhile(upsert)
+    if strategy is SIMPLE:
+        assert cluster(store, emit=other) is not None
+        assert (other.answer, content(store)["k0"][0]) == ("is pending and is going to replace", 0)
+    else:
+        with pytest.raises(CommitConflict):
+            cluster(store, emit=other, strategy=strategy)
+        assert (other.answer, content(store)["k0"][0]) == ("committed", 7)
+        assert_nothing_is_left(store)
 
 
 def test_where_writers_go_first_a_living_one_makes_the_clustering_give_way() -> None:

@@ -40,6 +40,8 @@ class ServiceRules:
     failed: Policy = "LAZY"
     heartbeat: HeartbeatRules = field(default_factory=HeartbeatRules)
     strategy: Strategy = SIMPLE
+    """`prefer_writer`, if the writers say so too: a plan stops nobody, and gives way to whoever
+    lives. `simple`: who begins under a plan is refused, as by Hudi."""
 
 
 def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
