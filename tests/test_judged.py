@@ -27,6 +27,7 @@ from lockkit.table import (
 from lockkit.table import checkpoint as checkpoints
 from lockkit.table.checkpoint import CHECKPOINT_KEY, write_checkpoint
 from lockkit.table.cluster import OURS, ClusterRules, action_of
+from lockkit.table.handle import Table
 from lockkit.table.incremental import load_increment
 from lockkit.table.plans import ClusteringGroup, Input, ReplacePlan, format_cluster_plan
 from lockkit.table.reader import read_increment
@@ -196,6 +197,17 @@ def test_a_filter_chooses_the_same_rows(
                for name, word, value in filters]  # fmt: skip
     its = theirs(tmp_path, hudi.HudiReadOptions(filters=as_text))
     assert alike(read_table(history.store, filters=filters, meta=True), its)
+
+
+@pytest.mark.parametrize("name", ["2024-orders", "größe", "-"])
+def test_a_tables_name_is_anything_that_prints(
+    tmp_path: Path, config: TableConfig, name: str
+) -> None:
+    """By default it is the last folder's, and the schema's record is called by it."""
+    new_table(f"file://{tmp_path}/orders", replace(config, name=name))
+    with Table(f"file://{tmp_path}/orders") as table:
+        table.append(rows([1]))
+        assert alike(read_table(table.store, meta=True), theirs(tmp_path))
 
 
 @pytest.mark.parametrize("layout", ["free", "bucketed"])

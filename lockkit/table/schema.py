@@ -189,6 +189,8 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def avro_schema(rows: pa.Schema, name: str) -> str:
     """The Avro schema that Hudi keeps in a commit's `extraMetadata`; without the meta columns."""
     record = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    if record[:1].isdigit():
+        record = f"_{record}"  # else no name to Avro, and hudi-rs 0.5 panics
     return json.dumps(
         _record(stored_schema(rows), f"{record}_record", f"hoodie.{record}"), ensure_ascii=True
     )
