@@ -179,6 +179,17 @@ def test_a_handle_that_is_refused_since_the_table_changed_appends_to_it_as_it_is
     assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k2"]
 
 
+def test_rows_that_are_no_arrow_table_are_refused_by_their_type(
+    server: Emulator, url: str
+) -> None:
+    with Table(url, endpoint=server.s3) as table:
+        before = len(server.requests())
+        for wrong in ([{"id": "k0"}], rows([0]).to_batches()[0]):
+            with pytest.raises(TableError, match=f"these are a {type(wrong).__name__}; pyarrow"):
+                table.append(wrong)
+        assert not requests(server, url, before)
+
+
 def test_one_handle_used_by_two_threads_is_refused(server: Emulator, url: str) -> None:
     """Hudi's caveat: a client that is shared mixes two transactions."""
     with Table(url, endpoint=server.s3, client="W1") as table:

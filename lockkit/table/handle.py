@@ -98,6 +98,13 @@ class Table:
 
         Raises what `publish` raises, and `TableError` for rows that do not fit the table.
         """
+        import pyarrow as pa
+
+        if not isinstance(rows, pa.Table):
+            raise TableError(
+                f"rows are appended as a pyarrow.Table, and these are a {type(rows).__name__}; "
+                "pyarrow.Table.from_pylist, from_pandas or from_batches makes one"
+            )
         with self._alone("append"):
             known = self._open()
             if self._upkeep is not None:
