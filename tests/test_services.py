@@ -21,6 +21,7 @@ from lockkit.table import (
     Prepared,
     Table,
     TableError,
+    begin,
     checkpoint,
     commit,
     load_snapshot,
@@ -39,7 +40,7 @@ from lockkit.table.serving import ServiceRules, service_rules
 from lockkit.table.timeline import V6, V9, Timeline, load_timeline, parse_timeline
 from lockkit.table.transaction import abandon
 from lockkit.table.turns import ByLock, Epoch
-from lockkit.table.upkeep import ServiceFailed
+from lockkit.table.upkeep import ServiceFailed, keep
 
 NAMES = count()
 T = "20250101000000000"
@@ -257,6 +258,23 @@ def test_eager_takes_back_whatever_is_pending_before_the_single_writers_next_wri
     assert not is_pending(store, dead)
     assert ids(store) == keys(0)
     assert not asked(server, url, "table_lock")
+
+
+def test_eager_spares_what_another_write_of_the_same_process_is_at(
+    server: Emulator, url: str
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    with keep(url, A, endpoint=server.s3) as upkeep:
+        known = upkeep.service.look().known
+        with upkeep.taking_an_instant(known.config):
+            mine = run(begin(known), store, CLOCK)
+            upkeep.own.add(mine.instant)
+        dead = prepare_inserts(store, rows([0]))
+        upkeep.before_write(known)
+        assert set(timeline(store).pending) == {mine.instant} and not is_pending(store, dead)
+        upkeep.own.discard(mine.instant)
+        upkeep.before_write(known)
+    assert not timeline(store).pending
 
 
 def test_lazy_takes_back_only_what_has_no_heartbeat_any_more(

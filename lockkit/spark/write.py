@@ -7,7 +7,7 @@ driver stops it and an error keeps its class.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ from lockkit.table.groups import Early
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import FileGroup, WriteStat
 from lockkit.table.markers import unmark
-from lockkit.table.properties import HUDI, PROPERTIES_KEY, TableConfig, create_table, load_config
+from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, load_config
 from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.snapshot import Snapshot, load_snapshot
 from lockkit.table.transaction import Prepared, Transaction, abandon, begin, prepare
@@ -179,7 +179,9 @@ class Write:
         incoming = incoming_schema(frame)
         config = self._table()
         seen, transaction, heartbeat = self._begin(config)
-        with heartbeat:
+        with ExitStack() as over:
+            over.callback(self.upkeep.own.discard, transaction.instant)
+            over.enter_context(heartbeat)
             try:
                 self.claim(transaction.instant)
                 snapshot: Snapshot = run(
@@ -220,9 +222,11 @@ class Write:
         known, seen = run(look_over(), self.store, self.clock)
         self.upkeep.before_write(known)
         with ExitStack() as unless_begun:
-            with self.upkeep.turns.hold() if config.mode == HUDI else nullcontext():
+            with self.upkeep.taking_an_instant(config):
                 way = begin(known, action=_action(self.asked.operation))
                 transaction: Transaction = run(way, self.store, self.clock, self.emit)
+                self.upkeep.own.add(transaction.instant)
+                unless_begun.callback(self.upkeep.own.discard, transaction.instant)
                 heartbeat = unless_begun.enter_context(
                     Heartbeat(
                         transaction.instant, self.store, clock=self.clock, rules=self.asked.rules

@@ -30,7 +30,7 @@ class Desk:
     clock: Clock = field(default_factory=Clock)
     emit: Emit = silent
     own: set[str] = field(default_factory=set)
-    """Clusterings that this process is at."""
+    """Instants that this process is at."""
 
     def run(self, way: Procedure[Any]) -> Any:
         return run(way, self.store, self.clock, self.emit)

@@ -35,10 +35,11 @@ def failed_writes(
 ) -> Procedure[tuple[Pulse, ...]]:
     """Pending instants that may be taken back, each once `end(pulse)` said True.
 
-    `own` are clusterings that this process is at.
+    `own` are instants that this process is at.
     """
     plans = yield from clusterings(names, now)
-    dead = yield from dead_instants(names, now, policy, rules=rules, spare=frozenset(plans))
+    spare = frozenset(plans) | frozenset(own)
+    dead = yield from dead_instants(names, now, policy, rules=rules, spare=spare)
     wall_ms, plans_dead = (yield WallMs()), []
     for instant, plan in plans.items():
         if OURS not in plan.params or instant in own:

@@ -92,7 +92,7 @@ class Service:
     def before_write(self, known: Known) -> None:
         """EAGER: take back whatever is pending and not this process's; for its next write."""
         if self.desk.rules.failed == "EAGER":
-            with self.desk.turns.hold():  # so that no clustering of ours is pending and not noted
+            with self.desk.turns.hold():  # so that none of ours is pending and not noted
                 after = Covered(known.horizon).listed_after
                 now = self.desk.run(load_timeline(known.config.names, after=after))
                 own = frozenset(self.desk.own)

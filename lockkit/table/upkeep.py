@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 from lockkit.clock import Clock
@@ -18,6 +18,7 @@ from lockkit.state import LockLost
 from lockkit.stores import Store, StoreError, open_store
 from lockkit.table.ask import TableError
 from lockkit.table.decide import CommitUnknown
+from lockkit.table.properties import TableConfig
 from lockkit.table.service import Service
 from lockkit.table.serving import service_rules
 from lockkit.table.transaction import Known
@@ -52,6 +53,16 @@ class Upkeep:
     def before_write(self, known: Known) -> None:
         """Raises what a rollback raises: nothing was written yet."""
         self.service.before_write(known)
+
+    @property
+    def own(self) -> set[str]:
+        """Instants that writes of this process are at, and EAGER spares. To be added while
+        `taking_an_instant`.
+        """
+        return self.service.desk.own
+
+    def taking_an_instant(self, config: TableConfig) -> AbstractContextManager[None]:
+        return self.service.desk.taking_an_instant(config)
 
     def after_commit(self) -> None:
         """What is due, now or in its thread; warns with `ServiceFailed`, for the commit stands."""
