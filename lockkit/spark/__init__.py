@@ -6,12 +6,12 @@
 
 In reading order: `write` (begin, files, commit), `options` (Hudi's names), `frame` (what executors
 do), `native` (Spark's own writer), `place` (a table's address); `read`; `stream` and `microbatch`
-(each batch once), `streamer` and `arrivals` (a folder into a table); `source` and `sink` (`format("lockkit")`) on `spool` and `land`, `errors` (what
-Spark makes of one of ours); then `fleet` (what a kernel holds),
-`supervisor` (the process that owns the writers), `writer` (one of them), `orders` (the rows it
-commits), `connect` (the Spark server that writers share), `java` (found, or prepared from pip),
-`archive` (starts it faster) and `process` (nothing outlives its parent). None of it is imported by
-`import lockkit`.
+(each batch once), `streamer` and `arrivals` (a folder into a table); `source` and `sink`
+(`format("lockkit")`) on `spool` and `land`, `errors` (what Spark makes of one of ours); then
+`fleet` (what a kernel holds), `supervisor` (the process that owns the writers), `writer` (one of
+them), `orders` (the rows it commits), `connect` (the Spark server that writers share), `java`
+(found, or prepared from pip), `archive` (starts it faster) and `process` (nothing outlives its
+parent). None of it is imported by `import lockkit`.
 """
 
 from __future__ import annotations
