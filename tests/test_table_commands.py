@@ -26,11 +26,14 @@ from lockkit.outcome import Found, IfAbsent
 from lockkit.record import Record, decode
 from lockkit.stores import Store, open_store
 from lockkit.table import Prepared, load_snapshot, read_table
+from lockkit.table.cluster import OURS
 from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.plans import ClusteringGroup, Input, ReplacePlan, format_cluster_plan
 from lockkit.table.timeline import V6, Timeline, load_timeline
 
 ROOT = Path(__file__).parents[1]
 NAMES = count()
+HUDIS, OLD = "20250101000000000", "20250101000000001"
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,23 @@ def test_show_tells_what_is_pending_and_exits_1_for_what_a_dead_writer_left(
         dead.instant: False, lives.instant: True,
     }  # fmt: skip
     assert told["newest"] == [{"instant": done, "action": "commit", "completion": None}]
+
+
+def test_a_clustering_that_hudi_planned_is_hudis_to_carry_out(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(store, 0)
+    (of,) = run(load_snapshot(), store, CLOCK).slices
+    group = ClusteringGroup((Input(of.partition, of.file_id, of.path),))
+    for instant, params in ((HUDIS, {}), (OLD, {OURS: "cluster"})):
+        body = format_cluster_plan(ReplacePlan((group,), params))
+        store.put(V6.requested(instant, "replacecommit"), body, IfAbsent())
+    assert table(server, "rollback", url, "--instant", HUDIS) == 75
+    assert table(server, "rollback", url) == 0
+    assert set(timeline(store).pending) == {HUDIS}
+    capsys.readouterr()
+    assert table(server, "show", url) == 0
+    assert "for its maker to carry out" in capsys.readouterr().out
 
 
 def test_show_exits_0_where_nobody_left_anything_and_3_where_there_is_no_table(

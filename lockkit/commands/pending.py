@@ -36,6 +36,8 @@ def sign_of_life(each: Unfinished) -> str:
         return f"begun {ago}; the next run of a service finishes it"
     if each.pulse.ended:
         return "gave up, or was ended: roll it back"
+    if each.pulse.version is None and each.action == "clustering" and each.lives:
+        return f"planned {ago}, for its maker to carry out"
     if each.pulse.version is None:
         return f"no heartbeat, begun {ago}: {'wait' if each.lives else 'dead'}"
     who = f" ({plain(each.pulse.holder, limit=60)})" if each.pulse.holder else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockkit.drive import Procedure, WallMs
+from lockkit.table.cluster import OURS
 from lockkit.table.failed import clusterings
 from lockkit.table.fence import Fence, read_fence
 from lockkit.table.properties import FENCED, TableConfig, load_config
@@ -24,7 +25,8 @@ class Unfinished:
     age_ms: int
     """Since its last beat; without a heartbeat, since it was begun."""
     lives: bool
-    """Whether somebody may be at it. Of a rollback or a clean nobody knows: any run finishes it."""
+    """Whether somebody may be at it, or take it up as Hudi does its own clusterings. Of a rollback
+    or a clean nobody knows: any run of a service finishes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,13 @@ def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[Condition]:
     plans = yield from clusterings(config.names, now)
     wall_ms, pending = (yield WallMs()), []
     for instant, action in now.pending.items():
-        pulse = yield from look(instant)
+        pulse, plan = (yield from look(instant)), plans.get(instant)
+        hudis = plan is not None and OURS not in plan.params
         since_ms = instant_ms(instant) if pulse.modified_ms is None else pulse.modified_ms
         until_ms = wall_ms if pulse.date_ms is None else pulse.date_ms
         pending.append(Unfinished(
-            instant, "clustering" if instant in plans else action, instant in now.inflight, pulse,
-            max(0, until_ms - since_ms), not expired(pulse, wall_ms, rules),
+            instant, "clustering" if plan else action, instant in now.inflight, pulse,
+            max(0, until_ms - since_ms), hudis or not expired(pulse, wall_ms, rules),
         ))  # fmt: skip
     fence = (yield from read_fence()).fence if config.mode == FENCED else None
     return Condition(config, now, tuple(pending), fence)
