@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from lockkit.spark.errors import unwrap, unwrapped
 from lockkit.spark.options import RETRIES, WRITE
 from lockkit.spark.place import Place
 from lockkit.spark.read import Query, plan, query_of, read, register
+from lockkit.spark.spool import SPOOLS
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, TableError, load_snapshot
 from lockkit.table.buckets import is_bucketed
@@ -46,10 +48,8 @@ def spark() -> Iterator[Any]:
         yield session
 
 
-@pytest.fixture(params=["s3", "file"])
-def place(request: Any, shared_emulator: Any, bucket: str, tmp_path: Path) -> dict[str, Any]:
-    if request.param == "file":
-        return {"url": f"file://{tmp_path}/orders"}
+@pytest.fixture
+def place(shared_emulator: Any, bucket: str) -> dict[str, Any]:
     return {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
 
 
@@ -253,6 +253,21 @@ def test_an_abort_after_a_commit_that_was_published_deletes_nothing_of_it(here: 
     mine.commit([kept])
     mine.abort([kept, None])
     assert stored(here) == [("a", "EU", 1)] == by_hudi_rs(here)
+
+
+def test_what_a_killed_save_put_away_is_removed_by_another_after_a_day(here: Any) -> None:
+    killed, living = saver(here), saver(here)
+    day = 86_400_000
+    for mine, age_ms in ((killed, day + 60_000), (living, day - 60_000)):
+        prefix, _, rest = mine.spool.prefix.removeprefix(SPOOLS).partition("-")
+        mine.spool = replace(mine.spool, prefix=f"{SPOOLS}{int(prefix) - age_ms}-{rest}")
+    kept = living.write(batches(("a", "EU", 1, 1)))
+    killed.write(batches(("b", "EU", 1, 1)))
+    another = saver(here)
+    another.commit([another.write(batches(("c", "EU", 1, 1)))])
+    assert [key.startswith(living.spool.prefix) for key in spooled(here)] == [True]
+    living.commit([kept])
+    assert [row[0] for row in stored(here)] == ["a", "c"] and spooled(here) == []
 
 
 # --- reading ---

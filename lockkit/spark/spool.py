@@ -9,6 +9,7 @@ rows are written twice, and merged on one machine: `lockkit.spark.write` does ne
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Procedure
+from lockkit.drive import Procedure, WallMs
 from lockkit.spark.place import Place
 from lockkit.stores import Store, folder_of
 from lockkit.table.ask import all_of, listing
@@ -33,6 +34,9 @@ from lockkit.table.xxhash import bucket_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SPOOLS = f"{MARKERS}lockkit-"
+KEPT_MS = 86_400_000
+"""A save that is not over after a day was killed."""
 RUN_BYTES = 64_000_000
 """Rows that a task holds before it sorts them and puts them away."""
 BATCH_ROWS = 65_536
@@ -75,11 +79,12 @@ class Spool:
 
     @classmethod
     def named(cls, place: Place, config: TableConfig, *, bucketed: bool) -> Spool:
-        return cls(place, config, bucketed, f"{MARKERS}lockkit-{Clock().unique()}/")
+        clock = Clock()
+        return cls(place, config, bucketed, f"{SPOOLS}{clock.wall_ms()}-{clock.unique()}/")
 
     def of(self, query: str) -> Spool:
         """The one for all batches of a streaming query, which come one after the other."""
-        return replace(self, prefix=f"{MARKERS}lockkit-{query}/") if query else self
+        return replace(self, prefix=f"{SPOOLS}{query}/") if query else self
 
     def put(self, batches: Iterable[pa.RecordBatch]) -> list[Run]:
         """All rows into runs; `TableError` where one has no key, or cannot name its partition."""
@@ -147,9 +152,19 @@ def way_of(config: TableConfig) -> tuple[object, ...]:
 
 
 def remove_spool(prefix: str) -> Procedure[None]:
-    """Nothing of it is part of the table, whatever became of the commit."""
-    left = yield from listing(prefix)
-    yield from all_of(discard(each.key) for each in left)
+    """Nothing of it is part of the table, whatever became of the commit; nor of those that a save
+    left which was killed.
+    """
+    listed = [each.key for each in (yield from listing(SPOOLS))]
+    old = (yield WallMs()) - KEPT_MS
+    left = [key for key in listed if key.startswith(prefix) or _made_ms(key) < old]
+    yield from all_of(discard(key) for key in left)
+
+
+def _made_ms(key: str) -> float:
+    """A query's has no time in its name: its next commit removes it."""
+    time = key.removeprefix(SPOOLS).partition("-")[0]
+    return int(time) if len(time) == 13 and time.isdecimal() else math.inf
 
 
 # --- the rows of a spool, where they are committed ----------------------------------------------
