@@ -44,6 +44,7 @@ class Upkeep:
         self.turns, self.clock, self.emit = turns, clock or Clock(), emit
         self.service = Service(url, store, turns, rules=rules, clock=self.clock, emit=emit)
         self._on = rules.clean_on or rules.cluster_on
+        self._serving = threading.Lock()  # writes of several threads may share these services
         self._woken, self._due, self._closed = threading.Event(), False, False
         self._thread: threading.Thread | None = None
         if self._on and rules.beside:
@@ -88,7 +89,8 @@ class Upkeep:
 
     def _serve(self) -> None:
         try:
-            self.service.run()
+            with self._serving:
+                self.service.run()
         except TROUBLE as error:
             self.emit("note", text=f"a table service failed: {error}")
             warnings.warn(
