@@ -8,11 +8,13 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from table_history import History, add, publish, told
-from table_world import CLOCK, CONFIG, Hasty, new_table, prepare_upserts, rows
+from table_world import AVRO, CLOCK, CONFIG, Hasty, new_table, prepare_upserts, rows
 
 from lockkit.drive import Stopped, run
+from lockkit.outcome import IfAbsent
 from lockkit.rules import Expiry
 from lockkit.stores import Store
 from lockkit.table import (
@@ -20,10 +22,13 @@ from lockkit.table import (
     Prepared,
     Slice,
     TableError,
+    begin,
     commit,
     load_snapshot,
+    prepare,
     read_slice,
     read_table,
+    write_inserts,
 )
 from lockkit.table import cluster as plans
 from lockkit.table.buckets import bucket_file_id, is_bucketed
@@ -250,6 +255,44 @@ def test_a_commit_before_the_plan_was_there_makes_it_void() -> None:
     assert cluster_now(its.desk, stale) is None
     assert_nothing_is_left(store)
     assert content(store)["k0"][0] == 7
+
+
+def test_a_bucket_that_was_begun_before_the_plan_was_there_gets_no_second_group() -> None:
+    store = fresh()
+    add(store, 0)
+    its = service(store, BUCKETED)
+    stale = its.look()
+    transaction = run(begin(), store, CLOCK)
+    bucket = bucket_of(pa.array(["k0"]), CONFIG.buckets)[0].as_py()  # k0's, whoever is in it
+    of = bucket_file_id("region=EU", bucket)
+    file = write_inserts(transaction.target, rows([1]), file_id=of)
+    store.put(file.key, file.body, IfAbsent())
+    publish(store, run(prepare(transaction, [file.stat], schema=AVRO), store, CLOCK))
+    assert cluster_now(its.desk, stale) is None
+    assert its.cluster() is not None
+    buckets = [each.file_id[:8] for each in slices(store)]
+    assert len(set(buckets)) == len(buckets) and content(store).keys() == {"k0", "k1"}
+
+
+def test_what_another_service_cleaned_meanwhile_is_left_alone() -> None:
+    store = fresh()
+    add(store, 0)
+    add(store, 1)
+    its = service(store)
+    stale = its.look()
+    cluster(store)
+    for each in stale.snapshot.slices:
+        store.delete(each.path)
+    assert cluster_now(its.desk, stale) is None
+    assert_nothing_is_left(store)
+
+
+def test_larger_files_are_not_made_of_bucketed_ones() -> None:
+    store = fresh()
+    for each in range(2):
+        add(store, *range(each * 4, each * 4 + 4))
+    assert cluster(store, BUCKETED) is not None
+    assert cluster(store) is None
 
 
 def test_a_second_service_does_not_plan_what_a_first_one_is_at() -> None:

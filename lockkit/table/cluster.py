@@ -121,9 +121,9 @@ def plan_cluster(
         ways = [listing("")]
     for listed in (yield from all_of(ways)):
         sizes.update({each.key: each.size for each in listed})
-    if missing := [each.path for each in slices if each.path not in sizes]:
-        raise TableError(f"{missing[0]}, of the latest snapshot, is gone; nothing was rewritten")
-    sized = [Sized(each, sizes[each.path]) for each in slices]
+    # What another service has cleaned meanwhile was replaced before: that partition moved on.
+    moved = {each.partition for each in slices if each.path not in sizes}
+    sized = [Sized(each, sizes[each.path]) for each in slices if each.partition not in moved]
     groups = choose(sized, rules, buckets=snapshot.config.buckets)
     if not groups:
         return None
@@ -156,7 +156,9 @@ def choose(
 
 
 def _into_larger(here: list[Sized], rules: ClusterRules) -> Iterator[ClusteringGroup]:
-    small = sorted((each for each in here if each.size_bytes < rules.small_file_bytes), key=_order)
+    """Not the bucketed ones: they are few, and where upserts look."""
+    free = (each for each in here if not each.bucketed)
+    small = sorted((each for each in free if each.size_bytes < rules.small_file_bytes), key=_order)
     for pack in _packs(small, rules.group_bytes_max):
         outputs = math.ceil(sum(each.size_bytes for each in pack) / rules.target_file_bytes)
         if len(pack) > max(outputs, 1):
@@ -196,8 +198,17 @@ def _input(each: Sized) -> Input:
 
 
 def stands(plan: ReplacePlan, snapshot: Snapshot) -> bool:
-    """Whether each input is still the latest slice of its file group."""
+    """Whether each input is still the latest slice of its file group; and, of a plan to fill
+    buckets, whether it has all the bucketed ones: two groups of one bucket may have one key twice.
+    """
+    inputs = {(each.partition, each.file_id): each.path
+              for group in plan.groups for each in group.slices}  # fmt: skip
+    if plan.params[LAYOUT_KEY] == "bucketed":
+        partitions = {partition for partition, _ in inputs}
+        now = {group for group in snapshot.groups
+               if group[0] in partitions and is_bucketed(group[1])}  # fmt: skip
+        if not now <= inputs.keys():
+            return False
     return all(
-        (now := snapshot.groups.get((each.partition, each.file_id))) and now.path == each.path
-        for group in plan.groups for each in group.slices
-    )  # fmt: skip
+        (of := snapshot.groups.get(group)) and of.path == path for group, path in inputs.items()
+    )
