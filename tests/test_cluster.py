@@ -186,14 +186,17 @@ def test_into_buckets_each_key_is_where_an_upsert_looks_for_it(version: int) -> 
     assert all(is_bucketed(each.file_id) for each in slices(store))
 
 
+@pytest.mark.parametrize("rules", [SMALL, BUCKETED], ids=lambda each: each.layout)
 @pytest.mark.parametrize("seed", range(4))
-def test_beside_slow_and_dead_writers_no_row_is_lost_or_doubled(seed: int) -> None:
+def test_beside_slow_and_dead_writers_no_row_is_lost_or_doubled(
+    seed: int, rules: ClusterRules
+) -> None:
     store = fresh([6, 9][seed % 2])
     history, done = History(store, seed, regions=("EU", "US")), 0
     for _ in range(16):
         history.step()
         before = {(each.partition, each.file_id) for each in slices(store)}
-        if history.random.random() < 0.4 and (clustered := cluster(store)):
+        if history.random.random() < 0.4 and (clustered := cluster(store, rules)):
             done += 1
             now = {(each.partition, each.file_id): each for each in slices(store)}
             new = {group: told(run(read_slice(now[group]), store, CLOCK))
