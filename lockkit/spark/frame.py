@@ -2,8 +2,9 @@
 
 Each task merges and puts its files into the store itself; only a row of statistics per file comes
 back, and what went wrong with the rows comes back as such a row too, not as a page of JVM stack.
-One action on each result and no more: a second would write every file again. A retried task leaves
-an orphan, which is why a file's name tells the attempt.
+One action on each result and no more: a second would write every file again. A task that is done
+again leaves an orphan, which is why a file's name tells the attempt; the driver deletes it before
+it commits.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
+from lockkit.drive import run
 from lockkit.spark.place import Place
 from lockkit.stores import StoreError
 from lockkit.table.ask import TableError
@@ -32,6 +35,7 @@ from lockkit.table.groups import (
 )
 from lockkit.table.layout import FileGroup, TaskId, WriteStat
 from lockkit.table.partition import partition_path
+from lockkit.table.rollback import keep_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +48,7 @@ PART = "_lockkit_part"
 KEY, STORED_PART = "_lockkit_key", "_lockkit_stored_part"
 STATISTICS = (
     "partition string, file_id string, path string, previous string, writes long, inserts long, "
-    "updates long, deletes long, size_bytes long, error string"
+    "updates long, deletes long, size_bytes long, stage long, attempt long, error string"
 )
 GROUPS_MAX = 10_000
 TASKS_MAX = 200
@@ -96,7 +100,7 @@ def insert_frame(frame: DataFrame, job: Job) -> list[WriteStat]:
         tables = (pa.Table.from_batches([batch]) for batch in batches)
         yield _told(lambda: write_rows(job.work(), tables, file_bytes_max=job.file_bytes_max))
 
-    return _statistics(frame.mapInArrow(write, STATISTICS))
+    return _statistics(frame.mapInArrow(write, STATISTICS), job)
 
 
 def merge_frame(frame: DataFrame, job: Job, tasks: int, *, delete: bool) -> list[WriteStat]:
@@ -116,7 +120,7 @@ def merge_frame(frame: DataFrame, job: Job, tasks: int, *, delete: bool) -> list
 
     # An explicit number: adaptive execution would coalesce a few MB into one task.
     apart = frame.repartition(tasks, *by)
-    return _statistics(apart.groupBy(*by).applyInArrow(write, STATISTICS))
+    return _statistics(apart.groupBy(*by).applyInArrow(write, STATISTICS), job)
 
 
 def write_frame(
@@ -138,7 +142,7 @@ def write_frame(
         return pa.Table.from_batches([_told(one)])
 
     apart = frame.repartition(len(aims), GROUP)
-    return _statistics(apart.groupBy(GROUP).applyInArrow(write, STATISTICS))
+    return _statistics(apart.groupBy(GROUP).applyInArrow(write, STATISTICS), job)
 
 
 def stored_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
@@ -182,10 +186,13 @@ def stored_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
 def _told(write: Any) -> pa.RecordBatch:
     """One row for each file, or one that says why there is none."""
     import pyarrow as pa
+    from pyspark import TaskContext
 
+    task = TaskContext.get()
+    which = {"stage": task.stageId(), "attempt": task.attemptNumber()} if task else {}
     rows: list[dict[str, Any]] = []
     try:
-        rows += [stat.to_row() | {"error": None} for stat in write()]
+        rows += [stat.to_row() | which for stat in write()]
     except (TableError, StoreError) as error:
         # As text where it cannot be pickled: an exception's arguments may be keywords.
         kept = error if isinstance(error, CommitConflict) else _plain(error)
@@ -202,10 +209,33 @@ def _plain(error: TableError | StoreError) -> TableError | StoreError:
     return (StoreError if isinstance(error, StoreError) else TableError)(str(error))
 
 
-def _statistics(written: DataFrame) -> list[WriteStat]:
+def _statistics(written: DataFrame, job: Job) -> list[WriteStat]:
     """Raises what a task met; a conflict before anything else, since another try may cure it."""
     rows = [row.asDict() for row in written.collect()]
     met = [pickle.loads(base64.b64decode(row["error"])) for row in rows if row["error"]]
     if met:
         raise min(met, key=lambda error: not isinstance(error, CommitConflict))
-    return [WriteStat.from_row(row) for row in rows]
+    stats = [WriteStat.from_row(row) for row in rows]
+    if _done_again(written.sparkSession, rows):
+        kept = {stat.path for stat in stats}
+        with closing(job.place.open()) as store:
+            run(keep_only(job.target.instant, kept), store, Clock())
+    return stats
+
+
+def _done_again(session: Any, rows: list[dict[str, Any]]) -> bool:
+    """Whether a task may have left a file that no row tells of.
+
+    When a stage is repeated, because the executor with its shuffled rows is gone, its tasks count
+    from 0 again; a Connect session can not ask for that, so there the answer is yes on a cluster.
+    """
+    if any(row["attempt"] for row in rows):
+        return True
+    if session.conf.get("spark.speculation", "false") == "true":
+        return True
+    context = getattr(session, "sparkContext", None)  # a Connect session has none
+    if context is None:
+        return not session.conf.get("spark.master", "").startswith("local")
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(each) for each in {row["stage"] for row in rows}]
+    return any(each is None or each.currentAttemptId or each.numFailedTasks for each in stages)

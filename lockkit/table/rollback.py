@@ -7,7 +7,7 @@ has decided for the rollback is anything deleted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from lockkit.drive import Delete, Note, Procedure, Sleep, Unique, WallMs
@@ -121,16 +121,15 @@ def _write_plan(
     target: str, own: Timeline, known: Known, base: str
 ) -> Procedure[RollbackPlan]:  # fmt: skip
     """Durably, before the decision: who finds this rollback half done goes by it."""
-    names = known.config.names
     action = own.pending.get(target, "commit")
-    files = yield from _written_by(names, target)
+    files = yield from _written_by(target)
     plan = RollbackPlan("", target, action, files, base)
     later = replace(known, newest=max(known.newest, target))
     taken = yield from take(later, action="rollback", plan=format_rollback_plan(plan))
     return replace(plan, instant=taken.instant)
 
 
-def _written_by(names: Names, target: str) -> Procedure[tuple[tuple[str, str], ...]]:
+def _written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
     """(partition, path) of every file that the instant wrote or meant to write.
 
     Its markers tell, which are there before the files; of a writer without markers only a listing
@@ -169,6 +168,16 @@ def _carry_out(plan: RollbackPlan, names: Names, completion: str | None) -> Proc
     yield Note("note", {"text": f"rolled {plan.target} back: {len(plan.files)} files deleted",
                         "instant": plan.instant})  # fmt: skip
     return RolledBack(plan.instant, plan.target, tuple(path for _, path in plan.files))
+
+
+def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
+    """Delete the files that `target`, which is not decided yet, wrote and will not name.
+
+    Of a task that was done again both files would stay, and other readers take what is there for
+    what was committed: Hudi's go by the instant in a file's name.
+    """
+    files = yield from _written_by(target)
+    yield from all_of(delete(path) for _, path in files if path not in kept)
 
 
 def delete(key: str) -> Procedure[None]:
