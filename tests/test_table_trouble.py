@@ -159,6 +159,35 @@ def test_a_handle_that_knows_older_columns_is_told_and_then_has_the_new_ones(mod
         ]  # fmt: skip
 
 
+NONE, WORD = pa.array([None], pa.string()), pa.array(["many"])
+
+
+@every_shape
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (rows([1]).set_column(0, "id", NONE), "no record key"),
+        (rows([1]).drop_columns(["id"]), "no column 'id', the table's record key"),
+        (rows([1]).drop_columns(["region"]), "no column 'region', the table's partition field"),
+        (rows([1]).drop_columns(["at"]), "no column 'at', the table's precombine field"),
+        (rows([1]).set_column(2, "amount", WORD), "'amount' is int64 in the table and string"),
+        (rows([1], region="x" * 2000), "its path is too long"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused_and_leave_nothing_pending(
+    mode: str, version: int, bad: pa.Table, why: str
+) -> None:
+    """A pending instant would hold every reader of increments back until it is rolled back."""
+    plain, config = table(mode=mode, version=version)
+    with Table(plain.url) as handle:
+        handle.append(rows([0]))
+        with pytest.raises(TableError, match=why):
+            handle.append(bad)
+        assert not run(load_timeline(config.names), plain, CLOCK).pending
+        handle.append(rows([2]))
+    assert sorted(read_table(plain)["id"].to_pylist()) == ["k0", "k2"]
+
+
 # --- places -------------------------------------------------------------------------------------
 
 

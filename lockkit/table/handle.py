@@ -30,7 +30,7 @@ from lockkit.table.conflict import SIMPLE, CommitConflict, Strategy, outgrown
 from lockkit.table.groups import by_partition, free_file_id
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import parse_commit
-from lockkit.table.properties import HUDI
+from lockkit.table.properties import HUDI, TableConfig
 from lockkit.table.publish import told_if_interrupted
 from lockkit.table.pulse import heartbeat_rules
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
@@ -109,6 +109,7 @@ class Table:
             known = self._open()
             if self._upkeep is not None:
                 self._upkeep.before_write(known)
+            _refuse_missing(rows, known.config)
             schema = evolve(self._schema, rows.schema)
             rows = conform(rows, schema)
             text = avro_schema(schema, known.config.name)
@@ -152,7 +153,12 @@ class Table:
                         quiet_s=self.pulse.interval_ms / 2000,
                     )
                 )  # fmt: skip
-                files = self._files(taken.target, rows)
+                try:
+                    files = self._files(taken.target, rows)
+                except TableError:
+                    run(abandon(taken), self.store, self.clock)
+                    heart.finish()
+                    raise
                 prepared, now = run(
                     _insert(taken, files, schema, self._partitions, grows, self._schema_at),
                     self.store, self.clock, self.emit,
@@ -221,6 +227,14 @@ class Table:
             write_inserts(target, part, file_id=free_file_id(self.clock))
             for _, part in by_partition(target, rows)
         ]
+
+
+def _refuse_missing(rows: pa.Table, config: TableConfig) -> None:
+    needed = {"record key": config.record_key, "partition field": config.partition_by,
+              "precombine field": config.precombine}  # fmt: skip
+    for what, name in needed.items():
+        if name is not None and name not in rows.column_names:
+            raise TableError(f"the rows have no column {name!r}, the table's {what}")
 
 
 def _insert(
