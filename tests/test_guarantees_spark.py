@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,14 +168,14 @@ def busy(writers: list[Writer], shared_emulator: Any) -> Seen:
                 start = increment.end
             seen.looks.append([run(read_slice(of), store, CLOCK) for of in seen.snapshot.slices])
 
-    threads = [threading.Thread(target=work, args=(each,)) for each in writers]
-    reader = threading.Thread(target=pull)
-    for each in (*threads, reader):
-        each.start()
-    for each in threads:
-        each.join()
-    done.set()
-    reader.join()
+    with ThreadPoolExecutor(WRITERS + 1) as pool:
+        reader, working = pool.submit(pull), [pool.submit(work, each) for each in writers]
+        try:
+            for each in working:
+                each.result()
+        finally:
+            done.set()
+        reader.result()
     return seen
 
 
