@@ -403,16 +403,18 @@ def table(memory: Store) -> dict[str, Any]:
     """Pending instants of every sort, all old."""
     names = ("silent", "living", "ended", "mine", "overwrite", "planned", "clustering", "done")
     at = {name: instant_of(AT_MS + n) for n, name in enumerate(names)}
-    pending(memory, at["silent"])
     pending(memory, at["living"], beats=True)
     pending(memory, at["ended"], beats=True)
     assert run(end(run(look(at["ended"]), memory, CLOCK)), memory, CLOCK)
+    memory._clock.offset_ms = -3_600_000  # type: ignore[attr-defined] # what is made now is old
+    pending(memory, at["silent"])
     pending(memory, at["mine"])
     pending(memory, at["overwrite"], "replacecommit")
     pending(memory, at["planned"], "replacecommit")
     pending(memory, at["clustering"], "clustering")
     pending(memory, at["done"])
     memory.put(V6.completed(at["done"]), b"", IfAbsent())
+    memory._clock.offset_ms = 0  # type: ignore[attr-defined]
     return {**at, "store": memory}
 
 
@@ -440,6 +442,16 @@ def test_lazy_spares_a_writer_that_completed_while_it_was_looked_at(memory: Stor
     run(forget(T), memory, CLOCK)
     assert expired(run(look(T), memory, CLOCK), CLOCK.wall_ms(), HeartbeatRules())
     assert run(dead_instants(V6, now, "LAZY"), memory, CLOCK) == ()
+
+
+def test_an_instant_is_as_old_as_its_file_whatever_clock_named_it(memory: Store) -> None:
+    """Its writer's clock is a day slow, or that of whoever looks a day fast."""
+    slow = instant_of(CLOCK.wall_ms() - 86_400_000)
+    pending(memory, slow)
+    assert dead(memory, "LAZY") == []
+    now = run(load_timeline(V6), memory, CLOCK)
+    fast = Clock(offset_ms=86_400_000)
+    assert run(dead_instants(V6, now, "LAZY"), memory, fast) == ()
 
 
 def test_an_instant_that_has_only_just_begun_is_nobodys_prey(memory: Store) -> None:

@@ -46,7 +46,8 @@ def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[Condition]:
     plans = yield from clusterings(config.names, now)
     wall_ms, pending = (yield WallMs()), []
     for instant, action in now.pending.items():
-        pulse, plan = (yield from look(instant)), plans.get(instant)
+        requested = config.names.requested(instant, action)
+        pulse, plan = (yield from look(instant, requested)), plans.get(instant)
         hudis = plan is not None and OURS not in plan.params
         since_ms = instant_ms(instant) if pulse.modified_ms is None else pulse.modified_ms
         until_ms = wall_ms if pulse.date_ms is None else pulse.date_ms

@@ -44,7 +44,7 @@ def failed_writes(
     for instant, plan in plans.items():
         if OURS not in plan.params or instant in own:
             continue
-        pulse = yield from look(instant)
+        pulse = yield from look(instant, names.requested(instant, now.pending[instant]))
         if policy == "EAGER" or expired(pulse, wall_ms, rules):
             plans_dead.append(pulse)
     if plans_dead and policy != "EAGER":  # its maker deletes its heartbeat when it has committed

@@ -155,32 +155,40 @@ def pulse_of(instant: str, answer: Found | Missing) -> Pulse:
 def expired(pulse: Pulse, wall_ms: int, rules: HeartbeatRules) -> bool:
     """Whether its writer has certainly stopped, if it keeps the rules.
 
-    Where there is no heartbeat the instant's own time counts: its writer may be about to start one.
+    Where there is no heartbeat it counts when the instant was taken: its writer may be about to
+    start one. The instant's own time, by its writer's clock, counts only where that is not known.
     """
     if pulse.ended:
         return True
-    if pulse.version is None:
-        return wall_ms - instant_ms(pulse.instant) > rules.ttl_ms + rules.drift_ms
     ttl_ms = pulse.ttl_ms or rules.ttl_ms
     if pulse.modified_ms is None:
-        return False
+        taken_ms = instant_ms(pulse.instant)
+        return pulse.version is None and wall_ms - taken_ms > ttl_ms + rules.drift_ms
     if rules.expiry is Expiry.STORE and pulse.date_ms is not None:
         return pulse.date_ms - pulse.modified_ms > ttl_ms + rules.slack_ms
     return wall_ms - pulse.modified_ms > ttl_ms + rules.drift_ms
 
 
-def look(instant: str) -> Procedure[Pulse]:
+def look(instant: str, requested: str = "") -> Procedure[Pulse]:
+    """Of an instant without a heartbeat the times are those of `requested`, its first file."""
     match (yield from read(heartbeat_key(instant), limit=BODY_BYTES_MAX)):
+        case Missing() if requested:
+            pass
         case Found() | Missing() as answer:
             return pulse_of(instant, answer)
         case NotModified():
             raise AssertionError("an unconditional read was answered 304")
         case never:
             assert_never(never)
+    match (yield from read(requested)):
+        case Found(_, _, modified_ms, date_ms):
+            return Pulse(instant, None, modified_ms=modified_ms, date_ms=date_ms)
+        case _:
+            return Pulse(instant, None)
 
 
-def lives(instant: str, rules: HeartbeatRules) -> Procedure[bool]:
-    pulse = yield from look(instant)
+def lives(instant: str, rules: HeartbeatRules, requested: str = "") -> Procedure[bool]:
+    pulse = yield from look(instant, requested)
     return not expired(pulse, (yield WallMs()), rules)
 
 
@@ -262,7 +270,7 @@ def dead_instants(
     for instant, action in now.pending.items():
         if action not in _WRITES or instant == mine or instant in spare:
             continue
-        pulse = yield from look(instant)
+        pulse = yield from look(instant, names.requested(instant, action))
         if policy == "EAGER" or expired(pulse, wall_ms, rules):
             dead.append(pulse)
     if policy == "EAGER" or not dead:
