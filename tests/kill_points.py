@@ -29,7 +29,6 @@ from lockkit.drive import run
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
 from lockkit.lock import Lock
-from lockkit.outcome import IfAbsent
 from lockkit.state import LockLost
 from lockkit.stores import Store, open_store
 from lockkit.table import (
@@ -45,6 +44,7 @@ from lockkit.table import (
     roll_back,
     write_inserts,
 )
+from lockkit.table.ask import create
 from lockkit.table.clean import carry_out, plan_clean, resume_clean
 from lockkit.table.fence import read_fence
 from lockkit.table.pending import load_rollback_plan
@@ -81,7 +81,7 @@ def change_and_add(store: Store) -> Prepared:
         transaction.target, rows([1], region="US"), file_id=f"{CLOCK.unique()}-0"
     )
     for file in (changed, added):
-        store.put(file.key, file.body, IfAbsent())
+        run(create(file.key, file.body), store, CLOCK)
     way = prepare(transaction, [changed.stat, added.stat], schema=AVRO)
     return run(way, store, CLOCK)
 
@@ -338,6 +338,17 @@ def kill(server: Emulator, nursery: Nursery, story: Story, point: Point, when: s
         os.kill(child, signal.SIGKILL)
         assert nursery.bury() == signal.SIGKILL
     return story.judge(store, prepared)
+
+
+def survive(server: Emulator, point: Point, what: Callable[..., Fault]) -> None:
+    """A writer that gets no answer to one write, and goes on."""
+    url, store, _ = table_for(server, COMMIT)
+    with Proxy(server.s3) as proxy:
+        proxy.inject(what(operation=point.operation, key=point.key, nth=point.nth))
+        writer(url, proxy.url)
+        assert proxy.faults, f"{point} was never sent"
+    assert content(store) == NEW
+    assert after_a_writer(store, None) == YES
 
 
 def _until(true: Callable[[], bool]) -> bool:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 
 import pytest
 from kill_points import (
@@ -24,11 +24,14 @@ from kill_points import (
     Row,
     Story,
     measure,
+    points_of,
+    survive,
     told,
 )
 from readme import section
 
 from lockkit.emulator import Emulator
+from lockkit.faults import Fault
 
 pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(240)]
 
@@ -65,6 +68,17 @@ def test_a_cleaner_killed_before_its_decision_took_nothing_back_and_after_it_for
 def test_a_clean_that_is_killed_is_finished_by_the_next_one(measured: Measured) -> None:
     found = outcomes(measured(CLEAN))
     assert found == [ANEW] + [BY_PLAN] * (len(found) - 2) + [DONE]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [partial(Fault, "drop", when="after"), partial(Fault, "late", delay_s=0.1)],
+    ids=["of what landed", "of what lands late"],
+)
+def test_a_lost_answer_to_any_write_of_a_commit_costs_no_row(lost: partial[Fault]) -> None:
+    with Emulator() as server, Nursery() as nursery:
+        for point in points_of(server, nursery, COMMIT):
+            survive(server, point, lost)
 
 
 def test_the_readme_has_the_table_of_kill_points_as_it_was_measured(measured: Measured) -> None:
