@@ -210,6 +210,11 @@ def test_an_error_of_a_save_is_shown_by_its_first_line_and_leaves_nothing(
     assert not [key for key in left if key.endswith(".parquet")]
 
 
+def test_an_option_that_nobody_knows_is_named(here: Any) -> None:
+    with pytest.raises(TableError, match="'mergeschema' is none of Hudi's"):
+        saver(here, mergeSchema="true")
+
+
 def test_every_error_of_a_commit_comes_out_as_its_own_class() -> None:
     for kind in (CommitConflict, CommitUnknown, LockLost, TableError):
         said = f"{kind.__module__}.{kind.__name__}: 2026 also rewrote part=US/f-19; read again"

@@ -32,8 +32,15 @@ if TYPE_CHECKING:
 
 START = "hoodie.datasource.streaming.startoffset"
 _OURS = ("hoodie.", "lockkit.", AS_OF)
-_SPARKS = ("checkpointlocation", "queryname", "outputmode")
-_NUMBERS = ("timeout_s",)
+# A query's own, and what Spark's catalog keeps for each table.
+_SPARKS = (
+    "checkpointlocation", "queryname", "outputmode", "comment", "location", "provider", "owner",
+    "external", "is_managed_location", "collation",
+)  # fmt: skip
+_STORES = (
+    "timeout_s", "region_name", "profile_name", "aws_access_key_id", "aws_secret_access_key",
+    "aws_session_token", "account_url", "credential", "api_version", "project",
+)  # fmt: skip
 
 
 class Lockkit(DataSource):
@@ -71,15 +78,25 @@ def _said(options: Mapping[str, str]) -> tuple[Place, dict[str, str]]:
     given = {str(name).lower(): str(value) for name, value in options.items()}
     url = given.pop("path", "")
     if not url:
-        raise TableError('which table? .load("s3://bucket/table"), or OPTIONS (path "...")')
+        raise TableError(
+            "which table? .load('s3://bucket/table'), OPTIONS (path '...') of a view, or of a "
+            "catalog's table t, with each statement, t WITH ('path'='...')"
+        )
     if url.startswith("file:/") and not url.startswith("file://"):
         url = "file://" + url.removeprefix("file:")  # as a catalog spells it
     said = {name: given.pop(name) for name in list(given) if name.startswith(_OURS)}
     endpoint, client = given.pop("endpoint", None), given.pop("client", "")
     store: dict[str, Any] = {
-        name: float(value) if name in _NUMBERS else value
-        for name, value in given.items() if name not in _SPARKS
+        name: value for name, value in given.items()
+        if name not in _SPARKS and not name.startswith("option.")
     }  # fmt: skip
+    if strange := [name for name in store if name not in _STORES]:
+        raise TableError(
+            f"option {strange[0][:80]!r} is none of Hudi's or lockkit's, nor of a store's client "
+            f"({', '.join(_STORES)}); leave it out"
+        )
+    if "timeout_s" in store:
+        store["timeout_s"] = float(store["timeout_s"])
     return Place(url.rstrip("/"), endpoint, client, store), said
 
 
