@@ -62,7 +62,9 @@ class Pace:
             return
         if self._epoch:
             turn = (now_ms - self._epoch_at_ms) / (epoch - self._epoch)
-            self.turn_ms += (LEARN if self.turn_ms else 1.0) * (turn - self.turn_ms)
+            # A turn as long as a pause of this process is forgotten at once.
+            learn = LEARN if turn > self.turn_ms / 2 > 0 else 1.0
+            self.turn_ms += learn * (turn - self.turn_ms)
         self._epoch, self._epoch_at_ms = epoch, now_ms
 
     def granted(self, epoch: int, now_ms: float) -> None:
@@ -75,7 +77,9 @@ class Pace:
         else:
             self._streak += 1
         self._stood_back = False
-        self.rivals += LEARN * (min(between, RIVALS_MAX) - self.rivals)
+        # Of one very long round most was my own absence.
+        between_most = min(2 * self.rivals + 2, RIVALS_MAX)
+        self.rivals += LEARN * (min(between, between_most) - self.rivals)
         if between:
             self.saw(epoch, now_ms)
         self._epoch, self._epoch_at_ms = epoch, now_ms

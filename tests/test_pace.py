@@ -64,6 +64,26 @@ def test_rivals_that_left_are_forgotten_within_few_grants() -> None:
     assert pace.alone
 
 
+@pytest.mark.parametrize("rivals", [1, 2, 7])
+def test_who_was_suspended_while_it_waited_takes_its_turns_again(rivals: int) -> None:
+    """Else it sleeps too long, sees the more grants of others go by, and sleeps as long again."""
+    pace, now, still_ms, turn, waited = Pace(), 0.0, 0.0, 100.0, []
+    epoch = 0
+    for n in range(40):
+        pace.wants(now)
+        waited.append(pace.stand_back_ms(now))
+        if n == 20:
+            now, still_ms = now + 3_500, 3_500.0
+            pace.saw(epoch + 1, now)
+        now += max(waited[-1], rivals * turn)  # others go on, a turn each, whatever I do
+        pace.answered(5)
+        epoch = 1 + int((now - still_ms) / turn)
+        pace.granted(epoch, now)
+        now += turn
+        pace.released(now)
+    assert max(waited[22:]) <= 1.1 * waited[20]
+
+
 # --- what is learned ------------------------------------------------------------------------------
 
 
