@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 32_000_000
 """Rows held back until they fill a row group; what a writer's memory is bounded by."""
 ROW_GROUP_ROWS_MAX = 1_000_000
+READ_BYTES = 1_000_000
+"""Of a column at a time: else all that a row group takes in the file is held until it is read."""
 BATCH_BYTES, BATCH_ROWS_MIN, BATCH_ROWS_MAX = 16_000_000, 1_024, 500_000
 NONE: frozenset[str] = frozenset()
 COPIED_ANEW = frozenset({PARTITION_PATH, FILE_NAME})
@@ -315,7 +317,7 @@ def base_file_batches(
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(source, pre_buffer=False)
+        file = pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES)
         about = file.metadata
         wide = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
         rows = BATCH_BYTES * about.num_rows // max(wide, 1) if about.num_rows else 1
