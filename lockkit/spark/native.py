@@ -74,7 +74,7 @@ def stage_frame(frame: DataFrame, folder: Path, target: Target) -> list[WriteSta
                 "disk; write with native=False, so that each task puts its files itself"
             )
         finish = _Finish(folder, target, key, columns)
-        with ThreadPoolExecutor(os.cpu_count()) as some:
+        with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as some:  # half wait for the disk
             stats = list(some.map(finish, enumerate(sorted(staging.glob("part-*.parquet")))))
         directory = os.open(folder, os.O_RDONLY)
         try:

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.committers import COMMITTERS, bucket_of, create, rows
+import pyarrow as pa
+
+from tests.bench.committers import COMMITTERS, Committer, bucket_of, create, rows
 from tests.bench.server import Server, serving
 
 LATENCY_MS = 60
@@ -44,7 +46,7 @@ def _write(name: str, endpoint: str, bucket: str, home: str, me: int, seconds: f
     logging.getLogger("pyiceberg").setLevel(logging.ERROR)  # it tells each of its own retries
     try:
         mine = COMMITTERS[name](endpoint, bucket, Path(home))
-        mine.append(rows(1_000_000 * (me + 1), ROWS))  # first use, and whatever is loaded by it
+        _append(mine, rows(1_000_000 * (me + 1), ROWS))  # first use, and whatever is loaded by it
     except BaseException:
         gate.abort()
         raise
@@ -52,16 +54,25 @@ def _write(name: str, endpoint: str, bucket: str, home: str, me: int, seconds: f
     until = time.clock_gettime(_CLOCK) + seconds
     while (began := time.clock_gettime(_CLOCK)) < until:
         new = rows(1_000_000 * (me + 1) + ROWS * (len(spans) + 1), ROWS)
-        for _ in range(TRIES_MAX):
-            try:
-                mine.append(new)
-            except Exception as refusal:  # noqa: BLE001 - every peer has its own
-                aborts, error = aborts + 1, f"{type(refusal).__name__}: {refusal}"[:200]
-                mine.again()
-            else:
-                spans.append((began, time.clock_gettime(_CLOCK)))
-                break
+        refusals = _append(mine, new)
+        if len(refusals) < TRIES_MAX:
+            spans.append((began, time.clock_gettime(_CLOCK)))
+        aborts, error = aborts + len(refusals), refusals[-1] if refusals else error
     out.put(Told(spans, aborts, error))
+
+
+def _append(mine: Committer, new: pa.Table) -> list[str]:
+    """Until it is committed; every refusal on the way, `TRIES_MAX` if it never was."""
+    refusals: list[str] = []
+    while len(refusals) < TRIES_MAX:
+        try:
+            mine.append(new)
+        except Exception as refusal:  # noqa: BLE001 - every peer has its own
+            refusals.append(f"{type(refusal).__name__}: {refusal}"[:200])
+            mine.again()
+        else:
+            break
+    return refusals
 
 
 def contend(server: Server, name: str, writers: int, home: Path, seconds: float) -> dict[str, Any]:
