@@ -496,11 +496,15 @@ def test_ctrl_c_ends_a_wait_for_a_busy_lock(table: str, mark: str) -> None:
 def wait_for_python(process: subprocess.Popen[str]) -> None:
     """Until the command sleeps between two looks: it has long installed its handlers then."""
     deadline = time.monotonic() + 30
-    watched = psutil.Process(process.pid)
-    while watched.cpu_times().user < 0.05 or watched.status() == psutil.STATUS_RUNNING:
+    watched, before, asleep = psutil.Process(process.pid), 0.0, 0
+    while asleep < 10:
         assert time.monotonic() < deadline
-        time.sleep(0.05)
-    time.sleep(0.5)
+        time.sleep(0.1)
+        used = sum(watched.cpu_times()[:2])
+        # A look costs next to nothing; a start costs more than this on any machine.
+        idle = used - before < 0.05 and used >= 0.02
+        asleep = asleep + 1 if idle and watched.status() == psutil.STATUS_SLEEPING else 0
+        before = used
 
 
 @pytest.mark.parametrize("command", ["check", "history"])
