@@ -93,6 +93,9 @@ Request = Get | Put | List | Delete | Sleep | Unique | WallMs | Note | Together
 T = TypeVar("T")
 Procedure = Generator[Request, Any, T]
 
+Interleave = Callable[[tuple[Procedure[Any], ...]], Procedure[tuple[Any, ...]]]
+"""In which order the requests of procedures that may go together are carried out."""
+
 Emit = Callable[..., None]
 """`emit(kind, **fields)`: stamps the event with its lane and time, and writes it somewhere."""
 
@@ -132,15 +135,24 @@ def run(
 
 def in_turn(procedure: Procedure[T]) -> Procedure[T]:
     """The same procedure, with what may go together going one after the other: to watch it."""
+    return apart(procedure, _one_by_one)
+
+
+def _one_by_one(procedures: tuple[Procedure[Any], ...]) -> Procedure[tuple[Any, ...]]:
+    results = []
+    for each in procedures:
+        results.append((yield from in_turn(each)))
+    return tuple(results)
+
+
+def apart(procedure: Procedure[T], together: Interleave) -> Procedure[T]:
+    """The same procedure without `Together`: one request at a time, in the order of `together`."""
     try:
         request = procedure.send(None)
         while True:
             try:
                 if isinstance(request, Together):
-                    answer: Any = []
-                    for each in request.procedures:
-                        answer.append((yield from in_turn(each)))
-                    answer = tuple(answer)
+                    answer: Any = yield from together(request.procedures)
                 else:
                     answer = yield request
             except Exception as error:  # noqa: BLE001 - handed to the procedure, not swallowed

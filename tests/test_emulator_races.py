@@ -220,7 +220,7 @@ def test_a_server_that_is_told_to_stop_does_so_cleanly(
     server.process.send_signal(stop)
     code = server.process.wait(10)
     assert code == (0 if stop is signal.SIGTERM else 130)
-    assert time.monotonic() - began < 3, "a client's idle connection does not hold it up"
+    assert time.monotonic() - began < 8, "a client's idle connection does not hold it up"
     idle.close()
 
 

@@ -345,7 +345,7 @@ def test_a_release_that_nobody_answers_warns_and_says_that_it_ends_by_itself(
     began = time.monotonic()
     with pytest.warns(UnprovenRelease, match="ends by itself"):
         lock.release()
-    assert time.monotonic() - began < 2.0, "it does not insist past the lease"
+    assert time.monotonic() - began < 8, "it does not insist past the lease"
     assert tale.of("released")[0]["proven"] is False
     place.proxy.clear()
     assert lock.acquire(timeout=0), "the same handle knows its own lease"

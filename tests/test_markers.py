@@ -325,13 +325,14 @@ def test_a_task_stops_for_a_commit_that_completed_if_it_is_asked_to() -> None:
 
 def test_a_clustering_gives_way_to_a_writer_that_marked_its_input_if_it_lives(store: Store) -> None:
     silent = "20250101000000004"
-    writing(store, OLDER, EU, beats=False)  # dead
+    writing(store, OLDER, EU)
+    assert run(end(run(look(OLDER), store, CLOCK)), store, CLOCK)  # dead
     writing(store, YOUNGER, EU)
     writing(store, silent)
     for instant in (OLDER, ME, YOUNGER, silent):
         store.put(V6.requested(instant), b"", IfAbsent())
     now = run(load_timeline(V6), store, CLOCK)
-    found = run(at_work(now, mine=ME), store, CLOCK)
+    found = run(at_work(V6, now, mine=ME), store, CLOCK)
     assert found == (Pending(YOUNGER, "commit", frozenset({EU})), Pending(silent, "commit", None))
     me = Mine(ME, frozenset(), frozenset(), frozenset({EU}), "CLUSTER")
     conflict = find_conflict(me, [], pending=found, strategy=PREFER_WRITER)
@@ -339,6 +340,15 @@ def test_a_clustering_gives_way_to_a_writer_that_marked_its_input_if_it_lives(st
     assert find_conflict(me, [], pending=found, strategy=SIMPLE) is None
     elsewhere = replace(me, replaced=frozenset({("region=US", "f-9")}))
     assert find_conflict(elsewhere, [], pending=found[:1], strategy=PREFER_WRITER) is None
+
+
+def test_a_writer_that_has_not_marked_nor_beaten_yet_lives_by_the_age_of_its_file(
+    store: Store,
+) -> None:
+    """Its instant is from 2025, by a slow clock: it was taken just now."""
+    store.put(V6.requested(OLDER), b"", IfAbsent())
+    now = run(load_timeline(V6), store, CLOCK)
+    assert run(at_work(V6, now, mine=ME), store, CLOCK) == (Pending(OLDER, "commit", None),)
 
 
 # --- options --------------------------------------------------------------------------------------

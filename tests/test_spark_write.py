@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stored
 
 from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.spark import write
+from lockkit.spark.native import PLAIN_PARQUET, _plain_parquet
 from lockkit.spark.options import RETRIES, asked
 from lockkit.stores import StoreError, open_store
 from lockkit.stores.local import LocalStore
@@ -171,6 +173,44 @@ def test_sparks_own_writer_and_arrow_write_the_same_rows(spark: Any, tmp_path: P
         found.append((table.schema, table.to_pylist()))
         assert not list((tmp_path / str(native) / ".hoodie" / ".temp").rglob("*.parquet"))
     assert found[0] == found[1]
+
+
+def test_where_spark_and_the_table_are_on_one_machine_sparks_own_writer_is_the_default(
+    spark: Any, here: Any, tmp_path: Path
+) -> None:
+    rows = frame(spark, *[(f"k{n}", "EU", 1, n) for n in range(100)])
+    write(rows, operation="insert", record_key="id", **here)
+    for file in tmp_path.rglob("*.parquet"):
+        assert "parquet-mr" in pq.read_metadata(file).created_by
+    whole = [(f"k{n}", "EU", n) for n in range(100)]
+    meta = "_hoodie_record_key", "_hoodie_commit_seqno", "_hoodie_file_name", "v"
+    assert stored(here) == sorted(whole) == by_hudi_rs(here)
+    theirs = spark.read.parquet(f"{tmp_path}/orders").select(*meta)
+    assert sorted(map(tuple, theirs.collect())) == by_hudi_rs(here, *meta)
+    write(frame(spark, ("k7", "EU", 2, -7)), **here)
+    assert by_hudi_rs(here) == stored(here) == sorted({*whole, ("k7", "EU", -7)} - {whole[7]})
+
+
+@pytest.mark.parametrize(
+    "key", ["if(id = 7, null, string(id))", "if(id = 7, '', string(id))", "if(id = 7, null, id)"]
+)
+def test_sparks_own_writer_leaves_nothing_of_rows_without_a_key(
+    spark: Any, here: Any, tmp_path: Path, key: str
+) -> None:
+    rows = spark.range(10).selectExpr(f"{key} as id", "id as v")
+    with pytest.raises(TableError, match="no record key"):
+        write(rows, operation="insert", record_key="id", native=True, **here)
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_two_of_sparks_own_writers_leave_its_settings_as_the_first_found_them(spark: Any) -> None:
+    before = dict(spark.conf.getAll)
+    first, second = _plain_parquet(spark), _plain_parquet(spark)
+    with first:
+        second.__enter__()
+    assert all(spark.conf.get(name) == value for name, value in PLAIN_PARQUET.items())
+    second.__exit__(None, None, None)
+    assert dict(spark.conf.getAll) == before
 
 
 def test_spark_is_left_as_it_was(spark: Any, here: Any) -> None:

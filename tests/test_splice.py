@@ -1,4 +1,7 @@
-"""Columns of two parquet files side by side in a third, as pyarrow and hudi-rs read them."""
+"""Columns of two parquet files side by side in a third, as pyarrow reads it.
+
+What Spark and hudi-rs read of them: `test_spark_write`.
+"""
 
 from __future__ import annotations
 

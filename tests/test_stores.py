@@ -624,7 +624,7 @@ def test_a_store_that_hangs_is_given_up_in_time(kind: str) -> None:
         began = time.monotonic()
         answer = store.put("k", b"{}", IfAbsent())
         assert isinstance(answer, Unknown), answer
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 15
     assert len(server.requests) == 1
 
 

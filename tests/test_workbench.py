@@ -396,7 +396,7 @@ def test_a_stalled_writer_is_refused_and_a_lost_answer_found_out(
     bench.launch()
     launched = time.monotonic()
     bench.until("started")
-    assert time.monotonic() - launched < 2.0
+    assert time.monotonic() - launched < 15
     verdict = bench.rehearse()
     kinds = {each.kind for each in bench.events}
     assert verdict.kind == "VALID", verdict.because

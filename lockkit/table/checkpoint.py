@@ -33,7 +33,7 @@ from lockkit.table.covered import Covered
 from lockkit.table.layout import FileGroup, in_partition
 from lockkit.table.partition import is_inside
 from lockkit.table.properties import FENCED, TableConfig
-from lockkit.table.snapshot import Point, Snapshot, open_table, snapshot_at
+from lockkit.table.snapshot import Opened, Point, Snapshot, open_table, snapshot_at
 from lockkit.table.timeline import HOODIE, instant_ms
 from lockkit.table.transaction import Known
 
@@ -68,10 +68,21 @@ def look_over() -> Procedure[tuple[Known, Snapshot]]:
     """
     opened = yield from open_table()
     snapshot = yield from snapshot_at(opened, Point())
+    yield from keep_checkpoint(snapshot, opened.before.covered.count)
+    return known_by(opened, snapshot), snapshot
+
+
+def known_by(opened: Opened, snapshot: Snapshot) -> Known:
     covered = snapshot.covered
-    if covered.count >= opened.before.covered.count + CHECKPOINT_EVERY:
-        yield from write_checkpoint(snapshot)
-    return Known(opened.config, opened.version, covered.horizon, covered.newest), snapshot
+    return Known(opened.config, opened.version, covered.horizon, covered.newest)
+
+
+def keep_checkpoint(snapshot: Snapshot, saved: int) -> Procedure[int]:
+    """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
+    if snapshot.covered.count < saved + CHECKPOINT_EVERY:
+        return saved
+    yield from write_checkpoint(snapshot)
+    return snapshot.covered.count
 
 
 def write_checkpoint(snapshot: Snapshot) -> Procedure[bool]:

@@ -122,7 +122,8 @@ def _rewrite(
 
 def _yield_to_writers(desk: Desk, prepared: Prepared) -> None:
     now = desk.run(load_timeline(prepared.names))
-    writers = desk.run(at_work(now, mine=prepared.instant, rules=desk.rules.heartbeat))
+    look = at_work(prepared.names, now, mine=prepared.instant, rules=desk.rules.heartbeat)
+    writers = desk.run(look)
     if conflict := find_conflict(prepared.mine, (), pending=writers, strategy=PREFER_WRITER):
         raise CommitConflict(prepared.instant, conflict)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockkit.drive import Procedure
-from lockkit.table.checkpoint import CHECKPOINT_EVERY, write_checkpoint
+from lockkit.table.checkpoint import keep_checkpoint, known_by
 from lockkit.table.properties import TableConfig
 from lockkit.table.snapshot import Point, Snapshot, open_table, snapshot_at
 from lockkit.table.timeline import Timeline, load_timeline
@@ -31,10 +31,6 @@ def look_at(since: Snapshot | None, saved: int) -> Procedure[tuple[Look, int]]:
     opened = yield from open_table(since=since)
     snapshot = yield from snapshot_at(opened, Point())
     saved = opened.before.covered.count if since is None else saved
-    if snapshot.covered.count >= saved + CHECKPOINT_EVERY:
-        yield from write_checkpoint(snapshot)
-        saved = snapshot.covered.count
+    saved = yield from keep_checkpoint(snapshot, saved)
     now = opened.now if not opened.after else (yield from load_timeline(opened.config.names))
-    covered = snapshot.covered
-    known = Known(opened.config, opened.version, covered.horizon, covered.newest)
-    return Look(known, snapshot, now), saved
+    return Look(known_by(opened, snapshot), snapshot, now), saved

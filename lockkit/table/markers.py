@@ -166,7 +166,7 @@ def overtaken(names: Names, mine: Mine, *, strategy: Strategy = SIMPLE) -> Proce
 
 
 def at_work(
-    now: Timeline, *, mine: str, rules: HeartbeatRules = HeartbeatRules()
+    names: Names, now: Timeline, *, mine: str, rules: HeartbeatRules = HeartbeatRules()
 ) -> Procedure[tuple[Pending, ...]]:
     """Writers that live and have not committed, with what they marked: `prefer_writer` asks.
 
@@ -176,7 +176,9 @@ def at_work(
     """
     found = []
     for instant, action in now.pending.items():
-        if action != "commit" or instant == mine or not (yield from lives(instant, rules)):
+        if action != "commit" or instant == mine:
+            continue
+        if not (yield from lives(instant, rules, names.requested(instant))):
             continue
         marked = yield from files_of(instant)
         groups = frozenset(each.group for each in marked) if marked else None
