@@ -1,7 +1,8 @@
 """One client of one lock object: runs the lease protocol against a real store.
 
 `lease.step` decides; this carries out what it asks, one request at a time, hands the answers back,
-and tells the history what was asked, answered and believed.
+and tells the history what was asked, answered and believed. `steps` is a procedure, so the same
+client runs in the simulator.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
 from lockkit.clock import Clock, utc
-from lockkit.drive import Emit
+from lockkit.drive import Delete, Emit, Get, Procedure, Put, perform
 from lockkit.lease import step
 from lockkit.outcome import (
     Applied,
@@ -64,6 +65,8 @@ PLAUSIBLE_MS = 24 * 3_600_000
 FLOORED_MS = 1000
 """HTTP dates are floored to a second."""
 OWNER_SHOWN, HOLDER_SHOWN = 64, 80
+
+T = TypeVar("T")
 
 
 class ClockOff(UserWarning):
@@ -117,6 +120,10 @@ class Client:
         `StoreError` and whatever else a request raises goes on to the caller; to a `patient` one
         it is a request that nobody answered, and after a slow answer it is asked before the next.
         """
+        return self._carry_out(self.steps(event, patient=patient))
+
+    def steps(self, event: Event, *, patient: bool = False) -> Procedure[list[Action]]:
+        """`feed`, as a procedure: whoever carries out its requests may let others go between."""
         told: list[Action] = []
         pending: Event | None = event
         began_ms = event.now.boot_ms
@@ -130,7 +137,8 @@ class Client:
                     case Look() if sent >= self._sent_max(began_ms, patient):
                         pending = Blind(self.clock.now(), "enough for now: pause, then look again")
                     case Look() | Send() | Remove():
-                        pending = self._patiently(action) if patient else self._request(action)
+                        asked = self._patiently(action) if patient else self._request(action)
+                        pending = yield from asked
                     case Granted() | Renewed():
                         self.proven_ms = began_ms
                         self._hear(action)
@@ -185,9 +193,9 @@ class Client:
 
     # --- one request -----------------------------------------------------------------------------
 
-    def _patiently(self, action: Look | Send | Remove) -> Event:
+    def _patiently(self, action: Look | Send | Remove) -> Procedure[Event]:
         try:
-            return self._request(action)
+            return (yield from self._request(action))
         except Exception as error:  # noqa: BLE001 - told, and taken for what it is: no answer
             self.emit("note", text=f"a request failed: {type(error).__name__}: {error}")
             why = self.trouble = str(error)
@@ -195,13 +203,13 @@ class Client:
                 return Blind(self.clock.now(), why)
             return Answered(self.clock.now(), Unknown(why))
 
-    def _request(self, action: Look | Send | Remove) -> Event:
-        """Carry out one request; its answer as the next event."""
+    def _request(self, action: Look | Send | Remove) -> Procedure[Event]:
+        """Ask for one request; its answer as the next event."""
         out = self.state.out
         op = out.aim.value if out is not None and not isinstance(action, Look) else "look"
         attempt = action.record.attempt if isinstance(action, Send) else ""
         with self._beside(claiming=op == Aim.CLAIM.value, asking=isinstance(action, Look)):
-            answer = self.ask(op, attempt, lambda: self._carry_out(action))
+            answer = yield from self._asking(op, attempt, request_of(action))
         now = self.clock.now()
         match answer:
             case Found(_, _, _, date_ms) | NotModified(date_ms) if date_ms is not None:
@@ -238,14 +246,17 @@ class Client:
         finally:
             thread.join()
 
-    def ask(self, op: str, attempt: str, send: Callable[[], Any]) -> Any:
+    def ask(self, op: str, attempt: str, request: Get | Put | Delete) -> Any:
         """Send one request and tell the history so: an `ask` before it, an `answer` after it."""
+        return self._carry_out(self._asking(op, attempt, request))
+
+    def _asking(self, op: str, attempt: str, request: Get | Put | Delete) -> Procedure[Any]:
         self._requests += 1
         number = self._requests
         self.emit("ask", request=number, op=op, key=LOCK_KEY, attempt=attempt)
         began_ms = self.clock.boot_ms()
         try:
-            answer = send()
+            answer = yield request
         except StoreError as error:
             self.trouble = str(error)
             self._answered(number, op, "refused", "", self.trouble)
@@ -264,17 +275,19 @@ class Client:
     def _answered(self, number: int, op: str, outcome: str, version: str, why: str) -> None:
         self.emit("answer", request=number, op=op, outcome=outcome, version=version, why=why)
 
-    def _carry_out(self, action: Look | Send | Remove) -> Any:
-        match action:
-            case Look(unless):
-                return self.store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX)
-            case Send(record, version):
-                return self.store.put(LOCK_KEY, encode(record), over(version))
-            case Remove(version):
-                exact = None if version is None else IfVersion(version)
-                return self.store.delete(LOCK_KEY, exact)
-            case _:
-                assert_never(action)
+    def _carry_out(self, procedure: Procedure[T]) -> T:
+        """For real, one request at a time; an interrupt, too, is met where the request is."""
+        try:
+            request = procedure.send(None)
+            while True:
+                try:
+                    answer = perform(request, self.store, self.clock, self.emit)
+                except BaseException as error:  # noqa: BLE001 - handed on, not swallowed
+                    request = procedure.throw(error)
+                else:
+                    request = procedure.send(answer)
+        except StopIteration as done:
+            return done.value
 
     def _throttle_s(self, asked_s: float | None) -> float | None:
         """A store of one write per second counts attempts too: sooner, the next one fails as well.
@@ -410,6 +423,19 @@ class Client:
     def on_wall(self, boot_ms: float) -> float:
         """A moment of the boot clock, on the clock that histories are written in."""
         return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
+
+
+def request_of(action: Look | Send | Remove) -> Get | Put | Delete:
+    """What the protocol asks for, as one request about the lock object."""
+    match action:
+        case Look(unless):
+            return Get(LOCK_KEY, unless, RECORD_BYTES_MAX)
+        case Send(record, version):
+            return Put(LOCK_KEY, encode(record), over(version))
+        case Remove(version):
+            return Delete(LOCK_KEY, None if version is None else IfVersion(version))
+        case _:
+            assert_never(action)
 
 
 def sight_of(found: Found) -> Sight:

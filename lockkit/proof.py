@@ -12,6 +12,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from lockkit.client import LOCK_KEY, Client
+from lockkit.drive import Put
 from lockkit.outcome import Applied, Condition, IfAbsent, IfVersion, PreconditionFailed, Throttled
 from lockkit.record import encode
 from lockkit.state import Beat, Pause, Phase, Renewed, State
@@ -83,9 +84,7 @@ def _false_write(client: Client, condition: Condition) -> object:
     record = replace(grant, attempt=f"{grant.attempt}!{type(condition).__name__}")
     answer: object = None
     for tries in range(TRIES_MAX):
-        answer = client.ask(
-            "prove", record.attempt, lambda: client.store.put(LOCK_KEY, encode(record), condition)
-        )
+        answer = client.ask("prove", record.attempt, Put(LOCK_KEY, encode(record), condition))
         if not isinstance(answer, Throttled) or not _wait(client, answer.retry_after_s, tries):
             break
     return answer
@@ -109,9 +108,6 @@ def _let_go(client: Client, version: str) -> None:
     client.lose("its store ignores write conditions")
     tombstone = replace(grant, expired=True, attempt=f"{grant.attempt}!expired")
     with suppress(StoreError):
-        client.ask(
-            "release",
-            tombstone.attempt,
-            lambda: client.store.put(LOCK_KEY, encode(tombstone), IfVersion(version)),
-        )
+        put = Put(LOCK_KEY, encode(tombstone), IfVersion(version))
+        client.ask("release", tombstone.attempt, put)
     client.state = State(floor=state.floor, writes=state.writes)
