@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from lockkit.faults.plan import Request
+from lockkit.faults.plan import Fault, Request
 from lockkit.faults.wire import Head, answer
 
 S3, GCS, AZURE = "s3", "gcs", "azure"
 
 _CLIENT = re.compile(r"lockkit-client/([^\s;()]+)")
 _GCS_OBJECT = re.compile(r"^/(?:upload/|download/)?storage/v1/b/([^/]+)(?:/o(?:/(.*))?)?$")
+_S3_HOST = re.compile(r"^(.+)\.s3(?:express)?[.-](?:[a-z0-9-]+\.)*amazonaws\.com(?:\.cn)?$", re.I)
 _ATTEMPT = re.compile(rb'"attempt"\s*:\s*("(?:[^"\\]|\\.){1,200}")')
 _SEARCHED_BYTES = 64 * 1024
 _IP_OR_LOCAL = re.compile(r"^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|[^.]+)$", re.IGNORECASE)
@@ -44,7 +45,7 @@ def describe(
         case "gcs":
             operation, key = _gcs(head, payload, uploads or {})
         case _:
-            operation, key = _s3(head.method, unquote(head.path).lstrip("/"), head.query)
+            operation, key = _s3(head.method, _s3_path(head), head.query)
     client = named[1] if named else ""
     return Request(client, head.method, operation, key, attempt_in(payload))
 
@@ -52,6 +53,13 @@ def describe(
 _S3_BUCKET_QUESTIONS = {
     "location", "versioning", "acl", "policy", "uploads", "object-lock", "tagging",
 }  # fmt: skip
+
+
+def _s3_path(head: Head) -> str:
+    """bucket/key; Amazon's own hosts carry the bucket in their name (virtual hosting)."""
+    path = unquote(head.path).lstrip("/")
+    hosted = _S3_HOST.match(re.sub(r":\d+$", "", head.headers.get("host", "")))
+    return f"{hosted[1]}/{path}" if hosted else path
 
 
 def _under(bucket: str, prefix: str | None) -> str:
@@ -195,3 +203,13 @@ def error_answer(
     if spoken == AZURE:
         headers["x_ms_error_code"] = code
     return answer(status, (said if body is None else body).encode(), kind, method=method, **headers)
+
+
+def fault_answer(fault: Fault, head: Head) -> bytes:
+    """The answer that a fault of `status` gives to the request of this head."""
+    assert fault.code is not None
+    wait = {} if fault.retry_after_s is None else {"Retry_After": str(fault.retry_after_s)}
+    return error_answer(
+        dialect(head), fault.code, "a fault made by lockkit", method=head.method, body=fault.body,
+        **wait,
+    )  # fmt: skip

@@ -17,25 +17,21 @@ import socket
 import struct
 import threading
 from asyncio import IncompleteReadError, StreamReader, StreamWriter
-from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from lockkit.clock import Clock
 from lockkit.faults import dialects, wire
-from lockkit.faults.plan import Counts, Fault, FaultError, FaultPlan, Request
+from lockkit.faults.armed import Armed, Ask, End, Later, Relay, Swallow, Wait
+from lockkit.faults.plan import Fault, FaultError, FaultPlan, Request
 from lockkit.faults.upstream import Unreachable, Upstream
 from lockkit.faults.wire import Head, WireError
-from lockkit.history import STORE, Event, event
+from lockkit.history import Event
 
 CONTROL = "/__lockkit/faults"
 LOOPBACK = "127.0.0.1"
 BODY_BYTES_MAX = 64 * 1024 * 1024
-FIRED_MAX = 10_000
-PLANS_MAX = 1_000
-UPLOADS_MAX = 1_000
 IDLE_S_MAX = 300.0
 START_S_MAX = 10.0
 REFUSED_BODY_S_MAX = 5.0
@@ -45,12 +41,11 @@ class ProxyError(Exception):
     """The proxy cannot run as asked: says what, and what next."""
 
 
-class Proxy:
+class Proxy(Armed):
     """A store with faults: `url` in place of the upstream's, `inject()` for what goes wrong next.
 
     `with Proxy(...)` runs it in a daemon thread; inside an event loop use `await start()` and
-    `await stop()`. `on_fault` is called in the proxy's loop for each event, so it should only
-    enqueue. A late request that is still waiting when the proxy stops is never delivered.
+    `await stop()`. A late request that is still waiting when the proxy stops is never delivered.
     """
 
     def __init__(
@@ -70,25 +65,18 @@ class Proxy:
                 f"cannot stand in front of {upstream!r}: the upstream is an http:// address, such "
                 "as http://127.0.0.1:9000 (over TLS the bytes cannot be passed through as they are)"
             )
+        super().__init__(plan, on_fault=on_fault, clock=clock)
         self.upstream = upstream
         self.latency_ms = latency_ms
-        self.on_fault = on_fault
         self._address = (parts.hostname, parts.port or 80)
         self._path = parts.path.rstrip("/")
         self._port = port
         self._body_bytes_max = body_bytes_max
-        self._clock = clock or Clock()
-        self._guard = threading.Lock()
-        self._plans: deque[tuple[FaultPlan, Counts]] = deque(maxlen=PLANS_MAX)
-        self._fired: deque[Event] = deque(maxlen=FIRED_MAX)
-        self._uploads: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop
         self._asked_to_stop: asyncio.Event
-        if plan is not None:
-            self.inject(plan)
 
     # --- its user's side; any thread -----------------------------------------------------------
 
@@ -98,28 +86,6 @@ class Proxy:
         if self._server is None:
             raise ProxyError("the proxy is not running: use it as `with Proxy(...) as proxy`")
         return f"http://{LOOPBACK}:{self._port}{self._path}"
-
-    @property
-    def faults(self) -> list[Event]:
-        """The faults that were made, oldest first (the last 10,000)."""
-        with self._guard:
-            return list(self._fired)
-
-    def inject(self, fault: Fault | FaultPlan) -> None:
-        """Arm a fault, or a plan. The newest is asked first: a live one beats a standing plan."""
-        plan = fault if isinstance(fault, FaultPlan) else FaultPlan((fault,))
-        with self._guard:
-            self._plans.appendleft((plan, Counts()))
-
-    def clear(self) -> None:
-        """No more faults from now on; those that are under way run their course."""
-        with self._guard:
-            self._plans.clear()
-
-    def armed(self) -> list[FaultPlan]:
-        """The plans in force, newest first."""
-        with self._guard:
-            return [plan for plan, _ in self._plans]
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -221,40 +187,30 @@ class Proxy:
             writer.write(self._control(head, payload))
             await writer.drain()
             return not head.last
-        request = dialects.describe(head, payload, uploads=self._uploads)
-        fault = self._next_fault(request)
-        before = fault if fault is not None and fault.when == "before" else None
-        after = fault if fault is not None and fault.when == "after" else None
+        request = dialects.describe(head, payload, uploads=self.uploads)
         sent = head.without("expect") + body
         await asyncio.sleep(self.latency_ms / 2000)
-        if before is not None:
-            if before.what == "late":
-                self._spawn(self._deliver(request, sent, before))
-            going_on = await self._strike(before, head, request, reader, writer)
-            if before.what != "delay":
-                return going_on and not head.last
-        try:
-            answered = await upstream.ask(sent)
-        except Unreachable as error:
-            said = dialects.error_answer(
-                dialects.dialect(head), 502, str(error), method=head.method
-            )
-            writer.write(said)
-            await writer.drain()
-            return not head.last
-        self._remember_upload(request, answered)
-        if after is not None and after.applied and answered.status >= 300:
-            self.inject(replace(after, nth=1, next=1))
-            after = None
-        if after is not None:
-            if after.what != "delay":
-                # All of the answer: the store has finished before the fault strikes.
-                await upstream.swallow(answered, method=head.method)
-            going_on = await self._strike(
-                after, head, request, reader, writer, swallowed=answered.status
-            )
-            if after.what != "delay":
-                return going_on and not head.last
+        course, answered = self.course(request), None
+        step = next(course)
+        while not isinstance(step, Relay | End):
+            match step:
+                case Later(delay_s):
+                    self._spawn(self._deliver(request, sent, delay_s))
+                case Wait(delay_s):
+                    await asyncio.sleep(delay_s)
+                case Ask():
+                    try:
+                        answered = await upstream.ask(sent)
+                    except Unreachable as error:
+                        return await _unreachable(error, head, writer)
+                    self.remember_upload(request, answered.headers)
+                case Swallow():
+                    assert answered is not None
+                    await upstream.swallow(answered, method=head.method)
+            step = course.send(0 if answered is None else answered.status)
+        if isinstance(step, End):
+            return await _end(step.fault, head, reader, writer) and not head.last
+        assert answered is not None
         await asyncio.sleep(self.latency_ms / 2000)
         return await upstream.relay(answered, writer, method=head.method) and not head.last
 
@@ -278,71 +234,9 @@ class Proxy:
                     raise too_big
         return framing, b"".join(pieces)
 
-    def _remember_upload(self, request: Request, answered: Head) -> None:
-        """A resumable upload of GCS names its object once, and then only its upload_id."""
-        place = answered.headers.get("location", "")
-        if request.operation == "part" and "upload_id=" in place:
-            for upload_id in parse_qs(urlsplit(place).query).get("upload_id", []):
-                self._uploads[upload_id] = request.key
-        while len(self._uploads) > UPLOADS_MAX:
-            del self._uploads[next(iter(self._uploads))]
-
-    # --- faults ----------------------------------------------------------------------------------
-
-    def _next_fault(self, request: Request) -> Fault | None:
-        with self._guard:
-            for plan, counts in self._plans:
-                fault = plan.match(request, counts)
-                if fault is not None:
-                    return fault
-        return None
-
-    async def _strike(
-        self,
-        fault: Fault,
-        head: Head,
-        request: Request,
-        reader: StreamReader,
-        writer: StreamWriter,
-        *,
-        swallowed: int | None = None,
-    ) -> bool:
-        """Do to the client what the fault says; tells whether its connection lives on."""
-        self._note(fault, request, swallowed)
-        match fault.ending or fault.what:
-            case "drop":
-                return False  # closed without a byte of answer: FIN
-            case "reset":
-                _reset(writer)
-                return False
-            case "hang":
-                assert fault.cap_s is not None
-                await _until_gone(reader, fault.cap_s)
-                return False
-            case "delay":
-                assert fault.delay_s is not None
-                await asyncio.sleep(fault.delay_s)
-                return True
-            case "status":
-                assert fault.code is not None
-                headers = (
-                    {} if fault.retry_after_s is None else {"Retry_After": str(fault.retry_after_s)}
-                )
-                writer.write(
-                    dialects.error_answer(
-                        dialects.dialect(head), fault.code, "a fault made by the lockkit proxy",
-                        method=head.method, body=fault.body, **headers,
-                    )
-                )  # fmt: skip
-                await writer.drain()
-                return True
-            case other:
-                raise AssertionError(f"no way to do {other}")
-
-    async def _deliver(self, request: Request, sent: bytes, fault: Fault) -> None:
+    async def _deliver(self, request: Request, sent: bytes, delay_s: float) -> None:
         """The zombie: the request reaches the store when its client has long given up."""
-        assert fault.delay_s is not None
-        await asyncio.sleep(fault.delay_s)
+        await asyncio.sleep(delay_s)
         upstream = Upstream(self._address)
         try:
             answered = await upstream.ask(sent)
@@ -358,33 +252,7 @@ class Proxy:
             end = f"not answered: {error}"
         finally:
             upstream.close()
-        text = f"a late {request.method} of {request.key} was delivered: {end}"
-        self._emit(event(self._clock.wall_ms(), STORE, "note", text=text, client=request.client))
-
-    def _note(self, fault: Fault, request: Request, swallowed: int | None) -> None:
-        more = {
-            name: value
-            for name, value in {
-                "code": fault.code,
-                "delay_s": fault.delay_s,
-                "ending": fault.ending,
-                "swallowed_status": swallowed if fault.what != "delay" else None,
-            }.items()
-            if value is not None
-        }
-        bucket, _, key = request.key.partition("/")
-        happened = event(
-            self._clock.wall_ms(), STORE, "fault", fault=fault.what, when=fault.when,
-            client=request.client, method=request.operation, verb=request.method,
-            bucket=bucket, key=key, attempt=request.attempt, **more,
-        )  # fmt: skip
-        with self._guard:
-            self._fired.append(happened)
-        self._emit(happened)
-
-    def _emit(self, happened: Event) -> None:
-        if self.on_fault is not None:
-            self.on_fault(happened)
+        self._delivered(request, end)
 
     # --- control over HTTP ----------------------------------------------------------------------
 
@@ -404,24 +272,42 @@ class Proxy:
                 return _json_answer(
                     405, {"error": "GET, POST or DELETE"}, Allow="GET, POST, DELETE"
                 )
-        return _json_answer(200, self._state())
-
-    def _state(self) -> dict[str, Any]:
-        with self._guard:
-            plans = [
-                {
-                    **json.loads(plan.to_json()),
-                    "matched": [*counts.matched, *[0] * (len(plan.faults) - len(counts.matched))],
-                }
-                for plan, counts in self._plans
-            ]
-            fired = [json.loads(each.to_json()) for each in self._fired]
-        return {"upstream": self.upstream, "plans": plans, "fired": fired}
+        return _json_answer(200, {"upstream": self.upstream, **self.state()})
 
 
 def _json_answer(status: int, said: Any, **headers: str) -> bytes:
     body = json.dumps(said).encode() + b"\n"
     return wire.answer(status, body, "application/json", **headers)
+
+
+# --- what a client is given -----------------------------------------------------------------------
+
+
+async def _end(fault: Fault, head: Head, reader: StreamReader, writer: StreamWriter) -> bool:
+    """End a client's request as the fault says; tells whether its connection lives on."""
+    match fault.ending or fault.what:
+        case "drop":
+            return False  # closed without a byte of answer: FIN
+        case "reset":
+            _reset(writer)
+            return False
+        case "hang":
+            assert fault.cap_s is not None
+            await _until_gone(reader, fault.cap_s)
+            return False
+        case "status":
+            writer.write(dialects.fault_answer(fault, head))
+            await writer.drain()
+            return True
+        case other:
+            raise AssertionError(f"no way to do {other}")
+
+
+async def _unreachable(error: Unreachable, head: Head, writer: StreamWriter) -> bool:
+    spoken = dialects.dialect(head)
+    writer.write(dialects.error_answer(spoken, 502, str(error), method=head.method))
+    await writer.drain()
+    return not head.last
 
 
 # --- sockets ------------------------------------------------------------------------------------
