@@ -18,7 +18,7 @@ ROWS = [
     "providers",
     "emulator", "faults", "sim", "explore", "probe",
     "table", "spark", "patterns",
-    "workbench", "commands", "cli", "__main__",
+    "workbench", "soak", "commands", "cli", "__main__",
 ]  # fmt: skip
 
 # The pure core takes nothing from the machine: no clock, socket, thread, file or randomness.
@@ -30,10 +30,10 @@ PURE_STDLIB = {
 # Everything that is not in Python's own library, and the rooms made for it.
 SDKS = {
     "boto3": ["stores.s3"],
-    "botocore": ["stores.s3"],
+    "botocore": ["stores.s3", "faults.hook_botocore"],
     "google": ["stores.gcs"],
-    "requests": ["stores.gcs"],  # google-cloud-storage's transport,
-    "urllib3": ["stores.gcs"],  # and what is under that
+    "requests": ["stores.gcs", "faults.hook_requests"],  # google-cloud-storage's transport,
+    "urllib3": ["stores.gcs", "faults.hooks", "faults.hook_botocore", "faults.hook_requests"],
     "azure": ["stores.azure"],
     "pyarrow": ["table", "spark", "workbench.steps"],
     "fastavro": ["table", "spark"],

@@ -21,7 +21,7 @@ _CLIENT = re.compile(r"lockkit-client/([^\s;()]+)")
 _GCS_OBJECT = re.compile(r"^/(?:upload/|download/)?storage/v1/b/([^/]+)(?:/o(?:/(.*))?)?$")
 _S3_HOST = re.compile(r"^(.+)\.s3(?:express)?[.-](?:[a-z0-9-]+\.)*amazonaws\.com(?:\.cn)?$", re.I)
 _ATTEMPT = re.compile(rb'"attempt"\s*:\s*("(?:[^"\\]|\\.){1,200}")')
-_SEARCHED_BYTES = 64 * 1024
+SEARCHED_BYTES = 64 * 1024
 _IP_OR_LOCAL = re.compile(r"^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|[^.]+)$", re.IGNORECASE)
 
 
@@ -124,7 +124,7 @@ def _gcs(head: Head, payload: bytes, uploads: Mapping[str, str]) -> tuple[str, s
 
 def _name_in(payload: bytes) -> str:
     """The name in the metadata of a GCS upload: a JSON body, or the first part of a multipart."""
-    start = payload[:_SEARCHED_BYTES]
+    start = payload[:SEARCHED_BYTES]
     at = start.find(b"{")
     if at < 0:
         return ""
@@ -138,7 +138,7 @@ def _name_in(payload: bytes) -> str:
 
 def attempt_in(payload: bytes) -> str:
     """The id that lockkit writes into what it guards, wherever the dialect puts the body; or ""."""
-    if len(payload) > _SEARCHED_BYTES:
+    if len(payload) > SEARCHED_BYTES:
         return ""
     found = _ATTEMPT.search(payload)
     try:

@@ -80,6 +80,12 @@ CHUNK_BYTES = 1 << 20
 """How much of a large object is in memory at a time."""
 
 
+class Hooks(Protocol):
+    """What stands between an SDK's client and the network, as `lockkit.faults.Faulty` does."""
+
+    def install(self, client: Any) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
     """What every adapter takes, whatever the provider."""
@@ -92,6 +98,8 @@ class StoreOptions:
     """A name for this client; sent in the User-Agent, so that a server's record can name it."""
     attempts: int = 1
     """How often the SDK may send one request. Once, for whatever decides: a lock, a timeline."""
+    faults: Hooks | None = None
+    """What is to go wrong below the SDK's retries."""
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
     """Provider options, passed on to the SDK client (region_name, account_url, credential)."""
 
@@ -177,12 +185,14 @@ def open_store(
     timeout_s: float = 10.0,
     client: str = "",
     attempts: int = 1,
+    faults: Hooks | None = None,
     **extra: Any,
 ) -> Store:
     """The store at `url`; raises `StoreError` for a scheme that nothing here can open."""
     options = StoreOptions(
-        endpoint=endpoint, timeout_s=timeout_s, client=client, attempts=attempts, extra=extra
-    )
+        endpoint=endpoint, timeout_s=timeout_s, client=client, attempts=attempts, faults=faults,
+        extra=extra,
+    )  # fmt: skip
     return _open(url, options)
 
 
@@ -207,6 +217,10 @@ def _open(url: str, options: StoreOptions) -> Store:
     if options.endpoint is not None and not _is_http(options.endpoint):
         raise StoreError(
             f"cannot open {url!r}: its endpoint is no URL; write http://host:port or https://host"
+        )
+    if options.faults is not None and scheme not in _EXTRAS:
+        raise StoreError(
+            f"cannot open {url!r} with faults: those strike HTTP requests, {scheme}:// sends none"
         )
     module, name = _ADAPTERS[scheme]
     try:

@@ -103,6 +103,8 @@ class AzureStore:
             self._client = _client(container, account_host, options)
         except ValueError as error:  # the SDK's word for a malformed URL, name or key
             raise self._endpoint.misconfigured(error) from None
+        if options.faults is not None:
+            options.faults.install(self._client)
 
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None

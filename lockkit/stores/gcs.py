@@ -351,4 +351,6 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
         client._http.trust_env = False  # HTTP_PROXY leads to another machine
     for each in client._http.adapters.values():
         each.init_poolmanager(CONNECTIONS_MAX, CONNECTIONS_MAX)
+    if options.faults is not None:
+        options.faults.install(client)
     return client

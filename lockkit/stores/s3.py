@@ -368,6 +368,8 @@ def _client(options: StoreOptions, endpoint: str | None) -> Any:
     # Bodies here are small: waiting for "100 Continue" would cost each write a round trip.
     client.meta.events.unregister("before-call.s3", botocore.handlers.add_expect_header)
     client.meta.events.register_last("before-parameter-build.s3", _stay)
+    if options.faults is not None:
+        options.faults.install(client)
     return client
 
 
