@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
+from faults_world import (
+    DEFEAT,
+    SCHEMES,
+    aimed,
+    create_as_it_comes,
+    create_with_azure,
+    eventually,
+    record,
+)
 
 from lockkit.faults import Fault, Proxy
 from lockkit.outcome import (
@@ -34,12 +42,6 @@ from lockkit.stores import Store, StoreError, open_store
 
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 
-SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
-ACCOUNT = "devstoreaccount1"
-# The key that every Azure emulator has, as its documentation prints it.
-ACCOUNT_KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
 LATE_S = 0.5
 
 AFTER = [
@@ -74,92 +76,7 @@ def store(provider: str, proxy: Proxy) -> Iterator[Store]:
         yield opened
 
 
-def record(attempt: str) -> bytes:
-    return json.dumps({"owner": "W1", "attempt": attempt}).encode()
-
-
-def aimed(fault: Fault) -> Fault:
-    """The same fault at the next write of the lock object, whoever sends it."""
-    return Fault.from_fields({**fault.to_fields(), "operation": "put", "key": "table_lock.json"})
-
-
-def eventually(holds: Callable[[], Any], within_s: float = 10) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        threading.Event().wait(0.02)
-
-
 # --- the SDKs as they come ---------------------------------------------------------------------
-
-
-def create_with_boto3(url: str, key: str, body: bytes) -> tuple[int, str]:
-    import boto3
-    from botocore.config import Config
-    from botocore.exceptions import ClientError
-
-    client = boto3.client(
-        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="a",
-        aws_secret_access_key="b",
-        config=Config(s3={"addressing_style": "path"}, read_timeout=0.5),
-    )  # fmt: skip
-    with closing(client):
-        try:
-            answer = client.put_object(Bucket="lake", Key=key, Body=body, IfNoneMatch="*")
-        except ClientError as error:
-            return error.response["ResponseMetadata"]["HTTPStatusCode"], type(error).__name__
-    return answer["ResponseMetadata"]["HTTPStatusCode"], ""
-
-
-def create_with_google(url: str, key: str, body: bytes) -> tuple[int, str]:
-    from google.api_core.exceptions import GoogleAPICallError
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import storage
-
-    client = storage.Client(
-        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": url}
-    )
-    with closing(client):
-        blob = client.bucket("lake").blob(key)
-        try:
-            blob.upload_from_string(body, if_generation_match=0, timeout=0.5)
-        except GoogleAPICallError as error:
-            return int(error.code or 0), type(error).__name__
-    return 200, ""
-
-
-def create_with_azure(url: str, key: str, body: bytes, **settings: Any) -> tuple[int, str]:
-    from azure.core.exceptions import HttpResponseError
-    from azure.storage.blob import ContainerClient
-
-    credential = {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}
-    settings = {"read_timeout": 0.5, **settings}
-    with ContainerClient(f"{url}/{ACCOUNT}", "lake", credential=credential, **settings) as client:
-        try:
-            client.upload_blob(key, body)
-        except HttpResponseError as error:
-            return int(error.status_code or 0), type(error).__name__
-    return 201, ""
-
-
-def create_as_it_comes(provider: str, url: str, key: str, body: bytes) -> tuple[int, str]:
-    match provider:
-        case "s3":
-            return create_with_boto3(url, key, body)
-        case "gcs":
-            return create_with_google(url, key, body)
-    from azure.storage.blob import ExponentialRetry
-
-    # The usual policy, only with its first pause of 15 s taken out.
-    quick = ExponentialRetry(initial_backoff=0, increment_base=1, random_jitter_range=0)
-    return create_with_azure(url, key, body, retry_policy=quick)
-
-
-DEFEAT = {
-    "s3": (412, "ClientError"),
-    "gcs": (412, "PreconditionFailed"),
-    "azure": (409, "ResourceExistsError"),
-}
 
 
 @pytest.mark.parametrize("fault", AFTER)
