@@ -260,6 +260,25 @@ def test_a_body_that_is_no_lock_record_is_reported_and_exits_1(table: str, body:
     assert "no lock record" in result.stdout
 
 
+def test_a_lost_answer_on_the_way_is_told_and_the_lock_is_held_all_the_same(
+    shared_emulator: Any, bucket: str
+) -> None:
+    there = (f"s3://{bucket}/table", "--endpoint", shared_emulator.s3)
+    plan = ("--faults", "datasets/faultplans/lost-response-acquire.json")
+    result = run("lock", "acquire", *there, *plan, "--", "echo", "held")
+    assert (result.returncode, result.stdout) == (0, "held\n")
+    [told] = result.stderr.splitlines()
+    assert told.endswith("fault: drop, after the store applied a put of table_lock.json")
+
+
+def test_a_fault_plan_that_cannot_be_is_a_wrong_call(shared_emulator: Any) -> None:
+    there = ("lock", "show", "s3://bucket/table", "--endpoint", shared_emulator.s3)
+    assert_says(run(*there, "--faults", "README.md"), "README.md: not JSON", code=64)
+    local = ("lock", "show", "file:///nowhere/table")
+    plan = "datasets/faultplans/slow-store.json"
+    assert_says(run(*local, "--faults", plan), "HTTP requests", code=3)
+
+
 def test_show_and_history_list_the_generations_that_a_bucket_keeps(
     shared_emulator: Any, bucket: str
 ) -> None:

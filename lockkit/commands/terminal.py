@@ -7,9 +7,12 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lockkit.history import plain
+from lockkit.history import Event, Teller, plain
+
+if TYPE_CHECKING:
+    from lockkit.faults import Faulty
 
 # Exit codes. A finding has its own, so that a script can tell it from trouble with the question.
 OK = 0
@@ -92,6 +95,9 @@ def add_store(parser: argparse.ArgumentParser, *, per_request: bool = True) -> N
     """Options of a command that talks to a store. A lock chooses its own time per request."""
     parser.add_argument("--endpoint", metavar="URL", help="another server than the provider's own")
     parser.add_argument("--region", metavar="NAME", help="region of an S3 bucket")
+    parser.add_argument(
+        "--faults", metavar="FILE", help="what goes wrong on the way (see datasets/faultplans)"
+    )
     if per_request:
         parser.add_argument(
             "--timeout-s", type=float, default=10.0, metavar="S", help="per request (default 10)"
@@ -103,5 +109,24 @@ def store_options(args: argparse.Namespace) -> dict[str, Any]:
         "endpoint": args.endpoint,
         "region_name": args.region,
         "timeout_s": getattr(args, "timeout_s", None),
+        "faults": faulty(args.faults) if args.faults else None,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def faulty(path: str) -> Faulty:
+    """The plan in a file, below the SDK; each fault that it makes is told on standard error."""
+    from lockkit.clock import Clock
+    from lockkit.faults import FaultError, FaultPlan, Faulty
+
+    try:
+        plan = FaultPlan.load(path)
+    except FaultError as error:
+        raise Trouble(plain(error), code=USAGE) from None
+    teller = Teller(Clock().wall_ms())
+
+    def tell(each: Event) -> None:
+        if said := teller.tell(each):
+            warn(said)
+
+    return Faulty(plan, on_fault=tell)
