@@ -236,13 +236,18 @@ def _on_sight(me: Me, state: State, now: Now, rules: Rules) -> Step:
 
 
 def _lay_ghosts(state: State, sight: Sight, rules: Rules) -> tuple[State, Write | None]:
-    """Settle old writes against a read: keep those that may yet land, return the one that did."""
+    """Settle old writes against a read: keep those that may yet land, and the one that did.
+
+    That one is returned, too. It stays among them until a write of ours has replaced it: who gives
+    up before that must know it for its own next time, and neither wait for it nor leave it there.
+    """
     landed: Write | None = None
     waiting: list[Write] = []
     for write in state.unsettled:
         match _fate(write, sight, rules):
             case Ours():
                 landed = write
+                waiting.append(write)
             case StillOut():
                 waiting.append(write)
             case NotOurs():
@@ -276,7 +281,7 @@ def _settle(me: Me, state: State, sight: Sight, now: Now, rules: Rules) -> Step:
         case Ours():
             if write.aim is Aim.RELEASE:
                 return _released(state, proven=True)
-            state = replace(state, out=None, version=sight.version if state.grant else None)
+            state = replace(_to_ghost(state), version=sight.version if state.grant else None)
             return _confirm_or_lose(me, state, write, now, rules)
         case StillOut():
             if write.aim is Aim.CLAIM and now.boot_ms >= belief_ends_ms(me, write, now, rules):
@@ -426,7 +431,7 @@ def _throttled(state: State, write: Write, after_s: float | None) -> Step:
             return replace(_to_ghost(state), phase=phase), (Pause(after_s),)
         case Aim.CONFIRM | Aim.RELEASE:
             if _too_late(state, write):
-                state = replace(state, phase=Phase.LOST, out=None)
+                state = replace(_to_ghost(state), phase=Phase.LOST)
             return state, (Pause(after_s),)
         case _:
             assert_never(write.aim)

@@ -106,20 +106,26 @@ def no_self_inflicted_loss(lanes: Lanes) -> Iterator[Finding]:
     breaks = [each for kind in ("started", "released") for each in lanes.by_kind[kind]]
     writes = [each for _, each in lanes.lock_writes]
     moments = sorted([*writes, *told, *breaks, *lanes.grants, *lanes.by_kind["renewed"]], key=_at)
+    asked_ms = {each["attempt"]: each.at_ms for each in lanes.by_kind["ask"]}
     standing: Event | None = None
     until_ms: dict[str, float] = {}
+    started_ms: dict[str, float] = {}
     for each in moments:
         if each.kind == "request":
             standing = each
         elif each.kind in ("held", "renewed"):
             until_ms[each.who] = float(each["until_ms"])
         elif each.kind in ("started", "released"):
+            if each.kind == "started":
+                started_ms[each.who] = each.at_ms
             if standing is not None and client_of(standing) == each.who:
                 standing = None  # another life, or a release that it gave up on: let it expire
         elif standing is not None and client_of(standing) == each.who and is_live(lanes, standing):
             ended_ms = until_ms.get(each.who)
             if each.kind == "lost" and ended_ms is not None and each.at_ms >= ended_ms - 1:
                 continue  # by its own clock: the lease simply ran out
+            if asked_ms.get(standing["attempt"], each.at_ms) < started_ms.get(each.who, 0.0):
+                continue  # of its life before, and late
             what = "lost the lock" if each.kind == "lost" else "must wait"
             because = (
                 f"{each.who} was told that it {what}, while the lock object held its own write "
