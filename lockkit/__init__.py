@@ -5,6 +5,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     outcome    the four answers of a conditional write, and what an ambiguous one turns out to mean
     record     the body of the lock object, in Hudi's wire format
     rules      every safety decision, as a switch
+    mutants    each of them switched off: the mistakes that the proofs must find
     state      what a client knows, hears and asks for
     lease      the whole protocol: step(me, state, event, rules)
     history    the one event schema that everything emits and everything draws
@@ -22,12 +23,14 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
 
     emulator   an object server that speaks the dialects of S3, GCS and Azure to the real SDKs
     faults     lost responses, stalls and throttles as data, and the proxy that applies them
+    sim        whole runs under a seed: virtual clocks, faults, stores of every provider
     explore    exhaustive search over that very step: the shortest story in which a rule is missed
     probe      finds out whether a store is safe to lock on
 
     table      tables in Apache Hudi's layout: commits, services and readers
     spark      a DataFrame into a table and back; writer processes, and their supervisor
     workbench  the notebook's controls and pictures
+    soak       real writers for minutes or hours, in all kinds of trouble, and what it came to
     commands   what each command of the command line does
     cli        the command line
 

@@ -14,11 +14,23 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from lockkit import __version__
-from lockkit.commands import check, demo, explore, history, lab, lock, probe, serve, table
+from lockkit.commands import (
+    check,
+    demo,
+    explore,
+    history,
+    lab,
+    lock,
+    probe,
+    serve,
+    simulate,
+    soak,
+    table,
+)
 from lockkit.commands.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, Trouble, warn
 from lockkit.history import plain
 
-COMMANDS = (demo, lab, serve, probe, lock, table, history, check, explore)
+COMMANDS = (demo, lab, serve, probe, lock, table, history, check, simulate, explore, soak)
 
 
 class Parser(argparse.ArgumentParser):

@@ -53,6 +53,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "fenced": ("instant", "epoch"),
     "published": ("instant", "epoch"),
     "refused": ("instant", "epoch", "error", "why"),
+    # belief: a reader's whole look; `groups` = [partition, file id, instant] of each file group
+    "saw": ("began_ms", "groups"),
     # processes, told by the supervisor
     "started": ("pid",),
     "stalled": ("pid", "why"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PURE = ["outcome", "record", "rules", "state", "lease", "history", "check"]
+PURE = ["outcome", "record", "rules", "mutants", "state", "lease", "history", "check"]
 ROWS = [
     *PURE,
     "clock", "stores", "drive", "pace", "client", "heartbeat", "proof", "settings", "lock",
@@ -23,8 +23,8 @@ ROWS = [
 
 # The pure core takes nothing from the machine: no clock, socket, thread, file or randomness.
 PURE_STDLIB = {
-    "__future__", "collections", "dataclasses", "datetime", "enum", "functools", "hashlib",
-    "itertools", "json", "math", "re", "typing",
+    "__future__", "bisect", "collections", "dataclasses", "datetime", "enum", "functools",
+    "hashlib", "itertools", "json", "math", "re", "typing",
 }  # fmt: skip
 
 # Everything that is not in Python's own library, and the rooms made for it.

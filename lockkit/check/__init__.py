@@ -16,8 +16,9 @@ from lockkit.check.commits import (
 )
 from lockkit.check.lanes import Lanes, sort
 from lockkit.check.leases import epochs_rise, no_self_inflicted_loss, one_believer
-from lockkit.check.reached import REACHED
-from lockkit.check.store import chain_of_versions
+from lockkit.check.reached import REACHED, never
+from lockkit.check.readers import readers_see_whole_commits
+from lockkit.check.store import acknowledged_writes_are_there, chain_of_versions
 from lockkit.check.verdict import Finding, Kind, Verdict
 from lockkit.history import Event
 
@@ -29,6 +30,8 @@ CHECKS = (
     no_stale_commit,
     refused_is_absent,
     taken_back_is_absent,
+    readers_see_whole_commits,
+    acknowledged_writes_are_there,
     chain_of_versions,
     one_believer,
     epochs_rise,
@@ -59,6 +62,10 @@ def _all_is_well(lanes: Lanes, reached: tuple[str, ...]) -> str:
     said = [f"{len(lanes.grants)} grants to {holders} clients, at most one believer at any time"]
     if lanes.published:
         said.append(f"{len(lanes.published)} commits, none stale and none lost")
+    if lanes.by_kind["saw"]:
+        said.append(f"{len(lanes.by_kind['saw'])} looks at whole commits, in order")
     if reached:
         said.append(f"reached: {', '.join(reached)}")
+    if missing := never(lanes, reached):
+        said.append(f"never reached, so nothing is shown of it: {', '.join(missing)}")
     return "; ".join(said)

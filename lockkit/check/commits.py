@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterator
 
 from lockkit.check.lanes import Lanes, Publication, client_of
@@ -10,10 +11,15 @@ from lockkit.history import Event
 
 
 def acknowledged_is_there(lanes: Lanes) -> Iterator[Finding]:
-    """No acknowledged commit lost: its completed file is in the store, and stays."""
-    name, count = "no acknowledged commit is lost", 0
+    """No acknowledged commit lost: its completed file is in the store, and stays. None is twice."""
+    name, first = "no acknowledged commit is lost", dict[str, Event]()
     for told in lanes.by_kind["published"]:
-        instant, count = str(told["instant"]), count + 1
+        instant = str(told["instant"])
+        other = first.setdefault(instant, told)
+        if other.who != told.who:
+            because = f"{other.who} and {told.who} were both told that {instant} is theirs"
+            yield Finding(name, Kind.INVALID, because, (other, told))
+            return
         if not lanes.truth:
             yield unknown(name, f"whether {instant} is in the store: its own record is missing")
             return
@@ -26,7 +32,7 @@ def acknowledged_is_there(lanes: Lanes) -> Iterator[Finding]:
             because = f"{instant} was published by {told.who}, and deleted by {client_of(gone)}"
             yield Finding(name, Kind.INVALID, because, (told, lanes.visible[instant], gone))
             return
-    yield Finding(name, Kind.VALID, f"all {count} acknowledged commits are in the store")
+    yield Finding(name, Kind.VALID, f"all {len(first)} acknowledged commits are in the store")
 
 
 def no_stale_commit(lanes: Lanes) -> Iterator[Finding]:
@@ -34,6 +40,8 @@ def no_stale_commit(lanes: Lanes) -> Iterator[Finding]:
     name = "no stale commit"
     checks = {str(each["instant"]): each for each in lanes.by_kind["checked"]}
     order = sorted(lanes.published.values(), key=lambda each: each.decided)
+    before: list[str] = []
+    """Instants decided so far, sorted: what a check must cover is a slice of it."""
     if not lanes.truth:
         if lanes.by_kind["published"]:
             yield unknown(
@@ -41,16 +49,18 @@ def no_stale_commit(lanes: Lanes) -> Iterator[Finding]:
             )
         return
     blind: Publication | None = None
-    for place, each in enumerate(order):
-        if each.instant not in checks:
+    for each in order:
+        check = checks.get(each.instant)
+        if check is None:
             blind = blind or each
-            continue
-        check = checks[each.instant]
-        covered = {str(instant) for instant in check["covered"]}
-        for earlier in order[:place]:
-            if earlier.instant > str(check.get("horizon") or "") and earlier.instant not in covered:
-                yield _stale(name, each, earlier, checks)
+        else:
+            covered = {str(instant) for instant in check["covered"]}
+            later = before[bisect_right(before, str(check.get("horizon") or "")) :]
+            missed = next((instant for instant in later if instant not in covered), None)
+            if missed is not None:
+                yield _stale(name, each, lanes.published[missed], checks)
                 return
+        insort(before, each.instant)
     if blind is not None:
         because = f"what {blind.instant} was checked against: no lane tells of its check"
         yield unknown(name, because, blind.event)

@@ -33,6 +33,12 @@ def _ghost(lanes: Lanes) -> bool:
     return False
 
 
+def never(lanes: Lanes, reached: tuple[str, ...]) -> list[str]:
+    """Of what a history must meet to prove something about it, what this one did not."""
+    telling = ["takeover", "ghost", "lost response", *(["roll-forward"] if lanes.published else [])]
+    return [name for name in telling if name not in reached]
+
+
 REACHED: dict[str, Callable[[Lanes], bool]] = {
     "takeover": _takeover,
     "lost response": _lost_response,

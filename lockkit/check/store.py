@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lockkit.check.lanes import Lanes, client_of, name_of
+from lockkit.check.lanes import Lanes, bare, client_of, name_of, outcome_of
 from lockkit.check.verdict import Finding, Kind, unknown
 from lockkit.history import Event
 
@@ -49,6 +49,29 @@ def chain_of_versions(lanes: Lanes) -> Iterator[Finding]:
         if each["applied"]:
             count, last[key] = count + 1, each
     yield Finding(name, Kind.VALID, f"{count} writes of {len(last)} objects, one after the other")
+
+
+def acknowledged_writes_are_there(lanes: Lanes) -> Iterator[Finding]:
+    """What a client was told is applied stands in the store's record, as the same version."""
+    name, count = "no acknowledged write is lost", 0
+    if not lanes.truth:
+        return
+    applied = {each["attempt"]: each for each in lanes.truth if each["applied"] and each["attempt"]}
+    since_ms = lanes.truth[0].at_ms  # a record may begin later than the clients' lanes
+    for attempt, answer in lanes.answer_of.items():
+        if outcome_of(answer) != "applied" or answer.at_ms < since_ms or not applied:
+            continue
+        count, write = count + 1, applied.get(attempt)
+        if write is None or bare(write["version"]) != bare(answer["version"]):
+            found = f"has {_v(write['version'])}" if write else "has no such write"
+            because = (
+                f"{answer.who} was told that its write {attempt} is applied as "
+                f"{answer['version']}, and the store's record {found}"
+            )
+            evidence = (answer, write) if write else (answer,)
+            yield Finding(name, Kind.INVALID, because, evidence)
+            return
+    yield Finding(name, Kind.VALID, f"{count} writes that were acknowledged, all on record")
 
 
 def _holds(condition: str, before: str) -> bool | None:

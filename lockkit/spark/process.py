@@ -59,6 +59,22 @@ def tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+def rss_mb(pid: int) -> float:
+    """Resident memory of the process and everything below it; 0 if it is gone."""
+    total = 0
+    for process in tree(pid):
+        try:
+            total += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return total / 2**20
+
+
+def own_mb() -> float:
+    """Resident memory of this process alone."""
+    return float(psutil.Process().memory_info().rss / 2**20)
+
+
 def tell(processes: Iterable[psutil.Process], number: int) -> None:
     """Send each a signal; those that are gone need none (psutil tells a reused pid)."""
     for process in processes:

@@ -35,6 +35,10 @@ DRAIN_S = 1.0
 HEAR_OUT_MS = 200
 PROFILES = {"s3": "aws", "gcs": "gcs", "azure": "azure"}
 """What the embedded server behaves like, unless told."""
+STOPS = {
+    "commit": "at its commit, holding the lock",
+    "decided": "its commit decided and not yet visible",
+}
 SPARK = "spark"
 """The lane of the Connect server's process events."""
 # The embedded server takes any credentials; the user's own must never be sent to it.
@@ -75,8 +79,8 @@ class Child:
     alive: bool = True
     stopped: bool = False
     killed: bool = False
-    armed: bool = False
-    """It was asked to stop itself at its next commit."""
+    armed: str = ""
+    """Where in its next commit it was asked to stop itself."""
     freeze_tree: bool = False
 
     @property
@@ -190,7 +194,7 @@ class Supervisor:
     ) -> None:
         """From the main thread: a child dies with the thread that started it."""
         log = self._run_dir / f"{name}.log"
-        with log.open("w") as file:
+        with log.open("a") as file:
             popen = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -285,9 +289,9 @@ class Supervisor:
 
     def _stall(self, child: Child, at: str, whole: bool) -> None:
         child.freeze_tree = whole
-        if at == "commit":
-            child.armed = True
-            _say(child, do="stall", at="commit")
+        if at in STOPS:
+            child.armed = at
+            _say(child, do="stall", at=at)
         elif child.alive:
             if whole:
                 freeze(child.pid)
@@ -295,7 +299,7 @@ class Supervisor:
                 tell(tree(child.pid)[:1], signal.SIGSTOP)
 
     def _resume(self, child: Child) -> None:
-        child.armed = False
+        child.armed = ""
         _say(child, do="stall", at="never")
         if child.alive:
             tell(reversed(tree(child.pid)), signal.SIGCONT)
@@ -334,8 +338,8 @@ class Supervisor:
     def _changed(self, child: Child, status: int) -> None:
         if os.WIFSTOPPED(status):
             if not child.killed:  # a killed tree is stopped first
-                why = "at its commit, holding the lock" if child.armed else "by hand"
-                child.stopped, child.armed = True, False
+                why = STOPS.get(child.armed, "by hand")
+                child.stopped, child.armed = True, ""
                 self._hear_out(child)
                 self._emit(child.name, "stalled", pid=child.pid, why=why)
                 if child.freeze_tree:

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -39,10 +40,14 @@ from lockkit.table import (
     partition_path,
     prepare,
 )
+from lockkit.table.checkpoint import look_over
 from lockkit.table.fence import read_fence
 from lockkit.table.groups import Aim
+from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import FileGroup
 from lockkit.table.publish import publish
+from lockkit.table.pulse import HeartbeatRules
+from lockkit.table.transaction import Known, Transaction
 
 TROUBLE_MAX = 8
 """Rounds in a row that may fail for the store's sake before the writer gives up."""
@@ -55,30 +60,40 @@ SHARED = "shared-0"
 """The file group, in the first region, that every writer rewrites now and then."""
 
 
+STALLS = {"commit": "checked", "decided": "fenced"}
+"""Where a stall may strike, and the event after which it does."""
+
+
 class Voice:
     """The writer's channel to its supervisor: events out, commands in.
 
-    The place where a stall strikes is here: in the main thread, right after `checked` was said, so
-    that nothing else of this process moves on either, its heartbeat included.
+    Stamps by the right clock, also where the writer's own is `offset_ms` ahead of it.
+    The place where a stall strikes is here: in the main thread, right after `checked` (or `fenced`)
+    was said, so that nothing else of this process moves on either, its heartbeat included.
     """
 
-    def __init__(self, name: str, out: IO[str], clock: Clock, *, fence: bool) -> None:
+    def __init__(
+        self, name: str, out: IO[str], clock: Clock, *, fence: bool = True, offset_ms: int = 0
+    ) -> None:
         self.name = name
         self.fence = fence
+        self._offset_ms = offset_ms
         self.stop = threading.Event()
         self._out = out
         self._clock = clock
-        self._stall = False
+        self._stall_after = ""
         self._turn = threading.Lock()
 
     def emit(self, kind: str, **fields: Any) -> None:
+        if self._offset_ms and fields.get("until_ms") is not None:
+            fields["until_ms"] -= self._offset_ms  # a wrong clock's; a history has only one
         line = event(self._clock.stamp_ms(), self.name, kind, **fields).to_json() + "\n"
         with self._turn:
             self._out.write(line)
             self._out.flush()
         here = threading.current_thread() is threading.main_thread()
-        if kind == "checked" and self._stall and here:
-            self._stall = False
+        if kind == self._stall_after and here:
+            self._stall_after = ""
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def listen(self, commands: IO[str]) -> None:
@@ -95,7 +110,7 @@ class Voice:
     def _obey(self, command: dict[str, Any]) -> None:
         match command:
             case {"do": "stall", "at": at}:
-                self._stall = at == "commit"
+                self._stall_after = STALLS.get(at, "")
             case {"do": "fence", "on": on}:
                 self.fence = bool(on)
                 self.emit("note", text=f"the fence is {'on' if on else 'off'} for the next commit")
@@ -121,9 +136,12 @@ class Writer:
     groups: int
     ttl_s: float
     pause_s: float
+    pulse: HeartbeatRules | None = None
+    """Its instants' heartbeat; without one nobody takes it for dead, nor cleans behind it."""
     committed: int = 0
     _rounds: int = 0
     _trouble: int = 0
+    _known: Known | None = field(default=None, repr=False)
     _snapshot: Snapshot | None = field(default=None, repr=False)
 
     def work(self, rounds: int | None) -> None:
@@ -145,8 +163,7 @@ class Writer:
     def _one_round(self) -> bool:
         """True if it was published. A refusal is not an error: the next round begins again."""
         try:
-            prepared = self._prepare(self._aims())
-            self._commit(prepared)
+            self._transact()
         except CommitConflict:
             return False  # the commit has said so itself
         except LockLost:
@@ -155,7 +172,26 @@ class Writer:
         except (LockBusy, Unanswered, CommitUnknown) as error:
             self._pause_over(error)
             return False
+        except TableError as error:
+            if not self.committed:
+                raise  # nothing that ever was there: a wrong address, or a wrong table
+            self._known = None
+            self._pause_over(error)
+            return False
         return True
+
+    def _transact(self) -> None:
+        transaction = self._begin()
+        with ExitStack() as alive:
+            heart = self.pulse and alive.enter_context(
+                Heartbeat(transaction.instant, self.store, clock=self.clock, rules=self.pulse)
+            )
+            prepared = self._prepare(transaction, self._aims())
+            if heart:
+                heart.check()
+            self._commit(prepared)
+            if heart:
+                heart.finish()
 
     def _hear_the_fence(self) -> None:
         """A Hudi writer drops the lock's epoch when it rewrites it: the fence still has it."""
@@ -176,8 +212,16 @@ class Writer:
         count = min(self.groups, len(regions) // apart or 1)
         return [(regions[(first + step * apart) % len(regions)], own) for step in range(count)]
 
-    def _prepare(self, aims: list[FileGroup]) -> Prepared:
-        transaction = run(begin(), self.store, self.clock, self.voice.emit)
+    def _begin(self) -> Transaction:
+        if self._known is None:
+            self._known, self._snapshot = run(look_over(), self.store, self.clock)
+        transaction: Transaction = run(
+            begin(self._known), self.store, self.clock, self.voice.emit
+        )
+        self._known = self._known.after(transaction.timeline)
+        return transaction
+
+    def _prepare(self, transaction: Transaction, aims: list[FileGroup]) -> Prepared:
         self._snapshot = run(
             load_snapshot(covering=transaction.covered, since=self._snapshot),
             self.store, self.clock,
@@ -233,6 +277,10 @@ def arguments(line: list[str] | None = None) -> argparse.Namespace:
     say("--ttl-s", type=float, default=4.0, help="the lease's length")
     say("--renew-interval-s", type=float, default=0.4)
     say("--pause-s", type=float, default=0.6, help="between rounds, about")
+    say("--groups", type=int, metavar="N", help="file groups of its own that a round rewrites")
+    say("--heartbeat-ms", type=int, metavar="MS", help="between two beats (default: none at all)")
+    say("--heartbeat-misses", type=int, default=3, metavar="N", help="then it counts as dead")
+    say("--clock-offset-ms", type=int, default=0, metavar="MS", help="its clock is wrong by that")
     say("--no-fence", dest="fence", action="store_false", help="commit as Hudi does")
     say("--dataset", required=True, help="the folder with the orders")
     say("--slice", type=_slice, default=(1, 1), metavar="I/N", help="which part of them is mine")
@@ -249,6 +297,12 @@ class _NoPandas:
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
             raise ModuleNotFoundError("a plain writer does without pandas", name=name)
+
+
+def _pulse(asked: argparse.Namespace) -> HeartbeatRules | None:
+    if asked.heartbeat_ms is None:
+        return None
+    return HeartbeatRules(interval_ms=asked.heartbeat_ms, misses=asked.heartbeat_misses)
 
 
 def _rounds(text: str) -> int | None:
@@ -271,8 +325,9 @@ def main(line: list[str] | None = None) -> int:
     os.dup2(2, 1)
     if asked.kind == "plain":
         sys.meta_path.insert(0, _NoPandas())
-    clock = Clock()
-    voice = Voice(asked.name, out, clock, fence=asked.fence)
+    offset_ms = asked.clock_offset_ms
+    clock = Clock(offset_ms)
+    voice = Voice(asked.name, out, Clock(), fence=asked.fence, offset_ms=offset_ms)
     threading.Thread(target=voice.listen, args=(sys.stdin,), name="commands", daemon=True).start()
     if asked.kind != "plain":
         voice.emit("note", text="starting Spark: 5 to 15 s until the first commit")
@@ -294,14 +349,16 @@ def main(line: list[str] | None = None) -> int:
                 emit=voice.emit,
                 endpoint=asked.endpoint,
                 client=asked.name,
+                clock=clock,
             ),
             orders=open_orders(asked.kind, part, place, store, remote=asked.remote),
             voice=voice,
             clock=clock,
             overlap=asked.overlap,
-            groups=1 if asked.kind == "plain" else 2,
+            groups=asked.groups or (1 if asked.kind == "plain" else 2),
             ttl_s=asked.ttl_s,
             pause_s=asked.pause_s,
+            pulse=_pulse(asked),
         )
         voice.emit("note", text=f"ready to commit orders to {asked.url} ({asked.kind})")
         writer.work(asked.rounds)

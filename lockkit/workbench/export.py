@@ -56,6 +56,7 @@ h1 {{ font-size: 19px; margin: 0 0 12px; }}
 </head>
 <body class="lk-page">
 <h1>{title}</h1>
+{above}
 <div id="lockkit"></div>
 <noscript>This page draws its diagram with its own script, and scripts are off.</noscript>
 <script type="application/json" id="lockkit-scene">{data}</script>
@@ -80,8 +81,8 @@ def export_html(
         file.write(page)
 
 
-def page_of(events: Iterable[Event], verdict: Any, *, title: str) -> str:
-    """The page's text; the same history gives the same bytes."""
+def page_of(events: Iterable[Event], verdict: Any, *, title: str, above: str = "") -> str:
+    """The page's text; the same history gives the same bytes. `above` is HTML, escaped already."""
     events = list(events)
     story = Story()
     story.add(events)
@@ -98,6 +99,7 @@ def page_of(events: Iterable[Event], verdict: Any, *, title: str) -> str:
     return PAGE.format(
         policy=POLICY.format(digest=digest),
         title=html.escape(text(title)),
+        above=above,
         data=embedded(state),
         script=script,
         css=(HERE / "lanes.css").read_text(encoding="utf-8"),
