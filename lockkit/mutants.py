@@ -1,0 +1,130 @@
+"""Planted mistakes: each rule switched off, as somebody, somewhere, has had it.
+
+One list for the explorer, which finds the shortest story of each within small bounds, and the
+simulator, which must meet it by chance. The V numbers are those of the prototype that this protocol
+was first checked with. A mutant that nothing finds is a hole in the net.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lockkit.rules import Ambiguous, Expiry, Fence, Recognise, Release, Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A mistake by name, in words, and as what is changed."""
+
+    name: str
+    says: str
+    off: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `Rules`."""
+    skew_ms: int | None = None
+    """Wall clocks that differ by more than the rules allow for."""
+    spread_ms: int | None = None
+    """Front ends of the store whose clocks do."""
+    profile: str = ""
+    """A store that does not keep its promise."""
+
+    def of(self, rules: Rules) -> Rules:
+        return replace(rules, **self.off)
+
+
+_STORE, _WALL = {"expiry": Expiry.STORE}, {"expiry": Expiry.WALL}
+
+LEASE_MUTANTS = {
+    each.name: each
+    for each in (
+        Mutant(
+            "count_from_send", "the deadline is counted from the answer (V11)",
+            {"count_from_send": False},
+        ),
+        Mutant(
+            "drift", "no drift is added, and clocks differ by one second (V1)",
+            {**_WALL, "drift_ms": 0},
+        ),
+        Mutant(
+            "drift_for_holder", "the drift is given to the holder too, as Hudi does (V2)",
+            {**_WALL, "drift_for_holder": True},
+        ),
+        Mutant("skew", "clocks differ by three seconds, and the drift is one", _WALL, skew_ms=3000),
+        Mutant(
+            "slack", "no slack for a store whose front ends differ by one second",
+            {**_STORE, "slack_ms": 0},
+        ),
+        Mutant(
+            "slack, too small", "one second of slack, and the store's clocks differ by two",
+            {**_STORE, "slack_ms": 1000}, spread_ms=2000,
+        ),
+        Mutant("margin", "a holder believes until the very end of its lease",
+               {**_WALL, "margin_ms": 0}),
+        Mutant(
+            "claim_412 lost", "412 to a claim is read as a lost race (V3)",
+            {"claim_412": Ambiguous.LOST},
+        ),
+        Mutant(
+            "claim_412 ours", "412 to a claim is read as our own retry (V4)",
+            {"claim_412": Ambiguous.OURS},
+        ),
+        Mutant(
+            "renew_412 ours", "412 to a renewal is read as still ours (V5)",
+            {"renew_412": Ambiguous.OURS},
+        ),
+        Mutant(
+            "renew_412 lost", "412 to a renewal is read as a loss, unread (V5b)",
+            {"renew_412": Ambiguous.LOST},
+        ),
+        Mutant(
+            "renew_unknown ours", "a renewal without an answer counts as done (V6)",
+            {"renew_unknown": Ambiguous.OURS},
+        ),
+        Mutant(
+            "renew_unknown lost", "a renewal without an answer counts as a loss",
+            {"renew_unknown": Ambiguous.LOST},
+        ),
+        Mutant(
+            "claim_unknown ours", "a claim without an answer counts as won (V7)",
+            {"claim_unknown": Ambiguous.OURS},
+        ),
+        Mutant(
+            "claim_unknown lost", "a claim without an answer counts as lost (V7b)",
+            {"claim_unknown": Ambiguous.LOST},
+        ),
+        Mutant(
+            "recognise", "a write is recognised by its owner, and not confirmed (V10)",
+            {"recognise": Recognise.OWNER, "confirm": False},
+        ),
+        Mutant(
+            "confirm", "a write found by reading is believed unconfirmed", {"confirm": False}
+        ),
+        Mutant(
+            "release deletes", "release reads, then deletes (V8)", {"release": Release.DELETE}
+        ),
+        Mutant(
+            "release deletes if match", "release deletes what it wrote: epochs start again (V9)",
+            {"release": Release.DELETE_IF_MATCH},
+        ),
+        Mutant(
+            "fence off", "a commit looks at the lease, and nothing guards it (V12)",
+            {"fence": Fence.OFF},
+        ),
+        Mutant(
+            "fence token", "epochs are compared at the commit only (V13)", {"fence": Fence.TOKEN}
+        ),
+        Mutant(
+            "fence token, release deletes", "epochs are compared, and a release resets them",
+            {"fence": Fence.TOKEN, "release": Release.DELETE_IF_MATCH},
+        ),
+        Mutant(
+            "ignores conditions", "the store ignores the conditions of a write",
+            profile="ignores conditions",
+        ),
+        Mutant(
+            "not atomic", "the store judges a condition first and writes afterwards",
+            profile="not atomic",
+        ),
+    )
+}  # fmt: skip

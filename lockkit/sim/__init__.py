@@ -1,0 +1,99 @@
+"""The simulator: whole runs of the library under one seed, with clocks, faults and stores at will.
+
+The explorer sees every order of a few moves; here are long runs of everything, each of them chosen
+by a seed: the same seed plays the same again. Rooms further down bring scenarios of their own:
+anything with `set_up` (see `Scenario`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lockkit.check import Kind, check
+from lockkit.mutants import Mutant
+from lockkit.sim import lease
+from lockkit.sim.world import Violated, World
+
+__all__ = ["LEASE", "Outcome", "Scenario", "simulate"]
+
+
+class Run(Protocol):
+    """One seed's world, set up and ready to play."""
+
+    world: World
+
+    def end(self) -> None:
+        """After its moves: let it come to rest, where it should, and judge it. `Violated`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is simulated, and for how many moves."""
+
+    name: str
+    says: str
+    steps: int
+    set_up: Callable[[str, int, Mutant | None], Run]
+    sometimes: tuple[str, ...] = ()
+    """What its seeds together are to reach: what never happened was not tried."""
+
+
+LEASE = Scenario(
+    "lease", "clients acquire, renew, release, take over and commit", 200, lease.set_up,
+    ("takeover", "lost response", "ghost", "stall", "restart"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one seed."""
+
+    seed: str
+    violation: str | None
+    steps: int
+    faults: dict[str, int]
+    reached: tuple[str, ...]
+    trace_hash: str
+    run: Run
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "violations": [self.violation] if self.violation else [],
+            "steps": self.steps,
+            "faults": self.faults,
+            "reached": list(self.reached),
+            "trace_hash": self.trace_hash,
+        }
+
+
+def simulate(
+    scenario: Scenario, seed: int | str, *, steps: int | None = None, mutant: Mutant | None = None,
+    judge: bool = True,
+) -> Outcome:  # fmt: skip
+    """Play one seed, and judge its history by the checker of real ones."""
+    moves = scenario.steps if steps is None else steps
+    violation: str | None = None
+    reached: tuple[str, ...] = ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a client warns its user of; it is in the history
+        run = scenario.set_up(str(seed), moves, mutant)
+        world = run.world
+        try:
+            world.play(moves)
+            run.end()
+        except Violated as violated:
+            violation = str(violated)
+    if judge:
+        verdict = check(world.history())
+        reached = (*verdict.reached, *(["restart"] if any(n.life for n in world.nodes) else []))
+        if violation is None and verdict.kind is Kind.INVALID:
+            violation = f"the checker: {verdict.because}"
+    return Outcome(
+        str(seed), violation, world.moves, dict(sorted(world.faults.items())), reached,
+        world.trace_hash(), run,
+    )  # fmt: skip

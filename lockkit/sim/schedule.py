@@ -1,0 +1,55 @@
+"""Who moves next: at random, or by random priorities that change at few points (PCT).
+
+PCT (Burckhardt et al., ASPLOS 2010): most mistakes need only a few orderings to be just so, and a
+schedule that lets the first in rank go on until a change point meets them far sooner than one that
+tosses a coin at every move.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+CHANGES_MAX = 8
+
+
+class Mover(Protocol):
+    """Whatever can move: a task, a write that is late, time itself."""
+
+    priority: float
+
+
+class Uniform:
+    """Everybody is as likely as everybody else."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._random = dice.random
+
+    def pick(self, ready: list[Mover]) -> Mover:
+        return ready[int(self._random() * len(ready))]
+
+
+class Pct:
+    """The first in rank moves; at a change point it becomes the last.
+
+    Time would rank first for ever once it does: it takes a new rank whenever it has moved.
+    """
+
+    def __init__(self, dice: random.Random, steps: int, time: Mover) -> None:
+        self._random, self._time = dice.random, time
+        changes = 1 + int(dice.random() * CHANGES_MAX)
+        self._changes = {int(dice.random() * steps) for _ in range(changes)}
+        self._step, self._last = 0, 0.0
+
+    def pick(self, ready: list[Mover]) -> Mover:
+        first = ready[0]
+        for each in ready:
+            if each.priority > first.priority:
+                first = each
+        self._step += 1
+        if self._step in self._changes:
+            self._last -= 1.0
+            first.priority = self._last
+        elif first is self._time:
+            first.priority = self._random()
+        return first

@@ -1,0 +1,169 @@
+"""The simulator: the library under a seed, right in every world, and wrong once a rule is off.
+
+`tests/seeds.json` holds, for each planted mistake, a seed that finds it, and seeds that once found
+a mistake of ours. After a change of the simulator a seed plays something else:
+`python -m tests.mutants --rewrite` looks for them anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit.check import Kind, check
+from lockkit.cli import main
+from lockkit.explore import SCENARIOS as EXPLORED
+from lockkit.mutants import LEASE_MUTANTS
+from lockkit.rules import Rules
+from lockkit.sim import LEASE, Outcome, simulate
+from lockkit.sim.weather import OF_NODES, OF_WRITES, Trouble
+
+SEEDS: dict[str, Any] = json.loads((Path(__file__).parent / "seeds.json").read_text())
+FOUND_BY: dict[str, dict[str, Any]] = SEEDS["mutants"]
+ONCE_WRONG: list[dict[str, Any]] = SEEDS["once wrong"]
+LEASE_SEEDS = 2_000
+
+
+def seed_of(entry: dict[str, Any]) -> str:
+    return f"{entry['scenario']} {entry['seed']}"
+
+
+# --- every world ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def leases() -> list[Outcome]:
+    return [simulate(LEASE, seed) for seed in range(1, LEASE_SEEDS + 1)]
+
+
+def test_the_lease_is_right_in_two_thousand_worlds(leases: list[Outcome]) -> None:
+    wrong = [f"seed {each.seed}: {each.violation}" for each in leases if each.violation]
+    assert not wrong
+    assert sum(each.steps for each in leases) > 180 * LEASE_SEEDS
+
+
+def test_those_worlds_reached_what_they_are_for(leases: list[Outcome]) -> None:
+    reached = Counter(name for each in leases for name in each.reached)
+    assert all(reached[each] > LEASE_SEEDS // 20 for each in LEASE.sometimes), reached
+    faults = Counter[str]()
+    for each in leases:
+        faults.update(each.faults)
+    assert set(faults) == set(Trouble) == {*OF_WRITES, *OF_NODES, Trouble.BLIND}
+    assert len({each.run.world.profile.name for each in leases}) == 4
+    assert {each.run.world.uniform for each in leases} == {False, True}
+
+
+def test_the_same_seed_plays_the_same_again() -> None:
+    one, again, other = simulate(LEASE, 7), simulate(LEASE, 7), simulate(LEASE, 8)
+    assert one.to_json() == again.to_json()
+    assert one.run.world.history() == again.run.world.history()
+    assert one.trace_hash != other.trace_hash
+
+
+def test_its_history_is_one_that_the_checker_of_real_runs_judges() -> None:
+    outcome = next(each for seed in range(1, 50)
+                   if "takeover" in (each := simulate(LEASE, seed)).reached)  # fmt: skip
+    verdict = check(outcome.run.world.history())
+    assert verdict.kind is Kind.VALID, verdict.because
+    assert "at most one believer" in verdict.because
+
+
+@pytest.mark.parametrize("entry", ONCE_WRONG, ids=seed_of)
+def test_a_seed_that_once_found_a_mistake_of_ours_finds_none(entry: dict[str, Any]) -> None:
+    outcome = simulate(LEASE, entry["seed"])
+    assert outcome.violation is None, entry["was"]
+
+
+# --- planted mistakes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LEASE_MUTANTS)
+def test_the_simulator_finds_each_mistake_of_the_lease_and_only_that(name: str) -> None:
+    entry = FOUND_BY[name]
+    outcome = simulate(LEASE, entry["seed"], mutant=LEASE_MUTANTS[name])
+    assert outcome.violation is not None
+    assert outcome.violation.startswith(entry["violation"])
+    assert outcome.steps == entry["steps"]
+    assert simulate(LEASE, entry["seed"]).violation is None
+
+
+def test_every_rule_is_switched_off_by_some_mutant() -> None:
+    default = Rules()
+    changed = {
+        field
+        for each in LEASE_MUTANTS.values()
+        for field in Rules.__slots__
+        if getattr(each.of(default), field) != getattr(default, field)
+    }
+    assert changed == set(Rules.__slots__)
+
+
+def test_explorer_and_simulator_go_by_one_list() -> None:
+    """Each row of the explorer with a rule off is a mutant of the same name, and says the same."""
+    rows = {each.name: each.off for each in EXPLORED if each.breaks is not None}
+    assert {name: LEASE_MUTANTS[name].says for name in rows} == rows
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
+    code = main(["simulate", *arguments, "--json"])
+    said = capsys.readouterr()
+    return code, json.loads(said.out), said.err
+
+
+def test_the_command_says_the_same_twice_but_for_its_timings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (code, one, _), (_, again, _) = (told(capsys, "--seeds", "1..40") for _ in range(2))
+    for each in (one, again):
+        assert each.pop("seconds") >= 0
+        each.pop("steps_per_s")
+    assert code == 0
+    assert one == again
+    assert {"violations", "steps", "faults", "reached", "trace_hash"} <= set(one)
+    assert one["never"] == []
+
+
+def test_the_command_prints_the_seed_of_a_violation(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = FOUND_BY["drift"]
+    code, said, errors = told(capsys, "--seeds", str(entry["seed"]), "--mutant", "drift")
+    assert code == 1
+    assert [each["seed"] for each in said["violations"]] == [str(entry["seed"])]
+    assert f"seed {entry['seed']}, after {entry['steps']} steps: {entry['violation']}" in errors
+
+
+def test_a_run_in_which_nothing_happened_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seeds", "1..2", "--steps", "3"]) == 0
+    assert "never reached, so nothing is shown of it: takeover, " in capsys.readouterr().out
+
+
+def test_the_command_writes_a_history_that_check_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.jsonl"
+    assert main(["simulate", "--seeds", "3", "--history", str(file)]) == 0
+    assert main(["check", str(file)]) == 0
+    assert "VALID" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--seeds", "9..1"], "no range"),
+        (["--seeds", "some"], "no range"),
+        (["--scenario", "tea"], "there are: lease"),
+        (["--mutant", "tea"], "there are: count_from_send"),
+        (["--steps", "0"], "at least 1"),
+    ],
+)
+def test_a_wrong_call_is_told_what_there_is(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate", *arguments]) == 64
+    assert says in capsys.readouterr().err
