@@ -52,6 +52,7 @@ from lockkit.stores import NoAnswer, StoreError, open_store
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 BACK_OUT_S = 5.0
+NAME_CHARS_MAX = 1_000
 """How long an acquire that was interrupted tries to give back what it had won."""
 
 
@@ -101,6 +102,9 @@ class Lock:
         **store_options: Any,
     ) -> None:
         renew_s = settings.renew_interval_s(ttl_s, renew_interval_s)
+        if max(len(owner or ""), len(client)) > NAME_CHARS_MAX:
+            # A lock record that is longer than any reader takes would close the table to all.
+            raise ValueError(f"owner and client are names, of at most {NAME_CHARS_MAX} characters")
         self.url = url.rstrip("/")
         self.rules = rules
         self.timeout = timeout
