@@ -31,7 +31,7 @@ WINDOW_MAX = 32
 GROUPS_MAX = 100
 """File groups that are named for each; of a wider commit the check reads its own file."""
 WINDOW_GROUPS_MAX = 400
-_INSTANT = re.compile(r"2(?:\d{16}|\d{13})")
+_INSTANT = re.compile(r"2(?:[0-9]{16}|[0-9]{13})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT, ROLLBACK = "commit", "rollback"
 ACTIONS = ("commit", "replacecommit", "clustering")

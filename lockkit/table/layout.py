@@ -30,7 +30,7 @@ EXTRA_BYTES_MAX = 100_000
 """What a caller may have remembered with a commit: a checkpoint of its source, say."""
 PARTITION_FILE = ".hoodie_partition_metadata"
 _FILE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
-_FILE_NAME = re.compile(r"([^_/]+)_(\d+-\d+-\d+)_(\d{17}|\d{14})\.parquet")
+_FILE_NAME = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
 ATTEMPT = "lockkit.attempt"
 
 

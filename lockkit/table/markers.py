@@ -34,7 +34,7 @@ SERVED_BYTES_MAX = 16_000_000
 
 Io = Literal["CREATE", "MERGE", "APPEND"]
 
-_INSTANT = re.compile(r"\d{17}|\d{14}")
+_INSTANT = re.compile(r"[0-9]{17}|[0-9]{14}")
 _MARKER = re.compile(r"(?:(.+)/)?([^/_]+)_([^/]+)\.marker\.(CREATE|MERGE|APPEND)", re.S)
 # Hudi's timeline server keeps the names of its markers in files of lines, beside their type's.
 _SERVED = re.compile(r"MARKERS\d+")

@@ -32,7 +32,7 @@ _STATES = {
     **{f"{action}.inflight": (action, "inflight") for action in _ACTIONS},
     **{f"{action}.requested": (action, "requested") for action in _ACTIONS},
 }
-_NAME = re.compile(r"(\d{17}|\d{14})(?:_(2\d{16}))?\.([a-z.]+)")
+_NAME = re.compile(r"([0-9]{17}|[0-9]{14})(?:_(2[0-9]{16}))?\.([a-z.]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 COMMITS = frozenset({"commit", "replacecommit"})
@@ -117,7 +117,12 @@ def instant_of(wall_ms: int) -> str:
 
 
 def instant_ms(instant: str) -> int:
-    """Epoch ms of an instant; 14 digits mean the end of their second, as Hudi reads them."""
+    """Epoch ms of an instant; 14 digits mean the end of their second, as Hudi reads them.
+
+    Raises `ValueError` for what is none: int() alone takes `+1`, ` 1` and other scripts' digits.
+    """
+    if not (len(instant) in (14, 17) and instant.isascii() and instant.isdigit()):
+        raise ValueError(f"{instant[:40]!r} is no instant")
     # Not strptime: a timeline of 10,000 instants would cost every commit a tenth of a second.
     month, day, hour, minute, second = (int(instant[i : i + 2]) for i in range(4, 14, 2))
     at = datetime(int(instant[:4]), month, day, hour, minute, second, tzinfo=UTC)
