@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lockkit.table.layout import FileGroup
     from lockkit.table.snapshot import Snapshot
 
-_BUCKETED = re.compile(r"\d{8}-[0-9a-f]{20}-\d+")
+_BUCKETED = re.compile(r"[0-9]{8}-[0-9a-f]{20}-[0-9]{1,18}")
 
 
 def bucket_file_id(partition: str, bucket: int, generation: int = 0) -> str:
