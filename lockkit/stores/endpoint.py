@@ -8,6 +8,7 @@ seen to arrive with status 200 (aws-sdk-java-v2 #6023).
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -36,6 +37,8 @@ ANY_CODE = ""
 CODE_CHARS_MAX = 60
 REFUSALS_MAX = 200
 CAUSES_MAX = 50
+RETRY_AFTER_S_MAX = 300.0
+"""No store that was met asks for more than some seconds; a longer wait is somebody's mistake."""
 
 
 class Meaning(Enum):
@@ -264,11 +267,15 @@ def agent(client: str) -> str:
 
 
 def seconds(retry_after: str | None) -> float | None:
-    """Retry-After in seconds; the HTTP-date form is rare here and counts as unsaid."""
+    """Retry-After in seconds, at most `RETRY_AFTER_S_MAX`: it comes from anywhere, `inf` included.
+
+    The HTTP-date form is rare here, and counts as unsaid.
+    """
     try:
-        return max(0.0, float(retry_after)) if retry_after else None
+        asked = float(retry_after or "nan")
     except ValueError:
         return None
+    return None if math.isnan(asked) else min(max(0.0, asked), RETRY_AFTER_S_MAX)
 
 
 def timeouts_s(timeout_s: float) -> tuple[float, float]:
