@@ -11,12 +11,15 @@ lane), `kind`, and the fields that KINDS names for that kind. More fields are al
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
 STORE = "store"
 LINE_BYTES_MAX = 1_000_000
+TIME_MS_MAX = 1e15
+"""The year 33658: what lies beyond is no time."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     # truth: one per request, stamped when the store decided it. `answer` is one of applied,
@@ -114,9 +117,11 @@ def parse(line: str, *, number: int = 0) -> Event:
         raise HistoryError(f"{where}not a JSON object")
     try:
         at_ms, who, kind = float(fields.pop("at_ms")), fields.pop("who"), fields.pop("kind")
-    except (KeyError, TypeError, ValueError):
-        raise HistoryError(f"{where}an event needs at_ms (a number), who and kind") from None
-    if kind not in KINDS:
+    except (KeyError, TypeError, ValueError, OverflowError):
+        at_ms = math.nan
+    if not math.isfinite(at_ms):
+        raise HistoryError(f"{where}an event needs at_ms (a number), who and kind")
+    if not isinstance(kind, str) or kind not in KINDS:
         raise HistoryError(f"{where}unknown kind {str(kind)[:40]!r}; known: {', '.join(KINDS)}")
     absent = [name for name in KINDS[kind] if name not in fields]
     if absent:
@@ -176,7 +181,7 @@ class Teller:
         return None if said is None else f"{self._time(each.at_ms)}  {said}"
 
     def _time(self, at_ms: object) -> str:
-        if not isinstance(at_ms, int | float):
+        if not isinstance(at_ms, int | float) or not abs(at_ms) < TIME_MS_MAX:
             return "an unknown time"
         return f"{(at_ms - (self.start_ms or 0.0)) / 1000:+.3f} s"
 
