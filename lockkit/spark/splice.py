@@ -96,9 +96,12 @@ def _moved(chunk: Fields, *, to: int, name: str) -> Fields:
 
 
 def _start(about: Fields) -> int:
-    """Where a chunk's pages begin; an offset of 0 is no page, for there stands the magic."""
+    """Where a chunk's pages begin; an offset of 0 is no page, for there stands the magic.
+
+    A chunk of no rows has none at all.
+    """
     offsets = [about.get(page, (I64, 0))[1] for page in (DICTIONARY_PAGE, DATA_PAGE)]
-    return int(min(offset for offset in offsets if offset))
+    return int(min((offset for offset in offsets if offset), default=0))
 
 
 def _footer(
