@@ -13,11 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from lockkit.emulator import Emulator
 
 # No test waits for, or begins, the archive that makes a JVM start faster.
 os.environ.setdefault("LOCKKIT_APPCDS", "off")
+
+# The same examples at every run, no verdict about time; `HYPOTHESIS_PROFILE=seek` looks for new.
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=100)
+settings.register_profile("seek", deadline=None, max_examples=3_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 ROOT = Path(__file__).parents[1]
 _NAMES = itertools.count()

@@ -1,0 +1,735 @@
+"""Data has shape: whatever is drawn, codecs give it back, parsers refuse it, sums come out.
+
+What Hypothesis finds becomes a named example here. `HYPOTHESIS_PROFILE=seek` draws other examples
+at each run, and many more of them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from lockkit.clock import Clock, back_off_s, epoch_ms, utc
+from lockkit.faults import Request, dialects, wire
+from lockkit.history import KINDS, Event, HistoryError, event, narrate, parse, plain, read, write
+from lockkit.lock import Lock
+from lockkit.outcome import NotOurs, Ours, StillOut, resolve
+from lockkit.pace import LOOK_FLOOR_MS, SLEEP_LONGEST_MS, Pace
+from lockkit.record import EPOCH_MAX, Garbled, Record, decode, encode
+from lockkit.spark.splice import Pick, splice
+from lockkit.stores import Entry
+from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, seconds
+from lockkit.table.ask import TableError
+from lockkit.table.buckets import bucket_file_id, free_file_id, generations, is_bucketed
+from lockkit.table.conflict import STRATEGIES, Mine, Pending, Strategy, Winner, find_conflict
+from lockkit.table.conflict import bucket_of as bucket_of_group
+from lockkit.table.layout import FileGroup, TaskId, file_name, parse_commit
+from lockkit.table.timeline import (
+    V6,
+    V9,
+    Names,
+    instant_ms,
+    instant_of,
+    next_instant_ms,
+    parse_timeline,
+)  # fmt: skip
+from lockkit.table.xxhash import bucket_of, xxhash64
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+ODD = st.sampled_from(
+    [None, True, -1, 0, 2**70, 10**400, 1e308, math.inf, math.nan, 0.5, "", "W1", "\x1b[2J\n",
+     "\ud800", "\u202e", [], {}, [[]], [["a", "b"]], {"a": [None]}]
+)  # fmt: skip
+"""What JSON can put in the place of anything else."""
+COUNTS = st.integers(0, EPOCH_MAX - 1)
+
+# --- the lock record ------------------------------------------------------------------------------
+
+records = st.builds(
+    Record, owner=st.text(max_size=80), valid_until_ms=st.integers(-EPOCH_MAX, EPOCH_MAX),
+    expired=st.booleans(), epoch=COUNTS, attempt=st.text(max_size=80), ttl_ms=COUNTS,
+    holder=st.text(max_size=80),
+)  # fmt: skip
+
+
+@given(records)
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    assert decode(encode(record)) == record
+
+
+@pytest.mark.parametrize("names", [{"owner": "W" * 70_000}, {"client": "W" * 70_000}])
+def test_a_lock_never_writes_a_record_that_nobody_would_read(names: dict[str, str]) -> None:
+    """Its own release went well, and then the table was closed to everybody for ever."""
+    with pytest.raises(ValueError, match="at most 1000 characters"):
+        Lock("memory://long-names/table", **names)
+    for name in ("é" * 1000, "\U0001f600" * 1000):
+        widest = Record(name, EPOCH_MAX, False, EPOCH_MAX - 1, name, EPOCH_MAX, name)
+        assert decode(encode(widest)) == widest
+
+
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        name: ODD | st.just(good)
+        for name, good in json.loads(encode(Record("W1", 5, attempt="a/1"))).items()
+    },
+)
+bodies = (
+    st.binary(max_size=200)
+    | JSON.map(lambda value: json.dumps(value).encode())
+    | fields.map(lambda value: json.dumps(value).encode())
+    | st.builds(lambda record, n: encode(record)[:n], records, st.integers(0, 300))
+)
+
+
+@given(bodies)
+@example(b'{"expired":false,"validUntil":1e999,"owner":""}')
+@example(b'{"expired":false,"validUntil":' + b"9" * 5_000 + b',"owner":""}')
+@example(b"[" * 60_000)
+@example(b"\xff\xfe{\x00}\x00")
+def test_any_body_is_a_record_or_garbled_with_a_reason(body: bytes) -> None:
+    match decode(body):
+        case Garbled(why):
+            assert why
+        case record:
+            assert abs(record.valid_until_ms) <= EPOCH_MAX
+            assert 0 <= record.epoch < EPOCH_MAX, "there is always a next epoch"
+            assert 0 <= record.ttl_ms <= EPOCH_MAX
+            assert decode(encode(record)) == record
+
+
+@given(st.sampled_from([b"[", b'{"a":', b"9", b'"', b" ", b"\x00", b"\xff"]), st.integers(0, 9))
+@settings(max_examples=10)
+def test_ten_megabytes_of_anything_are_refused_unread(unit: bytes, more: int) -> None:
+    body = unit * (10_000_000 // len(unit)) + b" " * more
+    read_so_far = _Watched(body)
+    assert isinstance(decode(read_so_far), Garbled)
+    assert not read_so_far.was_read
+
+
+class _Watched(bytes):
+    """Bytes that know whether anybody looked into them."""
+
+    was_read = False
+
+    def decode(self, *arguments: Any, **named: Any) -> str:
+        self.was_read = True
+        return super().decode(*arguments, **named)
+
+    def startswith(self, *arguments: Any) -> bool:
+        self.was_read = True
+        return super().startswith(*arguments)
+
+
+# --- what an ambiguous write was ------------------------------------------------------------------
+
+
+few = st.integers(0, 5)
+
+
+@given(few, st.booleans(), few, few)
+def test_an_ambiguous_write_is_judged_as_it_went(
+    before: int, landed: bool, after: int, others: int
+) -> None:
+    """The object's whole life is played: writes of others, ours over what we saw, theirs again."""
+    life: list[tuple[str, str]] = [(f"v{n}", f"theirs-{n}") for n in range(before)]
+    wrote_over = life[-1][0] if life else None
+    life += [(f"w{n}", f"theirs-w{n}") for n in range(others)]
+    lands = landed and not others  # its condition holds only while nothing came in between
+    if lands:
+        life.append(("ours", "mine"))
+    life += [(f"x{n}", f"theirs-x{n}") for n in range(after)]
+    version, attempt = life[-1] if life else (None, None)
+    may_yet_land = not lands and version == wrote_over
+    match resolve(version, attempt, attempt="mine", wrote_over=wrote_over):
+        case Ours(seen):
+            assert lands and seen == version and not after
+        case StillOut():
+            assert may_yet_land
+        case NotOurs():
+            assert not may_yet_land and (not lands or after)
+
+
+# --- conflicts, beside a naive statement of Hudi's rules ------------------------------------------
+
+EARLIER, ME, LATER = "20250101000000001", "20250101000000002", "20250101000000003"
+groups = st.frozensets(
+    st.tuples(st.sampled_from(["", "a"]), st.sampled_from(["0", "00000001-x", "00000001-y"])),
+    max_size=3,
+)
+instants = st.sampled_from([EARLIER, LATER])
+backs = st.sampled_from([frozenset(), frozenset({ME}), frozenset({EARLIER})])
+# What each kind of instant looks like: its action, and its operation where one is told.
+AS = {
+    "ingestion": ("commit", "UPSERT"), "overwrite": ("replacecommit", "INSERT_OVERWRITE"),
+    "clustering": ("replacecommit", "CLUSTER"), "compaction": ("commit", "COMPACT"),
+    "log compaction": ("deltacommit", "LOG_COMPACT"), "rollback": ("rollback", ""),
+}  # fmt: skip
+PLANNED = {"clustering": "clustering", "overwrite": "replacecommit", "ingestion": "commit",
+           "compaction": "compaction", "log compaction": "logcompaction",
+           "rollback": "rollback"}  # fmt: skip
+kinds = st.sampled_from(sorted(AS))
+
+
+@st.composite
+def completed(draw: st.DrawFn) -> tuple[str, Winner]:
+    kind = draw(kinds)
+    action, operation = AS[kind]
+    replaces = kind in ("overwrite", "clustering")
+    return kind, Winner(
+        draw(instants), action, draw(groups), draw(groups) if replaces else frozenset(), operation,
+        draw(backs) if kind == "rollback" else frozenset(),
+    )  # fmt: skip
+
+
+@st.composite
+def pending(draw: st.DrawFn) -> tuple[str, Pending]:
+    kind = draw(kinds)
+    takes_back = draw(backs) if kind == "rollback" else frozenset()
+    return kind, Pending(draw(instants), PLANNED[kind], draw(st.none() | groups), takes_back)
+
+
+def naive(kind: str, mine: Mine, strategy: str, by: str, other: Winner | Pending) -> bool:
+    """Hudi's rules, one sentence each, said of one other instant."""
+    done = isinstance(other, Winner)
+    unit = _first_eight if strategy == "bucket" else (lambda each: each)
+    ours = {unit(each) for each in mine.writes | mine.replaced}
+    theirs = (other.writes | other.replaced) if isinstance(other, Winner) else other.inputs
+    overlap = bool(ours & {unit(each) for each in theirs or ()})
+    later = other.instant > mine.instant
+    if by == "rollback":  # "rollback of my own instant => conflict"
+        return mine.instant in other.takes_back
+    if kind == "log compaction":  # "I am LOG_COMPACT => ok"; only a later compaction hides its logs
+        return by == "compaction" and later and overlap and (done or strategy != "prefer_writer")
+    if done:  # "(partition, fileId) set intersection"; "COMPACT with earlier instant => ok"
+        return overlap and (by != "compaction" or later)
+    if strategy == "prefer_writer":  # services yield to inflight ingestion, and to nothing else
+        service = kind in ("clustering", "compaction")
+        return service and by in ("ingestion", "overwrite") and (overlap or theirs is None)
+    if by == "clustering":  # "pending clustering (any time)"
+        return overlap
+    # "other pending replacecommit requested after me", "pending compaction requested after me"
+    return by in ("overwrite", "compaction") and later and overlap
+
+
+def _first_eight(group: FileGroup) -> FileGroup:
+    partition, file_id = group
+    return (partition, file_id[:8]) if file_id[:8].isdigit() and len(file_id) >= 8 else group
+
+
+@given(
+    st.sampled_from(sorted(AS.keys() - {"rollback"})), groups, groups,
+    st.lists(completed(), max_size=3), st.lists(pending(), max_size=3),
+    st.sampled_from(STRATEGIES),
+)  # fmt: skip
+@settings(max_examples=400)
+def test_a_conflict_is_found_exactly_where_hudis_rules_see_one(
+    kind: str, writes: frozenset[FileGroup], replaced: frozenset[FileGroup],
+    won: list[tuple[str, Winner]], plans: list[tuple[str, Pending]], strategy: Strategy,
+) -> None:  # fmt: skip
+    if kind not in ("overwrite", "clustering"):
+        replaced = frozenset()
+    assume(replaced or kind != "overwrite")  # an overwrite of nothing is an insert
+    me = Mine(ME, frozenset(), writes, replaced, AS[kind][1])
+    guilty = [
+        sorted(one.instant for by, one in others if naive(kind, me, strategy.name, by, one))
+        for others in (won, plans)
+    ]
+    found = find_conflict(
+        me, [each for _, each in won], pending=[each for _, each in plans], strategy=strategy
+    )
+    assert (found and found.instant) == next((each[0] for each in guilty if each), None)
+
+
+# --- buckets --------------------------------------------------------------------------------------
+
+XX = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
+      0x27D4EB2F165667C5)  # fmt: skip
+MASK = (1 << 64) - 1
+
+
+def xxh64(data: bytes, seed: int) -> int:
+    """XXH64 of one string, as its specification tells it, byte by byte."""
+    p1, p2, p3, p4, p5 = XX
+
+    def turn(value: int, by: int) -> int:
+        return (value << by | (value & MASK) >> (64 - by)) & MASK
+
+    def word(at: int, size: int) -> int:
+        return int.from_bytes(data[at : at + size], "little")
+
+    def stirred(lane: int, value: int) -> int:
+        return turn((lane + value * p2) & MASK, 31) * p1 & MASK
+
+    at, value = 0, (seed + p5) & MASK
+    if len(data) >= 32:
+        lanes = [each & MASK for each in (seed + p1 + p2, seed + p2, seed, seed - p1)]
+        while at + 32 <= len(data):
+            lanes = [stirred(lane, word(at + 8 * n, 8)) for n, lane in enumerate(lanes)]
+            at += 32
+        value = sum(turn(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) & MASK
+        for lane in lanes:
+            value = ((value ^ stirred(0, lane)) * p1 + p4) & MASK
+    value = (value + len(data)) & MASK
+    while at + 8 <= len(data):
+        value = (turn(value ^ stirred(0, word(at, 8)), 27) * p1 + p4) & MASK
+        at += 8
+    if at + 4 <= len(data):
+        value = (turn(value ^ word(at, 4) * p1 & MASK, 23) * p2 + p3) & MASK
+        at += 4
+    for each in data[at:]:
+        value = turn(value ^ each * p5 & MASK, 11) * p1 & MASK
+    for by, times in ((33, p2), (29, p3), (32, 1)):
+        value = (value ^ value >> by) * times & MASK
+    return value
+
+
+def test_the_naive_hash_is_the_one_that_is_published() -> None:
+    """Vectors of the reference implementation (Cyan4973/xxHash), seed 0."""
+    assert xxh64(b"", 0) == 0xEF46DB3751D8E999
+    assert xxh64(b"a", 0) == 0xD24EC4F1A98C6E5B
+    assert xxh64(b"abc", 0) == 0x44BC2CF5AD770999
+
+
+keys = st.lists(st.text(max_size=70) | st.text("ab", min_size=30, max_size=70), max_size=8)
+
+
+@given(keys, st.integers(1, 10_000), st.integers(0, 3))
+def test_a_whole_column_is_hashed_as_each_of_its_strings(
+    texts: list[str], buckets: int, skipped: int
+) -> None:
+    column = pa.array(texts, pa.string())[skipped:]
+    each = [xxh64(text.encode(), 42) for text in texts[skipped:]]
+    signed = [value - (1 << 64) if value >> 63 else value for value in each]
+    assert xxhash64(column).to_pylist() == signed
+    assert bucket_of(column, buckets).to_pylist() == [value % buckets for value in signed]
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.integers(0, 99_999_999), st.integers(0, 99)),
+                max_size=6, unique=True))  # fmt: skip
+def test_file_ids_of_buckets_are_told_apart_and_read_back(all_: list[tuple[str, int, int]]) -> None:
+    ids = [bucket_file_id(*each) for each in all_]
+    assert len(set(ids)) == len(ids)
+    for (partition, bucket, generation), file_id in zip(all_, ids, strict=True):
+        assert is_bucketed(file_id)
+        assert bucket_of_group((partition, file_id)) == (partition, f"{bucket:08d}")
+        assert file_id.endswith(f"-{generation}")
+        assert file_name(file_id, ME, TaskId(1, 2, 3)) == f"{file_id}_1-2-3_{ME}.parquet"
+    free = free_file_id(Clock())
+    assert not is_bucketed(free) and bucket_of_group(("", free)) == ("", free)
+
+
+def test_a_file_id_that_counts_to_infinity_is_no_buckets() -> None:
+    """int() refuses more than 4,300 digits: one such id in a commit's file stopped every writer."""
+    hostile = bucket_file_id("", 1)[:-1] + "9" * 5_000
+    assert not is_bucketed(hostile)
+    snapshot: Any = _Groups(set(), {("", hostile)})
+    assert generations(snapshot) == {}
+
+
+class _Groups:
+    """As much of a snapshot as `generations` looks at."""
+
+    def __init__(self, replaced: set[FileGroup], groups: set[FileGroup]) -> None:
+        self.replaced, self.groups = dict.fromkeys(replaced, ME), dict.fromkeys(groups)
+
+
+@given(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 4))),
+       st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 4))))  # fmt: skip
+def test_the_next_generation_was_never_used_before(
+    gone: set[tuple[str, int, int]], here: set[tuple[str, int, int]]
+) -> None:
+    snapshot: Any = _Groups(
+        {(p, bucket_file_id(p, b, g)) for p, b, g in gone - here},
+        {(p, bucket_file_id(p, b, g)) for p, b, g in here},
+    )
+    found = generations(snapshot)
+    for partition, bucket in product("ab", range(3)):
+        used = {g for p, b, g in gone - here if (p, b) == (partition, bucket)}
+        standing = {g for p, b, g in here if (p, b) == (partition, bucket)}
+        number = found.get((partition, f"{bucket:08d}"), 0)
+        assert number not in used or number in standing
+        assert number <= max(used | standing, default=-1) + 1
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**6), st.floats(0.001, 10), st.floats(0.001, 100), st.floats(1, 4))
+def test_a_back_off_grows_to_its_limit_and_never_beyond(
+    tries: int, first_s: float, longest_s: float, factor: float
+) -> None:
+    wait = back_off_s(tries, Clock(), first_s=first_s, longest_s=longest_s, factor=factor)
+    assert 0 < wait <= longest_s
+    assert wait >= min(first_s, longest_s) / 2
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["wants", "saw", "granted", "released", "answered"]),
+              st.floats(0, 1e7), st.integers(1, 5)),
+    max_size=30,
+)  # fmt: skip
+
+
+@given(steps, st.sampled_from([0.0, 1000.0]), st.integers(0, 100))
+def test_whatever_a_waiter_met_it_looks_again_within_its_bounds(
+    steps: list[tuple[str, float, int]], interval_ms: float, waited: int
+) -> None:
+    pace, now, epoch = Pace(interval_ms), 0.0, 0
+    longest = max(SLEEP_LONGEST_MS, LOOK_FLOOR_MS, interval_ms)
+    for what, later, more in steps:
+        now, epoch = now + later, epoch + (more if what in ("saw", "granted") else 0)
+        match what:
+            case "saw" | "granted":
+                getattr(pace, what)(epoch, now)
+            case "answered":
+                pace.answered(later)
+            case _:
+                getattr(pace, what)(now)
+        assert 0 <= pace.look_ms(waited, now) <= longest
+        assert 0 <= replace(pace).stand_back_ms(now) <= longest
+        assert pace.turn_ms >= 0 and pace.rivals >= 0
+
+
+DATES = r"[A-Z][a-z]{2}, \d{1,5} [A-Z][a-z]{2} \d{1,6} \d\d:\d\d:\d\d [-+]?\w{0,9}"
+
+
+@given(st.text(max_size=40) | st.from_regex(DATES))
+def test_a_date_from_the_wire_is_a_number_or_nothing(text: str) -> None:
+    found = epoch_ms(text)
+    assert found is None or isinstance(found, int)
+
+
+def test_a_server_that_asks_for_a_wait_without_end_is_asked_again_in_minutes() -> None:
+    """time.sleep() raises OverflowError for it."""
+    assert [seconds(each) for each in ("inf", "1e400", "1e9")] == [RETRY_AFTER_S_MAX] * 3
+    assert [seconds(each) for each in ("-inf", "-1", "0", "7")] == [0.0, 0.0, 0.0, 7.0]
+    assert [seconds(each) for each in (None, "", "nan", "soon")] == [None] * 4
+
+
+@given(st.text(max_size=20) | st.floats().map(str) | st.integers().map(str))
+def test_a_wait_that_a_server_asks_for_is_a_length_of_time(text: str) -> None:
+    found = seconds(text)
+    assert found is None or (math.isfinite(found) and found >= 0)
+
+
+@given(st.floats() | st.integers(-EPOCH_MAX, EPOCH_MAX))
+def test_any_number_of_milliseconds_can_be_told(ms: float) -> None:
+    assert utc(ms)
+
+
+# --- the timeline ---------------------------------------------------------------------------------
+
+MS = st.integers(946_684_800_000, 32_503_679_990_000)  # the years 2000 to 2999
+ACTIONS = st.sampled_from(["commit", "replacecommit", "clean", "rollback", "savepoint"])
+layouts = st.sampled_from([V6, V9])
+
+
+@given(MS)
+def test_an_instant_is_its_milliseconds(ms: int) -> None:
+    assert instant_ms(instant_of(ms)) == ms
+    assert instant_ms(instant_of(ms)[:14]) == ms // 1000 * 1000 + 999
+
+
+@given(st.lists(MS, min_size=2))
+def test_instants_sort_as_their_times(times: list[int]) -> None:
+    assert sorted(map(instant_of, times)) == [instant_of(ms) for ms in sorted(times)]
+
+
+@given(MS, MS)
+def test_a_new_instant_is_later_than_the_newest(newest: int, wall: int) -> None:
+    try:
+        found = next_instant_ms(instant_of(newest), wall)
+    except TableError:
+        assert newest > wall
+    else:
+        assert instant_of(found) > instant_of(newest) and found >= wall
+
+
+acted = st.tuples(ACTIONS, st.integers(1, 3))
+
+
+@given(st.dictionaries(MS.map(instant_of), acted, max_size=6), layouts)
+def test_a_timeline_is_read_as_it_was_written(
+    wrote: dict[str, tuple[str, int]], names: Names
+) -> None:
+    keys = []
+    for instant, (action, far) in wrote.items():
+        completion = instant_of(instant_ms(instant) + 5) if names.layout == 2 else None
+        keys += [
+            names.requested(instant, action), names.inflight(instant, action),
+            names.completed(instant, action, completion),
+        ][:far]  # fmt: skip
+    found = parse_timeline([Entry(key, 0) for key in keys], names)
+    assert found.completed == {i: action for i, (action, far) in wrote.items() if far == 3}
+    assert found.pending == {i: action for i, (action, far) in wrote.items() if far < 3}
+    assert found.inflight == {i for i, (_, far) in wrote.items() if far > 1}
+    assert (found.foreign, found.doubled) == ((), frozenset())
+    assert list(found.completed) == sorted(found.completed)
+
+
+DIGITS = st.text("0123456789", min_size=13, max_size=18) | MS.map(instant_of) | st.text(
+    st.characters(categories=["Nd"]), min_size=14, max_size=17
+)  # fmt: skip
+hostile_names = st.text(max_size=30) | st.builds(
+    lambda instant, mark, done, tail: f"2{instant[1:]}{mark}{done}.{tail}",
+    DIGITS, st.sampled_from(["", "_"]), st.just("") | DIGITS,
+    st.sampled_from(["commit", "inflight", "commit.requested", "commit\n", "Commit", "clean", ""]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "digits",
+    ["2\u06602\u06650101000000001", "2025 101000000001", "+2025101000000001", "20250101000000",
+     "20250101", "2025010100000000100"],
+)  # fmt: skip
+def test_an_instant_is_seventeen_ascii_digits_or_fourteen(digits: str) -> None:
+    """`\\d` and int() take other scripts' digits: a commit that sorts anywhere."""
+    timeline = parse_timeline([Entry(V6.completed(digits), 0)], V6)
+    assert bool(timeline.completed) is (digits == "20250101000000")
+    if not timeline.completed:
+        assert timeline.foreign == (f"{digits}.commit",)
+        with pytest.raises(ValueError, match="is no instant"):
+            instant_ms(digits)
+        stat = {"fileId": "f", "path": f"f_0-0-0_{digits}.parquet"}
+        with pytest.raises(TableError, match="is no base file"):
+            parse_commit(ME, "k", json.dumps({"partitionToWriteStats": {"": [stat]}}).encode())
+
+
+@given(st.lists(hostile_names, max_size=5), layouts)
+def test_a_name_that_is_no_instants_is_nobodys_commit(found: list[str], names: Names) -> None:
+    timeline = parse_timeline([Entry(names.folder + name, 0) for name in found], names)
+    for instant in {**timeline.completed, **timeline.pending}:
+        assert instant.isascii() and len(instant) in (14, 17)
+        assert instant_of(instant_ms(instant)).startswith(instant)
+    assert all(each.isascii() and len(each) == 17 for each in timeline.completion.values())
+
+
+@given(st.binary(max_size=300) | JSON.map(lambda value: json.dumps(value).encode()) | st.builds(
+    lambda stats, replaced: json.dumps(
+        {"partitionToWriteStats": stats, "partitionToReplaceFileIds": replaced}
+    ).encode(),
+    st.dictionaries(st.text(max_size=5), JSON, max_size=2), JSON,
+))  # fmt: skip
+@settings(max_examples=300)
+def test_any_bytes_are_a_commit_or_a_table_error(body: bytes) -> None:
+    try:
+        files = parse_commit(ME, "T.commit", body)
+    except TableError as error:
+        assert "T.commit" in str(error)
+    else:
+        assert all(stat.writes >= 0 for stat in files.stats)
+
+
+# --- histories ------------------------------------------------------------------------------------
+
+plain_json = (
+    st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9) | st.sampled_from([None, True, [], {}, [["a", 1]], {"a": {"b": [None]}}])
+)  # fmt: skip
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Event:
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    values = st.lists(plain_json, min_size=12, max_size=12)
+    said = dict(zip((*KINDS[kind], "x_more"), draw(values), strict=False))
+    return event(draw(st.integers(0, 10**15)) / 8, draw(st.text(max_size=8)), kind, **said)
+
+
+@given(st.lists(events(), max_size=4), st.data())
+def test_a_history_comes_back_and_a_torn_one_up_to_the_tear(
+    told: list[Event], data: st.DataObject
+) -> None:
+    out = io.StringIO()
+    write(told, out)
+    text = out.getvalue()
+    assert list(read(text.splitlines(keepends=True))) == told
+    torn = text[: data.draw(st.integers(0, len(text)))]
+    whole = sum(line.rstrip("\n") in text.splitlines() for line in torn.splitlines())
+    assert list(read(torn.splitlines(keepends=True))) == told[:whole]
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 7])
+def test_a_kind_that_is_no_word_is_told_by_its_line(kind: Any) -> None:
+    with pytest.raises(HistoryError, match="line 3: unknown kind"):
+        parse(json.dumps({"at_ms": 0, "who": "W1", "kind": kind}), number=3)
+
+
+@pytest.mark.parametrize("at_ms", ["9" * 400, "NaN", "-Infinity"])
+def test_a_time_that_no_clock_shows_is_told_by_its_line(at_ms: str) -> None:
+    with pytest.raises(HistoryError, match="line 3: an event needs at_ms"):
+        parse(f'{{"at_ms":{at_ms},"who":"W1","kind":"note","text":""}}', number=3)
+
+
+@pytest.mark.parametrize("until_ms", [10**400, math.inf, -math.inf, math.nan, "soon", None])
+def test_a_lease_that_ends_at_no_time_can_be_told(until_ms: Any) -> None:
+    [told] = narrate([event(0, "W1", "held", epoch=1, until_ms=until_ms, version="")])
+    assert told == "+0.000 s  W1 holds the lock, epoch 1, until an unknown time"
+
+
+hostile_events = st.builds(
+    lambda kind, said, who, at_ms: json.dumps({"at_ms": at_ms, "who": who, "kind": kind, **said}),
+    st.sampled_from(sorted(KINDS)) | ODD,
+    st.dictionaries(st.sampled_from(sorted({f for each in KINDS.values() for f in each})), ODD),
+    ODD, ODD,
+)  # fmt: skip
+
+
+@given(st.text(max_size=60) | JSON.map(json.dumps) | hostile_events)
+@settings(max_examples=300)
+def test_any_line_is_an_event_or_a_history_error(line: str) -> None:
+    try:
+        found = parse(line, number=3)
+    except HistoryError as error:
+        assert str(error).startswith("line 3: ")
+    else:
+        assert math.isfinite(found.at_ms)
+        assert parse(found.to_json()).kind == found.kind
+
+
+@st.composite
+def odd_events(draw: st.DrawFn) -> Event:
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    who = draw(st.sampled_from(["store", "W1", "\x07"]))
+    said = {name: draw(ODD) for name in KINDS[kind]}
+    return event(draw(st.floats(-1e15, 1e15)), who, kind, **said)
+
+
+@given(st.lists(odd_events(), max_size=4))
+@settings(max_examples=300)
+def test_any_history_can_be_told_and_a_terminal_obeys_none_of_it(told: list[Event]) -> None:
+    for sentence in narrate(told):
+        assert sentence.isprintable()
+
+
+@given(st.text(max_size=400), st.integers(1, 300))
+def test_foreign_text_is_short_and_printable(text: str, limit: int) -> None:
+    assert plain(text, limit=limit).isprintable()
+
+
+# --- requests on the wire -------------------------------------------------------------------------
+
+targets = st.text(st.characters(codec="latin-1"), max_size=40) | st.builds(
+    "".join,
+    st.lists(st.sampled_from(["/", "storage/v1", "upload", "/b/", "lake", "/o", "/o/", "?", "&",
+                              "name=", "upload_id=", "uploadType=resumable", "comp=list", "%2F",
+                              "%ff", "restype=container", "rewriteTo/b/x/o/", "prefix=a"])),
+)  # fmt: skip
+headers = st.dictionaries(
+    st.sampled_from(["host", "x-ms-version", "content-range", "user-agent", "content-length"]),
+    st.text(st.characters(codec="latin-1"), max_size=20), max_size=3,
+)  # fmt: skip
+
+
+methods = st.sampled_from(["GET", "PUT", "POST", "DELETE", "HEAD", "PATCH", "X", ""])
+payloads = st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode())
+
+
+@given(methods, targets, headers, payloads)
+@settings(max_examples=300)
+def test_any_request_that_has_a_head_is_described(
+    method: str, target: str, said: Mapping[str, str], payload: bytes
+) -> None:
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
+    try:
+        head = wire.parse_head("\r\n".join([*lines, "", ""]).encode("latin-1"))
+    except wire.WireError:
+        return
+    found = dialects.describe(head, payload)
+    assert isinstance(found, Request)
+    assert found.operation in ("put", "get", "delete", "list", "part", "other")
+
+
+# --- columns side by side -------------------------------------------------------------------------
+
+KINDS_OF_COLUMN: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
+    "int64": lambda: st.integers(-(2**63), 2**63 - 1),
+    "string": lambda: st.text(max_size=8),
+    "binary": lambda: st.binary(max_size=8),
+    "bool": st.booleans,
+    "double": lambda: st.floats(allow_nan=False),
+    "list": lambda: st.lists(st.none() | st.integers(-9, 9), max_size=3),
+    "struct": lambda: st.fixed_dictionaries(
+        {"a": st.none() | st.text(max_size=3), "b": st.lists(st.booleans(), max_size=2)}
+    ),
+    "null": st.none,
+}
+TYPES = {
+    "int64": pa.int64(), "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(),
+    "double": pa.float64(), "list": pa.list_(pa.int64()), "null": pa.null(),
+    "struct": pa.struct([("a", pa.string()), ("b", pa.list_(pa.bool_()))]),
+}  # fmt: skip
+column_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+
+
+@st.composite
+def tables(draw: st.DrawFn, rows: int) -> pa.Table:
+    names = draw(st.lists(column_names, min_size=1, max_size=4, unique=True))
+    columns = []
+    for _ in names:
+        kind = draw(st.sampled_from(sorted(TYPES)))
+        values = draw(
+            st.lists(st.none() | KINDS_OF_COLUMN[kind](), min_size=rows, max_size=rows)
+        )
+        columns.append(pa.array(values, TYPES[kind]))
+    return pa.table(columns, names=names)
+
+
+writing = st.fixed_dictionaries({
+    "compression": st.sampled_from(["none", "snappy", "zstd", "gzip"]),
+    "use_dictionary": st.booleans(), "data_page_version": st.sampled_from(["1.0", "2.0"]),
+    "write_statistics": st.booleans(), "write_page_index": st.booleans(),
+    "version": st.sampled_from(["1.0", "2.6"]), "data_page_size": st.sampled_from([99, 1 << 20]),
+})  # fmt: skip
+
+
+def test_two_tables_without_rows_side_by_side_are_one_without_rows(tmp_path: Path) -> None:
+    """An empty row group has no page at all."""
+    for n in "01":
+        pq.write_table(pa.table({"a": pa.array([], pa.string())}), tmp_path / n)
+    with (tmp_path / "out").open("wb") as out:
+        picks = [Pick(0, "a", "a"), Pick(1, "a", "b")]
+        splice([tmp_path / "0", tmp_path / "1"], picks, out, about={})
+    whole = pq.read_table(tmp_path / "out")
+    assert (whole.num_rows, whole.column_names) == (0, ["a", "b"])
+
+
+@given(st.data(), st.integers(0, 9), st.integers(1, 5))
+@settings(max_examples=60)
+def test_any_two_small_tables_side_by_side_read_back_equal(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, rows: int, of_group: int
+) -> None:
+    folder = tmp_path_factory.mktemp("splice")
+    sides = [data.draw(tables(rows)) for _ in range(2)]
+    for n, side in enumerate(sides):
+        pq.write_table(side, folder / str(n), row_group_size=of_group, **data.draw(writing))
+    every = [(n, name) for n, side in enumerate(sides) for name in side.column_names]
+    picked = data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=6))
+    picks = [Pick(file, column, f"{n}") for n, (file, column) in enumerate(picked)]
+    with (folder / "out").open("wb") as out:
+        splice([folder / "0", folder / "1"], picks, out, about={"who": "Zoë"})
+    whole = pq.read_table(folder / "out")
+    assert whole.column_names == [pick.name for pick in picks]
+    for pick in picks:
+        before = pq.read_table(folder / str(pick.file))[pick.column]
+        assert whole[pick.name].to_pylist() == before.to_pylist()
+        assert whole[pick.name].type == before.type
+    assert pq.read_metadata(folder / "out").metadata == {b"who": "Zoë".encode()}
