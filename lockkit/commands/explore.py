@@ -38,15 +38,19 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--row", action="append", metavar="NAME", help="only this row (may be repeated)"
     )
+    parser.add_argument(
+        "--big", action="store_true",
+        help="wider bounds instead, all rules on: some minutes, and 2 GB of memory",
+    )  # fmt: skip
     parser.add_argument("--story", action="store_true", help="tell each counterexample")
     parser.set_defaults(run=run, name="explore", extra="")
 
 
 def run(args: argparse.Namespace) -> int:
-    from lockkit.explore import SCENARIOS, explore
+    from lockkit.explore import BIG, SCENARIOS, explore
 
     as_expected = True
-    for scenario in chosen(SCENARIOS, args.row):
+    for scenario in chosen(BIG if args.big else SCENARIOS, args.row):
         row = explore(scenario)
         as_expected &= row.as_expected
         if args.json:

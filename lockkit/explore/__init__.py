@@ -2,9 +2,8 @@
 
 All rules on: every order of events, delays, stalls and faults within the bounds is seen, and none
 breaks an invariant. One rule off: the search returns the shortest way to the damage. A bounded
-search is no proof; the bounds are part of every row. Not explored: a crash with a restart (a crash
-alone is a stall that never ends), reads that get no answer (the same as late ones), and the promise
-that a client which is alone always gets on in the end.
+search is no proof; the bounds are part of every row. A crash without a restart is a stall without
+an end. Not explored: the promise that a client which is alone always gets on in the end.
 
 Other rooms may search worlds of their own: anything with `initial`, `moves` and `violation`.
 """
@@ -18,13 +17,14 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.explore.diagram import state_diagram as state_diagram
 from lockkit.explore.parts import Move, PackedState
-from lockkit.explore.rows import SCENARIOS, Scenario
+from lockkit.explore.rows import BIG, SCENARIOS, Scenario
 from lockkit.explore.search import STATES_MAX, Found, World, search
 from lockkit.explore.story import Story
 from lockkit.explore.world import LeaseWorld
 from lockkit.history import Event
 
 __all__ = [
+    "BIG",
     "SCENARIOS",
     "STATES_MAX",
     "Counterexample",

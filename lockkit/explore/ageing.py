@@ -34,7 +34,7 @@ class Ageing:
     def actor(self, actor: Actor) -> Actor:
         state, out, draft = actor.state, actor.out, actor.draft
         if self.forgets and state.phase is Phase.IDLE and not actor.acquires and draft is None:
-            return Actor(actor.index, State(), None, 0, 0, 0, 0)  # it will never act again
+            return Actor(actor.index, State(), None, 0, 0, 0, 0, actor.life)  # it acts no more
         until = None if state.until_ms is None else max(0, state.until_ms)
         if draft is not None and not draft.sent and not until:
             draft = None  # it looks at the lease before it sends: nothing is sent

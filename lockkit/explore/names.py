@@ -11,6 +11,15 @@ NAMES_MAX = 16
 """Attempts of one client that may be remembered by anybody at one time."""
 
 
+def owner_of(client: int, life: int) -> str:
+    """W1, W2, ...; W1', W1'' once its process has died and started again."""
+    return f"W{client + 1}{chr(39) * life}"
+
+
+def client_of(owner: str) -> int:
+    return int(owner[1:].rstrip("'")) - 1
+
+
 def names_of_actor(actor: Actor) -> Iterable[Version | None]:
     state, out = actor.state, actor.out
     if state.seen is not None:
@@ -30,13 +39,18 @@ def names_of_actor(actor: Actor) -> Iterable[Version | None]:
             yield over
 
 
-def undecided(actor: Actor) -> Version | None:
-    """The version that the object gets if this client's write lands."""
+def becomes(write: Flying) -> Version | None:
+    """The version that the object gets if this write lands."""
+    return None if write.remove else write.record.attempt
+
+
+def undecided(actor: Actor) -> tuple[Version | None, ...]:
+    """What the object becomes if this client's write lands; () if none is on its way."""
     match actor.out:
-        case Flying(record, answer=None):
-            return record.attempt
+        case Flying(answer=None) as write:
+            return (becomes(write),)
         case _:
-            return None
+            return ()
 
 
 def mask(names: Iterable[Version | None]) -> int:
@@ -44,7 +58,7 @@ def mask(names: Iterable[Version | None]) -> int:
     for name in names:
         if name:
             owner, _, number = name.partition("/")
-            mask |= 1 << (NAMES_MAX * (int(owner[1:]) - 1) + int(number) - 1)
+            mask |= 1 << (NAMES_MAX * client_of(owner) + int(number) - 1)
     return mask
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lockkit.outcome import Version, WriteAnswer
 from lockkit.record import Record
@@ -18,6 +18,11 @@ class Fault(Enum):
     RETRY = "something on the way sends the request again"
     THROTTLE = "the store asks to slow down"
     BLIND = "a read gets no answer"
+    CRASH = "its process dies, and starts again"
+
+
+ON_THE_WAY = frozenset(Fault) - {Fault.CRASH}
+"""What can happen to a request."""
 
 
 class Invariant(Enum):
@@ -32,14 +37,15 @@ class Invariant(Enum):
 class Bounds:
     """How much may happen. One tick is a second; a lease lasts two, so every margin rounds to 0."""
 
-    acquires: tuple[int, int] = (1, 1)
-    tries: tuple[int, int] = (2, 2)
+    acquires: tuple[int, ...] = (1, 1)
+    """For each client; one that starts again after a crash has them anew, as all below."""
+    tries: tuple[int, ...] = (2, 2)
     """Claims and confirmations that may be sent; a client that needs more stalls."""
-    renewals: tuple[int, int] = (1, 1)
-    commits: tuple[int, int] = (0, 0)
+    renewals: tuple[int, ...] = (1, 1)
+    commits: tuple[int, ...] = (0, 0)
     faults: int = 0
-    kinds: frozenset[Fault] = frozenset(Fault)
-    offsets: tuple[int, int] = (0, 0)
+    kinds: frozenset[Fault] = ON_THE_WAY
+    offsets: tuple[int, ...] = (0, 0)
     """What each client's wall clock is ahead, in ticks."""
     spread: int = 0
     """How far the store's own clocks (Last-Modified, Date) differ, flooring included, in ticks."""
@@ -89,6 +95,8 @@ class Actor:
     tries: int
     renewals: int
     commits: int
+    life: int = 0
+    """How often its process has died: each life has an owner and attempts of its own."""
     draft: Draft | None = None
     serial: int = 0
     """The place of its last applied grant in the store's order; kept where commits are explored."""
@@ -126,8 +134,8 @@ class Move:
 TIME_PASSES = Move(-1, "time")
 
 
-PackedState = tuple[int, int, int, int, int, str]
-"""(client, client, store, late writes, faults left, violation): the parts by their numbers."""
+PackedState = tuple[Any, ...]
+"""(client, client, ..., store, late writes, faults left, violation): the parts by their numbers."""
 
 
 # --- numbers ----------------------------------------------------------------------------------

@@ -17,8 +17,14 @@ OBSERVED = Rules(expiry=Expiry.OBSERVED)
 
 RETRY = frozenset({Fault.RETRY})
 SILENCE = frozenset({Fault.LOST, Fault.LATE})
+CRASH = SILENCE | {Fault.CRASH}
 ONE_BELIEVER = frozenset({Invariant.ONE_BELIEVER})
 STALE = frozenset({Invariant.NO_STALE_WRITE})
+NONE_OF_THREE = (0, 0, 0)
+THREE = Bounds(
+    acquires=(1, 1, 1), tries=(1, 1, 1), renewals=NONE_OF_THREE, commits=NONE_OF_THREE,
+    offsets=NONE_OF_THREE,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,10 @@ def _on() -> tuple[Scenario, ...]:
     unrenewed = Bounds(faults=2, renewals=(0, 0))
     alone = Bounds(acquires=(2, 0), tries=(4, 0), renewals=(2, 0), faults=2, gives_up=True)
     committing = Bounds(commits=(1, 1), renewals=(0, 0), faults=1)
+    crashing = Bounds(faults=1, kinds=CRASH, renewals=(0, 0), spread=1)
+    three = replace(THREE, renewals=(1, 1, 0))
     return (
-        Scenario("store", "", STORE, replace(faulty, renewals=(1, 0), spread=1)),
+        Scenario("store", "", STORE, replace(faulty, spread=1)),
         Scenario("wall", "", WALL, replace(faulty, offsets=(0, 1))),
         Scenario("observed", "", OBSERVED, replace(faulty, offsets=(0, 3))),
         Scenario("observed, two faults", "", OBSERVED, unrenewed),
@@ -49,6 +57,24 @@ def _on() -> tuple[Scenario, ...]:
         Scenario(
             "commits", "", replace(STORE, slack_ms=0), replace(committing, commits=(2, 2), faults=0)
         ),
+        Scenario("crash and restart", "", STORE, crashing),
+        Scenario("three clients", "", replace(STORE, slack_ms=0), three),
+    )
+
+
+def _big() -> tuple[Scenario, ...]:
+    rules = replace(STORE, slack_ms=0)
+    everything = Bounds(faults=1, kinds=frozenset(Fault), gives_up=True, spread=1)
+    crashing = Bounds(faults=1, kinds=CRASH)
+    silent = replace(THREE, renewals=(1, 0, 0), faults=1, kinds=SILENCE)
+    return (
+        Scenario("two silences", "", rules, Bounds(faults=2, kinds=SILENCE)),
+        Scenario("any one fault or crash", "", STORE, everything),
+        Scenario("two crashes", "", rules, replace(crashing, faults=2, renewals=(0, 0))),
+        Scenario("crash, wall", "", WALL, replace(crashing, offsets=(0, 1))),
+        Scenario("crash, observed", "", OBSERVED, replace(crashing, offsets=(0, 3))),
+        Scenario("three clients, two claims each", "", rules, replace(THREE, tries=(2, 2, 2))),
+        Scenario("three clients, a silence", "", rules, silent),
     )
 
 
@@ -169,3 +195,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     *_ambiguity_off(),
     *_release_and_fence_off(),
 )
+
+BIG: tuple[Scenario, ...] = _big()
+"""Every rule on, in wider bounds: minutes and gigabytes, so not for every day."""

@@ -6,7 +6,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-STATES_MAX = 3_000_000
+STATES_MAX = 20_000_000
+"""Some 4 GB of states of the lease."""
 
 S = TypeVar("S", bound=Hashable)
 Move = TypeVar("Move", covariant=True)

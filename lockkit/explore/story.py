@@ -74,25 +74,27 @@ class Story:
         if move.who < 0:
             self._now_ms += TICK_MS
             return "a second passes"
-        pair = (before[:2][move.who], after[:2][move.who])
-        old, new = (self.world.actors.parts[each] for each in pair)
-        stored, landed = (self.world.stores.parts[each[2]] for each in (before, after))
-        who = self._who(move.who)
+        old, new = (self.world.actors.parts[each[move.who]] for each in (before, after))
+        stored, landed = (self.world.stores.parts[each[-4]] for each in (before, after))
+        who = self.world.me(old).owner
         if move.event is not None:
             return self._step(who, move, old, new, stored)
         match move.what:
             case "decide":
                 return self._decide(who, move, stored, landed)
             case "late":
+                assert move.write is not None
+                who = move.write.record.owner
                 return f"{self._decide(who, move, stored, landed)}, late: nobody waits for it"
             case "check":
-                assert new.draft is not None
-                return self._check(who, new.draft.epoch, new.draft.base)
+                return self._check(who, new)
             case "commit":
                 return f"{who} looks at its lease and sends its commit"
             case "land":
                 assert old.draft is not None
                 return self._land(who, old, bool(move.accepted))
+            case Fault.CRASH.value:
+                return self._crash(who, self.world.me(new).owner, move.write)
             case what:
                 self._fault(who, what)
                 return f"fault: {what} ({who}'s {self._called(move.write)})"
@@ -224,9 +226,17 @@ class Story:
         verb = "applies" if move.accepted else "refuses (412)"
         return f"the store {verb} {who}'s {self._called(write)}"
 
-    def _check(self, who: str, epoch: int, base: int) -> str:
+    def _crash(self, who: str, born: str, out: Flying | None) -> str:
+        self._emit(who, "killed", pid=0)
+        self._emit(born, "started", pid=0)
+        still = f"; {self._called(out)} is still on its way" if out is not None else ""
+        return f"fault: {who} dies, and starts again as {born}{still}"
+
+    def _check(self, who: str, new: Actor) -> str:
+        assert new.draft is not None
+        epoch, base = new.draft.epoch, new.draft.base
         instant = f"20250106101{len(self._given) + self._place:06d}"
-        self._instants[int(who[1:]) - 1] = instant
+        self._instants[new.index] = instant
         self._emit(who, "began", instant=instant)
         self._emit(
             who, "checked", instant=instant, epoch=epoch,
@@ -303,9 +313,6 @@ class Story:
 
     def _emit(self, who: str, kind: str, **fields: Any) -> None:
         self.events.append(event(self._now_ms + self._place, who, kind, **fields))
-
-    def _who(self, index: int) -> str:
-        return self.world.clients[index].owner
 
     def _name(self, version: Version | None) -> str:
         return self._names.get(version, version) if version else ""

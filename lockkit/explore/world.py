@@ -1,4 +1,4 @@
-"""The lease under an adversary: two clients that run `lease.step`, one object, faults, clocks.
+"""The lease under an adversary: a few clients that run `lease.step`, one object, faults, clocks.
 
 A request is sent, decided by the store, and answered in three separate moves, so that every delay
 and every stall is just another order of moves. A read carries what the object was when it was asked
@@ -15,7 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from lockkit.explore.ageing import Ageing
-from lockkit.explore.names import NAMES_MAX, lowest_free, mask, names_of_actor, undecided
+from lockkit.explore.names import (
+    NAMES_MAX,
+    becomes,
+    client_of,
+    lowest_free,
+    mask,
+    names_of_actor,
+    owner_of,
+    undecided,
+)
 from lockkit.explore.parts import (
     TIME_PASSES,
     Actor,
@@ -72,7 +81,6 @@ class LeaseWorld:
     """Every change of phase that was met, in the order of first meeting."""
 
     def __post_init__(self) -> None:
-        self.clients = [Me(f"W{n + 1}", self.bounds.ttl) for n in range(2)]
         self.nows = [Now(0, offset) for offset in self.bounds.offsets]
         self.actors: Numbers[Actor] = Numbers()
         self.stores: Numbers[Stored] = Numbers()
@@ -81,54 +89,57 @@ class LeaseWorld:
         self._outcomes: dict[tuple[int, int, int, bool], tuple[Outcome, ...]] = {}
         self._masks: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._ticked: tuple[dict[int, int], dict[int, int], dict[int, int]] = ({}, {}, {})
+        self._committing = any(self.bounds.commits)
         self._landed: dict[tuple[int, int], list[tuple[Move, int, int, str]]] = {}
-        self._buried: dict[tuple[int, int, Version | None, Version | None], int] = {}
+        self._buried: dict[tuple[int, int, tuple[tuple[Version | None, ...], ...]], int] = {}
         self.ageing = Ageing(self.rules, self.bounds, self.forgets)
 
     # --- search.World ---
 
     def initial(self) -> PackedState:
-        one, two = (self.actors.of(self._newcomer(n)) for n in (0, 1))
-        return one, two, self.stores.of(Stored()), self.lates.of(()), self.bounds.faults, ""
+        actors = (self.actors.of(self._newcomer(n)) for n in range(len(self.nows)))
+        return *actors, self.stores.of(Stored()), self.lates.of(()), self.bounds.faults, ""
 
     def moves(self, state: PackedState) -> list[tuple[Move, PackedState]]:
-        one, two, store, late, faults, _ = state
+        *actors, store, late, faults, _ = state
         of_actor, of_store, of_late = self._masks
-        self._know(one, two, store, late)
-        used = of_actor[one] | of_actor[two] | of_store[store] | of_late[late]
+        self._know(actors, store, late)
+        used = of_store[store] | of_late[late]
+        for actor in actors:
+            used |= of_actor[actor]
         able = faults > 0
         found: list[tuple[Move, PackedState]] = []
-        for n in (0, 1):
-            actor = two if n else one
+        for n, actor in enumerate(actors):
             name = lowest_free(used >> (NAMES_MAX * n))
             key = (actor, store, name, able)
             outcomes = self._outcomes.get(key)
             if outcomes is None:
                 outcomes = self._outcomes[key] = self._actor_moves(actor, store, name, able)
             for each in outcomes:
-                pair = (one, each.actor) if n else (each.actor, two)
+                actors[n] = each.actor
                 if each.late is None and (late == 0 or each.store == store):
                     after = late
                 else:
-                    after = self._bury(late, each.late, each.store, *pair)
-                packed = (*pair, each.store, after, faults - each.cost, each.violation)
+                    after = self._bury(late, each.late, each.store, actors)
+                packed = (*actors, each.store, after, faults - each.cost, each.violation)
                 found.append((each.move, packed))
+            actors[n] = actor
         if late:
             for move, without, landed, why in self._late_moves(late, store):
-                after = self._bury(without, None, landed, one, two)
-                found.append((move, (one, two, landed, after, faults, why)))
-        found.append(
-            (TIME_PASSES, (*self._tick(one, two, store, late), faults, "")),
-        )
+                after = self._bury(without, None, landed, actors)
+                found.append((move, (*actors, landed, after, faults, why)))
+        found.append((TIME_PASSES, (*self._tick(actors, store, late), faults, "")))
         return found
 
     def violation(self, state: PackedState) -> str | None:
-        if state[5]:
-            return state[5]
-        self._know(state[0], state[1], state[2], state[3])
-        if self._believing[state[0]] and self._believing[state[1]]:
+        *actors, store, late, _, why = state
+        if why:
+            return str(why)
+        self._know(actors, store, late)
+        believing = self._believing
+        if sum([believing[actor] for actor in actors]) > 1:
             if Invariant.ONE_BELIEVER in self.bounds.watch:
-                return f"{Invariant.ONE_BELIEVER.value}: both clients believe that they hold it"
+                return f"{Invariant.ONE_BELIEVER.value}: two clients believe that they hold it"
         return None
 
     # --- bookkeeping ---
@@ -140,10 +151,13 @@ class LeaseWorld:
             bounds.commits[n],
         )  # fmt: skip
 
-    def _know(self, one: int, two: int, store: int, late: int) -> None:
+    def me(self, actor: Actor) -> Me:
+        return Me(owner_of(actor.index, actor.life), self.bounds.ttl)
+
+    def _know(self, actors: list[int], store: int, late: int) -> None:
         """Names that a part refers to, and whether a client believes: once for each part."""
         of_actor, of_store, of_late = self._masks
-        while len(of_actor) <= max(one, two):
+        while len(of_actor) <= max(actors):
             actor = self.actors.parts[len(of_actor)]
             of_actor.append(mask(names_of_actor(actor)))
             until = actor.state.until_ms
@@ -154,25 +168,24 @@ class LeaseWorld:
             flying = self.lates.parts[len(of_late)]
             of_late.append(mask(n for each in flying for n in (each.record.attempt, each.over)))
 
-    def _bury(self, late: int, more: Flying | None, store: int, one: int, two: int) -> int:
+    def _bury(self, late: int, more: Flying | None, store: int, actors: list[int]) -> int:
         """Late writes that may still land; one over a version that is gone for good is dropped."""
         flying = self.lates.parts[late]
         if more is not None:
             flying = tuple(sorted((*flying, more), key=repr))
             late = self.lates.of(flying)
-        first, second = (undecided(self.actors.parts[each]) for each in (one, two))
-        key = (late, store, first, second)
+        out = tuple([undecided(self.actors.parts[each]) for each in actors])
+        key = (late, store, out)
         after = self._buried.get(key)
         if after is None:
-            coming = {self.stores.parts[store].version, first, second}
-            coming |= {each.record.attempt for each in flying}
+            coming = {self.stores.parts[store].version}.union(*out, map(becomes, flying))
             kept = tuple(each for each in flying if each.over in coming or each.remove)
             after = self._buried[key] = self.lates.of(kept)
         return after
 
-    def _tick(self, one: int, two: int, store: int, late: int) -> tuple[int, int, int, int]:
+    def _tick(self, actors: list[int], store: int, late: int) -> PackedState:
         of_actor, of_store, of_late = self._ticked
-        for actor in (one, two):
+        for actor in actors:
             if actor not in of_actor:
                 of_actor[actor] = self.actors.of(self.ageing.aged_actor(self.actors.parts[actor]))
         if store not in of_store:
@@ -180,7 +193,7 @@ class LeaseWorld:
         if late not in of_late:
             aged = tuple(self.ageing.aged_flying(each) for each in self.lates.parts[late])
             of_late[late] = self.lates.of(tuple(sorted(aged, key=repr)))
-        return of_actor[one], of_actor[two], of_store[store], of_late[late]
+        return *[of_actor[actor] for actor in actors], of_store[store], of_late[late]
 
     # --- what a client can do ---
 
@@ -208,8 +221,10 @@ class LeaseWorld:
                     found.extend(self._faults_after(actor, stored, write, name))
             case _:
                 assert_never(actor.out)
-        if self.bounds.commits != (0, 0):
+        if self._committing:
             found.extend(self._commit_moves(actor, stored))
+        if able and Fault.CRASH in self.bounds.kinds:
+            found.extend(self._crashes(actor, stored))
         return tuple(each for each in found if each.actor >= 0)
 
     def _wishes(self, actor: Actor) -> Iterable[tuple[Event, Actor]]:
@@ -235,7 +250,7 @@ class LeaseWorld:
     def _hear(self, actor: Actor, stored: Stored, event: Event, name: int) -> Outcome:
         """One step of the protocol; a new request goes out with it."""
         before = replace(actor.state, writes=name)
-        state, actions = step(self.clients[actor.index], before, event, self.rules)
+        state, actions = step(self.me(actor), before, event, self.rules)
         self._note(actor.state.phase, event, state.phase, actions)
         out: Asked | Flying | None = None
         for each in actions:
@@ -301,6 +316,20 @@ class LeaseWorld:
             again = replace(actor, out=replace(write, answer=None))
             move = Move(actor.index, Fault.RETRY.value, write=write)
             yield Outcome(move, self.actors.of(again), self.stores.of(stored), cost=1)
+
+    def _crashes(self, actor: Actor, stored: Stored) -> Iterable[Outcome]:
+        """It starts again as somebody else, and knows nothing; what it had sent may yet land.
+
+        Not while a commit of its is on the way: there, a crash is a stall that never ends.
+        """
+        born = replace(self._newcomer(actor.index), life=actor.life)
+        if actor == born or (actor.draft is not None and actor.draft.sent):
+            return
+        out = actor.out
+        flying = out if isinstance(out, Flying) and out.answer is None else None
+        move = Move(actor.index, Fault.CRASH.value, write=flying)
+        number = self.actors.of(replace(born, life=actor.life + 1))
+        yield Outcome(move, number, self.stores.of(stored), flying, 1)
 
     def _commit_moves(self, actor: Actor, stored: Stored) -> Iterable[Outcome]:
         """Read what is there, look at the lease, send the commit; it lands whenever it lands."""
@@ -372,14 +401,13 @@ class LeaseWorld:
         why = ""
         if granted and record.epoch <= stored.top and Invariant.EPOCHS_RISE in self.bounds.watch:
             why = f"{Invariant.EPOCHS_RISE.value}: {record.epoch} was granted after {stored.top}"
-        counts = self.bounds.commits != (0, 0)
         after = replace(
             stored,
             record=record,
             version=record.attempt,
             modified=0,
             top=max(stored.top, record.epoch),
-            serial=stored.serial + 1 if granted and counts else stored.serial,
+            serial=stored.serial + 1 if granted and self._committing else stored.serial,
         )
         return after, Applied(record.attempt), why
 
@@ -394,8 +422,7 @@ class LeaseWorld:
                 if not isinstance(answer, Applied):
                     continue  # it waits; once its version is gone for good, it is dropped
                 rest = self.lates.of((*flying[:place], *flying[place + 1 :]))
-                who = next(n for n, me in enumerate(self.clients) if me.owner == write.record.owner)
-                move = Move(who, "late", write=write, accepted=True)
+                move = Move(client_of(write.record.owner), "late", write=write, accepted=True)
                 found.append((move, rest, self.stores.of(after), why))
         return found
 
@@ -404,7 +431,7 @@ class LeaseWorld:
         record = stored.record
         if record is None or record.expired or Invariant.NO_SELF_LOSS not in self.bounds.watch:
             return ""
-        if record.owner != self.clients[actor.index].owner:
+        if record.owner != owner_of(actor.index, actor.life):
             return ""
         until = actor.state.until_ms
         for each in actions:
