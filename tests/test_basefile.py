@@ -22,7 +22,7 @@ from lockkit.clock import Clock
 from lockkit.stores import open_store
 from lockkit.table import Slice, TableConfig, TableError, read_base_file, write_inserts
 from lockkit.table import basefile as rooms
-from lockkit.table.basefile import Draft, Target, base_file_batches
+from lockkit.table.basefile import Draft, Target, rows_to_copy
 from lockkit.table.datafiles import ATTEMPTS, open_data_file, put_data_file
 from lockkit.table.groups import Work, write_rows
 from lockkit.table.layout import TaskId
@@ -56,7 +56,7 @@ class Group:
         changes = (deletions if delete else upserts)(target, change)
         previous = self.base.instant if self.base else "null"
         draft = Draft(target, "", "g-0", SCHEMA, out, previous=previous)
-        old = base_file_batches("old", io.BytesIO(self.body)) if self.base else ()
+        old = rows_to_copy(target.config, "old", io.BytesIO(self.body)) if self.base else ()
         stat = merge(draft, old, changes)
         if stat is not None:
             self.base, self.body = Slice("", "g-0", target.instant, stat.path), out.getvalue()
@@ -201,7 +201,7 @@ out = tempfile.TemporaryFile()
 later = Draft(Target("20250102000000000", config, schema), "", "g-0", schema, out,
               previous=target.instant)
 one = pa.table([["k0-1"], [b"new"]], schema=schema)
-stat = merge(later, base_file_batches("old", file), upserts(target, one))
+stat = merge(later, rows_to_copy(config, "old", file), upserts(target, one))
 assert stat.updates == 1 and stat.writes == {parts} * 1000
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """

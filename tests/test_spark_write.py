@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stored
 
 from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.spark import write
-from lockkit.spark.native import PLAIN_PARQUET, _plain_parquet
+from lockkit.spark.batches import BATCH_BYTES, NOT_BY_BYTES, by_rows
 from lockkit.spark.options import RETRIES, asked
 from lockkit.stores import StoreError, open_store
 from lockkit.stores.local import LocalStore
@@ -153,10 +152,10 @@ def test_a_bucket_is_sparks_own_hash_of_the_key(spark: Any, here: Any) -> None:
     assert not any(is_bucketed(free_file_id(Clock())) for _ in range(1000))
 
 
-# --- Spark's own writer ---
+# --- what Spark is told ---
 
 
-def test_sparks_own_writer_and_arrow_write_the_same_rows(spark: Any, tmp_path: Path) -> None:
+def test_rows_of_every_type_arrive_as_they_are(spark: Any, here: Any) -> None:
     rows = spark.range(500).selectExpr(
         "cast(id as short) id", "cast(id % 100 as byte) s", "cast(id as float) f",
         "timestamp_micros(id * 1000001) at", "to_timestamp_ntz('2026-01-01 00:00:00.123456') n",
@@ -164,53 +163,39 @@ def test_sparks_own_writer_and_arrow_write_the_same_rows(spark: Any, tmp_path: P
         "array(struct(cast(id as int) x)) list", "map('a', id) m", "cast(id as string) as t",
         "if(id % 2 = 0, null, cast(string(id) as binary)) b",
     )  # fmt: skip
-    found = []
-    for native in (True, False):
-        place = {"url": f"file://{tmp_path}/{native}"}
-        write(rows, operation="insert", record_key="id", native=native, **place)
-        write(rows.where("id < 3").selectExpr("*", "1 as extra"), **place)
-        table = read_table(open_store(**place)).sort_by("id")
-        found.append((table.schema, table.to_pylist()))
-        assert not list((tmp_path / str(native) / ".hoodie" / ".temp").rglob("*.parquet"))
-    assert found[0] == found[1]
-
-
-def test_where_spark_and_the_table_are_on_one_machine_sparks_own_writer_is_the_default(
-    spark: Any, here: Any, tmp_path: Path
-) -> None:
-    rows = frame(spark, *[(f"k{n}", "EU", 1, n) for n in range(100)])
     write(rows, operation="insert", record_key="id", **here)
-    for file in tmp_path.rglob("*.parquet"):
-        assert "parquet-mr" in pq.read_metadata(file).created_by
-    whole = [(f"k{n}", "EU", n) for n in range(100)]
-    meta = "_hoodie_record_key", "_hoodie_commit_seqno", "_hoodie_file_name", "v"
-    assert stored(here) == sorted(whole) == by_hudi_rs(here)
-    theirs = spark.read.parquet(f"{tmp_path}/orders").select(*meta)
-    assert sorted(map(tuple, theirs.collect())) == by_hudi_rs(here, *meta)
-    write(frame(spark, ("k7", "EU", 2, -7)), **here)
-    assert by_hudi_rs(here) == stored(here) == sorted({*whole, ("k7", "EU", -7)} - {whole[7]})
+    write(rows.where("id < 3").selectExpr("*", "1 as extra"), **here)
+    theirs = rows.selectExpr("*", "if(id < 3, 1, null) as extra").toArrow()
+    mine = read_table(open_store(**here)).select(theirs.column_names)
+    assert mine.sort_by("id").to_pylist() == theirs.to_pylist()
 
 
 @pytest.mark.parametrize(
     "key", ["if(id = 7, null, string(id))", "if(id = 7, '', string(id))", "if(id = 7, null, id)"]
 )
-def test_sparks_own_writer_leaves_nothing_of_rows_without_a_key(
+def test_nothing_is_left_of_rows_without_a_key(
     spark: Any, here: Any, tmp_path: Path, key: str
 ) -> None:
     rows = spark.range(10).selectExpr(f"{key} as id", "id as v")
     with pytest.raises(TableError, match="no record key"):
-        write(rows, operation="insert", record_key="id", native=True, **here)
+        write(rows, operation="insert", record_key="id", **here)
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_two_of_sparks_own_writers_leave_its_settings_as_the_first_found_them(spark: Any) -> None:
-    before = dict(spark.conf.getAll)
-    first, second = _plain_parquet(spark), _plain_parquet(spark)
-    with first:
-        second.__enter__()
-    assert all(spark.conf.get(name) == value for name, value in PLAIN_PARQUET.items())
-    second.__exit__(None, None, None)
-    assert dict(spark.conf.getAll) == before
+def test_batches_are_cut_by_rows_unless_a_column_may_be_large_or_the_user_says(spark: Any) -> None:
+    small, large = spark.range(3), spark.range(3).selectExpr("cast(string(id) as binary) b")
+
+    def said(frame: Any) -> Any:
+        with by_rows(frame):
+            return spark.conf.get(BATCH_BYTES, None)
+
+    assert said(small) == NOT_BY_BYTES and said(large) is None
+    spark.conf.set(BATCH_BYTES, "1m")
+    try:
+        assert said(small) == "1m"
+    finally:
+        spark.conf.unset(BATCH_BYTES)
+    assert spark.conf.get(BATCH_BYTES, None) is None
 
 
 def test_spark_is_left_as_it_was(spark: Any, here: Any) -> None:

@@ -5,7 +5,7 @@
     write(df, "s3://lake/orders", record_key="id", precombine="at", partition_path="region")
 
 In reading order: `write` (begin, files, commit), `options` (Hudi's names), `frame` (what executors
-do), `native` (Spark's own writer), `place` (a table's address); `read`; `stream` and `microbatch`
+do), `batches` (as Spark hands them over), `place` (a table's address); `read`; `stream` and `microbatch`
 (each batch once), `streamer` and `arrivals` (a folder into a table); `source` and `sink`
 (`format("lockkit")`) on `spool` and `land`, `errors` (what Spark makes of one of ours); then
 `fleet` (what a kernel holds), `supervisor` (the process that owns the writers), `writer` (one of

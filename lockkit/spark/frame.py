@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.drive import run
+from lockkit.spark.batches import by_rows
 from lockkit.spark.place import Place
 from lockkit.stores import StoreError
 from lockkit.table.ask import TableError
@@ -100,7 +101,7 @@ def insert_frame(frame: DataFrame, job: Job) -> list[WriteStat]:
         tables = (pa.Table.from_batches([batch]) for batch in batches)
         yield _told(lambda: write_rows(job.work(), tables, file_bytes_max=job.file_bytes_max))
 
-    return _statistics(frame.mapInArrow(write, STATISTICS), job)
+    return _statistics(frame, frame.mapInArrow(write, STATISTICS), job)
 
 
 def merge_frame(frame: DataFrame, job: Job, tasks: int, *, delete: bool) -> list[WriteStat]:
@@ -120,7 +121,7 @@ def merge_frame(frame: DataFrame, job: Job, tasks: int, *, delete: bool) -> list
 
     # An explicit number: adaptive execution would coalesce a few MB into one task.
     apart = frame.repartition(tasks, *by)
-    return _statistics(apart.groupBy(*by).applyInArrow(write, STATISTICS), job)
+    return _statistics(frame, apart.groupBy(*by).applyInArrow(write, STATISTICS), job)
 
 
 def write_frame(
@@ -142,7 +143,7 @@ def write_frame(
         return pa.Table.from_batches([_told(one)])
 
     apart = frame.repartition(len(aims), GROUP)
-    return _statistics(apart.groupBy(GROUP).applyInArrow(write, STATISTICS), job)
+    return _statistics(frame, apart.groupBy(GROUP).applyInArrow(write, STATISTICS), job)
 
 
 def stored_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
@@ -209,9 +210,10 @@ def _plain(error: TableError | StoreError) -> TableError | StoreError:
     return (StoreError if isinstance(error, StoreError) else TableError)(str(error))
 
 
-def _statistics(written: DataFrame, job: Job) -> list[WriteStat]:
+def _statistics(frame: DataFrame, written: DataFrame, job: Job) -> list[WriteStat]:
     """Raises what a task met; a conflict before anything else, since another try may cure it."""
-    rows = [row.asDict() for row in written.collect()]
+    with by_rows(frame):
+        rows = [row.asDict() for row in written.collect()]
     met = [pickle.loads(base64.b64decode(row["error"])) for row in rows if row["error"]]
     if met:
         raise min(met, key=lambda error: not isinstance(error, CommitConflict))

@@ -19,7 +19,6 @@ Operation = Literal[
 OPERATIONS: tuple[str, ...] = get_args(Operation)
 RETRIES = "hoodie.write.num.retries.on.conflict.failures"
 RETRIES_MAX = 1000
-NATIVE = "lockkit.write.native"
 WRITE = "hoodie.datasource.write."
 COMBINE_UPSERTS = "hoodie.combine.before.upsert"
 
@@ -34,7 +33,6 @@ _ONE_NAME = {
     "mode": ("lockkit.commit.mode",),
     "buckets": ("hoodie.bucket.index.num.buckets",),
     "retries": (RETRIES,),
-    "native": (NATIVE,),
     "drop_duplicates": (WRITE + "insert.drop.duplicates",),
     "combine": ("hoodie.combine.before.insert",),
     "allow_empty": ("hoodie.allow.empty.commit",),
@@ -57,7 +55,6 @@ class Asked:
     mode: str | None = None
     buckets: int | None = None
     retries: int = 0
-    native: bool | None = None
     drop_duplicates: bool = False
     combine: bool = False
     allow_empty: bool = False

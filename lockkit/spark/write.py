@@ -27,10 +27,9 @@ from lockkit.spark.frame import (
     stored_keys,
 )
 from lockkit.spark.frame import write_frame as write_frame
-from lockkit.spark.native import can_stage, stage_frame
 from lockkit.spark.options import Asked, asked
 from lockkit.spark.place import Place
-from lockkit.stores import Store, StoreError, folder_of
+from lockkit.stores import Store, StoreError
 from lockkit.table.ask import TableError
 from lockkit.table.basefile import Slice, Target
 from lockkit.table.buckets import generations, is_bucketed
@@ -80,7 +79,6 @@ def write(
     mode: str | None = None,
     buckets: int | None = None,
     retries: int | None = None,
-    native: bool | None = None,
     options: Mapping[str, Any] | None = None,
     lock: Lock | None = None,
     upkeep: Upkeep | None = None,
@@ -106,7 +104,7 @@ def write(
     wanted = asked(
         options or {}, operation=operation, record_key=record_key, precombine=precombine,
         partition_path=partition_path, table_name=table_name, version=version, mode=mode,
-        buckets=buckets, retries=retries, native=native,
+        buckets=buckets, retries=retries,
     )  # fmt: skip
     clock = clock or Clock()
     place = Place(url.rstrip("/"), endpoint, client, store_options)
@@ -267,16 +265,6 @@ class Write:
         if asked.drop_duplicates and asked.operation in ("insert", "bulk_insert"):
             frame = _unknown_keys(frame, job, snapshot.slices)
         job = replace(job, slices={}, generations={})
-        folder = folder_of(self.place.url)
-        plain = folder is not None and config.partition_by is None and not asked.early
-        if asked.native and not plain:
-            raise TableError(
-                "native=True writes only tables without partitions, at a file:/// address, and "
-                "without early conflict detection; leave it out"
-            )
-        if asked.native or (asked.native is None and plain and can_stage(frame)):
-            assert folder is not None
-            return stage_frame(_shaped(frame, target), folder, target)
         if config.partition_by is not None:
             if asked.operation == "insert":
                 # Few files for each partition, and large partitions shared by several tasks.
@@ -519,19 +507,3 @@ def _latest(frame: DataFrame, config: TableConfig) -> DataFrame:
     numbered = frame.withColumn(ORDER, f.monotonically_increasing_id())
     latest = numbered.groupBy(*by).agg(f.max_by(row, f.struct(*order, ORDER)).alias(ROW))
     return latest.select(f"{ROW}.*")
-
-
-def _shaped(frame: DataFrame, target: Target) -> DataFrame:
-    """With exactly the table's columns, in its order and of its types."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    assert target.schema is not None
-    columns = set(frame.columns)
-    return frame.select(
-        *[
-            (f.col(f"`{each.name}`") if each.name in columns else f.lit(None))
-            .cast(each.dataType).alias(each.name)
-            for each in from_arrow_schema(target.schema, prefer_timestamp_ntz=True)
-        ]
-    )  # fmt: skip

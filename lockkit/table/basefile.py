@@ -39,7 +39,6 @@ ROW_GROUP_ROWS_MAX = 1_000_000
 READ_BYTES = 1_000_000
 """Of a column at a time: else all that a row group takes in the file is held until it is read."""
 BATCH_BYTES, BATCH_ROWS_MIN, BATCH_ROWS_MAX = 16_000_000, 1_024, 500_000
-NONE: frozenset[str] = frozenset()
 COPIED_ANEW = frozenset({PARTITION_PATH, FILE_NAME})
 """Meta columns that are the same for all rows of a file: a merge need not read them."""
 MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
@@ -117,16 +116,14 @@ class Draft:
         rows = rows.add_column(0, RECORD_KEY, keys)
         numbers = sequence_numbers(self.target, self.task, first, count)
         rows = rows.add_column(0, COMMIT_SEQNO, numbers)
-        # Copied rows bring commit times of their own: then a column of strings, as theirs.
-        one_value = constant if self.previous == NO_COMMIT else _repeated
-        self._hold(rows.add_column(0, COMMIT_TIME, one_value(self.target.instant, count)))
+        self._hold(rows.add_column(0, COMMIT_TIME, constant(self.target.instant, count)))
 
     def copy(self, rows: pa.Table) -> None:
-        """Rows of the slice before, as read with their meta columns: only the file name changes."""
+        """Rows of the slice before, as `rows_to_copy` reads them: only the file name changes."""
         import pyarrow as pa
 
-        kept = [pa.field(name, pa.string()) for name in (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY)]
-        self._hold(conform(rows, pa.schema([*kept, *self.columns])))
+        kept = {COMMIT_TIME: _few(), COMMIT_SEQNO: pa.string(), RECORD_KEY: pa.string()}
+        self._hold(conform(rows, pa.schema([*pa.schema(kept), *self.columns])))
 
     def close(self, *, inserts: int, updates: int = 0, deletes: int = 0) -> WriteStat:
         """Finish the file; `out` then holds all of it."""
@@ -173,12 +170,11 @@ class Draft:
 
     @property
     def _schema(self) -> pa.Schema:
-        """The file's; what is one value for all rows is a dictionary to Arrow, strings to all."""
+        """The file's; what has few values is a dictionary to Arrow, strings to all others."""
         import pyarrow as pa
 
-        text, one = pa.string(), pa.dictionary(pa.int32(), pa.string())
-        kinds = (one if self.previous == NO_COMMIT else text, text, text, one, one)
-        meta = [pa.field(name, kind) for name, kind in zip(META_COLUMNS, kinds, strict=True)]
+        text, few = pa.string(), _few()
+        meta = pa.schema(list(zip(META_COLUMNS, (few, text, text, few, few), strict=True)))
         return pa.schema([*meta, *self.columns])
 
     def _open(self) -> Any:
@@ -188,7 +184,10 @@ class Draft:
         distinct = {COMMIT_SEQNO, RECORD_KEY, self.target.config.record_key}
         return pq.ParquetWriter(
             self.out, self._schema, compression="snappy", store_schema=False,
-            use_dictionary=[name for name in self._schema.names if name not in distinct],
+            use_dictionary=[
+                each.name for each in self._schema
+                if each.name not in distinct and not _hardly_repeats(each.type)
+            ],
         )  # fmt: skip
 
 
@@ -208,10 +207,16 @@ def constant(value: str, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [value])
 
 
-def _repeated(value: str, count: int) -> pa.Array:
+def _few() -> pa.DataType:
     import pyarrow as pa
 
-    return pa.repeat(value, count)
+    return pa.dictionary(pa.int32(), pa.string())
+
+
+def _hardly_repeats(kind: pa.DataType) -> bool:
+    import pyarrow.types as is_
+
+    return bool(is_.is_timestamp(kind) or is_.is_floating(kind))
 
 
 @contextmanager
@@ -306,30 +311,61 @@ def read_base_file(key: str, body: bytes) -> pa.Table:
     return pa.concat_tables(batches)
 
 
-def base_file_batches(
-    key: str, source: BinaryIO, *, columns: list[str] | None = None, skip: frozenset[str] = NONE
-) -> Any:
+def base_file_batches(key: str, source: BinaryIO, *, columns: list[str] | None = None) -> Any:
     """A base file's rows as tables of about `BATCH_BYTES`; an empty one gives one empty table.
 
-    All columns but those to `skip`, or only `columns`. `TableError` if it is not parquet.
+    All columns, or only `columns`. `TableError` if it is not parquet.
+    """
+    with _readable(key):
+        file = _opened(source)
+        yield from _tables(file, columns or file.schema_arrow.names)
+
+
+def rows_to_copy(config: TableConfig, key: str, source: BinaryIO) -> Any:
+    """A base file's rows as `base_file_batches` gives them, but for what a copy is given anew.
+
+    A record key that is a string stands in the file twice, and is read once. Of commit times there
+    are few, and they stay a dictionary.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    with _readable(key):
+        file = _opened(source, read_dictionary=[COMMIT_TIME])
+        schema, own = file.schema_arrow, config.record_key
+        twice = own in schema.names and schema.field(own).type == pa.string()
+        skip = COPIED_ANEW | ({RECORD_KEY} if twice else set())
+        for rows in _tables(file, [name for name in schema.names if name not in skip]):
+            yield rows.append_column(RECORD_KEY, rows[own]) if twice else rows
+
+
+@contextmanager
+def _readable(key: str) -> Iterator[None]:
+    import pyarrow as pa
 
     try:
-        file = pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES)
-        about = file.metadata
-        wide = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-        rows = BATCH_BYTES * about.num_rows // max(wide, 1) if about.num_rows else 1
-        rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS_MAX, rows))
-        schema = file.schema_arrow.remove_metadata()
-        columns = columns or [name for name in schema.names if name not in skip]
-        schema = pa.schema([schema.field(name) for name in columns])
-        if about.num_rows == 0:
-            yield schema.empty_table()
-        for batch in file.iter_batches(rows, columns=columns):
-            yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+        yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as error:
         raise TableError(
             f"{key} is not a readable parquet file: {str(error)[:120]}"
         ) from None
+
+
+def _opened(source: BinaryIO, **options: Any) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES, **options)
+
+
+def _tables(file: Any, columns: list[str]) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    about = file.metadata
+    wide = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    rows = BATCH_BYTES * about.num_rows // max(wide, 1) if about.num_rows else 1
+    rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS_MAX, rows))
+    schema = file.schema_arrow.remove_metadata()
+    schema = pa.schema([schema.field(name) for name in columns])
+    if about.num_rows == 0:
+        yield schema.empty_table()
+    for batch in file.iter_batches(rows, columns=columns):
+        yield pa.Table.from_batches([batch]).replace_schema_metadata(None)

@@ -16,14 +16,13 @@ from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.stores import Store
 from lockkit.table.basefile import (
-    COPIED_ANEW,
     Draft,
     Slice,
     Target,
-    base_file_batches,
     column_of,
     columns_of,
     plain,
+    rows_to_copy,
 )
 from lockkit.table.buckets import free_file_id, is_bucketed
 from lockkit.table.conflict import Mine, Strategy
@@ -129,7 +128,7 @@ def write_group(
             draft.previous = aim.base.instant
             work.begin(draft)
             with closing(open_data_file(work.store, aim.base.path, work.clock)) as old:
-                kept = base_file_batches(aim.base.path, old, skip=COPIED_ANEW)
+                kept = rows_to_copy(target.config, aim.base.path, old)
                 stat = merge(draft, kept, changes)
         return None if stat is None else work.put(draft, stat)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.stores import Store
-from lockkit.table.basefile import COPIED_ANEW, Draft, Slice, Target, base_file_batches
+from lockkit.table.basefile import Draft, Slice, Target, rows_to_copy
 from lockkit.table.buckets import bucket_file_id, free_file_id, generations
 from lockkit.table.cluster import LAYOUT_KEY, TARGET_KEY
 from lockkit.table.datafiles import open_data_file, put_data_file
@@ -101,7 +101,7 @@ class Rewrite:
         for each in group.slices:
             source = self.snapshot.groups[each.partition, each.file_id]
             with closing(open_data_file(self.store, each.path, self.clock)) as file:
-                for rows in base_file_batches(each.path, file, skip=COPIED_ANEW):
+                for rows in rows_to_copy(self.snapshot.config, each.path, file):
                     if rows.num_rows:
                         yield source, rows
 

@@ -17,15 +17,13 @@ from tests.bench.spark import frame, ratios, session, walls_s
 ROWS, ROUNDS = 20_000_000, 3
 QUICK_ROWS = 500_000
 NATIVE = "df.write.parquet"
-ARROW_WAY = "lockkit, through Arrow"
-NATIVE_WAY = "lockkit, by Spark's own writer"
+LOCKKIT = "lockkit"
 
 
 def goals(result: dict[str, Any]) -> list[tuple[str, float, float]]:
     rows = result["rows"]
     return [
-        ("insert through Arrow, times df.write.parquet", rows[ARROW_WAY]["ratio"], 1.6),
-        ("insert by Spark's own writer, times df.write.parquet", rows[NATIVE_WAY]["ratio"], 1.15),
+        ("insert, times df.write.parquet", rows[LOCKKIT]["ratio"], 1.15),
     ]
 
 
@@ -41,15 +39,10 @@ def main(quick: bool = False) -> dict[str, Any]:
         def native(to: Path) -> None:
             made.write.parquet(str(to))
 
-        def arrow(to: Path) -> None:
+        def lockkit(to: Path) -> None:
             from lockkit.spark import write
 
-            write(made, f"file://{to}", operation="insert", record_key="id", native=False)
-
-        def staged(to: Path) -> None:
-            from lockkit.spark import write
-
-            write(made, f"file://{to}", operation="insert", record_key="id", native=True)
+            write(made, f"file://{to}", operation="insert", record_key="id")
 
         def deltalake(to: Path) -> None:
             from deltalake import write_deltalake
@@ -62,7 +55,7 @@ def main(quick: bool = False) -> dict[str, Any]:
             lance.write_dataset(ds.dataset(parquet).scanner().to_reader(), str(to))
 
         ways = {
-            NATIVE: native, ARROW_WAY: arrow, NATIVE_WAY: staged,
+            NATIVE: native, LOCKKIT: lockkit,
             "deltalake, from those files": deltalake, "pylance, from those files": pylance,
         }  # fmt: skip
         walls = walls_s(ways, home, rounds)

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from lockkit.spark.batches import by_rows
 from tests.bench.spark import frame, ratios, session, walls_s
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def bare_write(rows: DataFrame, old: Path, new: Path) -> int:
     """Rewrite every file group that `rows` touch; how many rows there are then."""
     new.mkdir()
     written = grouped(rows).groupBy("fg").applyInArrow(rewrite(old, new), "fg long, rows long")
-    return sum(row["rows"] for row in written.collect())
+    with by_rows(rows):
+        return sum(row["rows"] for row in written.collect())
 
 
 def updates(spark: SparkSession, size: int, changed: int, new: int) -> DataFrame:
