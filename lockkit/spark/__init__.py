@@ -5,9 +5,9 @@
     write(df, "s3://lake/orders", record_key="id", precombine="at", partition_path="region")
 
 In reading order: `write` (begin, files, commit), `options` (Hudi's names), `frame` (what executors
-do), `batches` (as Spark hands them over), `place` (a table's address); `read`; `stream` and `microbatch`
-(each batch once), `streamer` and `arrivals` (a folder into a table); `source` and `sink`
-(`format("lockkit")`) on `spool` and `land`, `errors` (what Spark makes of one of ours); then
+do), `batches` (how they get the rows), `place` (a table's address); `read`; `stream` and
+`microbatch` (each batch once), `streamer` and `arrivals` (a folder into a table); `source` and
+`sink` (`format("lockkit")`) on `spool` and `land`, `errors` (what Spark makes of one of ours); then
 `fleet` (what a kernel holds), `supervisor` (the process that owns the writers), `writer` (one of
 them), `orders` (the rows it commits), `connect` (the Spark server that writers share), `java`
 (found, or prepared from pip), `archive` (starts it faster) and `process` (nothing outlives its
