@@ -32,7 +32,7 @@ lockkit soak --minutes 10
 lockkit soak --minutes 60 --writers 5 --spark 1 --html soak.html --json soak.json
 lockkit soak --minutes 10 --fence off --until-invalid"""
 
-PLAN = "datasets/faultplans/soak.json"
+PLAN = "datasets/soaks/everything.json"
 PROVIDERS = ("s3", "gcs", "azure")
 PROGRESS_S = 15.0
 

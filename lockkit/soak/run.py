@@ -25,7 +25,7 @@ from lockkit.table import TableError, load_snapshot, read_table
 
 STOP_S, KILL_S = 60.0, 5.0
 GRACE_S = 15.0
-CHECK_EVERY_S = 20.0
+CHECK_EVERY_S = 10.0
 POLL_S = 0.5
 
 Tell = Callable[[str], None]

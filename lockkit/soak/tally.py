@@ -16,7 +16,7 @@ SERVER = "server"
 STOPS = {"at its commit, holding the lock": "before its commit",
          "its commit decided and not yet visible": "in its commit"}  # fmt: skip
 WARM_UP_S = 60.0
-"""A process's first minute tells nothing of its growth: it imports, fills its pools and caches."""
+"""A process's first minute tells nothing of its growth: it imports and reads."""
 MEMORY_SAMPLES_MIN = 6
 WEIGHED = ("applied", "precondition_failed")
 
@@ -89,7 +89,7 @@ def clients_met(events: Iterable[Event]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Resident memory of one lane over its run, first minutes of each process left out."""
+    """Resident memory of one lane over its run; `first` is after a minute of its longest life."""
 
     who: str
     processes: int
@@ -97,8 +97,8 @@ class Growth:
     last_mb: float
     most_mb: float
     slope_mb_h: float | None
-    """Of a line through the samples of its longest-lived process; None: it did not live for long.
-    """
+    """Of a line through the second half of its longest life, pools and caches being filled in the
+    first; None: too short to tell."""
     lived_s: float
 
 
@@ -124,12 +124,11 @@ def _growth(who: str, lives: dict[int, list[tuple[float, float]]]) -> Growth:
     longest = max(lives.values(), key=lambda each: each[-1][0] - each[0][0])
     began_s = longest[0][0]
     settled = [each for each in longest if each[0] >= began_s + WARM_UP_S]
+    later = settled[len(settled) // 2 :]
     most = max(mb for life in lives.values() for _, mb in life)
-    enough = len(settled) >= MEMORY_SAMPLES_MIN
-    return Growth(
-        who, len(lives), (settled or longest)[0][1], longest[-1][1], most,
-        _slope(settled) * 3600 if enough else None, longest[-1][0] - began_s,
-    )  # fmt: skip
+    slope = _slope(later) * 3600 if len(later) >= MEMORY_SAMPLES_MIN else None
+    first_mb, (ended_s, last_mb) = (settled or longest)[0][1], longest[-1]
+    return Growth(who, len(lives), first_mb, last_mb, most, slope, ended_s - began_s)
 
 
 def _slope(points: list[tuple[float, float]]) -> float:

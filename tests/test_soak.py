@@ -1,0 +1,263 @@
+"""A soak: a minute of it holds, without the fence it is caught, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lockkit.check import Finding, Kind, Verdict, check
+from lockkit.cli import main
+from lockkit.clock import Clock
+from lockkit.emulator import Emulator
+from lockkit.faults import FaultError
+from lockkit.history import Event, event
+from lockkit.soak import tally
+from lockkit.soak.page import figures, write_page
+from lockkit.soak.plan import SoakPlan
+from lockkit.soak.run import Outcome
+from lockkit.spark.process import FLEET, leftovers
+
+ROOT = Path(__file__).parents[1]
+DEFAULT = ROOT / "datasets" / "soaks" / "everything.json"
+TTL_S = 2.0
+# Every stall outlives a lease of 2 s, and the 2 s that a challenger adds by the store's clock.
+MINUTE: dict[str, Any] = {
+    "faults": [
+        {"what": "drop", "when": "after", "operation": "put", "chance": 0.02},
+        {"what": "late", "delay_s": 2, "operation": "put", "key": ".locks/*", "chance": 0.03},
+        {"what": "status", "code": 500, "when": "after", "operation": "put", "chance": 0.01},
+        {"what": "status", "code": 503, "when": "before", "chance": 0.01},
+        {"what": "reset", "when": "after", "operation": "put", "chance": 0.01},
+    ],
+    "processes": [
+        {"what": "stall", "at": "commit", "every_s": 12, "for_s": [5, 7]},
+        {"what": "stall", "at": "decided", "every_s": 15, "for_s": [5, 7]},
+        {"what": "stall", "at": "now", "every_s": 20, "for_s": [1, 5], "who": "*"},
+        {"what": "kill", "every_s": 20, "for_s": [0, 1]},
+        {"what": "clock", "every_s": 25, "for_s": [0, 1], "offset_ms": [-9000, 9000]},
+        {"what": "server", "every_s": 20, "for_s": [0.2, 1]},
+        {
+            "what": "burst",
+            "every_s": 10,
+            "fault": {"what": "status", "code": 429, "next": 5},
+        },
+    ],
+}
+HOSTILE = {"processes": [{"what": "stall", "at": "commit", "every_s": 4, "for_s": [5, 6]}]}
+
+
+def arguments(tmp_path: Path, plan: dict[str, Any], *more: str) -> list[str]:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"faults": []} | plan))
+    return [
+        "soak", "--faults", str(file), "--run-dir", str(tmp_path / "run"), "--writers", "3",
+        "--ttl-s", str(TTL_S), "--latency-ms", "5", "--pause-s", "0.3", "--json",
+        str(tmp_path / "soak.json"), "--html", str(tmp_path / "soak.html"), *more,
+    ]  # fmt: skip
+
+
+def outcome(tmp_path: Path) -> Any:
+    return json.loads((tmp_path / "soak.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_minute_of_all_kinds_of_trouble_loses_nothing(tmp_path: Path) -> None:
+    code = main(arguments(tmp_path, MINUTE, "--minutes", "1"))
+    told = outcome(tmp_path)
+    assert (code, told["verdict"], told["orphans"]) == (0, "VALID", 0), told["because"]
+    assert told["commits"] > 10
+    assert told["kinds"] >= 8, told["made"]
+    assert {"takeover", "lost response", "stall"} <= set(told["reached"])
+    assert {"server killed", "client killed", "stalled before its commit"} <= set(told["made"])
+    assert "acknowledged commits" in (tmp_path / "soak.html").read_text()
+    assert any(each.kind == "saw" for each in tally.told(tmp_path / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_without_the_fence_a_late_writer_is_caught_with_the_proof(tmp_path: Path) -> None:
+    more = ("--minutes", "1.5", "--overlap", "1", "--fence", "off", "--until-invalid")
+    code = main(arguments(tmp_path, HOSTILE, *more))
+    told = outcome(tmp_path)
+    assert (code, told["verdict"]) == (1, "INVALID")
+    assert "without having checked it against" in told["because"]
+    assert 2 <= len(told["evidence"]) <= 4
+    assert told["because"].split(";")[0] in (tmp_path / "soak.html").read_text()
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_ends_it_with_the_verdict_over_what_there_is(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lockkit", *arguments(tmp_path, {}, "--minutes", "30")],
+        cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if " commits, " in line and not line.split(" s  ")[1].startswith("0 "):
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    told = outcome(tmp_path)
+    assert told["verdict"] == "VALID"
+    assert told["commits"] > 0
+    assert told["orphans"] == 0
+    # Nothing was to go wrong and nothing did: that shows nothing, and is no success.
+    assert process.returncode == (0 if told["reached"] else 1)
+
+
+def test_a_killed_soak_leaves_no_process(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lockkit", *arguments(tmp_path, MINUTE, "--minutes", "30")],
+        cwd=ROOT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if " commits, " in line:
+            break
+    (supervisor,) = psutil.Process(process.pid).children()
+    mark = supervisor.environ()[FLEET]
+    assert len(leftovers(mark)) >= 5
+    process.kill()
+    process.communicate()
+    clock = Clock()
+    end_ms = clock.boot_ms() + 10_000
+    while leftovers(mark) and clock.boot_ms() < end_ms:
+        clock.sleep(0.1)
+    assert leftovers(mark) == []
+
+
+# --- what cannot be run ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        ('{"faults": [', "not JSON"),
+        ("[]", "a plan is a JSON object"),
+        ('{"faults": [], "processes": [{"what": "fire", "every_s": 1}]}', "processes[0]: what"),
+        ('{"faults": [], "processes": [{"what": "kill"}]}', "kill needs every_s"),
+        ('{"faults": [], "processes": [{"what": "kill", "every_s": 0}]}', "every_s: seconds"),
+        (
+            '{"faults": [], "processes": [{"what": "kill", "every_s": 9, "at": "now"}]}',
+            "means nothing here",
+        ),
+        (
+            '{"faults": [], "processes": [{"what": "stall", "every_s": 9, "for_s": [5, 1]}]}',
+            "for_s: [least, most]",
+        ),
+        (
+            '{"faults": [], "processes": [{"what": "burst", "every_s": 9, "fault": {}}]}',
+            "a fault needs the field what",
+        ),
+        ('{"faults": [{"what": "fire"}], "processes": []}', "faults[0]"),
+        ('{"faults": [], "processes": 7}', "processes: a list"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_with_its_place(
+    tmp_path: Path, plan: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(plan)
+    assert main(["soak", "--faults", str(file)]) == 3
+    said = capsys.readouterr().err
+    assert str(file) in said
+    assert why in said
+
+
+def test_the_plan_that_is_used_unless_told_survives_its_own_json() -> None:
+    plan = SoakPlan.load(DEFAULT)
+    assert SoakPlan.parse(plan.to_json()) == plan
+    assert {each.what for each in plan.processes} == {"stall", "kill", "clock", "server", "burst"}
+    with pytest.raises(FaultError, match=r"no\.json"):
+        SoakPlan.load(DEFAULT.with_name("no.json"))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--minutes", "0"], "--minutes"),
+        (["--writers", "9"], "1 to 8"),
+        (["--writers", "2", "--spark", "3"], "--spark"),
+    ],
+)
+def test_a_soak_that_cannot_be_is_refused(
+    more: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["soak", *more]) == 3
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a full disk is /dev/full on Linux")
+def test_a_full_disk_ends_it_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "history.jsonl").symlink_to("/dev/full")
+    assert main(arguments(tmp_path, {}, "--minutes", "5")) == 3
+    assert "No space left on device" in capsys.readouterr().err
+
+
+# --- what is made of it ---------------------------------------------------------------------------
+
+
+def lived(*samples: tuple[float, float], pid: int = 1) -> list[str]:
+    return [
+        json.dumps({"at_ms": 1000 * at_s, "who": "W1", "pid": pid, "rss_mb": mb}) + "\n"
+        for at_s, mb in samples
+    ]
+
+
+def test_growth_is_a_line_through_the_longest_life_without_its_start(tmp_path: Path) -> None:
+    steady = [(10.0 * n, 100 + n / 10 if n > 40 else 10.0 * n) for n in range(100)]
+    brief = [(10.0 * n, 500.0) for n in range(5)]
+    lines = lived(*steady) + lived(*brief, pid=2)
+    (tmp_path / "memory.jsonl").write_text("".join(lines) + '{"at_ms"')
+    (found,) = tally.growth(tmp_path)
+    assert (found.who, found.processes, found.most_mb) == ("W1", 2, 500.0)
+    assert found.slope_mb_h == pytest.approx(36.0)
+
+
+def test_nothing_from_a_history_is_html(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    proof = event(1.0, evil, "note", text=evil)
+    verdict = Verdict(Kind.INVALID, evil, (proof,), (Finding(evil, Kind.INVALID, evil),), (evil,))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "history.jsonl").write_text(proof.to_json() + "\n")
+    (run / "memory.jsonl").write_text(lived((1, 2))[0].replace("W1", evil))
+    with Emulator(db=str(run / "store.sqlite")):
+        pass
+    told = Outcome(
+        verdict, 1.0, True, 1, {evil: 2}, 1, tally.growth(run), 0, [evil], None, evil
+    )  # fmt: skip
+    assert evil not in figures(run, told)
+    assert "&lt;script&gt;alert" in figures(run, told)
+    write_page(run, told, tmp_path / "page.html")
+    assert evil not in (tmp_path / "page.html").read_text()
+
+
+def test_every_trouble_that_is_made_has_its_kind() -> None:
+    def kind(who: str, what: str, **said: Any) -> str | None:
+        return tally.injected(Event(0.0, who, what, said))
+
+    assert kind("W1", "killed", pid=1) == "client killed"
+    assert kind("server", "killed", pid=1) == "server killed"
+    assert kind("W1", "stalled", pid=1, why="by hand") == "stalled anywhere"
+    assert kind("W1", "note", text="", injected="clock offset") == "clock offset"
+    assert kind("W1", "note", text="") is None
+    made = kind("store", "fault", fault="status", when="after", code=500)
+    assert made == "status 500 after apply"
+
+
+def test_an_empty_run_is_no_success(tmp_path: Path) -> None:
+    nothing = Outcome(check([]), 1.0, True, 0, {}, 0, [], 0, rows=0)
+    assert not nothing.passed
