@@ -9,14 +9,13 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Mapping
+import posixpath
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
@@ -28,7 +27,6 @@ from lockkit.lock import Lock
 from lockkit.outcome import NotOurs, Ours, StillOut, resolve
 from lockkit.pace import LOOK_FLOOR_MS, SLEEP_LONGEST_MS, Pace
 from lockkit.record import EPOCH_MAX, Garbled, Record, decode, encode
-from lockkit.spark.splice import Pick, splice
 from lockkit.stores import Entry
 from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, seconds
 from lockkit.table.ask import TableError
@@ -36,6 +34,8 @@ from lockkit.table.buckets import bucket_file_id, free_file_id, generations, is_
 from lockkit.table.conflict import STRATEGIES, Mine, Pending, Strategy, Winner, find_conflict
 from lockkit.table.conflict import bucket_of as bucket_of_group
 from lockkit.table.layout import FileGroup, TaskId, file_name, parse_commit
+from lockkit.table.partition import is_inside, partition_path, partition_value
+from lockkit.table.properties import TableConfig
 from lockkit.table.timeline import (
     V6,
     V9,
@@ -46,6 +46,12 @@ from lockkit.table.timeline import (
     parse_timeline,
 )  # fmt: skip
 from lockkit.table.xxhash import bucket_of, xxhash64
+
+
+def times(factor: float) -> settings:
+    """So many times the examples that the profile asks for."""
+    return settings(max_examples=round(factor * settings.default.max_examples))
+
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
@@ -116,7 +122,7 @@ def test_any_body_is_a_record_or_garbled_with_a_reason(body: bytes) -> None:
 
 
 @given(st.sampled_from([b"[", b'{"a":', b"9", b'"', b" ", b"\x00", b"\xff"]), st.integers(0, 9))
-@settings(max_examples=10)
+@times(0.1)
 def test_ten_megabytes_of_anything_are_refused_unread(unit: bytes, more: int) -> None:
     body = unit * (10_000_000 // len(unit)) + b" " * more
     read_so_far = _Watched(body)
@@ -239,7 +245,7 @@ def _first_eight(group: FileGroup) -> FileGroup:
     st.lists(completed(), max_size=3), st.lists(pending(), max_size=3),
     st.sampled_from(STRATEGIES),
 )  # fmt: skip
-@settings(max_examples=400)
+@times(4)
 def test_a_conflict_is_found_exactly_where_hudis_rules_see_one(
     kind: str, writes: frozenset[FileGroup], replaced: frozenset[FileGroup],
     won: list[tuple[str, Winner]], plans: list[tuple[str, Pending]], strategy: Strategy,
@@ -528,7 +534,7 @@ def test_a_name_that_is_no_instants_is_nobodys_commit(found: list[str], names: N
     ).encode(),
     st.dictionaries(st.text(max_size=5), JSON, max_size=2), JSON,
 ))  # fmt: skip
-@settings(max_examples=300)
+@times(3)
 def test_any_bytes_are_a_commit_or_a_table_error(body: bytes) -> None:
     try:
         files = parse_commit(ME, "T.commit", body)
@@ -536,6 +542,35 @@ def test_any_bytes_are_a_commit_or_a_table_error(body: bytes) -> None:
         assert "T.commit" in str(error)
     else:
         assert all(stat.writes >= 0 for stat in files.stats)
+
+
+# --- partitions ----------------------------------------------------------------------------------
+
+odd_paths = st.lists(
+    st.sampled_from(["/", ".", "..", ".hoodie", "a", "=", "%2F", "\\", "\x00", " ", "é", "\ud800"])
+).map("".join)  # fmt: skip
+
+
+@given(odd_paths | st.text(max_size=20))
+def test_a_path_that_is_inside_stays_inside(path: str) -> None:
+    if is_inside(path):
+        assert posixpath.normpath(f"/t/{path}") == f"/t/{path}"
+        assert path.split("/")[0] not in ("", ".hoodie")
+
+
+@given(odd_paths, odd_paths | st.text(max_size=20), st.booleans(), st.booleans())
+def test_whatever_the_field_and_its_value_a_partition_is_inside_the_table(
+    name: str, value: str, hive: bool, urlencode: bool
+) -> None:
+    try:
+        config = TableConfig(
+            name="t", record_key="id", partition_by=name, hive_style=hive, urlencode=urlencode
+        )
+        path = partition_path(config, value)
+    except TableError:
+        return
+    assert is_inside(path)
+    assert partition_value(config, path) == (value or None)
 
 
 # --- histories ------------------------------------------------------------------------------------
@@ -594,7 +629,7 @@ hostile_events = st.builds(
 
 
 @given(st.text(max_size=60) | JSON.map(json.dumps) | hostile_events)
-@settings(max_examples=300)
+@times(3)
 def test_any_line_is_an_event_or_a_history_error(line: str) -> None:
     try:
         found = parse(line, number=3)
@@ -614,7 +649,7 @@ def odd_events(draw: st.DrawFn) -> Event:
 
 
 @given(st.lists(odd_events(), max_size=4))
-@settings(max_examples=300)
+@times(3)
 def test_any_history_can_be_told_and_a_terminal_obeys_none_of_it(told: list[Event]) -> None:
     for sentence in narrate(told):
         assert sentence.isprintable()
@@ -644,7 +679,7 @@ payloads = st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).enc
 
 
 @given(methods, targets, headers, payloads)
-@settings(max_examples=300)
+@times(3)
 def test_any_request_that_has_a_head_is_described(
     method: str, target: str, said: Mapping[str, str], payload: bytes
 ) -> None:
@@ -656,80 +691,3 @@ def test_any_request_that_has_a_head_is_described(
     found = dialects.describe(head, payload)
     assert isinstance(found, Request)
     assert found.operation in ("put", "get", "delete", "list", "part", "other")
-
-
-# --- columns side by side -------------------------------------------------------------------------
-
-KINDS_OF_COLUMN: dict[str, Callable[[], st.SearchStrategy[Any]]] = {
-    "int64": lambda: st.integers(-(2**63), 2**63 - 1),
-    "string": lambda: st.text(max_size=8),
-    "binary": lambda: st.binary(max_size=8),
-    "bool": st.booleans,
-    "double": lambda: st.floats(allow_nan=False),
-    "list": lambda: st.lists(st.none() | st.integers(-9, 9), max_size=3),
-    "struct": lambda: st.fixed_dictionaries(
-        {"a": st.none() | st.text(max_size=3), "b": st.lists(st.booleans(), max_size=2)}
-    ),
-    "null": st.none,
-}
-TYPES = {
-    "int64": pa.int64(), "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(),
-    "double": pa.float64(), "list": pa.list_(pa.int64()), "null": pa.null(),
-    "struct": pa.struct([("a", pa.string()), ("b", pa.list_(pa.bool_()))]),
-}  # fmt: skip
-column_names = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
-
-
-@st.composite
-def tables(draw: st.DrawFn, rows: int) -> pa.Table:
-    names = draw(st.lists(column_names, min_size=1, max_size=4, unique=True))
-    columns = []
-    for _ in names:
-        kind = draw(st.sampled_from(sorted(TYPES)))
-        values = draw(
-            st.lists(st.none() | KINDS_OF_COLUMN[kind](), min_size=rows, max_size=rows)
-        )
-        columns.append(pa.array(values, TYPES[kind]))
-    return pa.table(columns, names=names)
-
-
-writing = st.fixed_dictionaries({
-    "compression": st.sampled_from(["none", "snappy", "zstd", "gzip"]),
-    "use_dictionary": st.booleans(), "data_page_version": st.sampled_from(["1.0", "2.0"]),
-    "write_statistics": st.booleans(), "write_page_index": st.booleans(),
-    "version": st.sampled_from(["1.0", "2.6"]), "data_page_size": st.sampled_from([99, 1 << 20]),
-})  # fmt: skip
-
-
-def test_two_tables_without_rows_side_by_side_are_one_without_rows(tmp_path: Path) -> None:
-    """An empty row group has no page at all."""
-    for n in "01":
-        pq.write_table(pa.table({"a": pa.array([], pa.string())}), tmp_path / n)
-    with (tmp_path / "out").open("wb") as out:
-        picks = [Pick(0, "a", "a"), Pick(1, "a", "b")]
-        splice([tmp_path / "0", tmp_path / "1"], picks, out, about={})
-    whole = pq.read_table(tmp_path / "out")
-    assert (whole.num_rows, whole.column_names) == (0, ["a", "b"])
-
-
-@given(st.data(), st.integers(0, 9), st.integers(1, 5))
-@settings(max_examples=60)
-def test_any_two_small_tables_side_by_side_read_back_equal(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, rows: int, of_group: int
-) -> None:
-    folder = tmp_path_factory.mktemp("splice")
-    sides = [data.draw(tables(rows)) for _ in range(2)]
-    for n, side in enumerate(sides):
-        pq.write_table(side, folder / str(n), row_group_size=of_group, **data.draw(writing))
-    every = [(n, name) for n, side in enumerate(sides) for name in side.column_names]
-    picked = data.draw(st.lists(st.sampled_from(every), min_size=1, max_size=6))
-    picks = [Pick(file, column, f"{n}") for n, (file, column) in enumerate(picked)]
-    with (folder / "out").open("wb") as out:
-        splice([folder / "0", folder / "1"], picks, out, about={"who": "Zoë"})
-    whole = pq.read_table(folder / "out")
-    assert whole.column_names == [pick.name for pick in picks]
-    for pick in picks:
-        before = pq.read_table(folder / str(pick.file))[pick.column]
-        assert whole[pick.name].to_pylist() == before.to_pylist()
-        assert whole[pick.name].type == before.type
-    assert pq.read_metadata(folder / "out").metadata == {b"who": "Zoë".encode()}
