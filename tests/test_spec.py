@@ -1,0 +1,133 @@
+"""The specification in TLA+ says what the code does: TLC and the explorer find the same.
+
+`LOCKKIT_REWRITE=1 pytest tests/test_spec.py` writes the configurations of tests/spec afresh.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import fields, replace
+from enum import Enum
+from pathlib import Path
+
+import pytest
+import tlc
+
+from lockkit.explore import SCENARIOS, Scenario, explore
+from lockkit.explore.parts import Bounds, Fault, Invariant
+from lockkit.explore.rows import OBSERVED, STORE, WALL
+from lockkit.rules import Rules
+
+ALONE = Bounds(acquires=(2, 0), tries=(2, 0), renewals=(1, 0), faults=1, gives_up=True)
+UNRENEWED = Bounds(tries=(1, 1), renewals=(0, 0), faults=1, gives_up=True)
+COMMITTING = Bounds(tries=(1, 1), renewals=(0, 0), commits=(1, 1))
+CRASHING = Bounds(tries=(1, 1), renewals=(0, 0), faults=1, kinds=frozenset({Fault.CRASH}))
+
+# Small enough for every day: TLC is some thirty times as slow as the explorer.
+CORRECT = [
+    Scenario("correct", "", STORE, replace(UNRENEWED, spread=1)),
+    Scenario("correct, wall", "", WALL, replace(UNRENEWED, offsets=(0, 1))),
+    Scenario("correct, observed", "", OBSERVED, replace(UNRENEWED, offsets=(0, 3))),
+    Scenario("correct, alone", "", STORE, ALONE),
+    Scenario("correct, commit", "", STORE, COMMITTING),
+    Scenario("correct, crash", "", STORE, CRASHING),
+]
+MUTANTS = [each for each in SCENARIOS if each.breaks is not None]
+WIDTH = 100
+TEXT = tlc.SPEC.read_text(encoding="utf-8")
+
+
+def name(scenario: Scenario) -> str:
+    return re.sub(r"\W+", "_", scenario.name)
+
+
+def path(scenario: Scenario) -> Path:
+    return tlc.SPEC.parent / f"{name(scenario)}.cfg"
+
+
+def value(of: object) -> str:
+    match of:
+        case bool():
+            return str(of).upper()
+        case Enum():
+            return f'"{of.name}"'
+        case frozenset():
+            return f"{{{', '.join(sorted(value(each) for each in of))}}}"
+        case _:
+            return str(of)
+
+
+def constants(scenario: Scenario) -> dict[str, str]:
+    """All fields of the rules and the bounds but `margin_ms`, which rounds to nothing here."""
+    given: dict[str, str] = {}
+    for each in (scenario.rules, scenario.bounds):
+        for field in fields(each):
+            of = getattr(each, field.name)
+            sequence = isinstance(of, tuple)
+            given[field.name] = f"<- T{''.join(map(str, of))}" if sequence else f"= {value(of)}"
+    del given["margin_ms"]
+    return given
+
+
+def configuration(scenario: Scenario) -> str:
+    what = scenario.off or "every rule on: nothing breaks"
+    lines = [f"\\* {what}", "SPECIFICATION Spec", "CHECK_DEADLOCK FALSE", "CONSTANTS"]
+    line = "    NONE = NONE"
+    for field, given in constants(scenario).items():
+        if len(line) + len(field) + len(given) > WIDTH:
+            lines.append(line)
+            line = "  "
+        line += f"  {field} {given}"
+    invariants = " ".join(each.name for each in Invariant)
+    return "\n".join([*lines, line, "INVARIANTS", f"    {invariants}"]) + "\n"
+
+
+# --- the text -----------------------------------------------------------------------------------
+
+
+def test_the_specification_has_the_codes_constants_and_invariants() -> None:
+    declared = re.search(r"\nCONSTANTS\n(.*?)\n\n", TEXT, re.DOTALL)
+    assert declared
+    names = set(re.findall(r"\b\w+\b", re.sub(r"\\\*.*", "", declared[1])))
+    code = {field.name for each in (Rules, Bounds) for field in fields(each)}
+    assert names == (code - {"margin_ms"}) | {"NONE"}
+    for invariant in Invariant:
+        assert re.search(rf"^{invariant.name} ==", TEXT, re.MULTILINE), invariant
+    for fault in Fault:
+        assert f'May("{fault.name}")' in TEXT, fault
+
+
+@pytest.mark.parametrize("scenario", [*CORRECT, *MUTANTS], ids=name)
+def test_a_configuration_has_the_rules_and_bounds_of_its_row(scenario: Scenario) -> None:
+    if os.environ.get("LOCKKIT_REWRITE"):
+        path(scenario).write_text(configuration(scenario), encoding="utf-8")
+    assert path(scenario).read_text(encoding="utf-8") == configuration(scenario)
+
+
+def test_every_configuration_has_a_row() -> None:
+    there = {each.name for each in tlc.SPEC.parent.glob("*.cfg")}
+    assert there == {path(each).name for each in [*CORRECT, *MUTANTS]}
+
+
+# --- TLC ----------------------------------------------------------------------------------------
+
+run_by_tlc = [
+    pytest.mark.skipif(not tlc.is_there(), reason="TLC is not here: make tlc fetches it"),
+    pytest.mark.xdist_group("tlc"),
+]
+
+
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(each, marks=run_by_tlc) for each in [*CORRECT, *MUTANTS]], ids=name
+)
+def test_tlc_and_the_explorer_agree_on_invariant_depth_and_number_of_states(
+    scenario: Scenario,
+) -> None:
+    ours, theirs = explore(scenario), tlc.check(path(scenario))
+    assert ours.as_expected
+    assert theirs.exhausted is ours.exhausted
+    assert theirs.invariant == (scenario.breaks.name if scenario.breaks else None)
+    assert theirs.states == ours.states
+    if scenario.breaks:
+        assert theirs.depth == ours.steps + 1  # TLC counts the first state, too
