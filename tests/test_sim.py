@@ -19,13 +19,14 @@ from lockkit.cli import main
 from lockkit.explore import SCENARIOS as EXPLORED
 from lockkit.mutants import LEASE_MUTANTS
 from lockkit.rules import Rules
-from lockkit.sim import LEASE, Outcome, simulate
+from lockkit.sim import LEASE, Outcome, Scenario, simulate
 from lockkit.sim.weather import OF_NODES, OF_WRITES, Trouble
+from lockkit.table.simulated import SCENARIOS as TABLES
 
 SEEDS: dict[str, Any] = json.loads((Path(__file__).parent / "seeds.json").read_text())
 FOUND_BY: dict[str, dict[str, Any]] = SEEDS["mutants"]
 ONCE_WRONG: list[dict[str, Any]] = SEEDS["once wrong"]
-LEASE_SEEDS = 2_000
+LEASE_SEEDS, TABLE_SEEDS = 2_000, 100
 
 
 def seed_of(entry: dict[str, Any]) -> str:
@@ -57,8 +58,20 @@ def test_those_worlds_reached_what_they_are_for(leases: list[Outcome]) -> None:
     assert {each.run.world.uniform for each in leases} == {False, True}
 
 
-def test_the_same_seed_plays_the_same_again() -> None:
-    one, again, other = simulate(LEASE, 7), simulate(LEASE, 7), simulate(LEASE, 8)
+@pytest.mark.parametrize("scenario", TABLES, ids=lambda each: each.name)
+def test_the_table_is_right_in_a_hundred_worlds(scenario: Scenario) -> None:
+    outcomes = [simulate(scenario, seed) for seed in range(1, TABLE_SEEDS + 1)]
+    wrong = [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
+    assert not wrong
+    reached = Counter(name for each in outcomes for name in each.reached)
+    assert all(reached[each] for each in scenario.sometimes), reached
+    assert sum(len(each.run.truth.visible) for each in outcomes) > 5 * TABLE_SEEDS
+    assert {each.run.locked for each in outcomes} == {False, True}
+
+
+@pytest.mark.parametrize("scenario", [LEASE, *TABLES], ids=lambda each: each.name)
+def test_the_same_seed_plays_the_same_again(scenario: Scenario) -> None:
+    one, again, other = (simulate(scenario, seed) for seed in (7, 7, 8))
     assert one.to_json() == again.to_json()
     assert one.run.world.history() == again.run.world.history()
     assert one.trace_hash != other.trace_hash

@@ -139,8 +139,9 @@ class Total:
 
 def chosen(name: str) -> Scenario:
     from lockkit.sim import LEASE
+    from lockkit.table.simulated import SCENARIOS
 
-    scenarios = {each.name: each for each in (LEASE,)}
+    scenarios = {each.name: each for each in (LEASE, *SCENARIOS)}
     if name not in scenarios:
         known = ", ".join(scenarios)
         raise Trouble(f"no scenario {plain(name)!r}; there are: {known}", code=USAGE)

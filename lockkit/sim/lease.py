@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockkit.client import Client
+from lockkit.client import LOCK_KEY, Client
 from lockkit.drive import Get, Procedure, Put, Sleep
 from lockkit.mutants import Mutant
 from lockkit.outcome import Found, Missing, over
@@ -88,9 +88,10 @@ class LeaseRun:
 
     def heard(self, told: Decided, after: Stored | None) -> None:
         """A write was applied."""
-        if told.request.key == RESOURCE_KEY:  # type: ignore[union-attr]
-            assert after is not None
+        key = getattr(told.request, "key", "")
+        if key == RESOURCE_KEY and after is not None:
             self._judge_commit(after.body)
+        if key != LOCK_KEY:
             return
         record = None if after is None else decode(after.body)
         assert not isinstance(record, Garbled)
@@ -158,7 +159,11 @@ class LeaseRun:
     # --- what they do ----------------------------------------------------------------------------
 
     def begin(self, node: Node) -> None:
-        """A process starts: a new client, which knows nothing."""
+        """A process starts."""
+        self.world.spawn(node, self.life(self.join(node)))
+
+    def join(self, node: Node) -> Session:
+        """A new client, which knows nothing."""
         world = self.world
         handle = f"{node.name}.{node.life}"
         session: Session
@@ -181,7 +186,7 @@ class LeaseRun:
         )  # fmt: skip
         session = Session(node, client)
         self.sessions[node.name] = session
-        world.spawn(node, self.life(session))
+        return session
 
     def life(self, session: Session) -> Procedure[None]:
         dice = self.world.dice.random

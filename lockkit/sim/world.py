@@ -55,6 +55,7 @@ class World:
     moves: int = 0
     told: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
     on_crash: Callable[[Node], None] | None = None
+    on_note: Callable[[str, dict[str, Any]], None] | None = None
     trace: list[str] = field(default_factory=list)
     _passing: Passing = field(default_factory=Passing)
     _schedule: Uniform | Pct = field(init=False)
@@ -264,6 +265,8 @@ class World:
                         return
                     case Note(kind, data):
                         self.tell(node.name, kind, dict(data))
+                        if self.on_note is not None:
+                            self.on_note(kind, data)
                         answer = None
                     case Unique():
                         answer = node.clock.unique()
