@@ -216,7 +216,9 @@ class Client:
                 self._compare_clocks(date_ms, now.wall_ms)
         match answer:
             case Found():
-                return Saw(now, sight_of(answer))
+                sight = sight_of(answer)
+                self._meet(sight.record)
+                return Saw(now, sight)
             case Missing():
                 return Saw(now, Sight(None, None))
             case NotModified(date_ms):
@@ -232,6 +234,12 @@ class Client:
             case _:
                 pass
         return Answered(now, answer)
+
+    def _meet(self, record: Record | Garbled | None) -> None:
+        if isinstance(record, Record):
+            who = record.attempt.rpartition("/")[0] or record.owner  # Hudi names no attempt
+            if who != self.me.handle:
+                self.pace.met(who)
 
     @contextmanager
     def _beside(self, *, claiming: bool, asking: bool) -> Iterator[None]:

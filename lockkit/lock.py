@@ -358,8 +358,8 @@ class Lock:
         wait_ms = min(self._pace.stand_back_ms(now_ms), deadline_ms - now_ms)
         if wait_ms > 0:
             self._wait(wait_ms / 1000)
-            if not self._pace.alone:
-                self._client.forget()
+        if self._pace.outdated:
+            self._client.forget()
 
     def _look_s(self, waited_turns: int) -> float:
         """Until the next look: soon for who has waited long, at the lease's end at the latest."""

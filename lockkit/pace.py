@@ -2,17 +2,22 @@
 
 A waiter cannot queue on an object store: it can only look. Looking too often costs requests, on a
 hot object the holder's own writes; looking too seldom costs hand-off time. So each handle learns,
-from the epochs that it sees, how long a turn takes and how many turns of others go by between two
-of its own, and sleeps through those: what emerges is round robin, without a word between them.
+from what it sees in the object, how long a turn takes and who else takes turns, and sleeps through
+one turn of each: what emerges is round robin, without a word between them.
+
+Others are counted by name, not by how many turns went by between two of one's own: of handles that
+race, the lucky ones would see few, come the sooner, and race the more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 STREAK_MAX = 64
 """Grants in a row after which a handle that never met anybody stands back once more."""
 RIVALS_MAX = 64
+"""Others that are remembered."""
 LEARN = 0.25
 """Weight of the newest turn in the running averages."""
 LOOK_FLOOR_MS = 20.0
@@ -36,8 +41,10 @@ class Pace:
 
     The hours in which this handle neither held nor wanted the lock are left out: nobody's turn.
     """
-    rivals: float = 0.0
-    """Grants of others between two of my own, learned."""
+    _met: dict[str, None] = field(default_factory=dict)
+    """Who else writes the object, the one that was seen longest ago first."""
+    _missed: int = 0
+    """How many of them took no turn between my last two grants."""
     _epoch: int = 0
     _epoch_at_ms: float = 0.0
     _own_epoch: int = 0
@@ -46,15 +53,34 @@ class Pace:
     _released_ms: float | None = None
     _stood_back: bool = False
 
+    @property
+    def rivals(self) -> int:
+        """Others that take turns, as far as they were met."""
+        return len(self._met)
+
     def answered(self, took_ms: float) -> None:
         self.trip_ms += (LEARN if self.trip_ms else 1.0) * (took_ms - self.trip_ms)
 
     def wants(self, now_ms: float) -> None:
-        """The lock is wanted from now on; until now, and since the release, it was not."""
+        """The lock is wanted from now on; until now, and since the release, it was not.
+
+        As long as a turn of each rival takes it was theirs, whether this handle wanted it or not.
+        """
         idle_ms = now_ms
         if self._released_ms is not None and self._released_ms >= self._epoch_at_ms:
-            idle_ms = now_ms - self._released_ms
+            idle_ms = max(0.0, now_ms - self._released_ms - self.rivals * self.turn_ms)
         self._epoch_at_ms = min(now_ms, self._epoch_at_ms + idle_ms)
+
+    def met(self, who: str) -> None:
+        """Somebody else's write is in the object, a grant or a tombstone."""
+        self._met.pop(who, None)
+        self._met[who] = None
+        if len(self._met) > RIVALS_MAX:
+            self._forget(1)
+
+    def _forget(self, count: int) -> None:
+        for who in list(self._met)[:count]:
+            del self._met[who]
 
     def saw(self, epoch: int, now_ms: float) -> None:
         """A grant of this epoch stands in the object."""
@@ -73,13 +99,13 @@ class Pace:
             self._streak, self._patience = 1, 1
         elif self._stood_back:  # the round passed and nobody came
             self._streak, self._patience = 1, min(2 * self._patience, STREAK_MAX)
-            self.rivals /= 2
         else:
             self._streak += 1
         self._stood_back = False
-        # Of one very long round most was my own absence.
-        between_most = min(2 * self.rivals + 2, RIVALS_MAX)
-        self.rivals += LEARN * (min(between, between_most) - self.rivals)
+        # Who was not there twice in a row has left. Once may be my luck: half of them, then.
+        missed = max(0, self.rivals - between)
+        self._forget(math.ceil(min(missed, self._missed) / 2))
+        self._missed = missed
         if between:
             self.saw(epoch, now_ms)
         self._epoch, self._epoch_at_ms = epoch, now_ms
@@ -101,9 +127,9 @@ class Pace:
         return max(0.0, self._released_ms + min(round_ms, SLEEP_LONGEST_MS) - now_ms)
 
     @property
-    def alone(self) -> bool:
-        """Nobody was met lately: after standing back, claim without another look."""
-        return self.rivals < 0.5
+    def outdated(self) -> bool:
+        """Others were left their turns, and probably took them: look again before a claim."""
+        return self._stood_back and bool(self._met)
 
     def often_ms(self) -> float:
         """From one look to the next, for who is next in line."""

@@ -179,7 +179,9 @@ def test_a_waiter_looks_once_more_when_its_time_is_over() -> None:
     url = memory()
     lock, other = Lock(url, ttl_s=10), Lock(url, ttl_s=10)
     lock.acquire()
-    other._pace.rivals, other._pace.turn_ms = 20.0, 1000.0  # it would sleep for 2 s
+    for n in range(20):
+        other._pace.met(f"W{n}")
+    other._pace.turn_ms = 1000.0  # it would sleep for 2 s
     threading.Timer(0.15, lock.release).start()
     began = time.monotonic()
     assert other.acquire(timeout=0.4)
