@@ -38,8 +38,12 @@ from lockkit.table.timeline import HOODIE, instant_ms
 from lockkit.table.transaction import Known
 
 CHECKPOINT_KEY = HOODIE + ".lockkit/checkpoint.json"
-CHECKPOINT_EVERY = 100
-"""Commits between two checkpoints: a cold reader reads at most about so many of their files."""
+CHECKPOINT_EVERY = 16
+"""Commits between two checkpoints: a cold opener reads at most about so many of their files.
+
+Few, because each of them costs a part of a trip, and writing one for 16 openings that read it adds
+little to what they cost.
+"""
 CHECKPOINT_BYTES_MAX = 64_000_000
 """About 500,000 file groups; a table with more is read without one."""
 FORMAT = 1
