@@ -127,7 +127,7 @@ def _memory(run_dir: Path, outcome: Outcome) -> str:
         for each in outcome.memory
     ]  # fmt: skip
     head = ("who", "processes", "MB at first", "at last", "at most", "MB/h",
-            "minutes of the longest-lived", "all the time")  # fmt: skip
+            "minutes of the longest-lived", "over the run")  # fmt: skip
     return _table("Memory", head, rows)
 
 

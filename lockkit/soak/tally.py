@@ -89,7 +89,7 @@ def clients_met(events: Iterable[Event]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Resident memory of one lane over its run; `first` is after a minute of its longest life."""
+    """Resident memory of one lane over the run, the first minute of each process left out."""
 
     who: str
     processes: int
@@ -97,9 +97,10 @@ class Growth:
     last_mb: float
     most_mb: float
     slope_mb_h: float | None
-    """Of a line through the second half of its longest life, pools and caches being filled in the
-    first; None: too short to tell."""
+    """Of a line through the second half of the run, pools and caches being filled in the first;
+    None: too short to tell."""
     lived_s: float
+    """Of its longest-lived process."""
 
 
 def growth(run_dir: Path) -> list[Growth]:
@@ -121,14 +122,16 @@ def samples(run_dir: Path) -> Iterator[tuple[str, int, float, float]]:
 
 
 def _growth(who: str, lives: dict[int, list[tuple[float, float]]]) -> Growth:
-    longest = max(lives.values(), key=lambda each: each[-1][0] - each[0][0])
-    began_s = longest[0][0]
-    settled = [each for each in longest if each[0] >= began_s + WARM_UP_S]
-    later = settled[len(settled) // 2 :]
-    most = max(mb for life in lives.values() for _, mb in life)
+    every = sorted(sample for life in lives.values() for sample in life)
+    settled = sorted(
+        each for life in lives.values() for each in life if each[0] >= life[0][0] + WARM_UP_S
+    )
+    middle_s = (every[0][0] + every[-1][0]) / 2
+    later = [each for each in settled if each[0] >= middle_s]
     slope = _slope(later) * 3600 if len(later) >= MEMORY_SAMPLES_MIN else None
-    first_mb, (ended_s, last_mb) = (settled or longest)[0][1], longest[-1]
-    return Growth(who, len(lives), first_mb, last_mb, most, slope, ended_s - began_s)
+    first, last = (settled or every)[0], (settled or every)[-1]
+    lived_s = max(life[-1][0] - life[0][0] for life in lives.values())
+    return Growth(who, len(lives), first[1], last[1], max(mb for _, mb in every), slope, lived_s)
 
 
 def _slope(points: list[tuple[float, float]]) -> float:
