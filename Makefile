@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test bench interop lint peers tlc pins clean
+.PHONY: help lab demo test soak bench interop lint peers tlc pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -26,6 +26,11 @@ demo: $(READY)  ## the same story without a browser: a stall, a lost response, t
 # heavy name it with xdist_group and stay together.
 test: $(READY_TO_TEST)  ## every test, notebooks and browser included (TEST_ARGS="-k lease -n 0")
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(TEST_ARGS)
+
+soak: $(READY)  ## ten minutes of real writers in trouble, then the big explorer runs (SOAK_ARGS="--minutes 60")
+	@mkdir -p runs
+	@$(BIN)/python -m lockkit soak --minutes 10 --writers 5 --spark 1 --html runs/soak.html $(SOAK_ARGS)
+	@$(BIN)/python -m lockkit explore --big
 
 bench: $(READY_TO_TEST)  ## figures of locks, server, start-up and tables, peers beside them (BENCH_ARGS="--quick table")
 	@$(BIN)/python -m tests.bench $(BENCH_ARGS)

@@ -187,6 +187,7 @@ def test_the_plan_that_is_used_unless_told_survives_its_own_json() -> None:
         (["--minutes", "0"], "--minutes"),
         (["--writers", "9"], "1 to 8"),
         (["--writers", "2", "--spark", "3"], "--spark"),
+        (["--html", "no-such-folder/soak.html"], "there is no folder no-such-folder"),
     ],
 )
 def test_a_soak_that_cannot_be_is_refused(

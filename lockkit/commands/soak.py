@@ -76,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
         trouble = SoakPlan.load(args.faults or PACKAGE / PLAN)
     except FaultError as error:
         raise Trouble(f"this plan cannot be used: {plain(error, limit=600)}") from None
+    for file in filter(None, (args.json if args.json != "-" else None, args.html)):
+        if not Path(file).parent.is_dir():  # said now, and not after an hour
+            raise Trouble(f"cannot write {plain(file)}: there is no folder {Path(file).parent}")
     run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-soak-"))
     if (run_dir / "store.sqlite").exists():
         raise Trouble(f"{run_dir} has a soak already; name another folder, or remove it")
