@@ -76,7 +76,7 @@ def figures(run_dir: Path, outcome: Outcome) -> str:
     ]
     parts = [
         STYLE,
-        _table("What it came to", ("", ""), overview),
+        _table("What it came to", ("", ""), [(what, str(said)) for what, said in overview]),
         _table("Each check", ("check", "verdict", "because"), findings),
         _table("The proof", ("when", "who", "what", "fields"), proof),
         _table("Faults made", ("kind", "times"), list(outcome.made.items())),
