@@ -35,16 +35,20 @@ from lockkit.state import (
     Action,
     Aim,
     Answered,
+    Beat,
     Beaten,
     Blind,
     Busy,
     Event,
+    GiveUp,
     Granted,
     Look,
     Lost,
     Me,
+    Now,
     Pause,
     Phase,
+    Quit,
     Released,
     Remove,
     Renewed,
@@ -52,6 +56,8 @@ from lockkit.state import (
     Send,
     Sight,
     State,
+    Tick,
+    Want,
 )
 from lockkit.stores import Store, StoreError
 
@@ -65,6 +71,11 @@ PLAUSIBLE_MS = 24 * 3_600_000
 FLOORED_MS = 1000
 """HTTP dates are floored to a second."""
 OWNER_SHOWN, HOLDER_SHOWN = 64, 80
+
+HEARD = {
+    Want: "want", Saw: "saw", Blind: "blind", Answered: "answered", Tick: "tick", Beat: "beat",
+    Quit: "quit", GiveUp: "give up",
+}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -105,6 +116,7 @@ class Client:
     lease_ends_ms: int = 0
     """When belief in the latest proven write ends, kept after belief has ended."""
     _requests: int = 0
+    _steps: int = 0
     _in_doubt: set[str] = field(default_factory=set)
     _release_in_doubt: bool = False
     _warned: set[str] = field(default_factory=set)
@@ -130,6 +142,7 @@ class Client:
         for sent in range(REQUESTS_MAX):
             if pending is None:
                 return told
+            self._heard(pending)
             self.state, actions = step(self.me, self.state, pending, self.rules)
             pending = None
             for action in actions:
@@ -162,6 +175,7 @@ class Client:
     def forget(self) -> None:
         """Look before the next claim: what was seen may be past. Ghosts and epochs are kept."""
         kept = self.state
+        self._emit_heard("forget", self.clock.now())
         self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
 
     def lose(self, why: str) -> None:
@@ -169,6 +183,7 @@ class Client:
         grant = self.state.grant
         if grant is None or self.state.until_ms is None:
             return
+        self._emit_heard("lose", self.clock.now(), why=why)
         self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
         self._hear(Lost(grant.epoch, why))
 
@@ -313,6 +328,34 @@ class Client:
         self._release_in_doubt |= op == Aim.RELEASE.value
 
     # --- telling ---------------------------------------------------------------------------------
+
+    def _heard(self, event: Event) -> None:
+        """What the protocol hears next, so that a history can be replayed (`check.replay`)."""
+        more: dict[str, Any] = {}
+        match event:
+            case Want(_, floor):
+                me = self.me
+                more = {"floor": floor, "owner": me.owner, "ttl_ms": me.ttl_ms}
+                more |= {"holder": me.holder, "handle": me.handle}
+            case Saw(_, None, date_ms):
+                more = {"outcome": "unchanged", "date_ms": date_ms}
+            case Saw(_, Sight(None)):
+                more = {"outcome": "missing"}
+            case Saw(_, Sight(version, _, modified_ms, date_ms)):
+                more = {"outcome": "found", "version": version}
+                more |= {"modified_ms": modified_ms, "date_ms": date_ms}
+            case Answered(_, answer):
+                version = answer.version if isinstance(answer, Applied) else ""
+                more = {"outcome": type(answer).__name__, "version": version}
+            case _:
+                pass
+        self._emit_heard(HEARD[type(event)], event.now, **more)
+
+    def _emit_heard(self, name: str, now: Now, **more: Any) -> None:
+        self._steps += 1
+        self.emit(
+            "heard", step=self._steps, event=name, boot_ms=now.boot_ms, wall_ms=now.wall_ms, **more
+        )
 
     def _hear(self, action: Action) -> None:
         """What the protocol tells, for the history and for whoever asks later."""

@@ -42,6 +42,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     # belief: requests of a client; `op` is acquire, confirm, renew, release, look, or a commit step
     "ask": ("request", "op", "key", "attempt"),
     "answer": ("request", "op", "outcome", "version", "why"),
+    # belief: what `lease.step` hears next, by the client's own clocks: want (with who it is), saw,
+    # blind, answered, tick, beat, quit, give up; or forget and lose, which are none of its events
+    "heard": ("step", "event", "boot_ms", "wall_ms"),
     # belief: the lease; `until_ms` is when belief ends, on this history's clock
     "held": ("epoch", "until_ms", "version"),
     "renewed": ("epoch", "until_ms", "version"),

@@ -15,7 +15,7 @@ from lockkit.client import LOCK_KEY, Client
 from lockkit.drive import Put
 from lockkit.outcome import Applied, Condition, IfAbsent, IfVersion, PreconditionFailed, Throttled
 from lockkit.record import encode
-from lockkit.state import Beat, Pause, Phase, Renewed, State
+from lockkit.state import Beat, Pause, Phase, Renewed
 from lockkit.stores import StoreError, UnsafeStore
 from lockkit.stores.endpoint import host
 
@@ -103,11 +103,11 @@ def _wait(client: Client, after_s: float | None, tries: int) -> bool:
 
 def _let_go(client: Client, version: str) -> None:
     """Nothing stays held on a store that cannot hold a lock; one try, then the lease runs out."""
-    grant, state = client.state.grant, client.state
+    grant = client.state.grant
     assert grant is not None
     client.lose("its store ignores write conditions")
     tombstone = replace(grant, expired=True, attempt=f"{grant.attempt}!expired")
     with suppress(StoreError):
         put = Put(LOCK_KEY, encode(tombstone), IfVersion(version))
         client.ask("release", tombstone.attempt, put)
-    client.state = State(floor=state.floor, writes=state.writes)
+    client.forget()

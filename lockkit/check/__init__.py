@@ -18,11 +18,12 @@ from lockkit.check.lanes import Lanes, sort
 from lockkit.check.leases import epochs_rise, no_self_inflicted_loss, one_believer
 from lockkit.check.reached import REACHED, never
 from lockkit.check.readers import readers_see_whole_commits
+from lockkit.check.replay import replay
 from lockkit.check.store import acknowledged_writes_are_there, chain_of_versions
 from lockkit.check.verdict import Finding, Kind, Verdict
 from lockkit.history import Event
 
-__all__ = ["CHECKS", "REACHED", "Finding", "Kind", "Verdict", "check"]
+__all__ = ["CHECKS", "REACHED", "Finding", "Kind", "Verdict", "check", "replay"]
 
 # The most serious first: the first that fails gives the verdict its sentence.
 CHECKS = (
