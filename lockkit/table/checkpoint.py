@@ -188,7 +188,8 @@ def parse_checkpoint(body: bytes) -> Snapshot:
         )  # fmt: skip
     except LaterFormat:
         raise
-    except (LookupError, TypeError, AttributeError, ValueError, RecursionError, TableError) as why:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError,
+            TableError) as why:  # fmt: skip
         raise ValueError(f"no checkpoint ({type(why).__name__}: {str(why)[:80]})") from None
 
 

@@ -361,9 +361,10 @@ def _instant_in(key: str) -> str:
 
 
 def _instant(value: Any) -> str:
-    if not isinstance(value, str) or len(value) not in (14, 17) or not value.isdecimal():
+    digits = isinstance(value, str) and value.isascii() and value.isdecimal()
+    if not digits or len(value) not in (14, 17):
         raise ValueError(f"{str(value)[:40]!r} is no instant")
-    return value
+    return str(value)
 
 
 def _word(value: Any) -> str:
