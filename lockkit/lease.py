@@ -391,6 +391,7 @@ def _applied(me: Me, state: State, write: Write, version: Version, now: Now, rul
         case Aim.CLAIM | Aim.CONFIRM if state.grant is None:
             if now.boot_ms >= belief_ends_ms(me, write, now, rules):
                 # Won, but the answer took a whole lease: make it good before believing it.
+                state = replace(state, unsettled=(write,))
                 record = replace(write.record, valid_until_ms=now.wall_ms + me.ttl_ms)
                 return _send(me, state, Aim.CONFIRM, record, version, now)
             return _hold(me, state, write, version, now, rules)

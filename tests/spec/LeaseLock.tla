@@ -217,7 +217,8 @@ Applied(me, s0, w, version) ==
                 Released(IF release = "TOMBSTONE" THEN s ELSE [s EXCEPT !.seen = NONE])
          [] w.aim \in {"CLAIM", "CONFIRM"} /\ s.grant = NONE ->
                 IF BeliefEnds(w) <= 0   \* won, but the answer took a whole lease
-                THEN Sends(me, s, "CONFIRM", [w.record EXCEPT !.validUntil = me.wall + ttl], version)
+                THEN Sends(me, [s EXCEPT !.unsettled = <<w>>], "CONFIRM",
+                           [w.record EXCEPT !.validUntil = me.wall + ttl], version)
                 ELSE Hold(s, w, version)
          [] OTHER ->
                 IF s.until = NONE       \* it landed after belief had ended: never revived
