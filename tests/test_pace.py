@@ -80,8 +80,10 @@ def test_the_tombstone_of_a_process_that_ended_makes_no_rival() -> None:
     """The next one's second cycle claims at once: two requests."""
     pace = Pace()
     pace.met("the process before")
-    cycles(pace, 2, epochs=lambda n: n)
+    cycles(pace, 1)
+    assert pace.stand_back_ms(40) == 0
     assert not pace.outdated
+    pace.granted(2, 70)
     assert pace.rivals == 0
 
 
