@@ -14,6 +14,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from lockkit.check import Kind as VerdictKind
+from lockkit.check import check
 from lockkit.clock import Clock, back_off_s, epoch_ms, utc
 from lockkit.faults import Fault, FaultError, FaultPlan, Request, dialects, wire
 from lockkit.history import KINDS, Event, HistoryError, event, narrate, parse, plain, read, write
@@ -803,6 +806,40 @@ def odd_events(draw: st.DrawFn) -> Event:
 def test_any_history_can_be_told_and_a_terminal_obeys_none_of_it(told: list[Event]) -> None:
     for sentence in narrate(told):
         assert sentence.isprintable()
+
+
+def test_a_history_with_a_lease_beyond_all_time_is_damaged_not_a_traceback() -> None:
+    told = [event(0, "W1", "held", epoch=1, until_ms=10**400, version="")]
+    verdict = check(told)
+    assert (verdict.kind, verdict.because.partition(":")[0]) == (
+        VerdictKind.UNKNOWN, "the history is damaged",
+    )  # fmt: skip
+
+
+@given(st.lists(odd_events(), max_size=5))
+@times(3)
+def test_any_history_gets_a_verdict(told: list[Event]) -> None:
+    verdict = check(told)
+    assert verdict.because
+    assert all(each in told for each in verdict.evidence)
+
+
+HISTORIES = [
+    list(read(path.read_text(encoding="utf-8").splitlines()))
+    for path in sorted((Path(__file__).parents[1] / "datasets" / "histories").glob("*/*.jsonl"))
+]
+
+
+@given(st.sampled_from(HISTORIES), st.data(), ODD)
+def test_a_history_with_one_odd_field_gets_a_verdict_and_is_told(
+    real: list[Event], data: st.DataObject, odd: Any
+) -> None:
+    place = data.draw(st.integers(0, len(real) - 1))
+    name = data.draw(st.sampled_from(sorted(real[place].data)))
+    spoilt = replace(real[place], data={**real[place].data, name: odd})
+    told = [*real[:place], spoilt, *real[place + 1 :]]
+    assert check(told).because
+    assert all(sentence.isprintable() for sentence in narrate(told))
 
 
 @given(st.text(max_size=400), st.integers(1, 300))

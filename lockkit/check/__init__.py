@@ -46,7 +46,7 @@ def check(events: Iterable[Event]) -> Verdict:
         lanes = sort(events)
         findings = tuple(finding for each in CHECKS for finding in each(lanes))
         reached = tuple(name for name, happened in REACHED.items() if happened(lanes))
-    except (TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         # A history may come from anywhere: `parse` sees that fields are there, not what they are.
         because = f"the history is damaged: a field is not of its type ({error})"
         finding = Finding("fields", Kind.UNKNOWN, because)
