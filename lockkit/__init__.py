@@ -22,7 +22,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
 
     emulator   an object server that speaks the dialects of S3, GCS and Azure to the real SDKs
-    faults     lost responses, stalls and throttles as data, and the proxy that applies them
+    faults     lost responses, stalls and throttles as data; a proxy applies them, or the client
     sim        whole runs under a seed: virtual clocks, faults, stores of every provider
     explore    exhaustive search over that very step: the shortest story in which a rule is missed
     probe      finds out whether a store is safe to lock on
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from lockkit.emulator import Emulator as Emulator
     from lockkit.faults import Fault as Fault
     from lockkit.faults import FaultPlan as FaultPlan
+    from lockkit.faults import Faulty as Faulty
     from lockkit.faults import Proxy as Proxy
     from lockkit.history import Event as Event
     from lockkit.lock import Lock as Lock
@@ -74,6 +75,7 @@ _ROOM = {
     "Emulator": "lockkit.emulator",
     "Fault": "lockkit.faults",
     "FaultPlan": "lockkit.faults",
+    "Faulty": "lockkit.faults",
     "Proxy": "lockkit.faults",
     "Fleet": "lockkit.spark.fleet",
     "Workbench": "lockkit.workbench",
