@@ -1,0 +1,44 @@
+"""The track record holds: each row of BUGS.md names a test that is there, and a commit."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in (TESTS / "BUGS.md").read_text(encoding="utf-8").splitlines()
+    if line.startswith("| ") and not line.startswith("| what was wrong")
+]
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", "-C", str(TESTS), *arguments], capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[-1])
+def test_what_reproduces_a_bug_is_there(row: list[str]) -> None:
+    what, found_by, reproduced_by, _ = row
+    assert what and found_by
+    named = re.findall(r"`([^`]+)`", reproduced_by)
+    assert named
+    for each in named:
+        file, _, name = each.partition("::")
+        text = (TESTS / file).read_text(encoding="utf-8")
+        assert not name or f"\ndef {name}(" in text, each
+
+
+def test_what_fixed_a_bug_is_in_the_history() -> None:
+    if shutil.which("git") is None or git("rev-parse").returncode:
+        pytest.skip("no git here, or no repository: a copy of the files has no history")
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
+        pytest.skip("a shallow clone: its history is cut off")
+    known = set(git("log", "--format=%h", "--abbrev=7").stdout.split())
+    assert not {row[-1] for row in ROWS} - known
