@@ -189,6 +189,23 @@ def test_a_waiter_looks_once_more_when_its_time_is_over() -> None:
     other.release()
 
 
+def test_rivals_are_counted_by_handle_whoever_owns_it_and_never_oneself() -> None:
+    url = memory()
+    first, second, third = (Lock(url, ttl_s=10, owner="one") for _ in range(3))
+    for other in (first, second):
+        with other:
+            assert not third.acquire(timeout=0)
+    assert third._pace.rivals == 2
+    overwrite(first, as_hudi(until_ms=1, owner="hudi"))
+    assert third.acquire(timeout=0)
+    assert third._pace.rivals == 3
+    third.release()
+    third._client.forget()
+    assert third.acquire(timeout=0)
+    assert third._client.me.handle not in third._pace._met
+    third.release()
+
+
 def test_a_waiter_has_at_most_one_request_out(shared_emulator: Any, bucket: str) -> None:
     url, tale = f"s3://{bucket}/table", Tale()
     lock = Lock(url, endpoint=shared_emulator.s3, ttl_s=5)
