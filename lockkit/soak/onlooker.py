@@ -49,10 +49,14 @@ def reader(asked: argparse.Namespace, store: Store, voice: Voice) -> Callable[[]
             voice.emit("note", text=f"{type(error).__name__}: {error}")
             return
         seen[0] = snapshot
-        groups = [[*group, each.instant] for group, each in sorted(snapshot.groups.items())]
-        voice.emit("saw", began_ms=began_ms, groups=groups)
+        voice.emit("saw", began_ms=began_ms, groups=looked_at(snapshot))
 
     return look
+
+
+def looked_at(snapshot: Snapshot) -> list[list[str]]:
+    """What a look shows: partition, file id and instant of each file group."""
+    return [[*group, each.instant] for group, each in sorted(snapshot.groups.items())]
 
 
 def keeper(asked: argparse.Namespace, store: Store, voice: Voice) -> Callable[[], None]:

@@ -16,12 +16,14 @@ from lockkit.check import Kind, Verdict, check
 from lockkit.clock import Clock
 from lockkit.drive import run as carry_out
 from lockkit.emulator import Emulator
+from lockkit.history import Event, event
 from lockkit.soak import tally
+from lockkit.soak.onlooker import looked_at
 from lockkit.soak.supervisor import Settings
 from lockkit.spark.fleet import FLEET, PACKAGE, Plan, last_words, leftovers
 from lockkit.spark.supervisor import PROFILES
 from lockkit.stores import StoreError, open_store
-from lockkit.table import TableError, load_snapshot, read_table
+from lockkit.table import Snapshot, TableError, load_snapshot, read_table
 
 STOP_S, KILL_S = 60.0, 5.0
 GRACE_S = 15.0
@@ -102,10 +104,9 @@ def soak(
 
 def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> Outcome:
     run_dir = Path(plan.run_dir)
-    verdict = check(tally.history(run_dir))
-    rows, unread = read_again(plan)
+    rows, unread, last_look = read_again(plan)
     return Outcome(
-        verdict=verdict,
+        verdict=check([*tally.history(run_dir), *last_look]),
         minutes=minutes,
         fence=plan.fence,
         commits=sum(each.kind == "published" for each in tally.told(run_dir)),
@@ -119,18 +120,28 @@ def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> Outcome
     )
 
 
-def read_again(plan: Plan) -> tuple[int | None, str]:
-    """Rows of the table as a server shows it that is started on the file; or why there are none."""
+def read_again(plan: Plan) -> tuple[int | None, str, list[Event]]:
+    """Rows of the table as a server shows it that is started on the file; or why there are none.
+
+    With the look itself, which every acknowledged commit must be in.
+    """
+    clock = Clock()
     with Emulator(
         db=str(Path(plan.run_dir) / "store.sqlite"),
         profile=plan.profile or PROFILES[plan.provider],
     ) as server:
         store = open_store(plan.url, endpoint=getattr(server, plan.provider), client="reader")
         try:
-            snapshot = carry_out(load_snapshot(), store, Clock())
-            return read_table(store).num_rows if snapshot.groups else 0, ""
+            began_ms = clock.stamp_ms()
+            snapshot: Snapshot = carry_out(load_snapshot(), store, clock)
+            rows = read_table(store).num_rows if snapshot.groups else 0
         except (TableError, StoreError) as error:
-            return None, f"{type(error).__name__}: {error}"
+            return None, f"{type(error).__name__}: {error}", []
+        else:
+            look = event(
+                clock.stamp_ms(), "reader", "saw", began_ms=began_ms, groups=looked_at(snapshot)
+            )
+            return rows, "", [look]
         finally:
             store.close()
 
