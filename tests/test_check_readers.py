@@ -105,6 +105,7 @@ def test_an_acknowledged_write_that_the_record_has_not_was_lost() -> None:
     verdict = check(told)
     assert failed(verdict) == {"no acknowledged write is lost"}
     assert "a-2 is applied as v2" in verdict.because
+    assert [each.kind for each in verdict.evidence] == ["ask", "answer"]
     assert failed(check(told[:3])) == set()
 
 

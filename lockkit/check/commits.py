@@ -25,7 +25,8 @@ def acknowledged_is_there(lanes: Lanes) -> Iterator[Finding]:
             return
         if instant not in lanes.visible:
             because = f"{told.who} was told that {instant} is published, and the store never had it"
-            yield Finding(name, Kind.INVALID, because, (told,))
+            checks = [each for each in lanes.by_kind["checked"] if str(each["instant"]) == instant]
+            yield Finding(name, Kind.INVALID, because, (*checks[-1:], told))
             return
         if instant in lanes.removed:
             gone = lanes.removed[instant]
