@@ -138,6 +138,14 @@ def test_a_run_under_other_rules_is_not_what_the_protocol_does(history: list[Eve
     assert replay(history, careless).kind is Kind.INVALID
 
 
+def test_what_a_process_told_before_it_was_killed_may_come_after_the_kill(
+    history: list[Event],
+) -> None:
+    place = next(n for n, each in enumerate(history) if each.who == "one" and each.kind == "held")
+    killed = event(history[place].at_ms, "one", "killed", pid=1)
+    assert replay([*history[:place], killed, *history[place:]]).kind is Kind.VALID
+
+
 def test_a_history_that_does_not_say_what_was_heard_is_unknown(history: list[Event]) -> None:
     assert replay([each for each in history if each.kind != "heard"]).kind is Kind.UNKNOWN
     assert replay([each for each in history if each.who != STORE]).kind is Kind.UNKNOWN

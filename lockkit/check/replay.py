@@ -140,7 +140,7 @@ class Lane:
                 self._answer(each)
             case kind if kind in TOLD:
                 self._tell(each)
-            case "started" | "killed" | "exited":
+            case "started":  # what a process told before it was killed may come after the kill
                 self.me, self.owed, self.asked = None, [], None
 
     # --- in ----------------------------------------------------------------------------------
