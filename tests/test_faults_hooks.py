@@ -24,13 +24,14 @@ from faults_world import (
     eventually,
     record,
 )
+from google.auth.credentials import AnonymousCredentials
 
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, FaultError, FaultPlan, Faulty, Proxy, hooks
 from lockkit.history import Event
 from lockkit.lock import Lock
-from lockkit.outcome import Applied, Found, IfAbsent, Missing, Unknown, over
-from lockkit.stores import Store, StoreError, open_store
+from lockkit.outcome import Applied, Found, IfAbsent, Missing, Throttled, Unknown, over
+from lockkit.stores import NoAnswer, Store, StoreError, open_store
 
 KEY = "orders/table_lock.json"
 BIG = b"0123456789abcdef" * (9 << 16)  # 9 MiB: Cloud Storage's SDK sends it in pieces
@@ -350,6 +351,30 @@ def test_one_plan_counts_the_requests_of_all_its_clients(bucket: str, shared_emu
     assert [type(answer) for answer in answers] == [Applied, Unknown]
 
 
+AT_HOME: dict[str, tuple[str, dict[str, Any]]] = {
+    "s3": (
+        "s3://lake/orders",
+        {"region_name": "eu-west-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"},
+    ),
+    "gcs": ("gs://lake/orders", {"project": "p", "credentials": AnonymousCredentials()}),
+    "azure": ("abfss://lake@a.dfs.core.windows.net/orders", {"credential": ACCOUNT_KEY}),
+}
+
+
+@every_provider
+def test_at_the_providers_own_hosts_a_fault_is_aimed_by_bucket_and_key_too(provider: str) -> None:
+    """Amazon's carry the bucket in their name. Nothing is sent: the refusal comes before."""
+    url, options = AT_HOME[provider]
+    faulty = Faulty()
+    with closing(open_store(url, client="W1", faults=faulty, **options)) as store:
+        for operation in ("put", "list"):
+            faulty.inject(Fault("status", code=429, operation=operation, key="lake/orders/*"))
+        assert store.put("k", b"{}", IfAbsent()) == Throttled()
+        with pytest.raises(NoAnswer, match="429"):
+            store.list("")
+    assert [(made["bucket"], made["client"]) for made in faulty.faults] == [("lake", "W1")] * 2
+
+
 def test_an_azure_client_made_by_another_is_struck_through_either(
     bucket: str, shared_emulator: Any
 ) -> None:
@@ -402,13 +427,21 @@ def test_a_store_without_http_refuses_faults_and_says_why(url: str) -> None:
         open_store(url, faults=Faulty())
 
 
+class _Transport:
+    def open(self) -> None:
+        pass
+
+
 def test_a_client_of_another_kind_is_refused_by_name() -> None:
     import boto3
+    from azure.storage.blob import BlobServiceClient as Sync
     from azure.storage.blob.aio import BlobServiceClient
 
     with pytest.raises(FaultError, match="below a dict"):
         Faulty().install({})
     with pytest.raises(FaultError, match="below a SQS"):
         Faulty().install(boto3.client("sqs", region_name="us-east-1"))
+    with pytest.raises(FaultError, match="sends by _Transport"):
+        Faulty().install(Sync("https://a.blob.core.windows.net", transport=_Transport()))
     with pytest.raises(FaultError, match="synchronous"):
         Faulty().install(BlobServiceClient("https://a.blob.core.windows.net", transport=object()))

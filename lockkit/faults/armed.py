@@ -150,11 +150,13 @@ class Armed:
     def remember_upload(self, request: Request, headers: Mapping[str, str]) -> None:
         """Learn from an answer (header names in lower case) which object an upload is for."""
         place = headers.get("location", "")
-        if request.operation == "part" and "upload_id=" in place:
+        if request.operation != "part" or "upload_id=" not in place:
+            return
+        with self._guard:
             for upload_id in parse_qs(urlsplit(place).query).get("upload_id", []):
                 self.uploads[upload_id] = request.key
-        while len(self.uploads) > UPLOADS_MAX:
-            del self.uploads[next(iter(self.uploads))]
+            while len(self.uploads) > UPLOADS_MAX:
+                del self.uploads[next(iter(self.uploads))]
 
     # --- what is told ----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ import requests
 from requests.adapters import BaseAdapter, HTTPAdapter
 
 from lockkit.faults.hooks import aborted, head_of, timed_out
+from lockkit.faults.plan import FaultError
 from lockkit.faults.wire import Head
 
 if TYPE_CHECKING:
@@ -22,18 +23,22 @@ if TYPE_CHECKING:
 
 def install(carry_out: Callable[[Any], Any], session: requests.Session) -> None:
     """In front of all adapters that the session has now."""
+    if not isinstance(session, requests.Session):
+        raise FaultError(
+            f"faults cannot stand below a client that sends by {type(session).__name__}; let it "
+            "send as its SDK does by default, by requests"
+        )
     for prefix, adapter in list(session.adapters.items()):
         session.mount(prefix, _Adapter(carry_out, adapter))
 
 
-def session_of(client: Any) -> requests.Session:
+def session_of(client: Any) -> Any:
     """The session of an Azure client; those that it made of itself share it."""
     transport = client._pipeline._transport
     while hasattr(transport, "_transport"):  # azure.storage.blob's TransportWrapper
         transport = transport._transport
     transport.open()
-    session: requests.Session = transport.session
-    return session
+    return getattr(transport, "session", transport)
 
 
 class _Adapter(BaseAdapter):

@@ -40,7 +40,7 @@ LATE_BYTES_MAX = 64 * 1024 * 1024
 class Attempt(Protocol):
     """One attempt of an SDK's at one request, as it is about to leave the process.
 
-    An answer is the SDK's own; both kinds have `status_code`, `headers` and `content`.
+    An answer is the SDK's own; both kinds have `status_code`, `headers` and urllib3's own as `raw`.
     """
 
     @property
@@ -129,7 +129,7 @@ class Faulty(Armed):
                     self.remember_upload(request, _lower(answer.headers))
                 case Swallow():
                     assert answer is not None
-                    answer.content  # noqa: B018 - reads the rest of it
+                    drain(answer)
             step = course.send(0 if answer is None else answer.status_code)
         return self._end(step.fault, attempt) if isinstance(step, End) else answer
 
@@ -162,7 +162,7 @@ class Faulty(Armed):
         if answer is None:
             self._deliver(attempt, delay_s, lambda end: None)
         else:
-            answer.content  # noqa: B018 - it is nobody's any more, and its connection is free
+            drain(answer)
         self._clock.sleep(attempt.give_up_s or 0)
         raise attempt.silent()
 
@@ -186,10 +186,16 @@ class Faulty(Armed):
 def _outcome(send: Callable[[], Any]) -> str:
     try:
         answer = send()
-        answer.content  # noqa: B018 - gives its connection back
+        drain(answer)
     except Exception as error:  # noqa: BLE001 - told; its text may quote a signed URL
         return f"not answered: {type(error).__name__}"
     return f"status {answer.status_code}"
+
+
+def drain(answer: Any) -> None:
+    """Read what is left of an answer, however long, so that its connection can be used again."""
+    for _ in answer.raw.stream(wire.PIECE_BYTES, decode_content=False):
+        pass
 
 
 def _gives_up(attempt: Attempt, within_s: float) -> bool:
