@@ -250,12 +250,12 @@ class SoakSupervisor(Supervisor):
 
     def _sample(self) -> None:
         at_ms = round(self._clock.stamp_ms())
-        pids = {name: each.pid for name, each in self._children.items() if each.alive}
-        for name, pid in pids.items():
-            sample = {"at_ms": at_ms, "who": name, "pid": pid, "rss_mb": round(rss_mb(pid), 1)}
-            self._memory.write(json.dumps(sample) + "\n")
-        own = {"at_ms": at_ms, "who": SELF, "pid": os.getpid(), "rss_mb": round(own_mb(), 1)}
-        self._memory.write(json.dumps(own) + "\n")
+        living = [each for each in self._children.values() if each.alive]
+        sizes = [(each.name, each.pid, rss_mb(each.pid)) for each in living]
+        for name, pid, mb in (*sizes, (SELF, os.getpid(), own_mb())):
+            if mb:  # it may have ended just now
+                sample = {"at_ms": at_ms, "who": name, "pid": pid, "rss_mb": round(mb, 1)}
+                self._memory.write(json.dumps(sample) + "\n")
 
 
 def free_ports(clock: Clock) -> int:

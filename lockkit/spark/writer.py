@@ -43,7 +43,7 @@ from lockkit.table import (
 from lockkit.table.checkpoint import look_over
 from lockkit.table.fence import read_fence
 from lockkit.table.groups import Aim
-from lockkit.table.heartbeat import Heartbeat
+from lockkit.table.heartbeat import Heartbeat, HeartbeatExpired
 from lockkit.table.layout import FileGroup
 from lockkit.table.publish import publish
 from lockkit.table.pulse import HeartbeatRules
@@ -164,8 +164,8 @@ class Writer:
         """True if it was published. A refusal is not an error: the next round begins again."""
         try:
             self._transact()
-        except CommitConflict:
-            return False  # the commit has said so itself
+        except (CommitConflict, HeartbeatExpired):
+            return False  # the commit has said so itself; or it slept, and begins again
         except LockLost:
             self._hear_the_fence()
             return False
