@@ -1,31 +1,43 @@
 """Which search finds which planted mistake: a table for people, and `seeds.json` for the tests.
 
-`python -m tests.mutants` prints the table; `--rewrite` also looks for the seeds anew. Each search
-has 12 s of processor time for each mistake.
+`python -m tests.mutants` prints the table; `--rewrite` also writes down the seeds that it found.
+Each search has 12 s of processor time for each mistake.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from table_mutants import MUTANTS as TABLE_MUTANTS
+from table_mutants import planted
+from test_table_schedules import SEARCHES
 
 from lockkit.explore import SCENARIOS as ROWS
 from lockkit.explore import explore
 from lockkit.mutants import LEASE_MUTANTS
-from lockkit.sim import LEASE, Outcome, simulate
+from lockkit.sim import LEASE, Scenario, simulate
+from lockkit.table.simulated import SCENARIOS as TABLES
 
 SEEDS_FILE = Path(__file__).parent / "seeds.json"
 BUDGET_S = 12.0
+BEYOND = "beyond its bounds | | "
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the simulator needed: the seed, its steps, and all that it played."""
+    """What the simulator needed: the scenario, the seed, its steps, and all that it played."""
 
+    scenario: str
     seed: int
     violation: str
     steps: int
@@ -33,30 +45,48 @@ class Found:
     seconds: float
 
 
-def search(play: Callable[[int], Outcome], budget_s: float = BUDGET_S) -> Found | None:
+def search(
+    scenario: Scenario, mutant: Any = None,
+    room: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Found | None:  # fmt: skip
     """Seeds from 1 on, until one finds a violation or the time is over."""
     began, played, seed = time.process_time(), 0, 0
-    while time.process_time() - began < budget_s:
+    while time.process_time() - began < BUDGET_S:
         seed += 1
-        outcome = play(seed)
+        with room():
+            outcome = simulate(scenario, seed, mutant=mutant, judge=False)
         played += outcome.steps
         if outcome.violation:
             seconds = time.process_time() - began
-            return Found(seed, outcome.violation, outcome.steps, played, seconds)
+            return Found(scenario.name, seed, outcome.violation, outcome.steps, played, seconds)
     return None
 
 
-def lease_rows() -> Iterator[tuple[str, str, str, Found | None]]:
-    """(name, in words, what the explorer says, what the simulator found)."""
+Row = tuple[str, str, str, Found | None]
+"""(name, in words, what the explorer says, what the simulator found)."""
+
+
+def lease_rows() -> Iterator[Row]:
     explored = {each.name: each for each in ROWS}
     for name, mutant in LEASE_MUTANTS.items():
-        said = "not in its world | | "
+        said = BEYOND
         if name in explored:
             row = explore(explored[name])
             said = f"{row.steps} | {row.states:,} | {row.seconds:.1f}"
-        yield name, mutant.says, said, search(
-            lambda seed, mutant=mutant: simulate(LEASE, seed, mutant=mutant, judge=False)
-        )
+        yield name, mutant.says, said, search(LEASE, mutant)
+
+
+def table_rows() -> Iterator[Row]:
+    for name in TABLE_MUTANTS:
+        said = BEYOND
+        if name in SEARCHES:
+            scene, began = SEARCHES[name].scene(), time.process_time()
+            with planted(name):
+                result = scene.search(SEARCHES[name].faults)
+            seconds = time.process_time() - began
+            said = f"{len(result.story)} | {result.states:,} | {seconds:.1f}"
+        found = (search(each, room=lambda name=name: planted(name)) for each in reversed(TABLES))
+        yield name, name, said, next((each for each in found if each is not None), None)
 
 
 def main() -> None:
@@ -64,20 +94,22 @@ def main() -> None:
     parser.add_argument("--rewrite", action="store_true", help="write tests/seeds.json")
     args = parser.parse_args()
     seeds = json.loads(SEEDS_FILE.read_text())
-    print("| mistake | explorer: steps | states | s | simulator: seed | steps | of all | s |")
+    print("| mistake | explorer: steps | states | s | simulator: seeds | steps | of all | s |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
-    for name, says, explored, found in lease_rows():
-        simulated = "not found | | |"
-        if found is not None:
-            simulated = f"{found.seed} | {found.steps} | {found.played:,} | {found.seconds:.1f} |"
-            seeds["mutants"][name] = {
-                "scenario": LEASE.name, "seed": found.seed, "steps": found.steps,
-                "violation": found.violation.partition(":")[0],
-            }  # fmt: skip
-        print(f"| {says} | {explored} | {simulated}", flush=True)
+    for rows in (lease_rows(), table_rows()):
+        for name, says, explored, found in rows:
+            simulated = "not found | | |"
+            if found is not None:
+                simulated = (
+                    f"{found.seed:,} | {found.steps} | {found.played:,} | {found.seconds:.1f} |"
+                )
+                seeds["mutants"][name] = {
+                    "scenario": found.scenario, "seed": found.seed, "steps": found.steps,
+                    "violation": found.violation.partition(":")[0],
+                }  # fmt: skip
+            print(f"| {says} | {explored} | {simulated}", flush=True)
     if args.rewrite:
-        lines = json.dumps(seeds, indent=1)
-        SEEDS_FILE.write_text(lines + "\n")
+        SEEDS_FILE.write_text(json.dumps(seeds, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_mutants import MUTANTS as TABLE_MUTANTS
+from table_mutants import planted
+from test_table_schedules import SEARCHES
 
 from lockkit.check import Kind, check
 from lockkit.cli import main
@@ -94,14 +97,35 @@ def test_a_seed_that_once_found_a_mistake_of_ours_finds_none(entry: dict[str, An
 # --- planted mistakes -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", LEASE_MUTANTS)
-def test_the_simulator_finds_each_mistake_of_the_lease_and_only_that(name: str) -> None:
-    entry = FOUND_BY[name]
-    outcome = simulate(LEASE, entry["seed"], mutant=LEASE_MUTANTS[name])
+def found_again(entry: dict[str, Any], outcome: Outcome) -> None:
     assert outcome.violation is not None
     assert outcome.violation.startswith(entry["violation"])
     assert outcome.steps == entry["steps"]
+
+
+@pytest.mark.parametrize("name", LEASE_MUTANTS)
+def test_the_simulator_finds_each_mistake_of_the_lease_and_nothing_without(name: str) -> None:
+    entry = FOUND_BY[name]
+    found_again(entry, simulate(LEASE, entry["seed"], mutant=LEASE_MUTANTS[name]))
     assert simulate(LEASE, entry["seed"]).violation is None
+
+
+@pytest.mark.parametrize("name", [each for each in TABLE_MUTANTS if each in FOUND_BY])
+def test_the_simulator_finds_a_mistake_of_the_table_and_nothing_without(name: str) -> None:
+    entry = FOUND_BY[name]
+    scenario = next(each for each in TABLES if each.name == entry["scenario"])
+    with planted(name):
+        outcome = simulate(scenario, entry["seed"])
+    found_again(entry, outcome)
+    assert simulate(scenario, entry["seed"]).violation is None
+
+
+def test_every_mistake_is_found_by_one_search_and_nine_of_ten_by_the_simulator() -> None:
+    every = {*LEASE_MUTANTS, *TABLE_MUTANTS}
+    explored = {*SEARCHES, *(each.name for each in EXPLORED if each.breaks is not None)}
+    assert len(every) >= 40
+    assert every == explored | FOUND_BY.keys()
+    assert len(FOUND_BY.keys() & every) >= 0.9 * len(every)
 
 
 def test_every_rule_is_switched_off_by_some_mutant() -> None:

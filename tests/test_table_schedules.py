@@ -8,9 +8,8 @@ within these bounds, so no proof.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial, reduce
-from importlib import import_module
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,27 +31,21 @@ from schedules import (
     World,
     begin_and_commit,
 )
+from table_mutants import ROOMS, planted
 from table_world import CLOCK, CONFIG, Holder, prepare_inserts, prepare_upserts, rows
 
-from lockkit.drive import Procedure, Put, WallMs, run
-from lockkit.outcome import Applied, IfAbsent, over
-from lockkit.state import LockLost
-from lockkit.table import FENCE_KEY, Committed, CommitUnknown, Prepared, commit, create_table
+from lockkit.drive import Procedure, run
+from lockkit.table import Committed, CommitUnknown, Prepared, commit, create_table
 from lockkit.table import fence as fencing
-from lockkit.table.ask import create
 from lockkit.table.commit import complete, decide
-from lockkit.table.fence import COMMIT, Fence, format_fence, read_fence
+from lockkit.table.fence import COMMIT
 from lockkit.table.pending import load_rollback_plan
 from lockkit.table.properties import TableConfig
 from lockkit.table.publish import Scout
 from lockkit.table.rollback import roll_back
-from lockkit.table.timeline import V6, Names, instant_ms, instant_of, load_timeline
+from lockkit.table.timeline import instant_ms, load_timeline
 
 V9 = replace(CONFIG, version=9)
-ROOMS = {
-    each: import_module(f"lockkit.table.{each}")
-    for each in ("commit", "decide", "fence", "rollback", "transaction")
-}
 
 
 # --- a table, and who does something to it --------------------------------------------------------
@@ -262,53 +255,6 @@ def test_an_instant_that_was_rolled_back_is_not_committed_by_another_writer() ->
 # --- the search can fail: rules that are switched off ---------------------------------------------
 
 
-def yes(*_: Any, **__: Any) -> Procedure[bool]:
-    yield from ()
-    return True
-
-
-def nothing(*_: Any, **__: Any) -> Procedure[None]:
-    yield from ()
-
-
-def whole_window(fence: Fence, *_: Any) -> Any:
-    return fence.window
-
-
-def whatever_it_says(names: Names, seen: Any, entry: Fence) -> Procedure[bool]:
-    return (yield from replace_fence(names, (yield from read_fence()), entry))
-
-
-def a_lost_answer_is_a_no(_: Names, seen: Any, entry: Fence) -> Procedure[bool]:
-    if isinstance((yield Put(FENCE_KEY, format_fence(entry), over(seen.version))), Applied):
-        return True
-    raise LockLost("no answer")
-
-
-def unlooked(names: Names, target: str) -> Procedure[Any]:
-    return replace((yield from files_of(names, target)), completed={})
-
-
-def by_its_own_clock(*_: Any) -> Procedure[str]:
-    return instant_of((yield WallMs()))
-
-
-def another_name(names: Names, decided: Any) -> str:
-    later = decided.completion and instant_of(instant_ms(decided.completion) + 1)
-    return names.completed(decided.instant, decided.action, later)
-
-
-def published_first(prepared: Prepared, guard: Holder) -> Procedure[Committed]:
-    yield from create(V6.completed(prepared.instant), prepared.body)
-    return (yield from commit(prepared, guard))
-
-
-def unproven(prepared: Prepared, guard: Holder) -> Procedure[Committed]:
-    decision = yield from decide(prepared, guard)
-    yield Put(V6.completed(prepared.instant), prepared.body, IfAbsent())
-    return Committed(prepared.instant, guard.epoch, decision.rounds, decision.rolled_forward)
-
-
 def two_rewrites(way: Any = commit, config: TableConfig = CONFIG) -> Scene:
     return Scene(config).rewrites(1, 2).writers(way)
 
@@ -329,74 +275,45 @@ def one_begins_late() -> Scene:
     return Scene().appends(1).writers().beginner(at=-1000)
 
 
-replace_fence, files_of = ROOMS["decide"].replace_fence, ROOMS["rollback"]._files_of
-
-
 @dataclass
-class Mutant:
-    """A rule that is off, and how the search shows that it was needed."""
+class Search:
+    """How the search shows that a rule was needed."""
 
     mistake: str
     scene: Callable[[], Scene]
-    off: dict[str, Any] = field(default_factory=dict)
     faults: int = 0
 
 
-MUTANTS = {
-    "no fence": Mutant(STALE, lambda: Scene(fenced=False).rewrites(1, 2).writers(unfenced)),
-    "the fence is replaced whatever it says": Mutant(
-        STALE, two_rewrites, {"commit.replace_fence": whatever_it_says}
+SEARCHES = {
+    "no fence": Search(STALE, lambda: Scene(fenced=False).rewrites(1, 2).writers()),
+    "the fence is replaced whatever it says": Search(STALE, two_rewrites),
+    "no conflict check": Search(OVERLAP, two_rewrites),
+    "a refused decision is taken for made": Search(UNDECIDED, two_rewrites),
+    "a lost answer is taken for a no": Search(REFUSED, two_rewrites, faults=1),
+    "published before it is decided": Search(UNDECIDED, two_rewrites),
+    "acknowledged before it is proven": Search(LOST, two_rewrites, faults=1),
+    "the last decision is not settled": Search(LOST, two_appends),
+    "a window that is too short counts as whole": Search(STALE, three_appends),
+    "a rollback does not settle": Search(BOTH, a_writer_and_a_cleaner),
+    "a rollback does not look whether it is completed": Search(BOTH, a_writer_and_a_cleaner),
+    "a rollback deletes before it is decided": Search(DELETED, a_writer_and_a_cleaner),
+    "a writer does not look whether it was rolled back": Search(
+        BOTH, lambda: a_writer_and_a_cleaner(5)
     ),
-    "no conflict check": Mutant(
-        OVERLAP, two_rewrites, {"commit.find_conflict": lambda *_, **__: None}
+    "completion times come from the writer's clock": Search(TIMES, lambda: two_appends(config=V9)),
+    "a roll-forward takes a completion time of its own": Search(
+        NAMES, lambda: two_appends(config=V9)
     ),
-    "a refused decision is taken for made": Mutant(
-        UNDECIDED, two_rewrites, {"decide._was_superseded": yes}
-    ),
-    "a lost answer is taken for a no": Mutant(
-        REFUSED, two_rewrites, {"commit.replace_fence": a_lost_answer_is_a_no}, faults=1
-    ),
-    "published before it is decided": Mutant(UNDECIDED, lambda: two_rewrites(published_first)),
-    "acknowledged before it is proven": Mutant(LOST, lambda: two_rewrites(unproven), faults=1),
-    "the last decision is not settled": Mutant(LOST, two_appends, {"commit.settle": nothing}),
-    "a window that is too short counts as whole": Mutant(
-        STALE, three_appends, {"fence.WINDOW_MAX": 1, "fence.Fence.since": whole_window}
-    ),
-    "a rollback does not settle": Mutant(
-        BOTH, a_writer_and_a_cleaner, {"rollback.settle": nothing}
-    ),
-    "a rollback does not look whether it is completed": Mutant(
-        BOTH, a_writer_and_a_cleaner, {"rollback._files_of": unlooked}
-    ),
-    "a rollback deletes before it is decided": Mutant(
-        DELETED, a_writer_and_a_cleaner, {"rollback.replace_fence": yes}
-    ),
-    "a writer does not look whether it was rolled back": Mutant(
-        BOTH, lambda: a_writer_and_a_cleaner(5), {"commit.ROLLBACK": "nothing"}
-    ),
-    "completion times come from the writer's clock": Mutant(
-        TIMES, lambda: two_appends(config=V9), {"commit.completion_time": by_its_own_clock}
-    ),
-    "a roll-forward takes a completion time of its own": Mutant(
-        NAMES, lambda: two_appends(config=V9), {"decide.completed_key": another_name}
-    ),
-    "begin does not look for later commits": Mutant(
-        HORIZON, one_begins_late, {"transaction._used": lambda _: []}
-    ),
-    "begin does not look for rollbacks": Mutant(
-        BOTH, an_instant_that_comes_free, {"transaction._used": lambda now: now.commits}
-    ),
-}  # fmt: skip
+    "begin does not look for later commits": Search(HORIZON, one_begins_late),
+    "begin does not look for rollbacks": Search(BOTH, an_instant_that_comes_free),
+}
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_search_finds_what_a_rule_is_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant = MUTANTS[name]
-    scene = mutant.scene()
-    for where, instead in mutant.off.items():
-        room, _, attribute = where.partition(".")
-        *inside, last = attribute.split(".")
-        monkeypatch.setattr(reduce(getattr, inside, ROOMS[room]), last, instead)
-    found = scene.search(mutant.faults)
-    assert found.mistake == mutant.mistake, found
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_search_finds_what_a_rule_is_for(name: str) -> None:
+    search = SEARCHES[name]
+    scene = search.scene()
+    with planted(name):
+        found = scene.search(search.faults)
+    assert found.mistake == search.mistake, found
     assert found.story

@@ -28,12 +28,15 @@ class VirtualClock(Clock):
     time: Time = field(default_factory=Time)
     dice: random.Random = field(default_factory=random.Random)
     rate: float = 1.0
+    grain_ms: int = 1
+    """How coarse its wall clock is."""
 
     def boot_ms(self) -> int:
         return int(self.time.now_ms * self.rate)
 
     def wall_ms(self) -> int:
-        return START_MS + int(self.time.now_ms) + self.offset_ms
+        exact_ms = START_MS + int(self.time.now_ms) + self.offset_ms
+        return exact_ms - exact_ms % self.grain_ms
 
     def wall_ns(self) -> int:
         return self.wall_ms() * 1_000_000

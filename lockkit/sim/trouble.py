@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.drive import Delete, Get, List, Put
 from lockkit.outcome import PreconditionFailed, Throttled, Unknown
 from lockkit.sim.shelf import Sent
-from lockkit.sim.task import Phase, Task
+from lockkit.sim.task import Node, Phase, Task
 from lockkit.sim.weather import Trouble
 from lockkit.stores import NoAnswer
 
@@ -84,8 +84,8 @@ def of_a_node(world: World) -> None:
     kind = world.dice.choice(world.weather.of_nodes)
     match kind:
         case Trouble.STALL:
-            node.stalled, node.stalled_ms = True, _later(world, STALL_MS)
-            world.tell(node.name, "stalled", {"pid": node.life, "why": "the dice"})
+            stall(world, node)
+            return
         case Trouble.CRASH if node.birth is not None:
             world.crash(node, _later(world, DOWN_MS))
         case Trouble.CLOCK if node.clock_steps_ms:
@@ -97,6 +97,16 @@ def of_a_node(world: World) -> None:
             return
     world.faults[kind] += 1
     world.trace.append(f"{node.name} {kind.value}")
+
+
+def stall(world: World, node: Node) -> None:
+    """It does nothing for a while, and does not know it."""
+    if node.stalled:
+        return
+    node.stalled, node.stalled_ms = True, _later(world, STALL_MS)
+    world.tell(node.name, "stalled", {"pid": node.life, "why": "the dice"})
+    world.faults[Trouble.STALL] += 1
+    world.trace.append(f"{node.name} stalls")
 
 
 def _later(world: World, most_ms: tuple[float, ...]) -> float:

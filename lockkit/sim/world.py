@@ -56,6 +56,8 @@ class World:
     told: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
     on_crash: Callable[[Node], None] | None = None
     on_note: Callable[[str, dict[str, Any]], None] | None = None
+    going: Node | None = None
+    """Whose procedure has the word."""
     trace: list[str] = field(default_factory=list)
     _passing: Passing = field(default_factory=Passing)
     _schedule: Uniform | Pct = field(init=False)
@@ -102,8 +104,7 @@ class World:
         self.weather = CALM
         for each in self.nodes:
             each.stalled_ms = min(each.stalled_ms, self.time.now_ms)
-        while self.flying:
-            self._land(self.flying[0])
+        self.land()
         self.play(QUIET_MAX)
         waiting = [each.name for each in self.tasks]
         if waiting:
@@ -216,6 +217,11 @@ class World:
         late = Flying(task.node.name, request, task.at_ms, at_ms, self.dice.random())
         self.flying.append(late)
 
+    def land(self) -> None:
+        """All that is under way to the store arrives."""
+        while self.flying:
+            self._land(self.flying[0])
+
     def _land(self, late: Flying) -> None:
         self.flying.remove(late)
         answer = self.shelf.decide(late.client, late.request, late.began_ms)
@@ -246,6 +252,7 @@ class World:
     def _go(self, task: Task, answer: Any) -> None:
         """On with a procedure, until it waits for something."""
         procedure, node = task.procedure, task.node
+        self.going = node
         task.copies = 0
         try:
             while True:
@@ -298,6 +305,8 @@ class World:
         self.tasks.remove(task)
         join = task.parent
         if join is None:
+            if isinstance(result, Exception) and task.node in self.nodes:
+                raise Violated("nobody dies of what may happen", f"{task.name}: {result!r}")
             return
         join.results[task.place] = result
         join.left -= 1

@@ -1,0 +1,146 @@
+"""Planted mistakes of the table's room: functions of it that are replaced by what is plausible.
+
+One list for the exhaustive search (test_table_schedules) and the simulator (test_sim).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import reduce
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+from lockkit.drive import Get, Note, Procedure, Put, Unique, WallMs
+from lockkit.outcome import Applied, Found, IfAbsent, over
+from lockkit.state import LockLost
+from lockkit.table import FENCE_KEY, Committed, Prepared
+from lockkit.table.ask import create
+from lockkit.table.fence import Fence, format_fence, read_fence
+from lockkit.table.pulse import heartbeat_key
+from lockkit.table.timeline import Names, instant_ms, instant_of
+
+ROOMS = {
+    each: import_module(f"lockkit.table.{each}")
+    for each in (
+        "clean", "commit", "decide", "failed", "fence", "heartbeat", "incremental", "pulse",
+        "rollback", "transaction", "workers",
+    )
+}  # fmt: skip
+
+decide, replace_fence = ROOMS["commit"].decide, ROOMS["decide"].replace_fence
+files_of = ROOMS["rollback"]._files_of
+
+
+def yes(*_: Any, **__: Any) -> Procedure[bool]:
+    yield from ()
+    return True
+
+
+def nothing(*_: Any, **__: Any) -> Procedure[None]:
+    yield from ()
+
+
+def whole_window(fence: Fence, *_: Any) -> Any:
+    return fence.window
+
+
+def whatever_it_says(names: Names, seen: Any, entry: Fence) -> Procedure[bool]:
+    return (yield from replace_fence(names, (yield from read_fence()), entry))
+
+
+def a_lost_answer_is_a_no(_: Names, seen: Any, entry: Fence) -> Procedure[bool]:
+    if isinstance((yield Put(FENCE_KEY, format_fence(entry), over(seen.version))), Applied):
+        return True
+    raise LockLost("no answer")
+
+
+def unlooked(names: Names, target: str) -> Procedure[Any]:
+    return replace((yield from files_of(names, target)), completed={})
+
+
+def by_its_own_clock(names: Names, *_: Any) -> Procedure[str | None]:
+    return instant_of((yield WallMs())) if names.layout == 2 else None
+
+
+def another_name(names: Names, decided: Any) -> str:
+    later = decided.completion and instant_of(instant_ms(decided.completion) + 1)
+    return names.completed(decided.instant, decided.action, later)
+
+
+def done_of(prepared: Prepared) -> str:
+    later = None if prepared.names.layout == 1 else instant_of(instant_ms(prepared.instant) + 1)
+    return prepared.names.completed(prepared.instant, "commit", later)
+
+
+def published_first(prepared: Prepared, guard: Any, **options: Any) -> Procedure[Any]:
+    yield from create(done_of(prepared), prepared.body)
+    return (yield from decide(prepared, guard, **options))
+
+
+def unproven(decision: Any) -> Procedure[Committed]:
+    prepared, done = decision.prepared, ROOMS["decide"].completed_key
+    yield Put(done(prepared.names, decision.decided), prepared.body, IfAbsent())
+    yield Note("published", {"instant": prepared.instant, "epoch": decision.epoch})
+    return Committed(prepared.instant, decision.epoch, decision.rounds, decision.rolled_forward)
+
+
+def blind_beat(now: Any) -> Procedure[Any]:
+    """As Hudi's: over whatever is there."""
+    key = heartbeat_key(now.instant)
+    found = yield Get(key)
+    body = f'{{"instant":"{now.instant}","attempt":"{(yield Unique())}","ttlMs":{now.ttl_ms}}}'
+    version = found.version if isinstance(found, Found) else None
+    answer = yield Put(key, body.encode(), over(version))
+    return replace(now, version=answer.version) if isinstance(answer, Applied) else now
+
+
+MUTANTS: dict[str, dict[str, Any]] = {
+    "no fence": {"commit.FENCED": "nothing"},
+    "the fence is replaced whatever it says": {"commit.replace_fence": whatever_it_says},
+    "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
+    "a refused decision is taken for made": {"decide._was_superseded": yes},
+    "a lost answer is taken for a no": {"commit.replace_fence": a_lost_answer_is_a_no},
+    "published before it is decided": {"commit.decide": published_first},
+    "acknowledged before it is proven": {"commit.complete": unproven},
+    "the last decision is not settled": {"commit.settle": nothing},
+    "a window that is too short counts as whole": {
+        "fence.WINDOW_MAX": 1, "fence.Fence.since": whole_window,
+    },
+    "a rollback does not settle": {"rollback.settle": nothing},
+    "a rollback does not look whether it is completed": {"rollback._files_of": unlooked},
+    "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
+    "a writer does not look whether it was rolled back": {"commit.ROLLBACK": "nothing"},
+    "completion times come from the writer's clock": {"commit.completion_time": by_its_own_clock},
+    "a roll-forward takes a completion time of its own": {"decide.completed_key": another_name},
+    "begin does not look for later commits": {"transaction._used": lambda _: []},
+    "begin does not look for rollbacks": {"transaction._used": lambda now: now.commits},
+    "a living writer is taken for dead": {"pulse.expired": lambda *_: True},
+    "a heartbeat beats over whatever is there": {
+        "heartbeat.beat": blind_beat, "workers.beat": blind_beat,
+    },
+    "an increment goes past what is pending": {"incremental.pending_commits": lambda _: []},
+    "a clean deletes the latest slices too": {
+        "clean.garbage": lambda lineage, *_, **__: frozenset(lineage.instants)
+    },
+}  # fmt: skip
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """While it lasts, the room has this mistake."""
+    off = MUTANTS[name]
+    patches = []
+    for where, instead in off.items():
+        room, _, attribute = where.partition(".")
+        *inside, last = attribute.split(".")
+        patches.append(patch.object(reduce(getattr, inside, ROOMS[room]), last, instead))
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in reversed(patches):
+            each.stop()
