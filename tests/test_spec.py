@@ -31,7 +31,7 @@ CORRECT = [
     Scenario("correct, observed", "", OBSERVED, replace(UNRENEWED, offsets=(0, 3))),
     Scenario("correct, alone", "", STORE, ALONE),
     Scenario("correct, commit", "", STORE, COMMITTING),
-    Scenario("correct, crash", "", STORE, CRASHING),
+    Scenario("correct, crash", "", replace(STORE, slack_ms=0), CRASHING),
 ]
 MUTANTS = [each for each in SCENARIOS if each.breaks is not None]
 WIDTH = 100
