@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from play import Faults, LetGo, Play, TakeLock
+from play import Faults, Play
 from table_world import AVRO, SCHEMA, Holder
 
 from lockkit.drive import Procedure, Unique
@@ -88,8 +88,7 @@ class World(Play):
 
     def settle(self) -> None:
         """All that is under way arrives, what died is rolled back, and one more writer commits."""
-        while self.out:
-            self._land(0)
+        self.land()
         self.faults = Faults()
         self.add("last", self.upsert(()))
         self.play()
@@ -148,19 +147,19 @@ class World(Play):
                 mine.told = "CommitUnknown"
             except TableError as error:
                 mine.told = f"refused: {error}"
-            yield from self._let_go()
+            self._let_go()
             if mine.told not in ("again", "CommitUnknown"):
                 return mine.told
         return mine.told
 
     def _take_lock(self) -> Procedure[None]:
         if self.mode == "hudi" and self.rules.fence:
-            yield TakeLock()  # type: ignore[misc] # a request of the play
+            yield from self.take_lock()
         self.epoch += 1
 
-    def _let_go(self) -> Procedure[None]:
+    def _let_go(self) -> None:
         if self.mode == "hudi" and self.rules.fence:
-            yield LetGo()  # type: ignore[misc]
+            self.let_go()
 
     def upsert(self, keys: tuple[int, ...], *, tries: int = ATTEMPTS_MAX) -> Procedure[str]:
         """Add one to the amount of each key; one that is not there yet begins with 1."""
@@ -221,7 +220,7 @@ class World(Play):
                 )
             except (TableError, CommitUnknown, LockLost):
                 pass
-            yield from self._let_go()
+            self._let_go()
             if done is not None:
                 return done
         return None
@@ -380,10 +379,5 @@ def table(rows: list[tuple[int, int]]) -> pa.Table:
 
 
 def worlds(seeds: int, **of: Any) -> Iterator[World]:
-    """One after the other, closed when the next one comes."""
-    for seed in range(seeds):
-        world = World(seed, **of)
-        try:
-            yield world
-        finally:
-            world.close()
+    """One after the other."""
+    return (World(seed, **of) for seed in range(seeds))

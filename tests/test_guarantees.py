@@ -189,8 +189,6 @@ def test_a_seed_is_a_schedule() -> None:
     one, other = (attack(World(3, faults=TROUBLE)).world for _ in range(2))
     assert one.steps == other.steps
     assert one.stored() == other.stored()
-    for world in (one, other):
-        world.close()
 
 
 # --- the same schedules with a rule off -----------------------------------------------------------
