@@ -30,13 +30,22 @@ from lockkit.emulator import Emulator
 from lockkit.faults import Fault, FaultError, FaultPlan, Faulty, Proxy, hooks
 from lockkit.history import Event
 from lockkit.lock import Lock
-from lockkit.outcome import Applied, Found, IfAbsent, Missing, Throttled, Unknown, over
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    Missing,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    over,
+)
 from lockkit.stores import NoAnswer, Store, StoreError, open_store
 
 KEY = "orders/table_lock.json"
 BIG = b"0123456789abcdef" * (9 << 16)  # 9 MiB: Cloud Storage's SDK sends it in pieces
-LATE_S, LONG_S = 1.0, 1.5
-"""Later than the next few requests; longer than any store here waits for an answer (0.7 s)."""
+LATE_S, LONG_S = 0.1, 1.5
+"""After its client was cut off; longer than any store here waits for an answer (0.7 s)."""
 
 every_provider = pytest.mark.parametrize("provider", SCHEMES)
 
@@ -110,20 +119,25 @@ def write_read_write(store: Store) -> list[Any]:
     return [shown(created), shown(seen), shown(written), listed, attempted(store.delete, "none")]
 
 
+def one_write(store: Store) -> list[Any]:
+    return [shown(store.put(KEY, record("first"), IfAbsent()))]
+
+
 def in_both(
     sides: list[Side], provider: str, bucket: str, plan: FaultPlan, script: Any = write_read_write,
-    *, landed: str = "",
+    *, lands: bool = False,
 ) -> list[Any]:  # fmt: skip
     """The answers, after both sides agreed on them, on what the servers recorded and on what was
-    told. With `landed`, only once a write of that attempt has reached both servers."""
+    told. What `lands` late is waited for, and then everything else is tried."""
 
     def play(side: Side) -> list[Any]:
         with side.store(provider, bucket, plan) as store:
             answers: list[Any] = script(store)
-            if landed:
-                eventually(lambda: landed in [row[-1] for row in side.recorded(bucket)])
-            if any(fault.what == "late" for fault in plan.faults):
-                eventually(lambda: side.told[-1].kind == "note")
+            if lands:
+                eventually(lambda: "first" in [row[-1] for row in side.recorded(bucket)])
+                if any(fault.what == "late" for fault in plan.faults):
+                    eventually(lambda: side.told[-1].kind == "note")
+                answers += write_read_write(store)
         return answers
 
     with ThreadPoolExecutor(2) as pool:
@@ -209,8 +223,9 @@ def test_a_late_write_arrives_alike_when_nobody_waits_for_it(
     fault: Fault, provider: str, bucket: str, sides: list[Side]
 ) -> None:
     plan = FaultPlan((aimed(fault),))
-    created, *_ = in_both(sides, provider, bucket, plan, landed="first")
+    created, again, seen, *_ = in_both(sides, provider, bucket, plan, one_write, lands=True)
     assert isinstance(created, Unknown)
+    assert (again, seen) == (PreconditionFailed(), ("Found", record("first")))
 
 
 @every_provider
@@ -275,9 +290,8 @@ def test_a_file_arrives_late_as_it_was(provider: str, bucket: str, sides: list[S
         return [answer]
 
     plan = FaultPlan((aimed(Fault("late", delay_s=0.05)),))
-    in_both(sides, provider, bucket, plan, write, landed="first")
-    with sides[1].store(provider, bucket, FaultPlan()) as store:
-        assert shown(store.get(KEY)) == ("Found", record("first"))
+    _, _, seen, *_ = in_both(sides, provider, bucket, plan, write, lands=True)
+    assert seen == ("Found", record("first"))
 
 
 # --- below the retries, over TLS -----------------------------------------------------------------
@@ -397,7 +411,7 @@ def test_an_azure_client_made_by_another_is_struck_through_either(
 
 def test_a_closed_one_delivers_nothing_any_more(bucket: str, shared_emulator: Any) -> None:
     told: list[Event] = []
-    faulty = Faulty(FaultPlan((Fault("late", delay_s=0.2),)), on_fault=told.append)
+    faulty = Faulty(FaultPlan((Fault("late", delay_s=30),)), on_fault=told.append)
     url = f"s3://{bucket}"
     with closing(open_store(url, endpoint=shared_emulator.s3, faults=faulty)) as store:
         assert isinstance(store.put("k", b"{}", IfAbsent()), Unknown)

@@ -111,33 +111,27 @@ class Armed:
         or 0 while there is none."""
         fault = self._next_fault(request)
         if fault is not None and fault.when == "before":
-            if fault.what == "late":
-                assert fault.delay_s is not None
-                yield Later(fault.delay_s)
-            yield from self._strike(fault, request)
-            if fault.what != "delay":
+            self._note(fault, request)
+            if fault.what == "delay":
+                yield Wait(_delay_s(fault))
+            else:
+                if fault.what == "late":
+                    yield Later(_delay_s(fault))
+                yield End(fault)
                 return
         status = yield Ask()
         if fault is not None and fault.when == "after":
             if fault.applied and status >= 300:
                 self.inject(replace(fault, nth=1, next=1))
             elif fault.what == "delay":
-                yield from self._strike(fault, request)
+                self._note(fault, request)
+                yield Wait(_delay_s(fault))
             else:
                 yield Swallow()
-                yield from self._strike(fault, request, swallowed=status)
+                self._note(fault, request, swallowed=status)
+                yield End(fault)
                 return
         yield Relay()
-
-    def _strike(
-        self, fault: Fault, request: Request, *, swallowed: int | None = None
-    ) -> Generator[Step, int, None]:
-        self._note(fault, request, swallowed)
-        if fault.what == "delay":
-            assert fault.delay_s is not None
-            yield Wait(fault.delay_s)
-        else:
-            yield End(fault)
 
     def _next_fault(self, request: Request) -> Fault | None:
         with self._guard:
@@ -160,7 +154,7 @@ class Armed:
 
     # --- what is told ----------------------------------------------------------------------------
 
-    def _note(self, fault: Fault, request: Request, swallowed: int | None) -> None:
+    def _note(self, fault: Fault, request: Request, *, swallowed: int | None = None) -> None:
         more = {
             name: value
             for name, value in {
@@ -202,3 +196,8 @@ class Armed:
             ]
             fired = [json.loads(each.to_json()) for each in self._fired]
         return {"plans": plans, "fired": fired}
+
+
+def _delay_s(fault: Fault) -> float:
+    assert fault.delay_s is not None
+    return fault.delay_s
