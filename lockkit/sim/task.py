@@ -72,6 +72,20 @@ class Task:
     result: Any = None
     """What it returned, or the exception that ended it."""
 
+    def can_move(self, now_ms: float) -> bool:
+        """On its way to the store it can always; back at its node only where that is awake."""
+        match self.phase:
+            case Phase.SENT | Phase.JUDGED:
+                return True
+            case Phase.ANSWERED:
+                return not self.node.stalled
+            case Phase.ASLEEP:
+                return self.at_ms <= now_ms and not self.node.stalled
+            case Phase.UNTIL:
+                return bool(self.request.ready()) and not self.node.stalled
+            case _:
+                return False
+
     @property
     def ended(self) -> bool:
         return self.phase is Phase.ENDED

@@ -126,24 +126,10 @@ class World:
         ready: list[Mover] = []
         timers = any(node.stalled for node in self.nodes)
         for task in self.tasks:
-            match task.phase:
-                case Phase.SENT | Phase.JUDGED:
-                    ready.append(task)
-                case Phase.ANSWERED:
-                    if task.node.stalled:
-                        timers = True
-                    else:
-                        ready.append(task)
-                case Phase.ASLEEP:
-                    if task.at_ms > now_ms or task.node.stalled:
-                        timers = True
-                    else:
-                        ready.append(task)
-                case Phase.UNTIL:
-                    if task.request.ready():
-                        ready.append(task)
-                case _:
-                    pass
+            if task.can_move(now_ms):
+                ready.append(task)
+            elif task.phase in (Phase.ANSWERED, Phase.ASLEEP):
+                timers = True
         for late in self.flying:
             if late.at_ms <= now_ms:
                 ready.append(late)
@@ -199,7 +185,7 @@ class World:
         chance = weather.writes if type(request) in (Put, Delete) else weather.reads
         if chance and task.phase is Phase.SENT and self.dice.random() < chance:
             of_request(self, task, request)
-        elif task.phase is Phase.SENT and not self.profile.atomic and self._judges(request):
+        elif task.phase is Phase.SENT and self._judges_first(request):
             task.phase = Phase.JUDGED
             self.trace.append(f"{task.name} judged")
             return
@@ -209,8 +195,9 @@ class World:
             task.answer, task.phase = answer, Phase.ANSWERED
         self.trace.append(f"{task.name} {type(task.answer).__name__}")
 
-    def _judges(self, request: Any) -> bool:
-        return isinstance(request, Put) and self.shelf.admits(request)
+    def _judges_first(self, request: Any) -> bool:
+        """Of a store that is not atomic: the write is done in a later move."""
+        return not self.profile.atomic and isinstance(request, Put) and self.shelf.admits(request)
 
     def fly(self, task: Task, request: Put | Delete, at_ms: float) -> None:
         """A write that lands then, or later."""
