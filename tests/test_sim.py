@@ -175,6 +175,12 @@ def test_the_command_prints_the_seed_of_a_violation(capsys: pytest.CaptureFixtur
     assert f"seed {entry['seed']}, after {entry['steps']} steps: {entry['violation']}" in errors
 
 
+def test_the_command_plays_whole_transactions(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, _ = told(capsys, "--scenario", "clean", "--seeds", "1..3")
+    assert (code, said["violations"]) == (0, [])
+    assert said["reached"]["rollback"] > 0
+
+
 def test_a_run_in_which_nothing_happened_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--seeds", "1..2", "--steps", "3"]) == 0
     assert "never reached, so nothing is shown of it: takeover, " in capsys.readouterr().out

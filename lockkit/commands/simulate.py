@@ -60,9 +60,13 @@ def run(args: argparse.Namespace) -> int:
         raise Trouble("--steps must be at least 1", code=USAGE)
     total = Total(scenario, args.seeds, Clock())
     outcome: Outcome | None = None
-    for seed in seeds:
-        outcome = simulate(scenario, seed, steps=args.steps, mutant=mutant)
-        total.add(outcome)
+    try:
+        for seed in seeds:
+            outcome = simulate(scenario, seed, steps=args.steps, mutant=mutant)
+            total.add(outcome)
+    except KeyboardInterrupt:
+        warn(next(total.lines()))
+        raise
     assert outcome is not None
     if args.history:
         save(outcome, args.history)
@@ -139,6 +143,9 @@ class Total:
 
 def chosen(name: str) -> Scenario:
     from lockkit.sim import LEASE
+
+    if name == LEASE.name:
+        return LEASE
     from lockkit.table.simulated import SCENARIOS
 
     scenarios = {each.name: each for each in (LEASE, *SCENARIOS)}

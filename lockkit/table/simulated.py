@@ -135,6 +135,8 @@ class TableRun:
 
 
 def _set_up(kind: str, seed: str, steps: int, mutant: Mutant | None) -> TableRun:
+    import fastavro  # noqa: F401 - missing, it is to be told at once, and not by every plan
+
     dice = random.Random(f"{kind} {seed}")
     rules = Rules() if mutant is None else mutant.of(Rules())
     profile, weather = PROFILES[dice.choice(SOUND)], Weather.of(dice)
