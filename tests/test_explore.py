@@ -26,7 +26,7 @@ from lockkit.explore import (
     state_diagram,
 )
 from lockkit.explore.parts import ON_THE_WAY, Bounds, Fault, PackedState
-from lockkit.explore.rows import CRASH, OBSERVED, STORE, WALL
+from lockkit.explore.rows import BIG, CRASH, OBSERVED, STORE, WALL
 from lockkit.explore.world import LeaseWorld
 from lockkit.history import narrate
 from lockkit.rules import Fence
@@ -142,6 +142,11 @@ def test_a_client_that_starts_again_after_a_crash_waits_for_its_own_lease_like_a
         " 6. W1' sees W1's lease, epoch 1 (W1/1); waits for W1",
     ]
     assert check(told.history()).kind is Kind.VALID
+
+
+def test_the_big_rows_have_every_rule_on_and_all_expiry_policies_among_them() -> None:
+    assert not any(each.breaks or each.off for each in BIG)
+    assert {each.rules.expiry for each in BIG} == {STORE.expiry, WALL.expiry, OBSERVED.expiry}
 
 
 # --- each rule off ------------------------------------------------------------------------------
