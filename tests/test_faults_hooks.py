@@ -44,8 +44,10 @@ from lockkit.stores import NoAnswer, Store, StoreError, open_store
 
 KEY = "orders/table_lock.json"
 BIG = b"0123456789abcdef" * (9 << 16)  # 9 MiB: Cloud Storage's SDK sends it in pieces
-LATE_S, LONG_S = 0.1, 1.5
-"""After its client was cut off; longer than any store here waits for an answer (0.7 s)."""
+GIVES_UP_S = 2.0
+"""The time-out of a store that is meant to lose its patience: it waits two thirds of it."""
+LATE_S, LONG_S = 0.1, 2.5
+"""After its client was cut off; after its client has given up."""
 
 every_provider = pytest.mark.parametrize("provider", SCHEMES)
 
@@ -59,7 +61,9 @@ class Side:
     told: list[Event] = field(default_factory=list)
 
     @contextmanager
-    def store(self, provider: str, bucket: str, plan: FaultPlan) -> Iterator[Store]:
+    def store(
+        self, provider: str, bucket: str, plan: FaultPlan, timeout_s: float
+    ) -> Iterator[Store]:
         url, there = f"{SCHEMES[provider]}://{bucket}", getattr(self.server, provider)
         faulty = None
         with ExitStack() as stack:
@@ -68,7 +72,9 @@ class Side:
                 there = stack.enter_context(proxy).url
             else:
                 faulty = Faulty(plan, on_fault=self.told.append)
-            opened = open_store(url, endpoint=there, timeout_s=1, client="W1", faults=faulty)
+            opened = open_store(
+                url, endpoint=there, timeout_s=timeout_s, client="W1", faults=faulty
+            )
             yield stack.enter_context(closing(opened))
 
     def recorded(self, bucket: str) -> list[tuple[Any, ...]]:
@@ -130,12 +136,16 @@ def in_both(
     """The answers, after both sides agreed on them, on what the servers recorded and on what was
     told. What `lands` late is waited for, and then everything else is tried."""
 
+    kinds = {fault.ending or fault.what for fault in plan.faults}
+    long = any((fault.delay_s or 0) > GIVES_UP_S for fault in plan.faults)
+    timeout_s = GIVES_UP_S if "hang" in kinds or long else 20.0
+
     def play(side: Side) -> list[Any]:
-        with side.store(provider, bucket, plan) as store:
+        with side.store(provider, bucket, plan, timeout_s) as store:
             answers: list[Any] = script(store)
             if lands:
                 eventually(lambda: "first" in [row[-1] for row in side.recorded(bucket)])
-                if any(fault.what == "late" for fault in plan.faults):
+                if plan.faults[0].what == "late":
                     eventually(lambda: side.told[-1].kind == "note")
                 answers += write_read_write(store)
         return answers
