@@ -8,6 +8,9 @@ a mistake of ours. After a change of the simulator a seed plays something else:
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -78,6 +81,20 @@ def test_the_same_seed_plays_the_same_again(scenario: Scenario) -> None:
     assert one.to_json() == again.to_json()
     assert one.run.world.history() == again.run.world.history()
     assert one.trace_hash != other.trace_hash
+
+
+@pytest.mark.parametrize("scenario", ["lease", "clean"])
+def test_nor_does_another_process_play_it_otherwise(scenario: str) -> None:
+    """Also where strings hash otherwise, and sets are in another order."""
+    command = [sys.executable, "-m", "lockkit", "simulate", "--scenario", scenario]
+    traces = set()
+    for hashing in ("1", "2"):
+        said = subprocess.run(
+            [*command, "--seeds", "1..10", "--json"], capture_output=True, text=True, check=True,
+            timeout=60, env={**os.environ, "PYTHONHASHSEED": hashing},
+        )  # fmt: skip
+        traces.add(json.loads(said.stdout)["trace_hash"])
+    assert len(traces) == 1
 
 
 def test_its_history_is_one_that_the_checker_of_real_runs_judges() -> None:

@@ -110,7 +110,6 @@ def transact(run: TableRun, session: Session, keys: tuple[str, ...]) -> Procedur
         for group in sorted({_group(key) for key in keys}):
             base = snapshot.groups.get(("", group))
             stats.append((yield from _write(instant, group, base, keys)))
-        _check(run, beats, node)
         prepared = yield from prepare(transaction, stats, schema=SCHEMA)
         run.tried[instant] = Tried(keys)
         yield from publish(run, session, prepared, beats)
