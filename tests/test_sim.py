@@ -47,12 +47,14 @@ def leases() -> list[Outcome]:
     return [simulate(LEASE, seed) for seed in range(1, LEASE_SEEDS + 1)]
 
 
+@pytest.mark.xdist_group("two thousand worlds")
 def test_the_lease_is_right_in_two_thousand_worlds(leases: list[Outcome]) -> None:
     wrong = [f"seed {each.seed}: {each.violation}" for each in leases if each.violation]
     assert not wrong
     assert sum(each.steps for each in leases) > 180 * LEASE_SEEDS
 
 
+@pytest.mark.xdist_group("two thousand worlds")
 def test_those_worlds_reached_what_they_are_for(leases: list[Outcome]) -> None:
     reached = Counter(name for each in leases for name in each.reached)
     assert all(reached[each] > LEASE_SEEDS // 20 for each in LEASE.sometimes), reached
