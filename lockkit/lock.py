@@ -52,8 +52,8 @@ from lockkit.stores import NoAnswer, StoreError, open_store
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 BACK_OUT_S = 5.0
-NAME_CHARS_MAX = 1_000
 """How long an acquire that was interrupted tries to give back what it had won."""
+NAME_CHARS_MAX = 1_000
 
 
 class UnprovenRelease(UserWarning):

@@ -1,15 +1,14 @@
-"""The explorer's rows: every rule on, then each switched off, in bounds that are searched whole.
-
-The V numbers are the planted mistakes of the prototype that this protocol was first checked with.
-"""
+"""The explorer's rows: every rule on, then each mutant, in bounds that are searched whole."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from lockkit.explore.parts import Bounds, Fault, Invariant
-from lockkit.rules import Ambiguous, Expiry, Fence, Recognise, Release, Rules
+from lockkit.mutants import LEASE_MUTANTS
+from lockkit.rules import Expiry, Rules
 
+TICK_MS = 1000
 # One tick is one second here, a lease lasts two, and `margin` (a tenth of that) rounds to nothing.
 STORE = Rules(expiry=Expiry.STORE, slack_ms=1)
 WALL = Rules(expiry=Expiry.WALL, drift_ms=1)
@@ -78,34 +77,25 @@ def _big() -> tuple[Scenario, ...]:
     )
 
 
+def _off(name: str, on: Rules, bounds: Bounds, breaks: Invariant) -> Scenario:
+    """The mutant of that name."""
+    mutant = LEASE_MUTANTS[name]
+    ticks = {
+        rule: said // TICK_MS if rule.endswith("_ms") else said for rule, said in mutant.off.items()
+    }
+    return Scenario(name, mutant.says, replace(on, **ticks), bounds, breaks)
+
+
 def _expiry_off() -> tuple[Scenario, ...]:
     one, skewed = Invariant.ONE_BELIEVER, Bounds(offsets=(0, 1))
     return (
-        Scenario(
-            "count_from_send", "the deadline is counted from the answer (V11)",
-            replace(STORE, count_from_send=False, slack_ms=0), Bounds(), one,
-        ),
-        Scenario(
-            "drift", "no drift is added, and clocks differ by one second (V1)",
-            replace(WALL, drift_ms=0), skewed, one,
-        ),
-        Scenario(
-            "drift_for_holder", "the drift is given to the holder too, as Hudi does (V2)",
-            replace(WALL, drift_for_holder=True), skewed, one,
-        ),
-        Scenario(
-            "skew", "clocks differ by three seconds, and the drift is one",
-            WALL, Bounds(offsets=(0, 3)), one,
-        ),
-        Scenario(
-            "slack", "no slack for a store whose front ends differ by one second",
-            replace(STORE, slack_ms=0), Bounds(spread=1), one,
-        ),
-        Scenario(
-            "slack, too small", "one second of slack, and the store's clocks differ by two",
-            STORE, Bounds(spread=2), one,
-        ),
-    )  # fmt: skip
+        _off("count_from_send", replace(STORE, slack_ms=0), Bounds(), one),
+        _off("drift", WALL, skewed, one),
+        _off("drift_for_holder", WALL, skewed, one),
+        _off("skew", WALL, Bounds(offsets=(0, 3)), one),
+        _off("slack", STORE, Bounds(spread=1), one),
+        _off("slack, too small", STORE, Bounds(spread=2), one),
+    )
 
 
 def _ambiguity_off() -> tuple[Scenario, ...]:
@@ -115,47 +105,17 @@ def _ambiguity_off() -> tuple[Scenario, ...]:
     silent = Bounds(faults=1, kinds=SILENCE)
     again = Bounds(faults=1, acquires=(2, 1), tries=(3, 1), gives_up=True)
     return (
-        Scenario(
-            "claim_412 lost", "412 to a claim is read as a lost race (V3)",
-            replace(rules, claim_412=Ambiguous.LOST), retried, self_loss,
-        ),
-        Scenario(
-            "claim_412 ours", "412 to a claim is read as our own retry (V4)",
-            replace(rules, claim_412=Ambiguous.OURS), retried, one,
-        ),
-        Scenario(
-            "renew_412 ours", "412 to a renewal is read as still ours (V5)",
-            replace(rules, renew_412=Ambiguous.OURS), retried, one,
-        ),
-        Scenario(
-            "renew_412 lost", "412 to a renewal is read as a loss, unread (V5b)",
-            replace(rules, renew_412=Ambiguous.LOST), retried, self_loss,
-        ),
-        Scenario(
-            "renew_unknown ours", "a renewal without an answer counts as done (V6)",
-            replace(rules, renew_unknown=Ambiguous.OURS), silent, one,
-        ),
-        Scenario(
-            "renew_unknown lost", "a renewal without an answer counts as a loss",
-            replace(rules, renew_unknown=Ambiguous.LOST), silent, self_loss,
-        ),
-        Scenario(
-            "claim_unknown ours", "a claim without an answer counts as won (V7)",
-            replace(rules, claim_unknown=Ambiguous.OURS), silent, one,
-        ),
-        Scenario(
-            "claim_unknown lost", "a claim without an answer counts as lost (V7b)",
-            replace(rules, claim_unknown=Ambiguous.LOST), silent, self_loss,
-        ),
-        Scenario(
-            "recognise", "a write is recognised by its owner, and not confirmed (V10)",
-            replace(rules, recognise=Recognise.OWNER, confirm=False), again, one,
-        ),
-        Scenario(
-            "confirm", "a write found by reading is believed unconfirmed",
-            replace(rules, confirm=False), again, one,
-        ),
-    )  # fmt: skip
+        _off("claim_412 lost", rules, retried, self_loss),
+        _off("claim_412 ours", rules, retried, one),
+        _off("renew_412 ours", rules, retried, one),
+        _off("renew_412 lost", rules, retried, self_loss),
+        _off("renew_unknown ours", rules, silent, one),
+        _off("renew_unknown lost", rules, silent, self_loss),
+        _off("claim_unknown ours", rules, silent, one),
+        _off("claim_unknown lost", rules, silent, self_loss),
+        _off("recognise", rules, again, one),
+        _off("confirm", rules, again, one),
+    )
 
 
 def _release_and_fence_off() -> tuple[Scenario, ...]:
@@ -163,30 +123,14 @@ def _release_and_fence_off() -> tuple[Scenario, ...]:
     committing = Bounds(commits=(1, 1), renewals=(0, 0))
     stale = replace(committing, watch=STALE)
     again = Bounds(acquires=(2, 1), tries=(2, 1), renewals=(0, 0))
+    watched = replace(again, watch=ONE_BELIEVER)
     return (
-        Scenario(
-            "release deletes", "release reads, then deletes (V8)",
-            replace(rules, release=Release.DELETE), replace(again, watch=ONE_BELIEVER),
-            Invariant.ONE_BELIEVER,
-        ),
-        Scenario(
-            "release deletes if match", "release deletes what it wrote: epochs start again (V9)",
-            replace(rules, release=Release.DELETE_IF_MATCH), again, Invariant.EPOCHS_RISE,
-        ),
-        Scenario(
-            "fence off", "a commit looks at the lease, and nothing guards it (V12)",
-            replace(rules, fence=Fence.OFF), stale, Invariant.NO_STALE_WRITE,
-        ),
-        Scenario(
-            "fence token", "epochs are compared at the commit only (V13)",
-            replace(rules, fence=Fence.TOKEN), committing, Invariant.NO_LOST_UPDATE,
-        ),
-        Scenario(
-            "fence token, release deletes", "epochs are compared, and a release resets them",
-            replace(rules, fence=Fence.TOKEN, release=Release.DELETE_IF_MATCH), stale,
-            Invariant.NO_STALE_WRITE,
-        ),
-    )  # fmt: skip
+        _off("release deletes", rules, watched, Invariant.ONE_BELIEVER),
+        _off("release deletes if match", rules, again, Invariant.EPOCHS_RISE),
+        _off("fence off", rules, stale, Invariant.NO_STALE_WRITE),
+        _off("fence token", rules, committing, Invariant.NO_LOST_UPDATE),
+        _off("fence token, release deletes", rules, stale, Invariant.NO_STALE_WRITE),
+    )
 
 
 SCENARIOS: tuple[Scenario, ...] = (

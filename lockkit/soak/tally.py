@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -128,18 +129,12 @@ def _growth(who: str, lives: dict[int, list[tuple[float, float]]]) -> Growth:
     )
     middle_s = (every[0][0] + every[-1][0]) / 2
     later = [each for each in settled if each[0] >= middle_s]
-    slope = _slope(later) * 3600 if len(later) >= MEMORY_SAMPLES_MIN else None
+    slope = None
+    if len(later) >= MEMORY_SAMPLES_MIN:
+        slope = statistics.linear_regression(*zip(*later, strict=True)).slope * 3600
     first, last = (settled or every)[0], (settled or every)[-1]
     lived_s = max(life[-1][0] - life[0][0] for life in lives.values())
     return Growth(who, len(lives), first[1], last[1], max(mb for _, mb in every), slope, lived_s)
-
-
-def _slope(points: list[tuple[float, float]]) -> float:
-    """Least squares, MB per second."""
-    n = len(points)
-    mean_s, mean_mb = sum(s for s, _ in points) / n, sum(mb for _, mb in points) / n
-    spread = sum((s - mean_s) ** 2 for s, _ in points)
-    return sum((s - mean_s) * (mb - mean_mb) for s, mb in points) / spread if spread else 0.0
 
 
 def as_json(grown: Iterable[Growth]) -> list[dict[str, Any]]:
