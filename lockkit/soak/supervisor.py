@@ -19,7 +19,7 @@ from lockkit.clock import Clock
 from lockkit.history import Event
 from lockkit.soak.plan import SoakPlan, Trouble
 from lockkit.soak.tally import SERVER, injected
-from lockkit.spark.connect import await_server
+from lockkit.spark.connect import ServerGone, await_server
 from lockkit.spark.fleet import Plan
 from lockkit.spark.process import die_with_parent, own_mb, rss_mb
 from lockkit.spark.supervisor import (
@@ -98,7 +98,13 @@ class SoakSupervisor(Supervisor):
             "--profile", self._plan.profile or PROFILES[self._plan.provider],
         ]  # fmt: skip
         self._start(SERVER)
-        await_server(f"sc://127.0.0.1:{port}", timeout_s=SERVER_READY_S)
+        try:
+            await_server(f"sc://127.0.0.1:{port}", timeout_s=SERVER_READY_S)
+        except ServerGone:
+            raise ServerGone(
+                f"the embedded server did not listen within {SERVER_READY_S:.0f} s; see "
+                f"{self._run_dir / 'server.log'}"
+            ) from None
         at = port + tuple(PROFILES).index(self._plan.provider)
         self._proxy = self._hosts.enter_context(
             Proxy(
