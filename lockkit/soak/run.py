@@ -30,6 +30,9 @@ GRACE_S = 15.0
 CHECK_EVERY_S = 10.0
 POLL_S = 0.5
 
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""For glibc: what a process has is then what it keeps, not what its threads' heaps are worn to."""
+
 Tell = Callable[[str], None]
 
 
@@ -164,7 +167,7 @@ class Session:
                 [sys.executable, "-m", "lockkit.soak.supervisor"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1,
                 start_new_session=True,
-                env=os.environ | {
+                env=os.environ | ONE_HEAP | {
                     FLEET: plan.fleet, "PYTHONPATH": os.pathsep.join(filter(None, paths))
                 },
             )  # fmt: skip

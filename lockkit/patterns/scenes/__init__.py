@@ -1,0 +1,12 @@
+"""The patterns' scenarios for the simulator: one file each, with its planted mistakes.
+
+A scene has `SCENARIO`, and `MUTANTS` by name.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+_SCENES: tuple[ModuleType, ...] = ()
+SCENES: dict[str, ModuleType] = {each.SCENARIO.name: each for each in _SCENES}
+"""By the name of the scenario."""
