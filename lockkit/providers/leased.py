@@ -1,0 +1,428 @@
+"""What every lock service has in common: waiting, renewing, losing, giving back.
+
+A provider says how its service takes, renews and gives back one lock, each as one bounded request
+that tells what became of it; all else is here, once. Its face is that of `lockkit.Lock`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+from lockkit import settings
+from lockkit.clock import Clock, back_off_s
+from lockkit.drive import Emit, silent
+from lockkit.heartbeat import CallbackFailed
+from lockkit.lock import BACK_OUT_S, Fence, LateLoss, UnprovenRelease
+from lockkit.state import LockBusy, LockLost
+from lockkit.stores import NoAnswer, StoreError
+
+RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
+MARGIN_S_MAX, MARGIN_SHARE = 1.0, 0.1
+"""A holder stops believing so long before its lease ends, as with the storage lock."""
+DANGER_AFTER_BEATS = 2
+RELEASE_S_MIN = 0.5
+"""A release is tried for so long, however little of the lease is left; for `BACK_OUT_S` at most."""
+
+
+class NotOurs(Exception):
+    """The service says that this grant is over: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A grant."""
+
+    handle: Any
+    """What the service knows it by: a node, an item, a lock id."""
+    token: int | None = None
+    """Rises with every grant of this lock; None: the service has no such number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else has it."""
+
+    owner: str = "somebody else"
+    retry_s: float = 1.0
+    """Until it is worth asking again."""
+    woken: threading.Event | None = None
+    """Set by the service when it is worth asking sooner."""
+
+
+class Leased(ABC):
+    """A lock that a service grants. One handle has one holder at a time; it is not reentrant.
+
+    `ttl_s` is how long a grant lasts without a proven beat (None: as long as this process), counted
+    from before the request was sent; `beat_s` the time between beats, in seconds. Raises `LockBusy`
+    or `LockLost` from `with`, `StoreError` where the service cannot be used (`NoAnswer` where it
+    may be later), `RuntimeError` for double use and for use after fork.
+    """
+
+    service = "a lock service"
+
+    def __init__(
+        self,
+        where: str,
+        *,
+        ttl_s: float | None,
+        beat_s: float | None = None,
+        timeout: float | None = 60.0,
+        owner: str | None = None,
+        on_danger: Callable[[Any], None] | None = None,
+        on_lost: Callable[[Any, str], None] | None = None,
+        emit: Emit = silent,
+        clock: Clock | None = None,
+    ) -> None:
+        self.url, self.timeout = where, timeout
+        self.ttl_s, self.beat_s = ttl_s, beat_s
+        self.on_danger, self.on_lost = on_danger, on_lost
+        self.clock = clock or Clock()
+        self.owner = owner or self.clock.unique()
+        self._emit = emit
+        self._turn = threading.RLock()
+        self._acquiring = threading.Lock()
+        self._taken: Taken | None = None
+        self._until_ms = self._proven_ms = 0.0
+        self._lost_why = ""
+        self._published = False
+        self._busy: Busy | None = None
+        self._stop = threading.Event()
+        self._closed = threading.Event()
+        self._user = threading.current_thread()
+        self._pid = os.getpid()
+
+    # --- what a provider says --------------------------------------------------------------------
+
+    @abstractmethod
+    def _take(self) -> Taken | Busy:
+        """Ask once. A place in a queue is kept for the next call. Settles what is ambiguous.
+
+        Raises `NoAnswer` where asking again may help, another `StoreError` where it will not.
+        """
+
+    @abstractmethod
+    def _withdraw(self) -> None:
+        """Give up the place in the queue, and whatever an unanswered `_take` may have won."""
+
+    @abstractmethod
+    def _beat(self, taken: Taken) -> None:
+        """Prove and extend the grant. Raises `NotOurs`, or `NoAnswer` where nobody said so."""
+
+    @abstractmethod
+    def _give_back(self, taken: Taken) -> None:
+        """Returns when the service has said so. Raises `NotOurs` or `NoAnswer`."""
+
+    @abstractmethod
+    def _look(self) -> Busy | None:
+        """Who has it now; None: it is free. Changes nothing."""
+
+    def _shut(self) -> None:  # noqa: B027 - most have nothing open
+        """Close what was opened."""
+
+    # --- the public face -----------------------------------------------------------------------
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """Take the lock; False if it is still somebody else's when the time is over.
+
+        `timeout=None` waits for ever, 0 tries once. An exception leaves nothing half-held.
+        """
+        self._guard_process()
+        limit_s = settings.limit_s(blocking, timeout)
+        if not self._acquiring.acquire(blocking=False):
+            raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
+        try:
+            self._guard_double_use()
+            try:
+                return self._acquire(limit_s)
+            except BaseException:
+                self._back_out()
+                raise
+        finally:
+            self._acquiring.release()
+
+    def release(self) -> None:
+        """Let go. Raises `LockLost` if it was lost before the work was published."""
+        self._guard_process()
+        with self._turn:
+            taken = self._taken
+            if taken is None:
+                raise RuntimeError(f"{self}: released, but not held by this handle")
+            self._stop.set()
+            try:
+                proven = self._let_go(taken)
+            finally:
+                self._taken, why, self._lost_why = None, self._lost_why, ""
+        self._emit("released", epoch=taken.token or 0, proven=proven)
+        if why and not self._published:
+            raise LockLost(f"{self}: {why}; what was not published must be done again")
+        if why:
+            warnings.warn(LateLoss(f"{self}: {why}, after the work was published"), stacklevel=2)
+        elif not proven:
+            text = f"{self}: the release was never answered; it ends by itself, if it has a lease"
+            warnings.warn(UnprovenRelease(text), stacklevel=2)
+
+    def renew(self) -> None:
+        """Prove the grant now. Raises `LockLost` if it is over, `NoAnswer` if nobody said."""
+        self.check()
+        with self._turn:
+            if self._taken is not None:
+                self._prove(self._taken)
+        self.check()
+
+    def check(self) -> None:
+        """Raise `LockLost` unless this handle may act as the holder at this moment. No request."""
+        self._guard_process()
+        self._user = threading.current_thread()
+        if self.owned():
+            return
+        why = self._lost_why or (
+            "it was never acquired" if self._taken is None else "the lease ran out"
+        )
+        raise LockLost(f"{self}: not held any more: {why}; acquire it again and start over")
+
+    def owned(self) -> bool:
+        """Whether this handle holds it, by its own knowledge. No request."""
+        held = self._pid == os.getpid() and self._taken is not None and not self._lost_why
+        return held and self.clock.boot_ms() < self._until_ms
+
+    def locked(self) -> bool:
+        """Whether anybody holds it. One look."""
+        self._guard_process()
+        return self.owned() or self._look() is not None
+
+    def published(self) -> None:
+        """Say that the work under the lock is published: losing it is now only a warning."""
+        self._published = True
+
+    @property
+    def fence(self) -> Fence | None:
+        """The guard for a commit under this grant; None: this service has no rising number."""
+        self._guard_process()
+        taken = self._taken
+        if taken is None:
+            self.check()
+        assert taken is not None
+        return None if taken.token is None else Fence(taken.token, self.owner)
+
+    def busy_because(self) -> str:
+        """Who has it, and what next."""
+        owner = self._busy.owner if self._busy else "somebody else"
+        return f"{self} is held by {owner!r:.200}; wait longer (timeout), or ask who that is"
+
+    def close(self) -> None:
+        """Stop renewing, close the client. Does not release."""
+        if self._pid != os.getpid():
+            return  # the parent's connections are not ours to close
+        self._closed.set()
+        self._stop.set()
+        self._shut()
+
+    def __enter__(self) -> Self:
+        if not self.acquire(timeout=self.timeout):
+            raise LockBusy(self.busy_because())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            self.release()
+        except (LockLost, StoreError, RuntimeError) as failed:
+            if kind is None:
+                raise
+            if isinstance(error, LockLost) and isinstance(failed, LockLost):
+                return  # the block knows
+            late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
+            warnings.warn(late(str(failed)), stacklevel=2)  # the block's own error goes first
+
+    def __str__(self) -> str:
+        return f"the lock {self.url} ({self.service})"
+
+    # --- acquiring -------------------------------------------------------------------------------
+
+    def _acquire(self, limit_s: float | None) -> bool:
+        deadline_ms = math.inf if limit_s is None else self.clock.boot_ms() + limit_s * 1000
+        self._published, self._lost_why, failures = False, "", 0
+        while True:
+            sent_ms = self.clock.boot_ms()
+            try:
+                said = self._take()
+            except NoAnswer:
+                failures += 1
+                if sent_ms >= deadline_ms or limit_s == 0:
+                    raise
+                wait_s, woken = back_off_s(
+                    failures, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S
+                ), None
+            else:
+                failures = 0
+                if isinstance(said, Taken):
+                    return self._hold(said, sent_ms)
+                if self._busy is None or self._busy.owner != said.owner:
+                    self._emit("waiting", owner=said.owner, epoch=0, until_ms=0)
+                self._busy = said
+                wait_s, woken = said.retry_s * self.clock.uniform(0.9, 1.1), said.woken
+            left_s = (deadline_ms - self.clock.boot_ms()) / 1000
+            if left_s <= 0:
+                self._withdraw()
+                return False
+            self._wait(min(wait_s, left_s), woken)
+
+    def _wait(self, seconds: float, woken: threading.Event | None) -> None:
+        self.clock.wait(woken or self._closed, max(seconds, 0.001))
+        if self._closed.is_set():
+            raise RuntimeError(f"{self}: closed while it waited")
+
+    def _hold(self, taken: Taken, sent_ms: float) -> bool:
+        self._taken, self._busy, self._stop = taken, None, threading.Event()
+        self._extend(sent_ms)
+        if not self.owned():
+            # It took longer to learn of the grant than the grant lasts.
+            raise NoAnswer(f"{self}: its lease was over before we were told of it; try again")
+        self._user = threading.current_thread()
+        self._tell("held")
+        if self.beat_s is not None:
+            threading.Thread(
+                target=self._keep, args=(taken, self._stop), name="lockkit-beat", daemon=True
+            ).start()
+        return True
+
+    def _back_out(self) -> None:
+        """After an exception nothing stays half-held."""
+        self._stop.set()
+        taken, self._taken = self._taken, None
+        with suppress(StoreError, NotOurs):
+            if taken is not None:
+                self._give_back(taken)
+            else:
+                self._withdraw()
+
+    # --- holding ---------------------------------------------------------------------------------
+
+    def _extend(self, sent_ms: float) -> None:
+        self._proven_ms = sent_ms
+        if self.ttl_s is None:
+            self._until_ms = math.inf
+        else:
+            margin_s = min(MARGIN_S_MAX, self.ttl_s * MARGIN_SHARE)
+            self._until_ms = sent_ms + (self.ttl_s - margin_s) * 1000
+
+    def _prove(self, taken: Taken) -> None:
+        sent_ms = self.clock.boot_ms()
+        try:
+            self._beat(taken)
+        except NotOurs as error:
+            self._lose(str(error))
+        else:
+            if sent_ms >= self._until_ms:  # belief that has ended is not taken up again
+                self._lose("the lease ran out")
+            else:
+                self._extend(sent_ms)
+                self._tell("renewed")
+
+    def _keep(self, taken: Taken, stop: threading.Event) -> None:
+        """The heartbeat. What goes wrong in it is danger, then loss; it never dies silently."""
+        assert self.beat_s is not None
+        in_danger = False
+        while not self.clock.wait(stop, self.beat_s):
+            with self._turn:
+                if stop.is_set() or self._taken is not taken:
+                    return
+                overdue = self._beat_once(taken)
+                lost = self._lost_why
+            if lost:
+                self._call(self.on_lost, lost)
+                return
+            if overdue and not in_danger:
+                self._tell("danger")
+                self._call(self.on_danger)
+            in_danger = overdue
+
+    def _beat_once(self, taken: Taken) -> bool:
+        """Whether the last proof of the grant is older than it should be."""
+        assert self.beat_s is not None
+        try:
+            if self._user.is_alive() and not self._lost_why:
+                self._prove(taken)
+        except Exception as error:  # noqa: BLE001 - an unproven beat; the time decides
+            self._emit("note", text=f"a heartbeat failed: {error}"[:500])
+        now_ms = self.clock.boot_ms()
+        if now_ms >= self._until_ms:
+            self._lose("the lease ran out")
+        return now_ms - self._proven_ms >= DANGER_AFTER_BEATS * self.beat_s * 1000
+
+    def _lose(self, why: str) -> None:
+        """For good: nothing that comes later gives this grant back."""
+        if self._taken is not None and not self._lost_why:
+            self._lost_why = why
+            self._emit("lost", epoch=self._taken.token or 0, why=why)
+
+    def _let_go(self, taken: Taken) -> bool:
+        """Until the service has said so or time is over; whether it has."""
+        now_ms, failures = self.clock.boot_ms(), 0
+        left_ms = max(self._until_ms - now_ms, RELEASE_S_MIN * 1000)
+        ends_ms = now_ms + min(left_ms, BACK_OUT_S * 1000)
+        while True:
+            try:
+                self._give_back(taken)
+            except NotOurs as error:
+                self._lose(str(error))
+                return True
+            except NoAnswer:
+                left_s = (ends_ms - self.clock.boot_ms()) / 1000
+                if left_s <= 0:
+                    return False
+                failures += 1
+                wait_s = back_off_s(
+                    failures, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S
+                )
+                self.clock.sleep(min(wait_s, left_s))
+            else:
+                return True
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _tell(self, kind: str) -> None:
+        taken = self._taken
+        if taken is None:
+            return
+        until_ms = self._until_ms - self.clock.boot_ms() + self.clock.wall_ms()
+        more = {} if kind == "danger" else {"version": str(taken.handle)[:200]}
+        until = until_ms if math.isfinite(until_ms) else None
+        self._emit(kind, epoch=taken.token or 0, until_ms=until, **more)
+
+    def _call(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
+        try:
+            if callback is not None:
+                callback(self, *arguments)
+        except Exception as error:  # noqa: BLE001 - told; the lock goes on
+            text = f"a callback of {self} raised {error!r}"
+            with suppress(CallbackFailed):  # where warnings are errors, nobody could catch it here
+                warnings.warn(CallbackFailed(text), stacklevel=2)
+
+    # --- refusals --------------------------------------------------------------------------------
+
+    def _guard_double_use(self) -> None:
+        if self._closed.is_set():
+            raise RuntimeError(f"{self}: this handle was closed; make a new one")
+        if self._taken is None:
+            return
+        if self._lost_why:
+            raise RuntimeError(f"{self}: this handle lost it; release() it first, which says so")
+        raise RuntimeError(
+            f"{self}: this handle already holds it; it is not reentrant, and two threads need "
+            "a handle each"
+        )
+
+    def _guard_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"{self}: used after fork (made in process {self._pid}); "
+                "make a new one in the child"
+            )
