@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from lockkit.clock import Clock
 from lockkit.emulator import Credentials, Emulator
 from lockkit.history import Event
 
@@ -183,8 +184,43 @@ def test_the_spaces_profile_ignores_conditions_on_writes_and_says_nothing(emulat
     assert ask(emulator.s3, "GET", "/b/k", If_None_Match=head["etag"])[0] == 304, "reads are sound"
 
 
+class Standing(Clock):
+    """A clock that stands: everything happens while everything else is under way."""
+
+    def wall_ns(self) -> int:
+        return 1_800_000_000_000_000_000
+
+
+def test_of_the_losers_of_a_race_on_rgw_every_second_is_told_500_and_nothing_is_applied() -> None:
+    with Emulator(profile="rgw", clock=Standing()) as emulator:
+        etag = ask(emulator.s3, "PUT", "/b/k", b"1", If_None_Match="*")[1]["etag"]
+        created = [ask(emulator.s3, "PUT", "/b/k", b"2", If_None_Match="*")[0] for _ in range(4)]
+        swapped = [ask(emulator.s3, "PUT", "/b/k", b"3", If_Match='"other"')[0] for _ in range(4)]
+        assert sorted(created) == sorted(swapped) == [412, 412, 500, 500]
+        assert ask(emulator.s3, "GET", "/b/k")[1]["etag"] == etag
+    with Emulator(profile="rgw") as emulator:
+        answers = [ask(emulator.s3, "PUT", "/b/k", b"1", If_None_Match="*")[0] for _ in range(4)]
+        assert answers == [200, 412, 412, 412], "one after another there is no race"
+
+
+@pytest.mark.parametrize("emulator", [{"profile": "rgw"}], indirect=True)
+def test_on_rgw_a_versioned_bucket_takes_every_create_and_no_swap(emulator: Any) -> None:
+    status = b"<VersioningConfiguration><Status>%s</Status></VersioningConfiguration>"
+    create = {"If_None_Match": "*"}
+    for on, answers in ((b"Enabled", [200, 200, 412]), (b"Suspended", [412, 412, 200])):
+        assert ask(emulator.s3, "PUT", "/b?versioning", status % on)[0] == 200
+        assert (on in ask(emulator.s3, "GET", "/b?versioning")[2]) is (on == b"Enabled")
+        first = ask(emulator.s3, "PUT", "/b/k", on, **create)
+        again = ask(emulator.s3, "PUT", "/b/k", on + on, **create)
+        etag = ask(emulator.s3, "GET", "/b/k")[1]["etag"]
+        swap = ask(emulator.s3, "PUT", "/b/k", b"3", If_Match=etag)
+        assert [first[0], again[0], swap[0]] == answers
+    assert ask(emulator.s3, "DELETE", "/b/k", If_Match='"stale"')[0] == 204, "ignored, as measured"
+    assert ask(emulator.s3, "PUT", "/b?versioning", b"<x")[0] == 400
+
+
 def test_an_unknown_profile_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no profile 'ibm'; there are aws, gcs, azure, spaces"):
+    with pytest.raises(ValueError, match="'ibm'; there are aws, gcs, azure, spaces, rgw"):
         Emulator(profile="ibm")
 
 

@@ -275,6 +275,27 @@ def test_the_spaces_profile_is_refused_for_it_ignores_conditions() -> None:
             assert report.verdict is Verdict.IGNORES_CONDITIONS, report.conclusion
 
 
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [("Suspended", Verdict.FULL), ("Enabled", Verdict.IGNORES_CONDITIONS)],
+)
+def test_rgw_is_sound_although_losers_are_told_500_but_not_on_a_versioned_bucket(
+    status: str, verdict: Verdict
+) -> None:
+    from lockkit.emulator import Emulator
+
+    asked = f"<VersioningConfiguration><Status>{status}</Status></VersioningConfiguration>"
+    with Emulator(profile="rgw") as emulator:
+        url = f"{emulator.s3}/bucket?versioning"
+        urllib.request.urlopen(urllib.request.Request(url, asked.encode(), method="PUT"))
+        store = open_store("s3://bucket/table", endpoint=emulator.s3)
+        report = probe(store, rounds=3, racers=6)
+    assert report.verdict is verdict, report.conclusion
+    if report.safe:
+        race = report.check("create-race")
+        assert race.evidence["unknown"] and "neither yes nor no" in race.because
+
+
 # --- peers: other people's servers ----------------------------------------------------------------
 
 # moto's put_object looks, then writes, and no lock covers both; with one around each request it

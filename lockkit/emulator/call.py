@@ -29,7 +29,9 @@ class Call:
     target: str = ""
     """As it stood in the request line, for a signature."""
     id: str = ""
-    """What the answer calls this request, in its headers and its errors."""
+    """What the answer calls this request, in its headers and its errors; ends with its number."""
+    at_ms: float = 0.0
+    """When it had arrived."""
 
 
 @dataclass(slots=True)
@@ -85,12 +87,13 @@ def call_of(
     *,
     host: str = "",
     id: str = "",
+    at_ms: float = 0.0,
 ) -> Call:
     if "://" in target.partition("?")[0]:  # to a forward proxy: http://host/path
         target = "/" + target.partition("://")[2].partition("/")[2]
     path, _, query = target.partition("?")
     pairs = dict(parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"))
-    return Call(method, path, pairs, headers, body, headers.get("host", host), target, id)
+    return Call(method, path, pairs, headers, body, headers.get("host", host), target, id, at_ms)
 
 
 def key_of(quoted: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from lockkit.emulator.call import Call, Deed, Refusal, Reply, number
 from lockkit.emulator.objects import Check, Object
 from lockkit.emulator.profiles import throttle
-from lockkit.emulator.s3 import S3, failed_condition
+from lockkit.emulator.s3 import S3
+from lockkit.emulator.s3_conditions import failed_condition
 
 _RENAMED = ("copy-source", "meta-", "metadata-directive")
 

@@ -25,6 +25,7 @@ OPEN_INTERVAL_S = 0.05
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS versioned (bucket TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS versions (
   id INTEGER PRIMARY KEY, bucket TEXT, key TEXT, etag TEXT, size INTEGER, at_ms REAL,
   deleted INTEGER, meta TEXT, metageneration INTEGER, body BLOB);
@@ -292,6 +293,18 @@ class Objects:
     def remove_bucket(self, name: str) -> None:
         with self.writing() as db:
             db.execute("DELETE FROM buckets WHERE name = ?", (name,))
+
+    def set_versioned(self, bucket: str, on: bool) -> None:
+        """What its owner asked for; every version is kept all the same."""
+        with self.writing() as db:
+            db.execute("DELETE FROM versioned WHERE bucket = ?", (bucket,))
+            if on:
+                db.execute("INSERT INTO versioned VALUES (?)", (bucket,))
+
+    def is_versioned(self, bucket: str) -> bool:
+        return bool(
+            self._db.execute("SELECT 1 FROM versioned WHERE bucket = ?", (bucket,)).fetchone()
+        )
 
     # --- uploads in pieces -----------------------------------------------------------------------
 

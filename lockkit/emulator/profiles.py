@@ -15,6 +15,13 @@ class Profile:
     """Writes to one object closer together than this get 429, whoever sends them."""
     put_conditions: bool = True
     """False: conditions on PUT are silently ignored."""
+    delete_conditions: bool = True
+    """False: If-Match on an S3 DELETE is silently ignored."""
+    versioned_conditions: bool = True
+    """False: in a versioned S3 bucket If-None-Match is ignored, and If-Match never holds."""
+    race_ms: float = 0.0
+    """Every request is under way for so long before it is decided; of those that lose meanwhile,
+    every second is told 500."""
     why: str
 
 
@@ -34,6 +41,14 @@ PROFILES = {
             name="spaces",
             put_conditions=False,
             why="DigitalOcean Spaces documents conditions for GET and HEAD only",
+        ),
+        Profile(
+            name="rgw",
+            delete_conditions=False,
+            versioned_conditions=False,
+            race_ms=10,
+            why="Ceph RGW 16.2 as measured (with unquoted ETags): losers of a race got 412 or 500, "
+            "never applied; on a versioned bucket two creates succeeded",
         ),
     )
 }

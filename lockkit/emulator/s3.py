@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import re
 
-from lockkit.emulator import markup, s3_lists, s3_uploads
+from lockkit.emulator import markup, s3_conditions, s3_lists, s3_uploads
 from lockkit.emulator.call import (
     Call,
     Deed,
     Refusal,
     Reply,
-    by_date,
     byte_range,
     checked_key,
     http_date,
     key_of,
     number,
     removed,
-    same_tag,
     wrote,
 )
 from lockkit.emulator.markup import plain
 from lockkit.emulator.objects import Check, Object, Objects
-from lockkit.emulator.profiles import Profile, throttle
+from lockkit.emulator.profiles import Profile
 from lockkit.emulator.s3_body import payload
 
 KEPT_HEADERS = (
@@ -132,10 +130,22 @@ class S3:
             case "GET", "location":
                 deed.answer = "found"
                 return s3_lists.answer("LocationConstraint", "", deed)
-            case (("GET" | "PUT"), "versioning"):  # every version is kept, whatever is asked
-                deed.answer = "found"
-                return s3_lists.answer("VersioningConfiguration", "<Status>Enabled</Status>", deed)
+            case (("GET" | "PUT"), "versioning"):
+                return self._versioning(call, deed)
         raise _not_built(call)
+
+    def _versioning(self, call: Call, deed: Deed) -> Reply:
+        """Every version is kept, whatever is asked; only some conditions mind what was."""
+        deed.answer = "found"
+        if self.profile.versioned_conditions:
+            return s3_lists.answer("VersioningConfiguration", "<Status>Enabled</Status>", deed)
+        if call.method == "PUT":
+            root = markup.read(payload(call), "VersioningConfiguration", "MalformedXML")
+            on = markup.fields(root).get("Status", "").strip() == "Enabled"
+            self.objects.set_versioned(deed.bucket, on)
+            deed.method, deed.answer = "bucket", "applied"
+        status = "<Status>Enabled</Status>" if self.objects.is_versioned(deed.bucket) else ""
+        return s3_lists.answer("VersioningConfiguration", status, deed)
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -246,7 +256,7 @@ class S3:
             raise Refusal(405, "MethodNotAllowed", "This version is a delete marker.", "missing")
         etag = f'"{found.etag}"'
         deed.version, deed.generation = self._version(found), found.id
-        self._read_check(call, deed, found)
+        s3_conditions.judge_read(call, deed, found)
         deed.answer = "found"
         headers = {
             **_told(found.meta), **self._tags(found), "ETag": etag,
@@ -264,71 +274,19 @@ class S3:
             raise Refusal(410, "Gone", "this past version was too large for this server to keep")
         return Reply(status, headers, body, deed)
 
-    # --- conditions (Google's XML API has its own, in gcs_xml) -----------------------------------
+    # --- what Google's XML API does otherwise ----------------------------------------------------
 
     def _check(self, call: Call, deed: Deed) -> Check:
-        """The write's condition, to be judged inside the store's transaction."""
-        absent, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-        if absent is not None:
-            deed.condition = "if-absent"
-            if absent.strip() != "*" and self.profile.put_conditions:
-                raise Refusal(501, "NotImplemented", "If-None-Match on a write accepts only *.")
-        elif match is not None:
-            deed.condition = f"if-version {match}"
-
-        def check(before: Object | None) -> None:
-            deed.before = self._version(before)
-            throttle(self.objects, self.profile, deed.bucket, deed.key)
-            if self.profile.put_conditions:
-                if absent is not None and before is not None:
-                    raise failed_condition()
-                _judge_match(match, before)
-
-        return check
+        return s3_conditions.of_write(self.objects, self.profile, call, deed)
 
     def _delete_check(self, call: Call, deed: Deed) -> Check:
-        match = call.headers.get("if-match")
-        if match is not None:
-            deed.condition = f"if-version {match}"
-
-        def check(before: Object | None) -> None:
-            deed.before = self._version(before)
-            throttle(self.objects, self.profile, deed.bucket, deed.key)
-            _judge_match(match, before)
-
-        return check
-
-    def _read_check(self, call: Call, deed: Deed, found: Object) -> None:
-        unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
-        dated = by_date(call.headers, found.at_ms)
-        if dated == "failed" or (match is not None and not same_tag(match, found.etag)):
-            raise failed_condition()
-        if unless is not None:
-            deed.condition = f"unless-version {unless}"
-        if dated == "unchanged" or (unless is not None and same_tag(unless, found.etag)):
-            raise Refusal(304, "NotModified", f'"{found.etag}"', "not_modified")
+        return s3_conditions.of_delete(self.objects, self.profile, call, deed)
 
     def _version(self, object: Object | None) -> str:
-        return "" if object is None else f'"{object.etag}"'
+        return s3_conditions.version(object)
 
     def _tags(self, object: Object) -> dict[str, str]:
         return {"x-amz-version-id": str(object.id)}
-
-
-def failed_condition() -> Refusal:
-    return Refusal(
-        412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold",
-        "precondition_failed",
-    )  # fmt: skip
-
-
-def _judge_match(match: str | None, before: Object | None) -> None:
-    if match is None:
-        return
-    if before is None:  # S3 answers 404, not 412, to If-Match on a missing object
-        raise Refusal(404, "NoSuchKey", "The specified key does not exist.", "precondition_failed")
-    if not same_tag(match, before.etag):
-        raise failed_condition()
 
 
 def meta_of(call: Call) -> dict[str, str]:

@@ -71,7 +71,7 @@ class Emulator:
                 "say allow_remote (--allow-remote) if that is meant"
             )
         self.profile: Profile = PROFILES[profile]
-        self.latency_ms = latency_ms
+        self.latency_ms = max(latency_ms, 2 * self.profile.race_ms)
         self.on_request = on_request
         self.s3 = self.gcs = self.azure = ""
         self._db, self._port, self._host = str(db), port, host
@@ -164,7 +164,9 @@ class Emulator:
         def decide(request: Request, began_ms: float) -> Response:
             self._calls += 1
             id = f"{int(began_ms):012X}{self._calls & 0xFFFF:04X}"
-            call = call_of(request.method, request.target, request.headers, request.body, id=id)
+            call = call_of(
+                request.method, request.target, request.headers, request.body, id=id, at_ms=began_ms
+            )
             reply = self._decide(dialect, call, began_ms, credentials)
             reply.headers |= dialect.request_ids(call)
             return self._response(reply)

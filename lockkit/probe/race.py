@@ -113,4 +113,6 @@ def _judged(name: str, tally: dict[str, int]) -> Check:
     if tally["winners"] == 0:
         return Check(name, Finding.UNDECIDED, f"none of {rounds} had a winner", tally)
     because = f"never more than one winner in {rounds}"
+    if tally["unknown"]:
+        because += f"; {tally['unknown']} losers were told neither yes nor no, as by a 5xx"
     return Check(name, Finding.PASSED, because, tally)
