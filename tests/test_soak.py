@@ -78,6 +78,7 @@ def test_a_minute_of_all_kinds_of_trouble_loses_nothing(tmp_path: Path) -> None:
     assert told["kinds"] >= 8, told["made"]
     assert {"takeover", "lost response", "stall"} <= set(told["reached"])
     assert {"server killed", "client killed", "stalled before its commit"} <= set(told["made"])
+    assert "each of them what the protocol does" in told["findings"][-1]["because"]
     assert "acknowledged commits" in (tmp_path / "soak.html").read_text()
     assert any(each.kind == "saw" for each in tally.told(tmp_path / "run"))
 
@@ -95,7 +96,10 @@ def test_without_the_fence_a_late_writer_is_caught_with_the_proof(tmp_path: Path
 
 
 @pytest.mark.timeout(120)
-def test_ctrl_c_ends_it_with_the_verdict_over_what_there_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_the_verdict_over_what_there_is(
+    tmp_path: Path, how: signal.Signals
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "lockkit", *arguments(tmp_path, {}, "--minutes", "30")],
         cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -104,7 +108,7 @@ def test_ctrl_c_ends_it_with_the_verdict_over_what_there_is(tmp_path: Path) -> N
     for line in process.stderr:
         if " commits, " in line and not line.split(" s  ")[1].startswith("0 "):
             break
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     process.communicate(timeout=60)
     told = outcome(tmp_path)
     assert told["verdict"] == "VALID"

@@ -20,10 +20,10 @@ from lockkit.check.reached import REACHED, never
 from lockkit.check.readers import readers_see_whole_commits
 from lockkit.check.replay import replay
 from lockkit.check.store import acknowledged_writes_are_there, chain_of_versions
-from lockkit.check.verdict import Finding, Kind, Verdict
+from lockkit.check.verdict import Finding, Kind, Verdict, both
 from lockkit.history import Event
 
-__all__ = ["CHECKS", "REACHED", "Finding", "Kind", "Verdict", "check", "replay"]
+__all__ = ["CHECKS", "REACHED", "Finding", "Kind", "Verdict", "both", "check", "replay"]
 
 # The most serious first: the first that fails gives the verdict its sentence.
 CHECKS = (

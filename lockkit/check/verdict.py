@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -51,6 +51,15 @@ class Verdict:
             "findings": [each.to_json() for each in self.findings],
             "reached": list(self.reached),
         }
+
+
+def both(one: Verdict, other: Verdict) -> Verdict:
+    """The findings of two: the worse gives the sentence, `one` where they are alike."""
+    order = [Kind.INVALID, Kind.UNKNOWN, Kind.VALID]
+    worse = min((one, other), key=lambda each: order.index(each.kind))
+    return replace(
+        worse, findings=one.findings + other.findings, reached=one.reached + other.reached
+    )
 
 
 def unknown(name: str, what: str, *evidence: Event) -> Finding:

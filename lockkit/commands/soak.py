@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -25,7 +26,7 @@ own services, and does to them what a plan says: stalls (SIGSTOP), kills (SIGKIL
 wrong clocks, kills of the server, lost responses, late writes, bursts of 429 and 5xx. Ends with the
 verdict on the whole history, with the faults that were made and the rare things that were reached.
 Exit 0: VALID, something was reached, the table can be read and no process is left; 1: not so;
-2: UNKNOWN. Ctrl-C ends it early, with the verdict on what there is."""
+2: UNKNOWN. Ctrl-C and SIGTERM end it early, with the verdict on what there is."""
 
 EXAMPLE = """\
 lockkit soak --minutes 10
@@ -85,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     say_progress = Progress()
     plan = fleet_plan(args, run_dir)
     settings = Settings(plan=trouble.to_json(), spark=args.spark)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         say_progress(
             f"{args.writers} writers ({args.spark} of them PySpark) on {plan.url} for "
@@ -98,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
     except (SoakFailed, OSError) as error:
         raise Trouble(f"the soak could not be run to its end: {plain(error, limit=1000)}") from None
     finally:
+        signal.signal(signal.SIGTERM, before)
         if args.run_dir is None:
             shutil.rmtree(run_dir, ignore_errors=True)
     if outcome.verdict.kind is Kind.UNKNOWN:

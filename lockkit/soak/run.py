@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockkit.check import Kind, Verdict, check
+from lockkit.check import Kind, Verdict, both, check, replay
 from lockkit.clock import Clock
 from lockkit.drive import run as carry_out
 from lockkit.emulator import Emulator
@@ -108,8 +108,9 @@ def soak(
 def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> Outcome:
     run_dir = Path(plan.run_dir)
     rows, unread, last_look = read_again(plan)
+    history = [*tally.history(run_dir), *last_look]
     return Outcome(
-        verdict=check([*tally.history(run_dir), *last_look]),
+        verdict=both(check(history), replay(history)),
         minutes=minutes,
         fence=plan.fence,
         commits=sum(each.kind == "published" for each in tally.told(run_dir)),
