@@ -90,7 +90,8 @@ def simulate(
             violation = str(violated)
     if judge:
         verdict = check(world.history())
-        reached = (*verdict.reached, *(["restart"] if any(n.life for n in world.nodes) else []))
+        restarted = {"restart"} if any(node.life for node in world.nodes) else set()
+        reached = tuple(dict.fromkeys([*verdict.reached, *sorted(world.reached | restarted)]))
         if violation is None and verdict.kind is Kind.INVALID:
             violation = f"the checker: {verdict.because}"
     return Outcome(

@@ -54,6 +54,8 @@ class World:
     faults: Counter[str] = field(default_factory=Counter)
     moves: int = 0
     told: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
+    reached: set[str] = field(default_factory=set)
+    """Rare things that the scenario itself saw happen."""
     on_crash: Callable[[Node], None] | None = None
     on_note: Callable[[str, dict[str, Any]], None] | None = None
     going: Node | None = None
