@@ -30,6 +30,7 @@ from lockkit.history import KINDS, Event, HistoryError, event, narrate, parse, p
 from lockkit.lock import Lock
 from lockkit.outcome import Found, NotOurs, Ours, StillOut, resolve
 from lockkit.pace import LOOK_FLOOR_MS, SLEEP_LONGEST_MS, Pace
+from lockkit.providers.implicit import key_of_base_path, xxh64
 from lockkit.record import EPOCH_MAX, Garbled, Record, decode, encode
 from lockkit.stores import Entry
 from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, seconds
@@ -316,52 +317,25 @@ def test_of_many_the_oldest_that_hudis_rules_name_is_told_the_completed_first(
 
 # --- buckets --------------------------------------------------------------------------------------
 
-XX = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
-      0x27D4EB2F165667C5)  # fmt: skip
-MASK = (1 << 64) - 1
-
-
-def xxh64(data: bytes, seed: int) -> int:
-    """XXH64 of one string, as its specification tells it, byte by byte."""
-    p1, p2, p3, p4, p5 = XX
-
-    def turn(value: int, by: int) -> int:
-        return (value << by | (value & MASK) >> (64 - by)) & MASK
-
-    def word(at: int, size: int) -> int:
-        return int.from_bytes(data[at : at + size], "little")
-
-    def stirred(lane: int, value: int) -> int:
-        return turn((lane + value * p2) & MASK, 31) * p1 & MASK
-
-    at, value = 0, (seed + p5) & MASK
-    if len(data) >= 32:
-        lanes = [each & MASK for each in (seed + p1 + p2, seed + p2, seed, seed - p1)]
-        while at + 32 <= len(data):
-            lanes = [stirred(lane, word(at + 8 * n, 8)) for n, lane in enumerate(lanes)]
-            at += 32
-        value = sum(turn(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) & MASK
-        for lane in lanes:
-            value = ((value ^ stirred(0, lane)) * p1 + p4) & MASK
-    value = (value + len(data)) & MASK
-    while at + 8 <= len(data):
-        value = (turn(value ^ stirred(0, word(at, 8)), 27) * p1 + p4) & MASK
-        at += 8
-    if at + 4 <= len(data):
-        value = (turn(value ^ word(at, 4) * p1 & MASK, 23) * p2 + p3) & MASK
-        at += 4
-    for each in data[at:]:
-        value = turn(value ^ each * p5 & MASK, 11) * p1 & MASK
-    for by, times in ((33, p2), (29, p3), (32, 1)):
-        value = (value ^ value >> by) * times & MASK
-    return value
-
-
 def test_the_naive_hash_is_the_one_that_is_published() -> None:
     """Vectors of the reference implementation (Cyan4973/xxHash), seed 0."""
     assert xxh64(b"", 0) == 0xEF46DB3751D8E999
     assert xxh64(b"a", 0) == 0xD24EC4F1A98C6E5B
     assert xxh64(b"abc", 0) == 0x44BC2CF5AD770999
+
+
+@pytest.mark.parametrize(
+    ("base_path", "key"),
+    [
+        ("s3://lake/orders", "9BBEA24B29C16651"),
+        ("S3A://lake/orders", "9BBEA24B29C16651"),
+        ("s3://a-rather-long-bucket-name/warehouse/db/orders", "7E179AB703068740"),
+        ("file:///data/lake/orders/", "C8BE1A94B3CF4BDA"),
+    ],
+)
+def test_a_path_makes_the_implicit_key_that_hudi_makes_of_it(base_path: str, key: str) -> None:
+    """Hudi's own hash, lz4-java's `hash64`, with Hudi's seed."""
+    assert key_of_base_path(base_path) == key
 
 
 keys = st.lists(st.text(max_size=70) | st.text("ab", min_size=30, max_size=70), max_size=8)
