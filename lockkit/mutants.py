@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from lockkit.rules import Ambiguous, Expiry, Fence, Recognise, Release
 
 R = TypeVar("R")
+
+
+class Invariant(StrEnum):
+    """What a mistake in the lease breaks."""
+
+    ONE_BELIEVER = "one believer"
+    EPOCHS_RISE = "epochs rise"
+    NO_SELF_LOSS = "no self-inflicted loss"
+    NO_STALE_WRITE = "no stale write"
+    NO_LOST_UPDATE = "no lost update"
 
 
 @dataclass(frozen=True, slots=True)

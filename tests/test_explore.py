@@ -29,6 +29,7 @@ from lockkit.explore.parts import ON_THE_WAY, Bounds, Fault, PackedState
 from lockkit.explore.rows import BIG, CRASH, OBSERVED, STORE, WALL
 from lockkit.explore.world import LeaseWorld
 from lockkit.history import narrate
+from lockkit.mutants import Invariant
 from lockkit.rules import Fence
 from lockkit.state import Phase
 
@@ -142,6 +143,14 @@ def test_a_client_that_starts_again_after_a_crash_waits_for_its_own_lease_like_a
         " 6. W1' sees W1's lease, epoch 1 (W1/1); waits for W1",
     ]
     assert check(told.history()).kind is Kind.VALID
+
+
+def test_recognised_by_its_owner_a_client_waits_for_its_own_lease() -> None:
+    mistake = next(each for each in OFF if each.name == "recognise")
+    found = explore(replace(mistake, bounds=replace(mistake.bounds, watch=frozenset(Invariant))))
+    assert (found.violation, found.steps) == (
+        "no self-inflicted loss: it waits for its own live lease", 9
+    )  # fmt: skip
 
 
 def test_the_big_rows_have_every_rule_on_and_all_expiry_policies_among_them() -> None:

@@ -15,8 +15,9 @@ import pytest
 import tlc
 
 from lockkit.explore import SCENARIOS, Scenario, explore
-from lockkit.explore.parts import Bounds, Fault, Invariant
+from lockkit.explore.parts import Bounds, Fault
 from lockkit.explore.rows import OBSERVED, STORE, WALL
+from lockkit.mutants import Invariant
 from lockkit.rules import Rules
 
 ALONE = Bounds(acquires=(2, 0), tries=(2, 0), renewals=(1, 0), faults=1, gives_up=True)

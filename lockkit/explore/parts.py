@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from lockkit.mutants import Invariant
 from lockkit.outcome import Version, WriteAnswer
 from lockkit.record import Record
 from lockkit.state import Action, Event, Sight, State
@@ -23,14 +24,6 @@ class Fault(Enum):
 
 ON_THE_WAY = frozenset(Fault) - {Fault.CRASH}
 """What can happen to a request."""
-
-
-class Invariant(Enum):
-    ONE_BELIEVER = "one believer"
-    EPOCHS_RISE = "epochs rise"
-    NO_SELF_LOSS = "no self-inflicted loss"
-    NO_STALE_WRITE = "no stale write"
-    NO_LOST_UPDATE = "no lost update"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

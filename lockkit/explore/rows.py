@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lockkit.explore.parts import Bounds, Fault, Invariant
-from lockkit.mutants import LEASE_MUTANTS
+from lockkit.explore.parts import Bounds, Fault
+from lockkit.mutants import LEASE_MUTANTS, Invariant
 from lockkit.rules import Expiry, Rules
 
 TICK_MS = 1000
@@ -113,7 +113,7 @@ def _ambiguity_off() -> tuple[Scenario, ...]:
         _off("renew_unknown lost", rules, silent, self_loss),
         _off("claim_unknown ours", rules, silent, one),
         _off("claim_unknown lost", rules, silent, self_loss),
-        _off("recognise", rules, again, one),
+        _off("recognise", rules, replace(again, watch=ONE_BELIEVER), one),
         _off("confirm", rules, again, one),
     )
 

@@ -33,7 +33,6 @@ from lockkit.explore.parts import (
     Draft,
     Fault,
     Flying,
-    Invariant,
     Move,
     Numbers,
     Outcome,
@@ -42,6 +41,7 @@ from lockkit.explore.parts import (
 )
 from lockkit.explore.triggers import trigger
 from lockkit.lease import step
+from lockkit.mutants import Invariant
 from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version, WriteAnswer
 from lockkit.rules import Expiry, Fence, Rules
 from lockkit.state import (
@@ -51,6 +51,7 @@ from lockkit.state import (
     Beat,
     Beaten,
     Blind,
+    Busy,
     Event,
     GiveUp,
     Look,
@@ -139,7 +140,7 @@ class LeaseWorld:
         believing = self._believing
         if sum([believing[actor] for actor in actors]) > 1:
             if Invariant.ONE_BELIEVER in self.bounds.watch:
-                return f"{Invariant.ONE_BELIEVER.value}: two clients believe that they hold it"
+                return f"{Invariant.ONE_BELIEVER}: two clients believe that they hold it"
         return None
 
     # --- bookkeeping ---
@@ -373,9 +374,9 @@ class LeaseWorld:
             return False, ""
         watch = self.bounds.watch
         if draft.serial < stored.last_serial and Invariant.NO_STALE_WRITE in watch:
-            return True, f"{Invariant.NO_STALE_WRITE.value}: a later grant has already committed"
+            return True, f"{Invariant.NO_STALE_WRITE}: a later grant has already committed"
         if draft.base != stored.commits and Invariant.NO_LOST_UPDATE in watch:
-            return True, f"{Invariant.NO_LOST_UPDATE.value}: it never saw the commit before it"
+            return True, f"{Invariant.NO_LOST_UPDATE}: it never saw the commit before it"
         return True, ""
 
     # --- what the store does ---
@@ -400,7 +401,7 @@ class LeaseWorld:
         )
         why = ""
         if granted and record.epoch <= stored.top and Invariant.EPOCHS_RISE in self.bounds.watch:
-            why = f"{Invariant.EPOCHS_RISE.value}: {record.epoch} was granted after {stored.top}"
+            why = f"{Invariant.EPOCHS_RISE}: {record.epoch} was granted after {stored.top}"
         after = replace(
             stored,
             record=record,
@@ -427,7 +428,7 @@ class LeaseWorld:
         return found
 
     def _self_inflicted(self, actor: Actor, stored: Stored, actions: tuple[Action, ...]) -> str:
-        """Told of a loss while its own live write is the lock object."""
+        """Told of a loss, or to wait, while its own live write is the lock object."""
         record = stored.record
         if record is None or record.expired or Invariant.NO_SELF_LOSS not in self.bounds.watch:
             return ""
@@ -437,9 +438,11 @@ class LeaseWorld:
         for each in actions:
             match each:
                 case Beaten():
-                    return f"{Invariant.NO_SELF_LOSS.value}: told that it was beaten by itself"
+                    return f"{Invariant.NO_SELF_LOSS}: told that it was beaten by itself"
                 case Lost() if until is not None and until > 0:
-                    return f"{Invariant.NO_SELF_LOSS.value}: told of a loss of what it still has"
+                    return f"{Invariant.NO_SELF_LOSS}: told of a loss of what it still has"
+                case Busy():
+                    return f"{Invariant.NO_SELF_LOSS}: it waits for its own live lease"
                 case _:
                     pass
         return ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from lockkit.client import LOCK_KEY, Client
 from lockkit.drive import Get, Procedure, Put, Sleep
-from lockkit.mutants import Mutant
+from lockkit.mutants import Invariant, Mutant
 from lockkit.outcome import Found, Missing, over
 from lockkit.pace import Pace
 from lockkit.record import Garbled, Record, decode
@@ -46,9 +46,6 @@ OFF_MS = 3_600_000
 """How wrong a wall clock may be for the policies that do not trust it."""
 RATE_OFF = 0.002
 GRANTS_MAX, LOOKS_MAX, BEATS_MAX, RELEASES_MAX = 40, 12, 4, 6
-ONE_BELIEVER, EPOCHS_RISE = "one believer", "epochs rise"
-NO_SELF_LOSS = "no self-inflicted loss"
-NO_STALE_WRITE, NO_LOST_UPDATE = "no stale write", "no lost update"
 
 
 @dataclass(slots=True)
@@ -102,18 +99,20 @@ class LeaseRun:
         granted = was is None or was.expired or was.epoch != record.epoch or self.writer != handle
         self.writer = handle
         if granted and record.epoch <= self.top:
-            raise Violated(EPOCHS_RISE, f"{record.epoch} was granted after {self.top}")
+            raise Violated(Invariant.EPOCHS_RISE, f"{record.epoch} was granted after {self.top}")
         self.top = max(self.top, record.epoch)
 
     def _judge_commit(self, body: bytes) -> None:
         fields = json.loads(body)
         if fields["epoch"] < self.last_epoch:
             raise Violated(
-                NO_STALE_WRITE, f"epoch {fields['epoch']} committed after epoch {self.last_epoch}"
+                Invariant.NO_STALE_WRITE,
+                f"epoch {fields['epoch']} committed after epoch {self.last_epoch}",
             )
         if fields["base"] != self.commits:
             raise Violated(
-                NO_LOST_UPDATE, f"a commit was made from number {fields['base']} of {self.commits}"
+                Invariant.NO_LOST_UPDATE,
+                f"a commit was made from number {fields['base']} of {self.commits}",
             )
         self.commits, self.last_epoch = self.commits + 1, fields["epoch"]
 
@@ -127,7 +126,7 @@ class LeaseRun:
                 for other in self.sessions.values():
                     if other is not session and other.believes_until_ms > now_ms:
                         because = f"{session.node.name} and {other.node.name} believe at once"
-                        raise Violated(ONE_BELIEVER, because)
+                        raise Violated(Invariant.ONE_BELIEVER, because)
                 session.believes_until_ms = clock.true_ms(until)
                 self.grants += kind == "held"
             case "lost" | "waiting":
@@ -135,7 +134,7 @@ class LeaseRun:
                 session.believes_until_ms = 0.0
                 if (kind == "waiting" or believed) and self._is_own(session):
                     because = f"{session.node.name} was told so of its own write"
-                    raise Violated(NO_SELF_LOSS, f"{kind}: {because}")
+                    raise Violated(Invariant.NO_SELF_LOSS, f"{kind}: {because}")
 
     def _is_own(self, session: Session) -> bool:
         record = self.standing

@@ -94,7 +94,7 @@ Decide(me, s, looked) ==
                s.seen.version)
     ELSE IF ~looked
     THEN Looks([s EXCEPT !.phase = "looking"])
-    ELSE Quiet([s EXCEPT !.phase = "waiting"])
+    ELSE Telling(Quiet([s EXCEPT !.phase = "waiting"]), {"waits"})
 
 Remember(s, sight) ==
     LET known == s.seen # NONE /\ s.seen.version = sight.version
@@ -441,10 +441,10 @@ Becomes(c, a, o, more, cost, wrong) ==
     /\ able' = able - cost
     /\ broken' = wrong \cap watch
 
-(* Told of a loss while its own live write is the lock object.                                   *)
+(* Told of a loss, or to wait, while its own live write is the lock object.                      *)
 SelfInflicted(c, told) ==
     LET mine == Live(store.record) /\ store.record.owner = <<c, clients[c].life>>
-    IN IF mine /\ ("beaten" \in told \/ ("lost" \in told /\ Believes(c)))
+    IN IF mine /\ ({"beaten", "waits"} \cap told # {} \/ ("lost" \in told /\ Believes(c)))
        THEN {"NO_SELF_LOSS"} ELSE {}
 
 (* One step of the protocol; a new request goes out with it.                                     *)
