@@ -29,8 +29,8 @@ PURE_STDLIB = {
 
 # Everything that is not in Python's own library, and the rooms made for it.
 SDKS = {
-    "boto3": ["stores.s3", "providers.dynamodb"],
-    "botocore": ["stores.s3", "faults.hook_botocore", "providers.dynamodb"],
+    "boto3": ["stores.aws"],
+    "botocore": ["stores.aws", "stores.s3", "faults.hook_botocore"],
     "google": ["stores.gcs"],
     "requests": ["stores.gcs", "faults.hook_requests"],  # google-cloud-storage's transport,
     "urllib3": ["stores.gcs", "faults.hooks", "faults.hook_botocore", "faults.hook_requests"],

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, BinaryIO
 
-import boto3
-import botocore.exceptions
 import botocore.handlers
 import botocore.parsers
-import botocore.session
 from botocore.config import Config
 
 from lockkit.clock import epoch_ms
@@ -26,20 +23,22 @@ from lockkit.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.stores import CHUNK_BYTES, Capabilities, Entry, ObjectVersion, StoreOptions, split_url
+from lockkit.stores import (
+    CHUNK_BYTES,
+    Capabilities,
+    Entry,
+    ObjectVersion,
+    StoreOptions,
+    aws,
+    split_url,
+)
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
-    CONNECTIONS_MAX,
     HTTP,
     Endpoint,
     Meaning,
-    Refusal,
     Table,
-    agent,
-    is_loopback,
-    seconds,
-    timeouts_s,
 )
 
 # docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional
@@ -82,45 +81,6 @@ CURES: Mapping[tuple[int, str], str] = {
 WRITE_INTERVAL_S = {".r2.cloudflarestorage.com": 1.0}
 """Hosts that throttle writes to one key (R2's limits page: one per second)."""
 
-NONSENSE = (botocore.parsers.ResponseParserError, ValueError)
-"""What the SDK raises over an answer that it cannot read."""
-SDK_ERRORS = (
-    botocore.exceptions.BotoCoreError,
-    botocore.exceptions.ClientError,
-    OSError,
-    *NONSENSE,
-)
-# Raised by botocore before anything is sent: whose fault, and the cure.
-UNSENT: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
-    (
-        (
-            botocore.exceptions.NoCredentialsError,
-            botocore.exceptions.PartialCredentialsError,
-            botocore.exceptions.CredentialRetrievalError,
-            botocore.exceptions.TokenRetrievalError,
-            botocore.exceptions.SSOError,
-        ),
-        "no usable AWS credentials",
-        "log in, choose a profile_name=..., or set AWS_ACCESS_KEY_ID and its secret",
-    ),
-    (
-        (botocore.exceptions.ParamValidationError,),
-        "not a valid bucket name or key",
-        "correct the URL",
-    ),
-    (
-        (botocore.exceptions.NoRegionError, botocore.exceptions.InvalidRegionError),
-        "no valid region is configured",
-        "pass region_name=...",
-    ),
-    (
-        (botocore.exceptions.ProfileNotFound, botocore.exceptions.ConfigParseError),
-        "the AWS profile cannot be used",
-        "check profile_name=... and ~/.aws/config",
-    ),
-)
-
-
 class S3Store:
     """`s3://bucket/prefix`."""
 
@@ -157,8 +117,8 @@ class S3Store:
             # Not a Range: an empty object answers 416 to any. Closing drops what was not read.
             with closing(answer["Body"]) as stream:
                 body = stream.read() if limit is None else stream.read(limit + 1)
-        except SDK_ERRORS as error:
-            return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
+        except aws.SDK_ERRORS as error:
+            return self._endpoint.read(TABLE, aws.refusal(error, self._endpoint, doing), doing)
         if not answer.get("ETag"):
             return Unknown(f"a 200 without an ETag to {doing}")
         length = answer.get("ContentLength", len(body))
@@ -184,8 +144,8 @@ class S3Store:
             answer = self._client.put_object(
                 Bucket=self._bucket, Key=self._full(key), Body=body, **header
             )
-        except SDK_ERRORS as error:
-            return self._endpoint.write(TABLE, self._refusal(error, doing), doing)
+        except aws.SDK_ERRORS as error:
+            return self._endpoint.write(TABLE, aws.refusal(error, self._endpoint, doing), doing)
         self._endpoint.heard()
         if not answer.get("ETag"):
             return Unknown(f"a 200 without an ETag to {doing}")
@@ -200,8 +160,8 @@ class S3Store:
                 Bucket=self._bucket, Key=self._full(key), Body=source, ContentLength=size,
                 IfNoneMatch="*",
             )  # fmt: skip
-        except SDK_ERRORS as error:
-            return self._endpoint.write(TABLE, self._refusal(error, doing), doing)
+        except aws.SDK_ERRORS as error:
+            return self._endpoint.write(TABLE, aws.refusal(error, self._endpoint, doing), doing)
         self._endpoint.heard()
         return Applied(answer.get("ETag", ""))
 
@@ -214,8 +174,8 @@ class S3Store:
             with closing(answer["Body"]) as stream:
                 for chunk in stream.iter_chunks(CHUNK_BYTES):
                     length += into.write(chunk)
-        except SDK_ERRORS as error:
-            return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
+        except aws.SDK_ERRORS as error:
+            return self._endpoint.read(TABLE, aws.refusal(error, self._endpoint, doing), doing)
         if length != answer.get("ContentLength", length):
             return Unknown(f"{length} of {answer['ContentLength']} bytes of {key} arrived")
         return Found(b"", answer.get("ETag", ""))
@@ -241,8 +201,8 @@ class S3Store:
         self._endpoint.enter()
         try:
             self._client.delete_object(Bucket=self._bucket, Key=self._full(key), **header)
-        except SDK_ERRORS as error:
-            return self._endpoint.delete(TABLE, self._refusal(error, doing), doing)
+        except aws.SDK_ERRORS as error:
+            return self._endpoint.delete(TABLE, aws.refusal(error, self._endpoint, doing), doing)
         self._endpoint.heard()
         return Applied("")
 
@@ -285,38 +245,8 @@ class S3Store:
         self._endpoint.enter()
         try:
             yield
-        except SDK_ERRORS as error:
-            self._endpoint.listing(TABLE, self._refusal(error, doing), doing)
-
-    def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
-        """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
-        if isinstance(error, botocore.exceptions.ClientError):
-            return _refusal(error)
-        for kinds, why, cure in UNSENT:
-            if isinstance(error, kinds):
-                raise self._endpoint.unusable(
-                    f"cannot {doing}, {why} ({type(error).__name__})", cure
-                ) from None
-        if isinstance(error, NONSENSE):
-            return self._endpoint.nonsense(error, doing)
-        return self._endpoint.silence(error, doing)
-
-
-def _refusal(error: botocore.exceptions.ClientError) -> Refusal:
-    said = error.response.get("Error", {})
-    about = error.response.get("ResponseMetadata", {})
-    headers = about.get("HTTPHeaders", {})
-    region = headers.get("x-amz-bucket-region") or said.get("Region")
-    code = str(said.get("Code", ""))
-    status = int(about.get("HTTPStatusCode", 0))
-    is_redirect = status in (301, 307) or code in ("AuthorizationHeaderMalformed",)
-    return Refusal(
-        status=status,
-        code=code,
-        retry_after_s=seconds(headers.get("retry-after")),
-        date_ms=epoch_ms(headers.get("date")),
-        hint=f"wrong region: pass region_name={region!r}" if region and is_redirect else "",
-    )
+        except aws.SDK_ERRORS as error:
+            self._endpoint.listing(TABLE, aws.refusal(error, self._endpoint, doing), doing)
 
 
 def _object_version(item: dict[str, Any]) -> ObjectVersion:
@@ -335,36 +265,14 @@ def _environment_endpoint() -> str | None:
 
 
 def _client(options: StoreOptions, endpoint: str | None) -> Any:
-    extra = dict(options.extra)
-    core = botocore.session.Session(profile=extra.pop("profile_name", None))
-    session = boto3.session.Session(botocore_session=core)
-    connect_s, read_s = timeouts_s(options.timeout_s)
-    config = Config(
-        # One attempt: a hidden retry of a write that landed is told 412 (aws-sdk-java-v2 #6580).
-        retries={"mode": "standard", "total_max_attempts": options.attempts},
-        connect_timeout=connect_s,
-        read_timeout=read_s,
-        max_pool_connections=CONNECTIONS_MAX,
+    own = Config(
         # SDK checksums (aws-chunked trailers since 2025) are refused by many S3-likes; the length
         # is checked by HTTP, the content by whoever parses it.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        # The whole of it: botocore builds its own from 16 parts, twice per request.
-        user_agent=agent(options.client),
         s3={"addressing_style": "path"} if endpoint else {},
     )
-    if endpoint and is_loopback(endpoint):
-        config = config.merge(Config(proxies={}))  # HTTP_PROXY leads to another machine
-    config = config.merge(extra.pop("config")) if "config" in extra else config
-    if endpoint and not (extra.get("region_name") or session.region_name):
-        extra["region_name"] = "us-east-1"
-    if endpoint and is_loopback(endpoint) and "aws_access_key_id" not in extra:
-        # The embedded server takes any credentials, and a laptop may have none; asking a cloud's
-        # metadata service for some would cost seconds and be of no use to a loopback server.
-        core.get_component("credential_provider").remove("iam-role")
-        if session.get_credentials() is None:
-            extra |= {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit"}
-    client = session.client("s3", endpoint_url=endpoint, config=config, **extra)
+    client = aws.client("s3", options, endpoint, own)
     # Bodies here are small: waiting for "100 Continue" would cost each write a round trip.
     client.meta.events.unregister("before-call.s3", botocore.handlers.add_expect_header)
     client.meta.events.register_last("before-parameter-build.s3", _stay)

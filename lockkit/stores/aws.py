@@ -1,0 +1,125 @@
+"""boto3's client for one AWS service, made to send each request once, and what its errors mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import boto3
+import botocore.exceptions
+import botocore.parsers
+import botocore.session
+from botocore.config import Config
+
+from lockkit.clock import epoch_ms
+from lockkit.outcome import Unknown
+from lockkit.stores import StoreOptions
+from lockkit.stores.endpoint import (
+    CONNECTIONS_MAX,
+    Endpoint,
+    Refusal,
+    agent,
+    is_loopback,
+    seconds,
+    timeouts_s,
+)
+
+NONSENSE = (botocore.parsers.ResponseParserError, ValueError)
+"""What the SDK raises over an answer that it cannot read."""
+SDK_ERRORS = (
+    botocore.exceptions.BotoCoreError,
+    botocore.exceptions.ClientError,
+    OSError,
+    *NONSENSE,
+)
+# Raised by botocore before anything is sent: whose fault, and the cure.
+UNSENT: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
+    (
+        (
+            botocore.exceptions.NoCredentialsError,
+            botocore.exceptions.PartialCredentialsError,
+            botocore.exceptions.CredentialRetrievalError,
+            botocore.exceptions.TokenRetrievalError,
+            botocore.exceptions.SSOError,
+        ),
+        "no usable AWS credentials",
+        "log in, choose a profile_name=..., or set AWS_ACCESS_KEY_ID and its secret",
+    ),
+    (
+        (botocore.exceptions.ParamValidationError,),
+        "not a valid name of a bucket, a table or a key",
+        "correct it",
+    ),
+    (
+        (botocore.exceptions.NoRegionError, botocore.exceptions.InvalidRegionError),
+        "no valid region is configured",
+        "pass region_name=...",
+    ),
+    (
+        (botocore.exceptions.ProfileNotFound, botocore.exceptions.ConfigParseError),
+        "the AWS profile cannot be used",
+        "check profile_name=... and ~/.aws/config",
+    ),
+)
+
+
+def refusal(error: Exception, endpoint: Endpoint, doing: str) -> Refusal | Unknown:
+    """What the service said, or `Unknown` where it said nothing; raises what was never sent."""
+    if isinstance(error, botocore.exceptions.ClientError):
+        return _said(error)
+    for kinds, why, cure in UNSENT:
+        if isinstance(error, kinds):
+            raise endpoint.unusable(
+                f"cannot {doing}, {why} ({type(error).__name__})", cure
+            ) from None
+    if isinstance(error, NONSENSE):
+        return endpoint.nonsense(error, doing)
+    return endpoint.silence(error, doing)
+
+
+def _said(error: botocore.exceptions.ClientError) -> Refusal:
+    said = error.response.get("Error", {})
+    about = error.response.get("ResponseMetadata", {})
+    headers = about.get("HTTPHeaders", {})
+    region = headers.get("x-amz-bucket-region") or said.get("Region")
+    code = str(said.get("Code", ""))
+    status = int(about.get("HTTPStatusCode", 0))
+    is_redirect = status in (301, 307) or code in ("AuthorizationHeaderMalformed",)
+    return Refusal(
+        status=status,
+        code=code,
+        retry_after_s=seconds(headers.get("retry-after")),
+        date_ms=epoch_ms(headers.get("date")),
+        hint=f"wrong region: pass region_name={region!r}" if region and is_redirect else "",
+    )
+
+
+def client(service: str, options: StoreOptions, endpoint: str | None, own: Config) -> Any:
+    """`options.extra` may name profile, region and credentials; `own` is the service's own part.
+
+    A loopback endpoint is reached without proxy, and with any credentials.
+    """
+    extra = dict(options.extra)
+    core = botocore.session.Session(profile=extra.pop("profile_name", None))
+    session = boto3.session.Session(botocore_session=core)
+    connect_s, read_s = timeouts_s(options.timeout_s)
+    config = Config(
+        # One attempt: a hidden retry of a write that landed is told 412 (aws-sdk-java-v2 #6580).
+        retries={"mode": "standard", "total_max_attempts": options.attempts},
+        connect_timeout=connect_s,
+        read_timeout=read_s,
+        max_pool_connections=CONNECTIONS_MAX,
+        # The whole of it: botocore builds its own from 16 parts, twice per request.
+        user_agent=agent(options.client),
+    ).merge(own)
+    if endpoint and is_loopback(endpoint):
+        config = config.merge(Config(proxies={}))  # HTTP_PROXY leads to another machine
+    config = config.merge(extra.pop("config")) if "config" in extra else config
+    if endpoint and not (extra.get("region_name") or session.region_name):
+        extra["region_name"] = "us-east-1"
+    if endpoint and is_loopback(endpoint) and "aws_access_key_id" not in extra:
+        # The embedded server takes any credentials, and a laptop may have none; asking a cloud's
+        # metadata service for some would cost seconds and be of no use to a loopback server.
+        core.get_component("credential_provider").remove("iam-role")
+        if session.get_credentials() is None:
+            extra |= {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit"}
+    return session.client(service, endpoint_url=endpoint, config=config, **extra)
