@@ -333,6 +333,19 @@ MULTIPART = (
             "GET /account/lake?restype=container&comp=list&prefix=t",
             "x-ms-version: 2021\r\n", b"", "list", "lake/t",
         ),
+        (
+            "POST /", "X-Amz-Target: DynamoDB_20120810.PutItem\r\n",
+            b'{"TableName": "locks", "Item": {"key": {"S": "orders"}}}', "put", "locks/orders",
+        ),
+        (
+            "POST /", "X-Amz-Target: DynamoDB_20120810.GetItem\r\n",
+            b'{"TableName": "locks", "Key": {"key": {"S": "a/b"}}}', "get", "locks/a/b",
+        ),
+        (
+            "POST /", "X-Amz-Target: DynamoDB_20120810.CreateTable\r\n",
+            b'{"TableName": "locks"}', "other", "locks",
+        ),
+        ("POST /", "X-Amz-Target: DynamoDB_20120810.DeleteItem\r\n", b"[1]", "delete", ""),
     ],
 )  # fmt: skip
 def test_a_request_is_read_in_its_own_dialect(

@@ -1,4 +1,4 @@
-"""What an HTTP request asks of a store, in the words of S3, GCS or Azure.
+"""What an HTTP request asks of a store, in the words of S3, GCS, Azure or DynamoDB.
 
 Only as much as a fault can be aimed at: client, operation, key. A write counts as `put` when it
 makes an object visible; the pieces before that (parts, blocks, resumable chunks) are `part`.
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from lockkit.faults.plan import Fault, Request
 from lockkit.faults.wire import Head, answer
 
-S3, GCS, AZURE = "s3", "gcs", "azure"
+S3, GCS, AZURE, DYNAMODB = "s3", "gcs", "azure", "dynamodb"
 
 _CLIENT = re.compile(r"lockkit-client/([^\s;()]+)")
 _GCS_OBJECT = re.compile(r"^/(?:upload/|download/)?storage/v1/b/([^/]+)(?:/o(?:/(.*))?)?$")
@@ -29,6 +29,8 @@ def dialect(head: Head) -> str:
     """Whose API this request speaks."""
     if "x-ms-version" in head.headers:
         return AZURE
+    if head.headers.get("x-amz-target", "").startswith("DynamoDB_"):
+        return DYNAMODB
     if re.match(r"^/(upload/|download/)?(storage/v1|resumable)/|^/batch/storage", head.target):
         return GCS
     return S3
@@ -44,6 +46,8 @@ def describe(
             operation, key = _azure(head)
         case "gcs":
             operation, key = _gcs(head, payload, uploads or {})
+        case "dynamodb":
+            operation, key = _dynamodb(head.headers["x-amz-target"], payload)
         case _:
             operation, key = _s3(head.method, _s3_path(head), head.query)
     client = named[1] if named else ""
@@ -169,6 +173,23 @@ def _azure(head: Head) -> tuple[str, str]:
     return "other", key
 
 
+_DYNAMODB = {"GetItem": "get", "PutItem": "put", "UpdateItem": "put", "DeleteItem": "delete"}
+
+
+def _dynamodb(target: str, payload: bytes) -> tuple[str, str]:
+    """The item's key: table/value, where its key attribute is called `key` (as in lock tables)."""
+    operation = _DYNAMODB.get(target.partition(".")[2], "other")
+    try:
+        said: Any = json.loads(payload[:SEARCHED_BYTES])
+        table = str(said["TableName"])
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return operation, ""
+    try:
+        return operation, f"{table}/{(said.get('Key') or said['Item'])['key']['S']}"
+    except (KeyError, TypeError):
+        return operation, table
+
+
 # --- errors ----------------------------------------------------------------------------------
 
 _ERRORS: dict[str, dict[int, str]] = {
@@ -181,6 +202,8 @@ _ERRORS: dict[str, dict[int, str]] = {
     AZURE: {400: "InvalidInput", 403: "AuthorizationFailure", 404: "BlobNotFound",
             409: "BlobAlreadyExists", 412: "ConditionNotMet", 429: "TooManyRequests",
             500: "InternalError", 503: "ServerBusy"},
+    DYNAMODB: {400: "ProvisionedThroughputExceededException", 500: "InternalServerError",
+               503: "ServiceUnavailable"},
 }  # fmt: skip
 
 
@@ -193,6 +216,10 @@ def error_answer(
         reason = {"message": message, "domain": "global", "reason": code}
         said = json.dumps({"error": {"code": status, "message": message, "errors": [reason]}})
         kind = "application/json; charset=UTF-8"
+    elif spoken == DYNAMODB:
+        kinds = "com.amazonaws.dynamodb.v20120810#"
+        said = json.dumps({"__type": kinds + code, "message": message})
+        kind = "application/x-amz-json-1.0"
     else:
         text = message.replace("&", "&amp;").replace("<", "&lt;")
         said = (
