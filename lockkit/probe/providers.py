@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 from lockkit.probe.report import Finding, Report
 
-MATRIX = Path(__file__).parents[2] / "datasets" / "providers.csv"
-INSTALLED = Path(__file__).with_name("providers.csv")
-"""Where a wheel has it."""
+MATRIX = Path(__file__).with_name("providers.csv")
+"""In a checkout a link to datasets/providers.csv."""
 SERVER_S_MAX = 3.0
 SERVER_CHARS_MAX = 60
 DOCUMENTED, PROBED = "documented", "probed"
@@ -66,10 +65,9 @@ class Row:
             raise ValueError(f"a row of the providers' matrix is torn: {astuple(self)!r}"[:300])
 
 
-def providers(path: Path | None = None) -> tuple[Row, ...]:
+def providers(path: Path = MATRIX) -> tuple[Row, ...]:
     """Every row, in the file's order."""
-    at = path or (INSTALLED if INSTALLED.exists() else MATRIX)
-    with at.open(encoding="utf-8", newline="") as lines:
+    with path.open(encoding="utf-8", newline="") as lines:
         return tuple(Row(**row) for row in csv.DictReader(lines))
 
 
