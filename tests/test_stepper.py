@@ -23,7 +23,7 @@ def steps(request: pytest.FixtureRequest) -> Iterator[Steps]:
 
 def test_a_writer_that_slept_is_refused_by_the_fence_and_by_nothing_else(steps: Steps) -> None:
     """Both modes, both table versions: the same steps, and what readers and the checker say."""
-    fenced = steps.writers["W1"].prepared.transaction.config.mode == "fenced"
+    fenced = steps.config.mode == "fenced"
     steps.until("W1", "checked")
     assert steps.finish("W2").startswith("committed")
     ended = steps.finish("W1")
@@ -38,7 +38,7 @@ def test_a_writer_that_slept_is_refused_by_the_fence_and_by_nothing_else(steps: 
 @pytest.mark.parametrize("requests", range(12))
 def test_an_answer_lost_anywhere_costs_no_commit(requests: int) -> None:
     steps = Steps()
-    writer = steps.writers["W1"]
+    writer = steps.actors["W1"]
     for _ in range(requests):
         if writer.waits is not None:
             steps.step("W1")
@@ -64,9 +64,9 @@ def test_buttons_step_and_what_they_show_is_escaped() -> None:
     next_w1 = stepper.view.children[1].children[0].children[0].children[1]
     assert next_w1.description == "Next"
     next_w1.click()
-    assert len(stepper.steps.writers["W1"].lines) == 1
-    stepper.steps.writers["W1"].ended = "<img src=x>"
-    stepper.steps.writers["W1"].waits = None
-    assert "<img" not in asked_so_far(stepper.steps.writers["W1"])
+    assert len(stepper.steps.actors["W1"].lines) == 1
+    stepper.steps.actors["W1"].ended = "<img src=x>"
+    stepper.steps.actors["W1"].waits = None
+    assert "<img" not in asked_so_far(stepper.steps.actors["W1"])
     assert "a reader sees {'order-1': 0}" in repr(stepper)
     stepper.close()

@@ -9,7 +9,8 @@ from typing import Any
 import ipywidgets as widgets
 
 from lockkit.workbench.export import judged
-from lockkit.workbench.steps import Steps, Writer, shown
+from lockkit.workbench.staged import Actor, shown
+from lockkit.workbench.steps import Steps
 
 MODES = [
     ("fenced: the store decides", ("fenced", 6)),
@@ -42,7 +43,7 @@ class Stepper:
         self._mode = widgets.Dropdown(options=MODES, value=(mode, version), description="Table")
         self._mode.observe(self._restart, "value")
         again = _button("Start over", lambda: self._restart(None))
-        self._columns = {name: widgets.HTML() for name in self.steps.writers}
+        self._columns = {name: widgets.HTML() for name in self.steps.actors}
         self._below = widgets.HTML()
         columns = [self._column(name) for name in self._columns]
         self.view = widgets.VBox(
@@ -59,7 +60,7 @@ class Stepper:
     def show(self) -> None:
         """Draw what is; whatever steps were taken, by button or by code."""
         for name, html in self._columns.items():
-            html.value = STYLE + asked_so_far(self.steps.writers[name])
+            html.value = STYLE + asked_so_far(self.steps.actors[name])
         rows = ", ".join(f"{order} = {amount}" for order, amount in self.steps.rows.items())
         said = judged(self.steps.verdict)
         self._below.value = (
@@ -70,7 +71,7 @@ class Stepper:
     def _column(self, name: str) -> widgets.VBox:
         def tried(act: Callable[[], Any]) -> Callable[[], None]:
             def press() -> None:
-                if self.steps.writers[name].waits is not None:
+                if self.steps.actors[name].waits is not None:
                     act()
                 self.show()
 
@@ -97,7 +98,7 @@ class Stepper:
 
     def __repr__(self) -> str:
         lines = []
-        for name, writer in self.steps.writers.items():
+        for name, writer in self.steps.actors.items():
             lines += [f"{name}: {writer.ended or 'under way'}"]
             lines += [f"  {each.asked} -> {each.answered}" for each in writer.lines]
         return "\n".join([*lines, f"a reader sees {self.steps.rows}"])
@@ -109,7 +110,7 @@ class Stepper:
         return bundle
 
 
-def asked_so_far(writer: Writer) -> str:
+def asked_so_far(writer: Actor) -> str:
     """A table of a writer's requests and answers, the next one last; escaped."""
     rows = [
         f"<tr><td>{escape(each.asked.replace(*SHORTER))}</td>"
