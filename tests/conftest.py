@@ -46,6 +46,30 @@ def shared_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One ZooKeeper server for all tests of the xdist_group "zookeeper"; skipped without Java.
+    A test that stops, kills or freezes it starts or thaws it again.
+    """
+    from service_world import running
+
+    from lockkit.services.zookeeper import ZooKeeper
+
+    yield from running(ZooKeeper, tmp_path_factory.mktemp("zookeeper"))
+
+
+@pytest.fixture(scope="session")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One Hive Metastore for all tests of the xdist_group "hive"; skipped without Java. A lock's
+    holder that is silent for 4 s loses it there.
+    """
+    from service_world import running
+
+    from lockkit.services.hive import HiveMetastore
+
+    yield from running(HiveMetastore, tmp_path_factory.mktemp("hive"), timeout_s=4)
+
+
 @pytest.fixture
 def bucket() -> str:
     """A bucket's name that no other test uses."""
