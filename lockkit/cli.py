@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from lockkit import __version__
 from lockkit.commands import (
+    bench,
     check,
     demo,
     explore,
@@ -30,7 +31,7 @@ from lockkit.commands import (
 from lockkit.commands.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, Trouble, warn
 from lockkit.history import plain
 
-COMMANDS = (demo, lab, serve, probe, lock, table, history, check, simulate, explore, soak)
+COMMANDS = (demo, lab, serve, probe, bench, lock, table, history, check, simulate, explore, soak)
 
 
 class Parser(argparse.ArgumentParser):

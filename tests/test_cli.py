@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[1]
 GOOD = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"
 BAD = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
 COMMANDS = [
-    ("demo",), ("lab",), ("serve",), ("probe",), ("lock",), ("lock", "show"), ("lock", "watch"),
+    ("demo",), ("lab",), ("serve",), ("probe",), ("bench",), ("bench", "conditional-get"),
+    ("lock",), ("lock", "show"), ("lock", "watch"),
     ("lock", "acquire"), ("table",), ("table", "show"), ("table", "clean"), ("table", "cluster"),
     ("table", "rollback"), ("table", "services"), ("history",), ("check",), ("explore",),
 ]  # fmt: skip
