@@ -347,7 +347,7 @@ def in_a_thread(locks: GranularLocks, row: Operation, *keys: str) -> Callable[[]
     def hold() -> None:
         with locks.hold(row, "v", "b", keys):
             has.set()
-            may.wait(30)
+            may.wait(120)
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -422,6 +422,8 @@ def test_a_call_that_times_out_or_is_interrupted_leaves_nothing_held() -> None:
     assert [(name, count) for name, count, _ in locks.calls()] == [("CommitKey", 2)]
     let_go()
     assert locks.calls() == []
+    with locks.hold(RENAME, "v", "b", ["a", "b"], timeout=0):
+        pass
     with locks.hold(VOLUME_OPERATIONS["DeleteVolume"], "v", timeout=0):
         pass
     with locks.hold(DELETE_BUCKET, "v", "b", timeout=0):
@@ -500,7 +502,7 @@ def test_a_reader_that_waits_behind_a_writer_is_let_in_when_that_one_gives_up() 
     wants_to_write = threading.Thread(target=give_up)
     wants_to_write.start()
     until(lambda: len(locks.calls()) == 2)
-    with locks.hold(COMMIT, "v", "b", ["c"], timeout=60):
+    with locks.hold(COMMIT, "v", "b", ["c"], timeout=30):
         pass
     wants_to_write.join(30)
     let_go()
