@@ -20,6 +20,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     proof      sees a store refuse a false condition before a grant is used
     settings   which leases are sound, and what Hudi's configuration keys say
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
+    providers  the same face over ZooKeeper, DynamoDB, Hive, Azure leases, files and threads
 
     emulator   an object server that speaks the dialects of S3, GCS and Azure to the real SDKs
     faults     lost responses, stalls and throttles as data; a proxy applies them, or the client
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from lockkit.lock import Lock as Lock
     from lockkit.lock import LockBusy as LockBusy
     from lockkit.lock import LockLost as LockLost
+    from lockkit.providers import open_lock as open_lock
     from lockkit.rules import Rules as Rules
     from lockkit.spark.fleet import Fleet as Fleet
     from lockkit.stores import StoreError as StoreError
@@ -66,6 +68,7 @@ _ROOM = {
     "Lock": "lockkit.lock",
     "LockBusy": "lockkit.lock",
     "LockLost": "lockkit.lock",
+    "open_lock": "lockkit.providers",
     "open_store": "lockkit.stores",
     "StoreError": "lockkit.stores",
     "UnsafeStore": "lockkit.stores",

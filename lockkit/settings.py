@@ -27,10 +27,10 @@ def from_hudi(config: Mapping[str, str]) -> Settings:
     base = config.get("hoodie.base.path")
     if not base:
         raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
-    older = _number(config, HUDI + "heartbeat.poll.secs", 30)
-    ttl_s = _number(config, HUDI + "validity.timeout.secs", 300)
-    renew_s = _number(config, HUDI + "renew.interval.secs", older)
-    wait_ms = _number(config, "hoodie.write.lock.wait_time_ms", 60_000)
+    older = number(config, HUDI + "heartbeat.poll.secs", 30)
+    ttl_s = number(config, HUDI + "validity.timeout.secs", 300)
+    renew_s = number(config, HUDI + "renew.interval.secs", older)
+    wait_ms = number(config, "hoodie.write.lock.wait_time_ms", 60_000)
     if ttl_s < 10 or renew_s < 1:
         raise ValueError(
             f"{HUDI}validity.timeout.secs must be at least 10, renew.interval.secs at least 1"
@@ -61,7 +61,10 @@ def limit_s(blocking: bool, timeout: float | None) -> float | None:
     return timeout if blocking else 0.0
 
 
-def _number(config: Mapping[str, str], key: str, default: float) -> float:
+def number(
+    config: Mapping[str, str], key: str, default: float, *,
+    least: float = -math.inf, most: float = math.inf,
+) -> float:  # fmt: skip
     """Values are strings in Java's configuration, and often numbers in Python's."""
     said = config.get(key, default)
     try:
@@ -70,4 +73,6 @@ def _number(config: Mapping[str, str], key: str, default: float) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise ValueError(f"{key} is a number, not {said!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{key} is from {least:g} to {most:g}, not {said!r}")
     return value

@@ -1,305 +1,587 @@
-"""The matrix of providers: its probed rows are what a probe finds, and documented rows are known.
-
-`LOCKKIT_REWRITE=1 pytest -n 0 tests/test_providers.py -k matrix` renews the probed rows of whatever
-is installed.
-"""
+"""One contract for every service that grants a lock, against the real service; and open_lock."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+import signal
+import subprocess
+import sys
 import threading
-import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from importlib.metadata import version
-from json import loads
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import peer_servers
 import pytest
 
-from lockkit.cli import main
-from lockkit.clock import Clock
-from lockkit.emulator import Emulator
-from lockkit.probe import probe
-from lockkit.probe.providers import (
-    DOCUMENTED,
-    MATRIX,
-    PROBED,
-    Row,
-    compared,
-    differences,
-    documented,
-    probed,
-    providers,
-    save,
-)
-from lockkit.stores import Store, open_store
+from lockkit import Lock, LockBusy, LockLost, StoreError, open_lock
+from lockkit.providers.both import Both
+from lockkit.providers.filesystem import FilesystemLock
+from lockkit.providers.hudi import PROVIDERS, UnknownKey
+from lockkit.providers.patience import LongWait
+from lockkit.providers.process import ProcessLock
+from tests.provider_world import PATIENCE_S, Parties, Party
 
-PEERS = Path(__file__).parent / "peers"
-SOURCE = "tests/test_providers.py"
-SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
-FULL = "full"
+ROOT = Path(__file__).parents[1]
+WRITERS, TURNS = 4, 8
+PROVIDER = "hoodie.write.lock.provider"
+HUDI = "org.apache.hudi.client.transaction.lock."
 
 
-class Hurried(Clock):
-    """Ten seconds in one, for a server and its client that wait for one another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._began_ns = super().wall_ns()
-
-    def wall_ns(self) -> int:
-        return self._began_ns + 10 * (super().wall_ns() - self._began_ns)
-
-    def sleep(self, seconds: float) -> None:
-        super().sleep(seconds / 10)
-
-
-HURRIED = Hurried()
+# --- where the contract is tested ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Served:
-    at: Callable[[Path], AbstractContextManager[Store]]
-    verdict: str
-    rounds: int = 5
-    clock: Clock | None = None
-    refusals: frozenset[tuple[int, str]] = frozenset()
+class World:
+    """One provider's lock that nobody else uses."""
+
+    lock: Any
+    """An URL, or Hudi's configuration."""
+    options: dict[str, Any] = field(default_factory=dict)
+    short: dict[str, Any] = field(default_factory=dict)
+    """What makes a holder's silence its end within a few seconds."""
+    threads: bool = False
+    """Its parties are threads of this process."""
+    restart: Callable[[], None] | None = None
 
 
-def embedded(
-    profile: str, dialect: str = "s3", versioned: str = "", clock: Clock | None = None
-) -> Any:
-    @contextmanager
-    def at(_: Path) -> Iterator[Store]:
-        with Emulator(profile=profile, clock=clock) as emulator:
-            if versioned:
-                status = f"<Status>{versioned}</Status>"
-                asked = f"<VersioningConfiguration>{status}</VersioningConfiguration>".encode()
-                url = f"{emulator.s3}/bucket?versioning"
-                urllib.request.urlopen(urllib.request.Request(url, asked, method="PUT")).close()
-            yield open_store(
-                f"{SCHEMES[dialect]}://bucket/table", endpoint=getattr(emulator, dialect)
-            )
-
-    return at
+def _storage(request: pytest.FixtureRequest) -> World:
+    server = request.getfixturevalue("shared_emulator")
+    url = f"s3://{request.getfixturevalue('bucket')}/table"
+    long = {"endpoint": server.s3, "ttl_s": 60.0}
+    return World(url, long, {"ttl_s": 1.5})
 
 
-@contextmanager
-def local(folder: Path) -> Iterator[Store]:
-    yield open_store(f"file://{folder}/table")
+def _filesystem(request: pytest.FixtureRequest) -> World:
+    folder = request.getfixturevalue("tmp_path")
+    return World(f"filesystem://{folder}", {}, {"expire_minutes": 1.5 / 60})
 
 
-def npm(name: str) -> str:
-    return f"{name} {loads((PEERS / 'package.json').read_text())['dependencies'][name]}"
+def _process(_: pytest.FixtureRequest) -> World:
+    return World(f"process://{uuid.uuid4()}", threads=True)
 
 
-def pypi(name: str) -> str:
-    lines = (PEERS / "requirements.txt").read_text().splitlines()
-    return next(line for line in lines if line.startswith(f"{name}==")).replace("==", " ")
+WORLDS = {"storage": _storage, "filesystem": _filesystem, "process": _process}
+EVERY = pytest.mark.parametrize("world", WORLDS, indirect=True)
+OF_PROCESSES = pytest.mark.parametrize("world", sorted({*WORLDS} - {"process"}), indirect=True)
 
 
-MOTO = f"moto {version('moto')}"
-OURS = {
-    "lockkit serve, profile aws": Served(embedded("aws"), FULL),
-    "lockkit serve, profile gcs": Served(
-        embedded("gcs", "gcs", clock=HURRIED), FULL, rounds=2, clock=HURRIED
-    ),
-    "lockkit serve, profile azure": Served(embedded("azure", "azure"), FULL),
-    "lockkit serve, profile spaces": Served(embedded("spaces"), "ignores-conditions"),
-    "lockkit serve, profile rgw": Served(embedded("rgw"), FULL),
-    "lockkit serve, profile rgw, versioned bucket": Served(
-        embedded("rgw", versioned="Enabled"), "ignores-conditions"
-    ),
-    "local files (file:///)": Served(local, FULL),
-}
-OTHERS = {
-    f"{MOTO} behind a global lock": Served(lambda _: peer_servers.moto(), FULL),
-    # One race in about 60 has two winners, so this many all but surely has one that does.
-    f"{MOTO} under stress": Served(lambda _: peer_servers.moto("stress"), "not-atomic", rounds=600),
-    npm("azurite"): Served(
-        peer_servers.azurite, FULL, rounds=20, refusals=frozenset({(409, "BlobAlreadyExists")})
-    ),
-    npm("s3rver"): Served(peer_servers.s3rver, "ignores-conditions"),
-    pypi("localbucket"): Served(peer_servers.localbucket, "create-only"),
-    pypi("gcp-storage-emulator"): Served(peer_servers.gcp_storage_emulator, "ignores-conditions"),
-}
+@pytest.fixture
+def world(request: pytest.FixtureRequest) -> World:
+    return WORLDS[request.param](request)
 
 
-def as_the_matrix_says(name: str, served: Served, folder: Path) -> None:
-    racers = 8 if served.rounds > 5 else 6
-    with served.at(folder) as store:
-        report = probe(store, rounds=served.rounds, racers=racers, clock=served.clock)
-    assert report.verdict.value == served.verdict, report.conclusion
-    assert report.safe is (served.verdict == FULL)
-    assert {(status, code) for status, code, _ in report.refusals} >= served.refusals
-    today = datetime.now(UTC).strftime("%Y-%m-%d")
-    row = probed(report, name, as_of=today, source=SOURCE)
-    rows = {each.store: each for each in providers(MATRIX)}
-    if os.environ.get("LOCKKIT_REWRITE"):
-        save([*(rows | {name: row}).values()])
-        return
-    assert rows[name] == replace(row, as_of=rows[name].as_of)
+@pytest.fixture(scope="module")
+def _made() -> Iterator[dict[bool, Parties]]:
+    made = {thread: Parties(thread=thread) for thread in (False, True)}
+    yield made
+    for each in made.values():
+        each.end()
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_the_matrix_says_what_a_probe_of_our_own_stores_finds(name: str, tmp_path: Path) -> None:
-    as_the_matrix_says(name, OURS[name], tmp_path)
+@pytest.fixture
+def parties(_made: dict[bool, Parties]) -> Callable[..., list[Party]]:
+    """So many parties that have opened the world's lock (or locks), each by its own handle."""
+
+    def open_(count: int, world: World, *, short: bool = False, **more: Any) -> list[Party]:
+        options = world.options | (world.short if short else {}) | more
+        return _made[world.threads](count, [world.lock], options)
+
+    return open_
 
 
-@pytest.mark.peers
-@pytest.mark.parametrize("name", OTHERS)
-def test_the_matrix_says_what_a_probe_of_a_peer_finds(name: str, tmp_path: Path) -> None:
-    """Half of them are no place for a lock, each in a way of its own, and are refused."""
-    as_the_matrix_says(name, OTHERS[name], tmp_path)
+# --- the contract --------------------------------------------------------------------------------
 
 
-@pytest.mark.peers
-def test_googles_own_testbench_is_judged_full() -> None:
-    with peer_servers.testbench() as store:
-        report = probe(store, rounds=20, racers=8)
-    assert report.safe, report.conclusion
-    assert {status for status, _, _ in report.refusals} >= {304, 404, 412}
+@EVERY
+def test_four_writers_lose_no_increment_and_tokens_rise(
+    world: World, parties: Callable[..., list[Party]], tmp_path: Path
+) -> None:
+    path = tmp_path / "number"
+    path.write_text("0")
+    writers = parties(WRITERS, world)
+    for each in writers:
+        each.tell("count", path=str(path), times=TURNS)
+    seen = []
+    for each in writers:
+        kind, value = each.said()
+        assert kind == "returned", value
+        seen += value
+    assert sorted(number for number, _ in seen) == list(range(1, WRITERS * TURNS + 1))
+    tokens = [token for _, token in sorted(seen)]
+    if tokens[0] is not None:
+        assert all(one < other for one, other in itertools.pairwise(tokens))
 
 
-def test_nothing_in_the_matrix_is_called_probed_but_what_these_tests_probe() -> None:
-    rows = providers(MATRIX)
-    assert {row.store for row in rows if row.basis == PROBED} == {*OURS, *OTHERS}
-    assert len({row.store for row in rows}) == len(rows)
-    for row in rows:
-        assert datetime.strptime(row.as_of, "%Y-%m-%d")
-        assert row.basis == PROBED or not row.verdict, "documentation is no verdict"
+@EVERY
+def test_what_one_holds_another_neither_gets_nor_gives_back_nor_takes_twice(
+    world: World, parties: Callable[..., list[Party]]
+) -> None:
+    holder, other = parties(2, world)
+    assert holder.ask("acquire", timeout=0) is True
+    assert other.ask("acquire", timeout=0) is False
+    assert "held by" in other.ask("busy_because")
+    assert "RuntimeError" in other.refused("release")
+    assert "not held" in other.refused("check")
+    assert "not reentrant" in holder.refused("acquire", timeout=0)
+    assert (holder.ask("owned"), other.ask("owned")) == (True, False)
+    assert other.ask("locked") is True
+    holder.ask("check")
+    assert other.ask("acquire", timeout=0) is False
+    holder.ask("release")
+    assert other.ask("locked") is False
+    assert other.ask("acquire", timeout=0) is True
+    assert holder.ask("acquire", timeout=0) is False
+    other.ask("release")
 
 
-# --- whose documentation holds --------------------------------------------------------------------
+@EVERY
+def test_a_waiter_gets_it_when_the_holder_lets_go(
+    world: World, parties: Callable[..., list[Party]]
+) -> None:
+    holder, waiter = parties(2, world)
+    holder.ask("acquire", timeout=0)
+    waiter.tell("acquire", timeout=None)
+    waiter.said(waiting=True)
+    holder.ask("release")
+    assert waiter.said() == ("returned", True)
+    waiter.ask("release")
 
-ROWS = providers(MATRIX)
+
+@OF_PROCESSES
+def test_an_interrupted_waiter_leaves_nothing_half_held(
+    world: World, parties: Callable[..., list[Party]]
+) -> None:
+    holder, waiter, next_one = parties(3, world)
+    holder.ask("acquire", timeout=0)
+    waiter.tell("acquire", timeout=None)
+    waiter.said(waiting=True)
+    waiter.signal(signal.SIGINT)
+    assert waiter.said() == ("raised", "KeyboardInterrupt")
+    holder.ask("release")
+    assert next_one.ask("acquire", timeout=0) is True  # no place in a queue stands before it
+    next_one.ask("release")
+    assert waiter.ask("acquire", timeout=0) is True  # and its handle is as good as new
+    waiter.ask("release")
+
+
+@OF_PROCESSES
+def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_stands_in_nobodys_way(
+    world: World, parties: Callable[..., list[Party]]
+) -> None:
+    first, second, third = parties(3, world, short=True)
+    first.ask("acquire", timeout=0)
+    with first.stopped():
+        assert second.ask("acquire", timeout=PATIENCE_S) is True
+    assert first.ask("owned") is False
+    assert "LockLost" in first.refused("check")
+    assert "LockLost" in first.refused("release")
+    second.ask("check")  # the release of who had lost it took it from nobody
+    assert third.ask("acquire", timeout=0) is False
+    second.signal(signal.SIGKILL)
+    assert third.ask("acquire", timeout=PATIENCE_S) is True
+    third.ask("release")
+
+
+RESTARTED = [name for name in WORLDS if name not in ("storage", "filesystem", "process")]
+
+
+@pytest.mark.parametrize("world", RESTARTED, indirect=True)
+def test_a_restart_of_the_service_makes_no_second_holder(
+    world: World, parties: Callable[..., list[Party]]
+) -> None:
+    assert world.restart is not None
+    holder, other = parties(2, world)
+    holder.ask("acquire", timeout=0)
+    world.restart()
+    got = other.ask("acquire", timeout=1)
+    assert not (got and holder.ask("owned"))
+    holder.tell("release")  # its release, or its loss
+    kind, value = holder.said()
+    assert kind == "returned" or "LockLost" in value
+    assert got or other.ask("acquire", timeout=PATIENCE_S) is True
+    other.ask("release")
+
+
+# --- in one process ------------------------------------------------------------------------------
+
+
+def test_another_thread_does_not_release_a_process_lock_and_its_own_does_not_wait_for_itself() -> (
+    None
+):
+    name = str(uuid.uuid4())
+    mine, other = ProcessLock(name), ProcessLock(name)
+    mine.acquire()
+    with pytest.raises(RuntimeError, match="this thread holds it already"):
+        other.acquire()
+    told: list[Exception] = []
+
+    def give_back() -> None:
+        try:
+            mine.release()
+        except RuntimeError as error:
+            told.append(error)
+
+    thread = threading.Thread(target=give_back)
+    thread.start()
+    thread.join()
+    assert "must release it" in str(told[0])
+    mine.release()
+    assert other.acquire(timeout=0)
+    other.release()
+
+
+def test_an_interrupt_while_waiting_for_a_thread_leaves_no_place_in_the_queue() -> None:
+    name = str(uuid.uuid4())
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ProcessLock(name):
+            held.set()
+            let_go.wait(PATIENCE_S)
+
+    def interrupt(kind: str, **_: Any) -> None:
+        if kind == "waiting":
+            signal.raise_signal(signal.SIGINT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(PATIENCE_S)
+    with pytest.raises(KeyboardInterrupt):
+        ProcessLock(name, emit=interrupt).acquire()
+    let_go.set()
+    thread.join()
+    assert ProcessLock(name).acquire(timeout=0)
+
+
+def test_a_forked_child_does_not_think_that_its_parents_threads_hold_anything() -> None:
+    lock = ProcessLock(str(uuid.uuid4()))
+    lock.acquire()
+    child = os.fork()
+    if child == 0:
+        try:
+            got = ProcessLock(lock.url).acquire(timeout=0)
+        except BaseException:  # noqa: BLE001 - the parent judges by the exit code
+            got = False
+        os._exit(0 if got else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    lock.release()
+
+
+# --- a file --------------------------------------------------------------------------------------
+
+
+def lock_file(folder: Path, **fields: Any) -> Path:
+    """A lock file that somebody made; as Hudi does, where nothing else is said."""
+    path = folder / "lock"
+    hudi = {"lockCreateTime": "2026-01-06 10:12:00.001", "lockThreadName": "main"}
+    path.write_text(json.dumps(hudi | {"lockStacksInfo": ["a.B.c (B.java:1)"]} | fields, indent=2))
+    return path
+
+
+def test_the_lock_file_has_hudis_fields_and_is_gone_after_the_release(tmp_path: Path) -> None:
+    lock = FilesystemLock(tmp_path)
+    with lock:
+        fields = json.loads((tmp_path / "lock").read_text())
+        assert {"lockCreateTime", "lockThreadName", "lockStacksInfo"} <= set(fields)
+        assert (fields["pid"], fields["owner"]) == (os.getpid(), lock.owner)
+        assert [each.name for each in tmp_path.iterdir()] == ["lock"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "null", '"', "[" * 10_000, "x" * 100_000])
+def test_a_lock_file_that_says_nothing_is_a_lock_all_the_same(tmp_path: Path, body: str) -> None:
+    (tmp_path / "lock").write_text(body)
+    lock = FilesystemLock(tmp_path)
+    assert not lock.acquire(timeout=0)
+    assert lock.locked()
+    assert (tmp_path / "lock").read_text() == body
+
+
+def test_hudis_lock_file_is_respected_until_it_is_too_old_by_its_modification_time(
+    tmp_path: Path,
+) -> None:
+    path = lock_file(tmp_path)
+    lock = FilesystemLock(tmp_path, expire_minutes=1)
+    assert not lock.acquire(timeout=0)
+    assert "Hudi's thread main since 2026-01-06" in lock.busy_because()
+    made_s = path.stat().st_mtime
+    os.utime(path, (made_s - 50, made_s - 50))
+    assert not lock.acquire(timeout=0)
+    os.utime(path, (made_s - 61, made_s - 61))
+    assert not FilesystemLock(tmp_path, expire_minutes=0).acquire(timeout=0)
+    assert lock.acquire(timeout=0)
+    lock.release()
+
+
+def test_a_dead_process_of_this_host_is_named_with_what_to_do(tmp_path: Path) -> None:
+    take = "import sys, os; from lockkit.providers.filesystem import FilesystemLock as F; "
+    take += "F(sys.argv[1]).acquire(); print(os.getpid(), flush=True); os.kill(os.getpid(), 9)"
+    died = subprocess.run(
+        [sys.executable, "-c", take, str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    lock = FilesystemLock(tmp_path)
+    with pytest.raises(LockBusy, match=rf"(?s)process {died.stdout.strip()} of .* no longer runs"):
+        lock.timeout = 0.0
+        lock.__enter__()
+    assert str(tmp_path / "lock") in lock.busy_because()
+    mine = FilesystemLock(tmp_path / "other")
+    mine.acquire()
+    alive = FilesystemLock(tmp_path / "other")
+    assert not alive.acquire(timeout=0)
+    assert "no longer runs" not in alive.busy_because()
+    mine.release()
+
+
+def test_a_file_that_was_replaced_is_nobodys_to_delete_and_its_holder_has_lost(
+    tmp_path: Path,
+) -> None:
+    lock = FilesystemLock(tmp_path)
+    lock.acquire()
+    (tmp_path / "lock").unlink()  # a hand, or Hudi's close()
+    path = lock_file(tmp_path)
+    with pytest.raises(LockLost, match="now that of Hudi's thread main"):
+        lock.renew()
+    with pytest.raises(LockLost):
+        lock.release()
+    assert path.exists()
+
+
+def test_an_expired_file_that_was_renewed_since_it_was_read_is_not_broken(tmp_path: Path) -> None:
+    path = lock_file(tmp_path)
+    made_s = path.stat().st_mtime
+    os.utime(path, (made_s - 100, made_s - 100))
+    lock = FilesystemLock(tmp_path, expire_minutes=1)
+    seen = lock._read()
+    assert seen is not None
+    now_ns = path.stat().st_ctime_ns
+    assert lock._expired(seen, now_ns)
+    os.utime(path, (made_s, made_s))
+    lock._break(seen, now_ns)
+    assert path.exists()
+    os.utime(path, (made_s - 100, made_s - 100))
+    lock._break(seen, now_ns)
+    assert not path.exists()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    full = """if True:
+        import resource, signal, sys
+        from lockkit.providers.filesystem import FilesystemLock
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16, resource.RLIM_INFINITY))
+        try:
+            FilesystemLock(sys.argv[1]).acquire(timeout=5)
+        except Exception as error:
+            print(type(error).__name__, error)
+    """
+    said = subprocess.run(
+        [sys.executable, "-c", full, str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert said.stdout.startswith("StoreError the lock"), said.stderr
+    assert "raise the limit" in said.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is it mounted"):
+        FilesystemLock(tmp_path / "no" / "table").acquire(timeout=5)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="a file stands where"):
+        FilesystemLock(tmp_path / "file").acquire(timeout=5)
+    with pytest.raises(StoreError, match="cannot create its file: "):
+        FilesystemLock("/proc/self/fdinfo").acquire(timeout=5)
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/table/.hoodie", "gs://b/t", "hdfs://nn/t"])
+def test_a_lock_file_on_an_object_store_is_refused_and_what_to_use_is_named(folder: str) -> None:
+    with pytest.raises(ValueError, match="StorageBasedLockProvider"):
+        FilesystemLock(folder)
+
+
+# --- open_lock -----------------------------------------------------------------------------------
+
+
+def hudi(name: str, **keys: Any) -> dict[str, str]:
+    """Hudi's configuration, of one try; keys without their prefix, `__` for a dot."""
+    said = {"hoodie.write.lock." + key.replace("__", "."): str(keys[key]) for key in keys}
+    return {PROVIDER: HUDI + name, "hoodie.write.lock.client.num_retries": "0"} | said
+
+
+def test_open_lock_takes_hudis_class_names_and_keys(tmp_path: Path) -> None:
+    base = {"hoodie.base.path": f"file://{tmp_path}"}
+    storage = open_lock(hudi("StorageBasedLockProvider", wait_time_ms=7000) | base)
+    assert isinstance(storage, Lock)
+    assert (storage.timeout, storage._client.me.ttl_ms) == (7.0, 300_000)
+    (tmp_path / ".hoodie").mkdir()
+    file = open_lock(hudi("FileSystemBasedLockProvider", filesystem__expire=5) | base)
+    assert isinstance(file, FilesystemLock)
+    assert (file.url, file.ttl_s) == (f"{tmp_path}/.hoodie/lock", 300)
+    elsewhere = hudi("FileSystemBasedLockProvider", filesystem__path=tmp_path / "x")
+    assert open_lock(elsewhere).url == f"{tmp_path}/x/lock"
+    assert open_lock(hudi("InProcessLockProvider") | base).url == f"file://{tmp_path}"
 
 
 @pytest.mark.parametrize(
-    ("url", "endpoint", "store"),
+    ("config", "named"),
     [
-        ("s3://b/x", None, "AWS S3"),
-        ("gs://b/x", None, "Google Cloud Storage"),
-        ("abfss://c@account/x", None, "Azure Blob Storage"),
-        ("s3://b/x", "https://s3.eu-west-1.amazonaws.com", "AWS S3"),
-        ("s3://b/x", "https://0ff1ce.r2.cloudflarestorage.com", "Cloudflare R2"),
-        ("s3://b/x", "https://fra1.digitaloceanspaces.com", "DigitalOcean Spaces"),
-        ("s3://b/x", "https://t3.storage.dev", "Tigris"),
-        ("s3://b/x", "https://not-t3.storage.dev.invalid", None),
-        ("file:///tmp/x", None, None),
+        (hudi("NoSuchProvider"), "known:"),
+        (hudi("FileSystemBasedLockProvider"), "hoodie.base.path is missing"),
+        (hudi("InProcessLockProvider"), "hoodie.base.path is missing"),
+        (hudi("StorageBasedLockProvider"), "hoodie.base.path is missing"),
+        (hudi("InProcessLockProvider", wait_time_ms="soon"), "wait_time_ms is a number"),
+        (hudi("InProcessLockProvider", client__num_retries=-1), "num_retries is from 0"),
+        (
+            hudi("FileSystemBasedLockProvider", filesystem__path="/x", filesystem__expire=-1),
+            "filesystem.expire is from 0",
+        ),
+        (
+            hudi("StorageBasedLockProvider", azure__client__secret="s3cret")
+            | {"hoodie.base.path": "az://c/t"},
+            "azure.client.secret is not read",
+        ),
+    ],
+)  # fmt: skip
+def test_a_key_that_is_missing_or_wrong_is_named(config: dict[str, str], named: str) -> None:
+    with pytest.raises(ValueError, match=named) as told:
+        open_lock(config)
+    assert "s3cret" not in str(told.value)
+
+
+def test_an_unknown_provider_lists_the_known_and_an_unknown_key_its_neighbour() -> None:
+    with pytest.raises(ValueError) as told:
+        open_lock(hudi("NoSuchProvider"))
+    assert all(name in str(told.value) for name in PROVIDERS)
+    base = {"hoodie.base.path": "x"}
+    with pytest.warns(UnknownKey, match="mean hoodie.write.lock.client.wait_time_ms_between_retry"):
+        open_lock(hudi("InProcessLockProvider", client__wait_time_ms=1) | base)
+
+
+def test_hudis_default_wait_is_told_as_55_minutes_and_what_to_set() -> None:
+    config = {PROVIDER: HUDI + "InProcessLockProvider", "hoodie.base.path": "x"}
+    with pytest.warns(LongWait, match=r"55 minutes.*51 tries of 60 s.*50 pauses of 5 s.*set ") as _:
+        assert open_lock(config).timeout == 51 * 60 + 50 * 5
+
+
+def test_the_retries_are_waited_for_in_all_and_then_it_is_busy(tmp_path: Path) -> None:
+    path = {"filesystem__path": tmp_path}
+    config = hudi("FileSystemBasedLockProvider", wait_time_ms=40, **path) | {
+        "hoodie.write.lock.client.num_retries": "2",
+        "hoodie.write.lock.client.wait_time_ms_between_retry": "30",
+    }
+    with FilesystemLock(tmp_path):
+        lock = open_lock(config)
+        assert lock.timeout == pytest.approx(0.18)
+        with pytest.raises(LockBusy):
+            lock.__enter__()
+    with lock:
+        pass
+
+
+def test_open_lock_takes_urls(tmp_path: Path) -> None:
+    assert isinstance(open_lock(f"file://{tmp_path}"), Lock)
+    assert isinstance(open_lock("memory://x/table", ttl_s=10), Lock)
+    file = open_lock(f"filesystem://{tmp_path}/a%20b?expire_minutes=5", timeout=3)
+    assert isinstance(file, FilesystemLock)
+    assert (file.url, file.ttl_s, file.timeout) == (f"{tmp_path}/a b/lock", 300, 3)
+    assert open_lock("process://orders/x").url == "orders/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("zookeper://h/a/b", "no lock has the scheme 'zookeper'; known: .*filesystem://"),
+        ("orders", "no lock has the scheme ''"),
+        ("filesystem://orders", "absolute folder"),
+        ("process://", "needs a name"),
+        ("process://x?ttl=1", "knows no [?]ttl=; known: none"),
+        ("filesystem:///x?expire_minutes=soon", "expire_minutes= is a number, not 'soon'"),
+        ("process://user:s3cret@host", "carries no password"),
     ],
 )
-def test_a_provider_is_recognised_by_its_host(
-    url: str, endpoint: str | None, store: str | None
-) -> None:
-    row = documented(url, endpoint, ROWS)
-    assert (row and row.store) == store
+def test_a_url_that_names_no_lock_is_told_what_is_wrong_in_it(url: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named) as told:
+        open_lock(url)
+    assert "s3cret" not in str(told.value)
 
 
-def test_an_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://s3.us-west-004.backblazeb2.com")
-    row = documented("s3://b/x", None, ROWS)
-    assert row is not None and row.store == "Backblaze B2"
+# --- changing the provider of a live table -------------------------------------------------------
 
 
-@contextmanager
-def calling_itself(name: str) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def version_string(self) -> str:
-            return name
-
-        def do_HEAD(self) -> None:
-            self.send_response(403)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+def stages(tmp_path: Path) -> dict[str, Callable[[], Any]]:
+    """What a writer takes before, during and after the move from a file to an object."""
+    old = lambda: FilesystemLock(tmp_path / "old")  # noqa: E731
+    new = lambda: Lock(f"file://{tmp_path}/new", ttl_s=60)  # noqa: E731
+    return {"old": old, "both": lambda: Both(old(), new()), "new": new}
 
 
 @pytest.mark.parametrize(
-    ("name", "store"),
-    [("MinIO", "MinIO"), ("SeaweedFS S3", "SeaweedFS"), ("Minimal", None), ("<b>" * 99, None)],
-)
-def test_a_server_at_an_unknown_host_is_asked_what_it_is(name: str, store: str | None) -> None:
-    with calling_itself(name) as endpoint:
-        row = documented("s3://b/x", endpoint, ROWS)
-    assert (row and row.store) == store
-    assert documented("s3://b/x", endpoint, ROWS) is None, "nobody there any more"
-
-
-def row(basis: str, *capabilities: str) -> Row:
-    create, swap, delete = capabilities
-    return Row(
-        store="a store", basis=basis, create_if_absent=create, compare_and_set=swap,
-        conditional_delete=delete, as_of="2026-11-21", source="here",
-    )  # fmt: skip
-
-
-def test_what_a_maker_promises_and_what_was_found_are_told_apart() -> None:
-    aws = row(DOCUMENTED, "yes", "yes", "yes")
-    assert differences(row(PROBED, "yes", "yes", "yes"), aws) == []
-    assert differences(row(PROBED, "yes", "not atomic", "not tried"), aws) == [
-        "compare and set: documented yes, found not atomic"
-    ]
-    silent = row(DOCUMENTED, "not listed", "no", "recent only")
-    assert differences(row(PROBED, "ignored", "refused", "yes"), silent) == []
-    assert differences(row(PROBED, "yes", "ignored", "ignored"), silent) == [
-        "create if absent: documented not listed, found yes"
-    ]
-    assert compared(row(PROBED, "yes", "yes", "yes"), aws).startswith("It is as a store (docum")
-
-
-def test_a_torn_matrix_is_refused_by_its_row(tmp_path: Path) -> None:
-    (torn := tmp_path / "torn.csv").write_text(
-        MATRIX.read_text().replace(",documented,", ",verified by hand,", 1)
-    )
-    with pytest.raises(ValueError, match="verified by hand"):
-        providers(torn)
-
-
-# --- lockkit probe --------------------------------------------------------------------------------
-
-
-def test_the_matrix_is_printed_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "--matrix"]) == 0
-    said = capsys.readouterr().out
-    assert all(row.store in said for row in ROWS)
-    assert main(["probe", "--matrix", "--json"]) == 0
-    assert [each["store"] for each in loads(capsys.readouterr().out)] == [r.store for r in ROWS]
-
-
-@pytest.mark.parametrize("call", [(), ("s3://b/x", "--matrix")])
-def test_a_probe_is_of_one_store_or_the_matrix(
-    call: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    ("one", "other", "apart"),
+    [
+        ("old", "both", True), ("both", "old", True), ("both", "both", True),
+        ("both", "new", True), ("new", "both", True),
+        ("old", "new", False),  # who moves in one step is alone with the new lock
+    ],
+)  # fmt: skip
+def test_writers_one_step_apart_exclude_each_other_and_two_steps_apart_do_not(
+    tmp_path: Path, one: str, other: str, apart: bool
 ) -> None:
-    assert main(["probe", *call]) == 64
-    assert "name one store (URL), or say --matrix" in capsys.readouterr().err
+    made = stages(tmp_path)
+    first, second = made[one](), made[other]()
+    assert first.acquire(timeout=0)
+    assert second.acquire(timeout=0) is not apart
+    first.release()
+    if apart:
+        assert second.acquire(timeout=0)  # and what it had of the two was given back
+    second.release()
 
 
-@pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)
-def test_a_probe_says_where_a_store_is_not_what_its_maker_documents(
-    emulator: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_writers_move_one_by_one_and_no_increment_is_lost(
+    tmp_path: Path, _made: dict[bool, Parties]
 ) -> None:
-    rows = (replace(ROWS[0], known_by="127.0.0.1"),)
-    monkeypatch.setattr("lockkit.probe.providers.providers", lambda: rows)
-    there = ["s3://bucket/x", "--endpoint", emulator.s3, "--rounds", "1"]
-    assert main(["probe", *there]) == 1
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("It is not as AWS S3 (documented, as of")
-    assert "create if absent: documented yes, found ignored" in last
-    assert main(["probe", *there, "--json"]) == 1
-    said = loads(capsys.readouterr().out)["documented"]
-    assert said["store"] == "AWS S3" and len(said["differs"]) == 2
+    old, new = f"filesystem://{tmp_path}/old", f"file://{tmp_path}/new"
+    path = tmp_path / "number"
+    path.write_text("0")
+    writers = _made[False](WRITERS, [old], {})
+    rounds = 0
+    for stage in ([old, new], [new]):
+        for mover in writers:  # the others go on with the lock that they have
+            for each in writers:
+                each.tell("count", path=str(path), times=2)
+            for each in writers:
+                assert each.said()[0] == "returned"
+            mover.ask("open", urls=stage, options={})
+            rounds += 1
+    assert int(path.read_text()) == rounds * WRITERS * 2
+
+
+def test_the_loss_of_either_is_the_loss_of_both(tmp_path: Path) -> None:
+    both = stages(tmp_path)["both"]()
+    both.acquire(timeout=0)
+    both.check()
+    (tmp_path / "old" / "lock").unlink()
+    with pytest.raises(LockLost):
+        both.renew()
+    assert not both.owned()
+    with pytest.raises(LockLost):
+        both.release()
+    assert both.new.acquire(timeout=0)  # the other was given back all the same
+
+
+def test_both_are_waited_for_under_one_deadline_and_none_is_kept(tmp_path: Path) -> None:
+    made = stages(tmp_path)
+    holder, both = made["new"](), made["both"]()
+    holder.acquire()
+    both.timeout = 0.05
+    with pytest.raises(LockBusy, match="/new"):
+        both.__enter__()
+    assert not both.locked() or not both.old.locked()
+    holder.release()
+    with both:
+        assert both.fences[1] is not None

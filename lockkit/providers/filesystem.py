@@ -1,0 +1,282 @@
+"""A lock that is a file: who creates it holds it, who deletes it lets go.
+
+Hudi's FileSystemBasedLockProvider, whose file this is: `lock`, created where there is none, judged
+by its modification time, deleted at the end. What lockkit does otherwise: the file appears with its
+whole content (a link, not an open); a holder renews what can expire; and only a file that is still
+one's own is renewed or deleted, only one that is still too old is broken, both under an flock on
+its folder. Left is one race: a writer that knows no flock (Hudi's own, or another host on a file
+system that does not pass flocks on) may replace the file between that look and the deletion.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lockkit.clock import utc
+from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.stores import NoAnswer, StoreError, folder_of
+from lockkit.stores.local import SCRATCH
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock
+    fcntl = None  # type: ignore[assignment]
+
+NAME = "lock"
+FILE_BYTES_MAX = 64 * 1024
+"""Hudi's file has the holder's whole stack in it."""
+BEATS_PER_LEASE = 10
+BEAT_S = 30.0
+"""Without an expiry too: a file that somebody deleted by hand is a lock that is lost."""
+RETRY_S = 0.2
+FLOCK_WAIT_S, FLOCK_POLL_S = 1.0, 0.002
+
+_LASTING = {
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "free some of your quota",
+    errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
+    errno.EACCES: "check who owns the folder",
+    errno.EPERM: "check who owns the folder, and that this file system has hard links",
+    errno.EOPNOTSUPP: "this file system has no hard links; choose a folder on another",
+    errno.EROFS: "it is mounted read-only",
+    errno.ENOENT: "its parent does not exist; is it mounted?",
+    errno.ENOTDIR: "a file stands where a folder is needed; choose another",
+    errno.EISDIR: "a folder has the lock file's name; choose another",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LockFile:
+    """What stands in a lock file; Hudi's and foreign ones have neither attempt nor pid."""
+
+    attempt: str
+    said: str
+    """Who made it, in words."""
+    host: str
+    pid: int
+    modified_ns: int
+
+    def left_behind(self) -> bool:
+        """Whether its process ran on this host and no longer does."""
+        if not self.pid or self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):
+            pass
+        return False
+
+
+class FilesystemLock(Leased):
+    """The lock file `lock` in `folder` (Hudi: `hoodie.write.lock.filesystem.path`).
+
+    `expire_minutes` as Hudi's key: a file that nobody renewed for so long may be broken by anybody;
+    0: never, so that a crash leaves it to be deleted by hand. The age is told by the file system's
+    clock. Raises `ValueError` for object stores, whose adapters do not create atomically.
+    """
+
+    service = "filesystem"
+
+    def __init__(self, folder: str | Path, expire_minutes: float = 0, **options: Any) -> None:
+        if not 0 <= expire_minutes <= 24 * 60:
+            raise ValueError(f"expire_minutes is from 0 (never) to a day, not {expire_minutes!r}")
+        self._folder = _local(str(folder))
+        self._file = self._folder / NAME
+        ttl_s = expire_minutes * 60 or None
+        super().__init__(
+            str(self._file), ttl_s=ttl_s, beat_s=ttl_s / BEATS_PER_LEASE if ttl_s else BEAT_S,
+            **options,
+        )  # fmt: skip
+        self._attempt = ""
+        self._orphan: LockFile | None = None
+
+    def busy_because(self) -> str:
+        said = super().busy_because()
+        if self._orphan is None:
+            return said
+        who = f"process {self._orphan.pid} of {self._orphan.host}"
+        return (
+            f"{said}. It is of {who}, which no longer runs: unless another host has that name, "
+            f"delete {self._file} by hand (an expire_minutes above 0 would do so)"
+        )
+
+    # --- what the base asks ----------------------------------------------------------------------
+
+    def _take(self) -> Taken | Busy:
+        with self._told("create"):
+            found = self._read()
+            if found and not self._expired(found, self.clock.wall_ns()):
+                return self._held(found)
+            self._attempt = self.clock.unique()
+            scratch = self._folder / f"{SCRATCH}-{self._attempt}"
+            try:
+                self._write(scratch)
+                if found:
+                    self._break(found, scratch.stat().st_mtime_ns)
+                if self._link(scratch):
+                    return Taken(self._attempt)
+            finally:
+                scratch.unlink(missing_ok=True)
+            self._attempt = ""
+            return self._held(self._read())
+
+    def _withdraw(self) -> None:
+        if not self._attempt:
+            return
+        with suppress(NotOurs):
+            self._give_back(Taken(self._attempt))
+
+    def _beat(self, taken: Taken) -> None:
+        with self._told("renew"), self._alone():
+            self._guard_mine(taken)
+            if self.ttl_s is not None:
+                os.utime(self._file)
+
+    def _give_back(self, taken: Taken) -> None:
+        with self._told("delete"), self._alone():
+            self._guard_mine(taken)
+            self._file.unlink()
+        self._attempt = ""
+
+    def _look(self) -> Busy | None:
+        with self._told("read"):
+            found = self._read()
+            if found is None or self._expired(found, self.clock.wall_ns()):
+                return None
+            return self._held(found)
+
+    # --- the file --------------------------------------------------------------------------------
+
+    def _write(self, scratch: Path) -> None:
+        """Hudi's three fields as Jackson prints them, then ours; durable before it has its name."""
+        now_ms, host, pid = self.clock.wall_ms(), socket.gethostname(), os.getpid()
+        fields = {
+            "lockCreateTime": f"{utc(now_ms)[:19].replace('T', ' ')}.{now_ms % 1000:03d}",
+            "lockThreadName": threading.current_thread().name,
+            "lockStacksInfo": [f"lockkit {self.owner} (pid {pid} on {host})"],
+            "owner": self.owner, "attempt": self._attempt, "host": host, "pid": pid,
+        }  # fmt: skip
+        self._folder.mkdir(exist_ok=True)
+        with scratch.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(fields, indent=2, separators=(",", " : ")))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _link(self, scratch: Path) -> bool:
+        try:
+            os.link(scratch, self._file)
+        except FileExistsError:
+            # NFS may lose the answer and meet its own link when it asks again (open(2), O_EXCL).
+            return scratch.stat().st_nlink == 2
+        return True
+
+    def _break(self, seen: LockFile, now_ns: int) -> None:
+        """Delete an expired file, unless it was renewed or replaced since."""
+        with self._alone():
+            found = self._read()
+            if found and found.attempt == seen.attempt and self._expired(found, now_ns):
+                self._file.unlink()
+                self._emit("note", text=f"broke the expired lock file of {found.said}"[:500])
+
+    def _read(self) -> LockFile | None:
+        try:
+            with self._file.open("rb") as file:
+                modified_ns = os.fstat(file.fileno()).st_mtime_ns
+                body = file.read(FILE_BYTES_MAX + 1)
+        except FileNotFoundError:
+            return None
+        return read(body, modified_ns)
+
+    def _expired(self, found: LockFile, now_ns: int) -> bool:
+        return self.ttl_s is not None and now_ns - found.modified_ns > self.ttl_s * 1e9
+
+    def _guard_mine(self, taken: Taken) -> None:
+        found = self._read()
+        if found is None:
+            raise NotOurs("its file was deleted")
+        if found.attempt != taken.handle:
+            raise NotOurs(f"its file is now that of {found.said}")
+
+    def _held(self, found: LockFile | None) -> Busy:
+        self._orphan = found if found and found.left_behind() else None
+        return Busy(found.said if found else "somebody who has just let go", RETRY_S)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other lockkit process looks and acts meanwhile, as far as the flock reaches."""
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            ends_ms = self.clock.boot_ms() + FLOCK_WAIT_S * 1000
+            while not _flocked(descriptor):
+                if self.clock.boot_ms() >= ends_ms:
+                    raise NoAnswer(f"{self}: another process keeps its folder flocked; try again")
+                self.clock.sleep(FLOCK_POLL_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = f"{self}: cannot {doing} its file: {error.strerror or error}"
+            advice = _LASTING.get(error.errno or 0)
+            if advice is None:
+                raise NoAnswer(f"{what}; try again") from None
+            raise StoreError(f"{what}; {advice}") from None
+
+
+def read(body: bytes, modified_ns: int) -> LockFile:
+    """What a lock file says; anything at all is a lock, as with Hudi."""
+    fields: Any = None
+    if len(body) <= FILE_BYTES_MAX:
+        try:
+            fields = json.loads(body)
+        except (ValueError, RecursionError):
+            pass
+    if not isinstance(fields, dict):
+        return LockFile("", "an unreadable lock file", "", 0, modified_ns)
+    text = {key: value[:100] for key, value in fields.items() if isinstance(value, str)}
+    since = text.get("lockCreateTime", "an unknown time")
+    owner, host, pid = text.get("owner"), text.get("host", ""), fields.get("pid")
+    if owner is None or type(pid) is not int or pid <= 0:
+        said = f"Hudi's thread {text.get('lockThreadName', '?')} since {since}"
+        return LockFile("", said, "", 0, modified_ns)
+    said = f"{owner} (pid {pid} on {host}) since {since}"
+    return LockFile(text.get("attempt", ""), said, host, pid, modified_ns)
+
+
+def _local(folder: str) -> Path:
+    if "://" not in folder:
+        return Path(folder).absolute()
+    path = folder_of(folder)
+    if path is None:
+        scheme = folder.partition("://")[0]
+        raise ValueError(
+            f"a lock file needs a file system that creates atomically, which {scheme}:// is not "
+            "(Hudi refuses it too); use lockkit.Lock there, Hudi's StorageBasedLockProvider"
+        )
+    return path
+
+
+def _flocked(descriptor: int) -> bool:
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # not passed on here (NFS): the race that is left, as above
+    return True

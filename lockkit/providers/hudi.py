@@ -1,0 +1,114 @@
+"""A lock as Hudi's own configuration describes it: the provider's class name and its keys."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lockkit import settings
+from lockkit.lock import Lock
+from lockkit.providers.leased import Leased
+from lockkit.providers.patience import PAUSE, RETRIES, WAIT, patience_of
+
+PREFIX = "hoodie.write.lock."
+PROVIDER = PREFIX + "provider"
+BASE_PATH, TABLE_NAME = "hoodie.base.path", "hoodie.table.name"
+DEFAULT_PROVIDER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+
+Config = Mapping[str, str]
+Options = dict[str, Any]
+
+
+class UnknownKey(UserWarning):
+    """A key that looks like the lock's, and that nothing reads."""
+
+
+def lock_of(config: Config, options: Options) -> Lock | Leased:
+    """The provider's lock; raises `ValueError` naming the key that is missing or cannot be."""
+    for key in config:
+        if key.startswith(PREFIX) and key not in KEYS:
+            longer = [each for each in KEYS if each.startswith(key)]
+            near = longer or difflib.get_close_matches(key, KEYS, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            text = f"{key} is ignored: it is no key of Hudi's locks{meant}"
+            warnings.warn(UnknownKey(text), stacklevel=3)
+    name = config.get(PROVIDER) or DEFAULT_PROVIDER
+    if name not in PROVIDERS:
+        known = "\n  ".join(PROVIDERS)
+        raise ValueError(f"{PROVIDER} is {name!r:.200}, which nothing here is; known:\n  {known}")
+    patience = patience_of(config)
+    return PROVIDERS[name](config, {"timeout": patience.longest_s} | options)
+
+
+# --- one function per provider -------------------------------------------------------------------
+
+
+def _storage(config: Config, options: Options) -> Lock:
+    said = settings.from_hudi(config)
+    azure = PREFIX + "azure."
+    for key in config:
+        if key.startswith(azure) and key != azure + "sas.token":
+            raise ValueError(
+                f"{key} is not read: log in by the Azure SDK's environment variables "
+                "(AZURE_STORAGE_CONNECTION_STRING, AZURE_CLIENT_ID, ...), or pass credential=..."
+            )
+    if azure + "sas.token" in config:
+        options = {"credential": config[azure + "sas.token"]} | options
+    lease: Options = {"ttl_s": said.ttl_s, "renew_interval_s": said.renew_interval_s}
+    return Lock(said.url, **lease | options)
+
+
+def _filesystem(config: Config, options: Options) -> Leased:
+    """Set the path where Hudi writes too: `.hoodie` is its releases' default, its next one's is
+    `.hoodie/.aux`.
+    """
+    from lockkit.providers.filesystem import FilesystemLock
+
+    prefix = PREFIX + "filesystem."
+    folder = config.get(prefix + "path")
+    if not folder:
+        folder = _needed(config, BASE_PATH, f"or {prefix}path").rstrip("/") + "/.hoodie"
+    minutes = settings.number(config, prefix + "expire", 0, least=0)
+    return FilesystemLock(folder, minutes, **options)
+
+
+def _process(config: Config, options: Options) -> Leased:
+    from lockkit.providers.process import ProcessLock
+
+    return ProcessLock(_needed(config, BASE_PATH), **options)
+
+
+def _needed(config: Config, key: str, otherwise: str = "") -> str:
+    said = config.get(key)
+    if not said:
+        raise ValueError(f"{key} is missing{f' ({otherwise})' if otherwise else ''}")
+    return str(said)
+
+
+_CLIENT = "org.apache.hudi.client.transaction.lock."
+PROVIDERS: dict[str, Callable[[Config, Options], Lock | Leased]] = {
+    f"{_CLIENT}StorageBasedLockProvider": _storage,
+    f"{_CLIENT}FileSystemBasedLockProvider": _filesystem,
+    f"{_CLIENT}InProcessLockProvider": _process,
+}
+
+KEYS = [
+    WAIT, RETRIES, PAUSE, PROVIDER,
+    *(PREFIX + each for each in (
+        "num_retries", "wait_time_ms_between_retry", "max_wait_time_ms_between_retry",
+        "heartbeat_interval_ms", "conflict.resolution.strategy",
+        "storage.validity.timeout.secs", "storage.renew.interval.secs",
+        "storage.heartbeat.poll.secs",
+        "azure.connection.string", "azure.sas.token", "azure.managed.identity.client.id",
+        "azure.client.tenant.id", "azure.client.id", "azure.client.secret",
+        "filesystem.path", "filesystem.expire",
+        "zookeeper.url", "zookeeper.port", "zookeeper.base_path", "zookeeper.lock_key",
+        "zookeeper.session_timeout_ms", "zookeeper.connection_timeout_ms",
+        "hivemetastore.database", "hivemetastore.table", "hivemetastore.uris",
+        "dynamodb.table", "dynamodb.partition_key", "dynamodb.region", "dynamodb.billing_mode",
+        "dynamodb.read_capacity", "dynamodb.write_capacity", "dynamodb.table_creation_timeout",
+        "dynamodb.endpoint_url",
+    )),
+]  # fmt: skip

@@ -1,0 +1,53 @@
+"""How long Hudi's LockManager waits for a lock, by its own keys."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lockkit import settings
+
+WAIT = "hoodie.write.lock.wait_time_ms"
+RETRIES = "hoodie.write.lock.client.num_retries"
+PAUSE = "hoodie.write.lock.client.wait_time_ms_between_retry"
+LONG_S = 600.0
+"""A wait from which on nobody expects that a job still only waits for its lock."""
+WAIT_MS_MAX, RETRIES_MAX = 86_400_000, 1_000_000
+
+
+class LongWait(UserWarning):
+    """The configuration lets a writer wait for its lock much longer than its numbers look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """One try waits `wait_s`; after a failed one comes a pause of `pause_s`, `retries` times.
+
+    lockkit asks through the pauses too, for a waiter that leaves loses its place in the queue. What
+    the keys come to is `longest_s`, and that is honoured: as the handle's `timeout`.
+    """
+
+    wait_s: float = 60.0
+    retries: int = 50
+    pause_s: float = 5.0
+
+    @property
+    def longest_s(self) -> float:
+        return (self.retries + 1) * self.wait_s + self.retries * self.pause_s
+
+
+def patience_of(config: Mapping[str, str]) -> Patience:
+    """Raises `ValueError` naming the key; warns (`LongWait`) of what is longer than it looks."""
+    wait_ms = settings.number(config, WAIT, 60_000, least=0, most=WAIT_MS_MAX)
+    retries = settings.number(config, RETRIES, 50, least=0, most=RETRIES_MAX)
+    pause_ms = settings.number(config, PAUSE, 5_000, least=0, most=WAIT_MS_MAX)
+    found = Patience(wait_ms / 1000, int(retries), pause_ms / 1000)
+    if found.longest_s > LONG_S:
+        text = (
+            f"a writer may wait {found.longest_s / 60:.0f} minutes for this lock: "
+            f"{found.retries + 1} tries of {found.wait_s:g} s ({WAIT}) and {found.retries} pauses "
+            f"of {found.pause_s:g} s ({RETRIES}, {PAUSE}); set {RETRIES}=0 to wait for {WAIT} only"
+        )
+        warnings.warn(LongWait(text), stacklevel=4)
+    return found

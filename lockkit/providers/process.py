@@ -1,0 +1,117 @@
+"""A lock within one interpreter: between its threads, and seen by no other process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+
+LOOK_S = 1.0
+"""A waiter is woken; it looks by itself this often."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One name's lock; every field is read and written under `_TURN`."""
+
+    holder: ProcessLock | None = None
+    thread: threading.Thread | None = None
+    grants: int = 0
+    waiting: deque[ProcessLock] = field(default_factory=deque)
+
+    def free(self) -> None:
+        self.holder = self.thread = None
+        self.wake()
+
+    def wake(self) -> None:
+        if self.waiting and self.holder is None:
+            self.waiting[0]._woken.set()
+
+
+_SLOTS: dict[str, _Slot] = {}
+_TURN = threading.Lock()
+
+
+def _begin_anew() -> None:
+    """A forked child is another process: what its parent's threads hold says nothing to it."""
+    global _TURN
+    _TURN = threading.Lock()
+    _SLOTS.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+class ProcessLock(Leased):
+    """The lock of a name among this process's threads, first come first served.
+
+    Its token counts the grants of that name. As with Hudi's InProcessLockProvider only the thread
+    that took it may release it, and a thread that asks once more is told so (`RuntimeError`)
+    instead of waiting for itself. It has no lease: it ends with the process.
+    """
+
+    service = "process"
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, ttl_s=None, **options)
+        self._woken = threading.Event()
+        with _TURN:
+            self._slot = _SLOTS.setdefault(name, _Slot())
+
+    def release(self) -> None:
+        """As every lock's; raises `RuntimeError` in another thread than the holder's."""
+        thread = self._slot.thread if self._slot.holder is self else None
+        if thread not in (None, threading.current_thread()) and thread.is_alive():
+            raise RuntimeError(f"{self}: held by thread {thread.name!r}, which must release it")
+        super().release()
+
+    def close(self) -> None:
+        super().close()
+        self._woken.set()
+
+    def _take(self) -> Taken | Busy:
+        slot, thread = self._slot, threading.current_thread()
+        with _TURN:
+            if slot.thread is thread and slot.holder is not self:
+                raise RuntimeError(
+                    f"{self}: this thread holds it already, by another handle; it is not reentrant"
+                )
+            if slot.holder is None and (not slot.waiting or slot.waiting[0] is self):
+                slot.holder, slot.thread, slot.grants = self, thread, slot.grants + 1
+                if slot.waiting:
+                    slot.waiting.popleft()
+                return Taken(slot.grants, slot.grants)
+            if self not in slot.waiting:
+                slot.waiting.append(self)
+            self._woken.clear()
+            return Busy(_named(slot), LOOK_S, self._woken)
+
+    def _withdraw(self) -> None:
+        with _TURN:
+            if self in self._slot.waiting:
+                self._slot.waiting.remove(self)
+            if self._slot.holder is self:
+                self._slot.free()
+            self._slot.wake()
+
+    def _beat(self, taken: Taken) -> None:
+        if self._slot.holder is not self:
+            raise NotOurs("another thread has it")
+
+    def _give_back(self, taken: Taken) -> None:
+        with _TURN:
+            if self._slot.holder is not self:
+                raise NotOurs("another thread has it")
+            self._slot.free()
+
+    def _look(self) -> Busy | None:
+        with _TURN:
+            return None if self._slot.holder is None else Busy(_named(self._slot))
+
+
+def _named(slot: _Slot) -> str:
+    return f"thread {slot.thread.name}" if slot.thread else "a thread that waits longer"

@@ -1,0 +1,91 @@
+"""A lock by its URL: which service, where, which lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from lockkit.lock import Lock
+from lockkit.providers.leased import Leased
+
+STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file", "memory")
+Options = dict[str, Any]
+
+
+def lock_at(url: str, options: Options) -> Lock | Leased:
+    """Raises `ValueError` naming the part of the URL that is missing or cannot be."""
+    scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if scheme in STORES:
+        return Lock(url, **options)
+    if scheme not in SERVICES:
+        known = ", ".join(f"{each}://" for each in (*STORES, *SERVICES))
+        raise ValueError(f"no lock has the scheme {scheme!r:.50}; known: {known}")
+    return SERVICES[scheme](split(url), options)
+
+
+@dataclass(slots=True)
+class Address:
+    """`scheme://host/parts?said`; what is asked for is taken out of `said`."""
+
+    scheme: str
+    host: str
+    path: str
+    said: dict[str, str] = field(default_factory=dict)
+
+    def parts(self, *names: str) -> list[str]:
+        """Exactly these, of the path."""
+        found = [unquote(each) for each in self.path.strip("/").split("/")]
+        if len(found) != len(names) or not all(found):
+            raise ValueError(f"{self.scheme}:// needs {'/'.join(names)} after its host")
+        return found
+
+    def query(self, **kinds: Callable[[str], Any]) -> Options:
+        """What stands after `?`, of these names and kinds."""
+        found = {}
+        for name, value in self.said.items():
+            if name not in kinds:
+                known = ", ".join(kinds) or "none"
+                raise ValueError(f"{self.scheme}:// knows no ?{name}=; known: {known}")
+            try:
+                found[name] = kinds[name](value)
+            except ValueError:
+                raise ValueError(f"{self.scheme}://: ?{name}= is a number, not {value!r}") from None
+        return found
+
+
+def split(url: str) -> Address:
+    scheme, _, rest = url.partition("://")
+    rest, _, query = rest.partition("?")
+    host, slash, path = rest.partition("/")
+    if "@" in host:
+        # Messages and histories show the URL.
+        raise ValueError(f"a {scheme}:// URL carries no password; give credentials as options")
+    return Address(scheme.lower(), host, slash + path, dict(parse_qsl(query)))
+
+
+# --- one function per provider -------------------------------------------------------------------
+
+
+def _filesystem(at: Address, options: Options) -> Leased:
+    from lockkit.providers.filesystem import FilesystemLock
+
+    if at.host or not at.path.strip("/"):
+        raise ValueError("filesystem:// needs an absolute folder: filesystem:///path/to/folder")
+    return FilesystemLock(unquote(at.path), **at.query(expire_minutes=float) | options)
+
+
+def _process(at: Address, options: Options) -> Leased:
+    from lockkit.providers.process import ProcessLock
+
+    name = unquote(at.host + at.path)
+    if not name:
+        raise ValueError("process:// needs a name: process://name")
+    return ProcessLock(name, **at.query() | options)
+
+
+SERVICES: dict[str, Callable[[Address, Options], Lock | Leased]] = {
+    "filesystem": _filesystem,
+    "process": _process,
+}

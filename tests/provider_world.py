@@ -1,0 +1,209 @@
+"""Four parties that lock what they are told to: processes, or threads where a process is all.
+
+A party is started once and serves all providers over its pipe. It can be stopped, interrupted and
+killed; a dead one is replaced when it is next needed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from lockkit import open_lock
+from lockkit.lock import Lock
+from lockkit.providers.both import Both
+from lockkit.providers.leased import Leased
+
+SPAWN = multiprocessing.get_context("spawn")
+PATIENCE_S = 60.0
+
+
+# --- inside a party ------------------------------------------------------------------------------
+
+
+def serve(pipe: Connection) -> None:
+    """Does as it is told, a tuple (verb, arguments) at a time, until it is told nothing more."""
+    party = _Told(pipe)
+    while True:
+        try:
+            verb, arguments = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            pipe.send(("returned", getattr(party, verb)(**arguments)))
+        except KeyboardInterrupt:
+            pipe.send(("raised", "KeyboardInterrupt"))
+        except Exception as error:  # noqa: BLE001 - told to the test, which judges it
+            pipe.send(("raised", f"{type(error).__name__}: {error}"))
+
+
+class _Told:
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock: Lock | Leased | Both | None = None
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @property
+    def lock(self) -> Any:
+        return self._lock
+
+    def open(self, urls: list[Any], options: dict[str, Any]) -> None:
+        """One lock, or two as both."""
+        self.close()
+        found = [open_lock(each, emit=self._tell, **options) for each in urls]
+        self._lock = Both(*found) if len(found) == 2 else found[0]
+
+    def close(self) -> None:
+        if self._lock is not None:
+            with suppress(Exception):
+                self._lock.release()
+            self._lock.close()
+            self._lock = None
+
+    def acquire(self, timeout: float | None) -> bool:
+        return bool(self.lock.acquire(timeout=timeout))
+
+    def release(self) -> None:
+        self.lock.release()
+
+    def check(self) -> None:
+        self.lock.check()
+
+    def owned(self) -> bool:
+        return bool(self.lock.owned())
+
+    def locked(self) -> bool:
+        return bool(self.lock.locked())
+
+    def busy_because(self) -> str:
+        return str(self.lock.busy_because())
+
+    def count(self, path: str, times: int) -> list[tuple[int, int | None]]:
+        """Adds to a number in a file, by no other care than the lock; (number, token) of each."""
+        seen = []
+        for _ in range(times):
+            assert self.lock.acquire(timeout=PATIENCE_S), self.lock.busy_because()
+            number = add_one(path)
+            fence = None if isinstance(self.lock, Both) else self.lock.fence
+            seen.append((number, fence and fence.epoch))
+            self.lock.release()
+        return seen
+
+    def _tell(self, kind: str, **_: Any) -> None:
+        if kind == "waiting":
+            self._pipe.send(("waiting", None))
+
+
+def add_one(path: str) -> int:
+    number = int(Path(path).read_text()) + 1
+    time.sleep(0.002)  # long enough for another to come in between, if it could
+    Path(path).write_text(str(number))
+    return number
+
+
+# --- outside -------------------------------------------------------------------------------------
+
+
+class Party:
+    """A process that serves, or a thread; started when it is first told something."""
+
+    def __init__(self, *, thread: bool) -> None:
+        self._pipe, there = SPAWN.Pipe()
+        if thread:
+            self._process = None
+            threading.Thread(target=serve, args=(there,), daemon=True).start()
+            return
+        self._process = SPAWN.Process(target=serve, args=(there,), daemon=True)
+        self._process.start()
+        there.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None and self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is None or self._process.is_alive()
+
+    def tell(self, verb: str, **arguments: Any) -> None:
+        self._pipe.send((verb, arguments))
+
+    def said(self, *, waiting: bool = False) -> Any:
+        """Its next answer; notes that it waits are left out, unless one is asked for."""
+        while True:
+            assert self._pipe.poll(PATIENCE_S), f"a party said nothing within {PATIENCE_S} s"
+            kind, value = self._pipe.recv()
+            if kind != "waiting":
+                assert not waiting, f"{kind} {value!r}, and had not to wait"
+                return (kind, value)
+            if waiting:
+                return None
+
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        """What it returned; an exception fails the test."""
+        self.tell(verb, **arguments)
+        kind, value = self.said()
+        assert kind == "returned", value
+        return value
+
+    def refused(self, verb: str, **arguments: Any) -> str:
+        """What it raised."""
+        self.tell(verb, **arguments)
+        kind, value = self.said()
+        assert kind == "raised", f"{verb} returned {value!r}"
+        return str(value)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+        if number == signal.SIGKILL and self._process is not None:
+            self._process.join(PATIENCE_S)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        if self._process is not None and self._process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+            self._process.join(10)
+        self._pipe.close()
+
+
+class Parties:
+    """Those of one kind, by number."""
+
+    def __init__(self, *, thread: bool) -> None:
+        self._thread = thread
+        self._made: dict[int, Party] = {}
+
+    def __call__(self, count: int, urls: list[Any], options: dict[str, Any]) -> list[Party]:
+        """So many that have opened this lock, each a handle of its own."""
+        for number in range(count):
+            party = self._made.get(number)
+            if party is None or not party.alive:
+                self._made[number] = Party(thread=self._thread)
+        found = [self._made[number] for number in range(count)]
+        for each in found:
+            each.tell("open", urls=urls, options=options)
+        for each in found:
+            assert each.said() == ("returned", None)
+        return found
+
+    def end(self) -> None:
+        for each in self._made.values():
+            each.end()
