@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-_SCENES: tuple[ModuleType, ...] = ()
+from lockkit.patterns.scenes import wal
+
+_SCENES: tuple[ModuleType, ...] = (wal,)
 SCENES: dict[str, ModuleType] = {each.SCENARIO.name: each for each in _SCENES}
 """By the name of the scenario."""

@@ -1,0 +1,271 @@
+"""What a log holds, as bytes: its slots, and the manifest that counts its writers.
+
+    manifest.json                    {"format":1, "writer_epoch":3, "attempt":..., "head":41}
+    wal/00000000000000000041.json    {"format":1, "slot":41, "epoch":3, ..., "records":[]}
+
+A slot is created once and never written again, so what a write of one became can be told for ever.
+A slot without records is a fence: it was the first free one when a writer began.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lockkit.drive import Procedure
+from lockkit.outcome import Found, Version
+from lockkit.rules import Ambiguous
+from lockkit.table.ask import read
+
+MANIFEST_KEY, FOLDER = "manifest.json", "wal/"
+FORMAT = 1
+COUNT_MAX = 2**63 - 1
+ID_CHARS_MAX = 100
+SHOWN_CHARS_MAX = 60
+MANIFEST_BYTES_MAX = 64 * 1024
+RECORD_BYTES_MAX = 1_000_000
+BATCH_BYTES_MAX = 4_000_000
+SLOT_BYTES_MAX = BATCH_BYTES_MAX + RECORD_BYTES_MAX + 64 * 1024
+DEEPER = 50
+"""A record is refused that a reader whose stack is so much deeper could not parse."""
+
+_KEY = re.compile(r"wal/(\d{20})\.json")
+
+
+class Tail(Enum):
+    """Where a reader looks for the end of the log."""
+
+    NEXT_SLOT = "the slot after the last: 404 proves that there is no more"
+    MANIFEST = "the head in the manifest, while that answers 304"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalRules:
+    """Every safety decision of the log, as a switch."""
+
+    create_412: Ambiguous = Ambiguous.READ_BACK
+    create_unknown: Ambiguous = Ambiguous.READ_BACK
+    epoch_read_back: bool = True
+    """After 412, or no answer, to the claim of an epoch; else it counts as granted."""
+    if_absent: bool = True
+    """A slot is created; else whatever stands there is written over."""
+    fences: bool = True
+    """A writer begins with an empty slot."""
+    proves: bool = True
+    """It sends that once more: a store that takes it twice has no conditions."""
+    first_gap: bool = True
+    """The next slot is the first that is missing; else the one after the last that is listed."""
+    landed: bool = True
+    """An append is acknowledged when its slot is known to be there; else when it was sent."""
+    in_order: bool = True
+    """And when all slots before it are settled."""
+    same_epoch_halts: bool = True
+    """Another writer under one's own epoch is a mistake; else it is one more older writer."""
+    voids: bool = True
+    """A slot behind one of a higher epoch holds nothing for a reader."""
+    tail: Tail = Tail.NEXT_SLOT
+
+
+class WalError(Exception):
+    """The log cannot be used as it was asked to."""
+
+
+class Damaged(WalError):
+    """An object of the log cannot be read as one; it was not written over."""
+
+
+class Fenced(WalError):
+    """A writer with a higher epoch has begun: what this one was appending will never be read."""
+
+
+class SameEpoch(WalError):
+    """Two writers have one epoch: a mistake, or a manifest that was set back by hand."""
+
+
+class AppendUnknown(WalError):
+    """Nobody told: the append may be in the log, may yet come into it, or never."""
+
+
+# --- a slot ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One object of the log. `attempt` is unique per write, `writer` per opening of the log."""
+
+    number: int
+    epoch: int
+    writer: str
+    attempt: str
+    texts: tuple[str, ...] = ()
+    """Its records, each as JSON."""
+
+    @property
+    def key(self) -> str:
+        return slot_key(self.number)
+
+    def encode(self) -> bytes:
+        head = {
+            "format": FORMAT, "slot": self.number, "epoch": self.epoch, "writer": self.writer,
+            "attempt": self.attempt,
+        }  # fmt: skip
+        return f'{json.dumps(head)[:-1]}, "records": [{", ".join(self.texts)}]}}'.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A slot as it was found; `records` are JSON values."""
+
+    number: int
+    epoch: int
+    writer: str
+    attempt: str
+    records: tuple[Any, ...]
+
+
+def slot_key(number: int) -> str:
+    return f"{FOLDER}{number:020}.json"
+
+
+def slot_number(key: str) -> int | None:
+    match = _KEY.fullmatch(key)
+    return int(match[1]) if match else None
+
+
+def first_gap(start: int, keys: Iterable[str]) -> int:
+    """The first slot from `start` on that is not among the keys."""
+    taken = {slot_number(key) for key in keys}
+    number = start
+    while number in taken:
+        number += 1
+    return number
+
+
+def encode_record(record: Any) -> str:
+    """Its JSON; `ValueError` for what has none, or is longer than `RECORD_BYTES_MAX`."""
+    try:
+        text = json.dumps(record, allow_nan=False, separators=(",", ":"))
+        json.loads("[" * DEEPER + text + "]" * DEEPER)
+    except (TypeError, ValueError, RecursionError) as error:
+        said = str(error)[:SHOWN_CHARS_MAX]
+        raise ValueError(f"this record cannot be written as JSON ({said}); append a JSON value, "
+                         "or base64 of your own bytes") from None  # fmt: skip
+    if len(text) > RECORD_BYTES_MAX:
+        raise ValueError(
+            f"this record has {len(text)} bytes of JSON, and {RECORD_BYTES_MAX} is the most; store "
+            "it as an object of its own, then append its key"
+        )
+    return text
+
+
+def decode_slot(body: bytes, number: int) -> Standing:
+    """Strict: a body that is not slot `number` of this format is `Damaged`."""
+    key = slot_key(number)
+    fields = _fields(key, body, SLOT_BYTES_MAX)
+    if fields.get("slot") != number:
+        raise _damaged(key, f"it says that it is slot {_shown(fields.get('slot'))}")
+    records = fields.get("records")
+    if type(records) is not list:
+        raise _damaged(key, "its 'records' are no list")
+    epoch = _count(key, fields, "epoch", least=1)
+    return Standing(
+        number, epoch, _id(key, fields, "writer"), _id(key, fields, "attempt"), tuple(records)
+    )
+
+
+def read_slot(number: int) -> Procedure[Standing | None]:
+    """The slot, or None: nobody has claimed it. `Damaged`, `Unanswered`."""
+    match (yield from read(slot_key(number), limit=SLOT_BYTES_MAX)):
+        case Found(body, _):
+            return decode_slot(body, number)
+        case _missing:
+            return None
+
+
+# --- the manifest ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The epoch of the newest writer; all slots below `head` were taken when it was claimed."""
+
+    epoch: int = 0
+    attempt: str = ""
+    head: int = 0
+
+    def encode(self) -> bytes:
+        return json.dumps(
+            {
+                "format": FORMAT, "writer_epoch": self.epoch, "attempt": self.attempt,
+                "head": self.head,
+            }
+        ).encode()  # fmt: skip
+
+
+def decode_manifest(body: bytes) -> Manifest:
+    fields = _fields(MANIFEST_KEY, body, MANIFEST_BYTES_MAX)
+    return Manifest(
+        _count(MANIFEST_KEY, fields, "writer_epoch", least=1),
+        _id(MANIFEST_KEY, fields, "attempt"),
+        _count(MANIFEST_KEY, fields, "head", least=0),
+    )
+
+
+def read_manifest() -> Procedure[tuple[Manifest, Version | None]]:
+    """With its version; an empty one where there is none yet."""
+    match (yield from read(MANIFEST_KEY, limit=MANIFEST_BYTES_MAX)):
+        case Found(body, version):
+            return decode_manifest(body), version
+        case _missing:
+            return Manifest(), None
+
+
+# --- untrusted bytes ------------------------------------------------------------------------------
+
+
+def _fields(key: str, body: bytes, bytes_max: int) -> dict[str, Any]:
+    if len(body) > bytes_max:
+        raise _damaged(key, f"it is longer than {bytes_max} bytes")
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        raise _damaged(key, "it is not JSON (truncated, or written by something else)") from None
+    if not isinstance(fields, dict):
+        raise _damaged(key, "it is not a JSON object")
+    if type(fields.get("format")) is int and fields["format"] > FORMAT:
+        raise Damaged(
+            f"{key} has format {fields['format']}, and this lockkit reads up to {FORMAT}; a newer "
+            "one wrote it: upgrade lockkit here"
+        )
+    if fields.get("format") != FORMAT:
+        raise _damaged(key, f"its format is {_shown(fields.get('format'))}")
+    return fields
+
+
+def _count(key: str, fields: dict[str, Any], name: str, *, least: int) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not least <= value < COUNT_MAX:
+        raise _damaged(key, f"its {name!r} is {_shown(value)}")
+    return value
+
+
+def _id(key: str, fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if type(value) is not str or not 0 < len(value) <= ID_CHARS_MAX:
+        raise _damaged(key, f"its {name!r} is {_shown(value)}")
+    return value
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:SHOWN_CHARS_MAX]
+
+
+def _damaged(key: str, why: str) -> Damaged:
+    return Damaged(
+        f"{key} is no part of a log of lockkit: {why}; nothing was written over it, see who wrote "
+        "it, then restore or remove it"
+    )
