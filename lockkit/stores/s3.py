@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import botocore.handlers
@@ -40,6 +41,7 @@ from lockkit.stores.endpoint import (
     Meaning,
     Table,
 )
+from lockkit.stores.s3_parts import put_in_parts
 
 # docs.aws.amazon.com: S3 API "Error responses" and User Guide "Conditional writes" / "Conditional
 # deletes". Rows marked (docs) were never met by a test or a probe of ours.
@@ -54,6 +56,8 @@ TABLE: Table = {
     # S3 answers 404, not 412, to If-Match on a missing object; Ceph and Ozone answer 412.
     (404, "NoSuchKey"): Meaning.MISSING,
     (400, "RequestTimeout"): Meaning.UNKNOWN,  # (docs) the body did not arrive in time
+    # To a completion: another copy of it was there before, or the upload was taken back.
+    (404, "NoSuchUpload"): Meaning.UNKNOWN,
 }
 
 CURES: Mapping[tuple[int, str], str] = {
@@ -82,7 +86,7 @@ WRITE_INTERVAL_S = {".r2.cloudflarestorage.com": 1.0}
 """Hosts that throttle writes to one key (R2's limits page: one per second)."""
 
 class S3Store:
-    """`s3://bucket/prefix`."""
+    """`s3://bucket/prefix`. With `multipart_bytes=n` what is longer than that goes in parts."""
 
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         self.url = url
@@ -99,9 +103,11 @@ class S3Store:
         )
         self._endpoint = Endpoint(url, options, cures=CURES)
         self.refusals = self._endpoint.refusals
+        extra = dict(options.extra)
+        self._multipart_bytes = extra.pop("multipart_bytes", None)
         with self._translated("open it"):
             try:
-                self._client = _client(options, named)
+                self._client = _client(replace(options, extra=extra), named)
             except ValueError as error:
                 raise self._endpoint.misconfigured(error) from None
 
@@ -140,6 +146,13 @@ class S3Store:
             case IfVersion(version):
                 header = {"IfMatch": version}
         self._endpoint.enter()
+        if self._multipart_bytes is not None and len(body) > self._multipart_bytes:
+            return put_in_parts(
+                self._client, {"Bucket": self._bucket, "Key": self._full(key)}, body, header,
+                lambda error: self._endpoint.write(
+                    TABLE, aws.refusal(error, self._endpoint, doing), doing
+                ),
+            )  # fmt: skip
         try:
             answer = self._client.put_object(
                 Bucket=self._bucket, Key=self._full(key), Body=body, **header
