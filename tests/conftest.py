@@ -70,6 +70,18 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield from running(HiveMetastore, tmp_path_factory.mktemp("hive"), timeout_s=4)
 
 
+@pytest.fixture(scope="session")
+def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One DynamoDB API for all tests of the xdist_group "dynamodb"; a test that freezes it thaws it
+    again.
+    """
+    from service_world import running
+
+    from lockkit.services.dynamodb import DynamoDB
+
+    yield from running(DynamoDB, tmp_path_factory.mktemp("dynamodb"))
+
+
 @pytest.fixture
 def bucket() -> str:
     """A bucket's name that no other test uses."""

