@@ -63,9 +63,9 @@ class DynamoDBLock(Leased):
     """The item `partition_key` of `table`; Hudi's keys are `hoodie.write.lock.dynamodb.*`.
 
     `lease_s` is what Hudi takes from `hoodie.write.lock.wait_time_ms`; `region` None: AWS_REGION,
-    else as boto3 is configured. The table is made where there is none, and refused (`StoreError`) where its key is
-    not one string called `key`. A waiter looks every `look_s`. `aws` goes to boto3's client
-    (profile_name, aws_access_key_id, ...).
+    else as boto3 is configured. The table is made where there is none, and refused (`StoreError`)
+    where its key is not one string called `key`. A waiter looks every `look_s`. `aws` goes to
+    boto3's client (profile_name, aws_access_key_id, ...).
     """
 
     service = "dynamodb"

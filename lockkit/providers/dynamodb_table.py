@@ -147,15 +147,13 @@ class LockTable:
 
 def _client(options: StoreOptions, endpoint: Endpoint) -> Any:
     try:
-        from botocore.config import Config
-
         from lockkit.stores import aws
     except ModuleNotFoundError as missing:
         raise endpoint.unusable(
             f"the Python package {missing.name!r} is not installed", "pip install 'lockkit[s3]'"
         ) from None
     try:
-        return aws.client("dynamodb", options, options.endpoint, Config())
+        return aws.client("dynamodb", options, options.endpoint)
     except aws.SDK_ERRORS as error:
         aws.refusal(error, endpoint, "open it")
         raise endpoint.misconfigured(error) from None

@@ -93,7 +93,9 @@ def _said(error: botocore.exceptions.ClientError) -> Refusal:
     )
 
 
-def client(service: str, options: StoreOptions, endpoint: str | None, own: Config) -> Any:
+def client(
+    service: str, options: StoreOptions, endpoint: str | None, own: Config = Config()
+) -> Any:
     """`options.extra` may name profile, region and credentials; `own` is the service's own part.
 
     A loopback endpoint is reached without proxy, and with any credentials.
