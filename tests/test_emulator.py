@@ -219,8 +219,18 @@ def test_on_rgw_a_versioned_bucket_takes_every_create_and_no_swap(emulator: Any)
     assert ask(emulator.s3, "PUT", "/b?versioning", b"<x")[0] == 400
 
 
+def test_a_server_that_looks_first_and_writes_later_has_two_winners_in_a_race() -> None:
+    with Emulator(profile="two-steps", clock=Standing()) as emulator:
+        etag = ask(emulator.s3, "PUT", "/b/k", b"1", If_None_Match="*")[1]["etag"]
+        assert ask(emulator.s3, "PUT", "/b/k", b"2", If_None_Match="*")[0] == 200
+    with Emulator(profile="two-steps") as emulator:
+        answers = [ask(emulator.s3, "PUT", "/b/k", b"1", If_None_Match="*")[0] for _ in range(2)]
+        answers += [ask(emulator.s3, "PUT", "/b/k", b"2", If_Match=etag)[0] for _ in range(2)]
+        assert answers == [200, 412, 200, 412], "one after another it is sound"
+
+
 def test_an_unknown_profile_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="'ibm'; there are aws, gcs, azure, spaces, rgw"):
+    with pytest.raises(ValueError, match=r"'ibm'; there are aws, gcs, .*, two-steps"):
         Emulator(profile="ibm")
 
 

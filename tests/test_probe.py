@@ -1,4 +1,4 @@
-"""The probe passes sound stores and convicts each kind of unsound (real ones: test_providers)."""
+"""The probe passes sound stores and convicts each kind of unsound (real ones: test_matrix)."""
 
 from __future__ import annotations
 

@@ -137,6 +137,12 @@ class Objects:
         return self._one("FROM current c JOIN versions v USING (id) WHERE c.bucket = ? "
                          "AND c.key = ?", bucket, key)  # fmt: skip
 
+    def as_of(self, bucket: str, key: str, at_ms: float) -> Object | None:
+        """The object as it was before `at_ms`; None if there was none."""
+        found = self._one("FROM versions v WHERE bucket = ? AND key = ? AND at_ms < ? "
+                          "ORDER BY id DESC LIMIT 1", bucket, key, at_ms)  # fmt: skip
+        return None if found is None or found.deleted else found
+
     def at(self, bucket: str, key: str, id: int) -> Object | None:
         return self._one("FROM versions v WHERE id = ? AND bucket = ? AND key = ?", id, bucket, key)
 

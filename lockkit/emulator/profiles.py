@@ -20,8 +20,11 @@ class Profile:
     versioned_conditions: bool = True
     """False: in a versioned S3 bucket If-None-Match is ignored, and If-Match never holds."""
     race_ms: float = 0.0
-    """Every request is under way for so long before it is decided; of those that lose meanwhile,
-    every second is told 500."""
+    """Every request is under way for so long before it is decided, so that there are races."""
+    losers_told_500: bool = False
+    """Of those that lose a race, every second is told 500."""
+    atomic: bool = True
+    """False: a condition on an S3 PUT is judged when the request arrives, and written later."""
     why: str
 
 
@@ -47,8 +50,16 @@ PROFILES = {
             delete_conditions=False,
             versioned_conditions=False,
             race_ms=10,
+            losers_told_500=True,
             why="Ceph RGW 16.2 as measured (with unquoted ETags): losers of a race got 412 or 500, "
             "never applied; on a versioned bucket two creates succeeded",
+        ),
+        Profile(
+            name="two-steps",
+            race_ms=10,
+            atomic=False,
+            why="moto, and SeaweedFS before its change 8800: they look, then write, and nothing "
+            "covers both",
         ),
     )
 }

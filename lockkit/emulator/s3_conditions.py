@@ -26,9 +26,10 @@ def of_write(objects: Objects, profile: Profile, call: Call, deed: Deed) -> Chec
             if match is not None:
                 raise failed_condition()
             return
-        if absent is not None and before is not None:
-            raise _lost(profile, call, before)
-        _judge_match(profile, call, match, before)
+        seen = before if profile.atomic else objects.as_of(deed.bucket, deed.key, call.at_ms)
+        if absent is not None and seen is not None:
+            raise _lost(profile, call, seen)
+        _judge_match(profile, call, match, seen)
 
     return check
 
@@ -72,13 +73,12 @@ def _judge_match(profile: Profile, call: Call, match: str | None, before: Object
 
 
 def _lost(profile: Profile, call: Call, winner: Object) -> Refusal:
-    """412; where a provider fails in races, every second loser of one is told 500 instead.
+    """412; by some profiles, every second loser of a race is told 500 instead.
 
-    A race: the winner's write landed while this request was under way. Requests are numbered in
-    the order of their arrival.
+    A race: the winner's write landed while this request was under way.
     """
     raced = winner.at_ms >= call.at_ms
-    if profile.race_ms and raced and int(call.id[-4:], 16) % 2:
+    if profile.losers_told_500 and raced and int(call.id[-4:], 16) % 2:  # its number
         return Refusal(500, "UnknownError", "UnknownError")
     return failed_condition()
 
