@@ -44,6 +44,8 @@ class Taken:
     """What the service knows it by: a node, an item, a lock id."""
     token: int | None = None
     """Rises with every grant of this lock; None: the service has no such number."""
+    sent_ms: float | None = None
+    """When the request left that proved it, on the boot clock; None: when `_take` was called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class Leased(ABC):
         self._published = False
         self._busy: Busy | None = None
         self._stop = threading.Event()
+        self._stir = threading.Event()
+        self._shaken = False
         self._closed = threading.Event()
         self._user = threading.current_thread()
         self._pid = os.getpid()
@@ -124,8 +128,26 @@ class Leased(ABC):
     def _look(self) -> Busy | None:
         """Who has it now; None: it is free. Changes nothing."""
 
+    def _abandon(self) -> None:  # noqa: B027 - a lease ends by itself
+        """The grant is over for us, and the service may not know: stop what keeps it alive there.
+
+        Returns at once.
+        """
+
     def _shut(self) -> None:  # noqa: B027 - most have nothing open
         """Close what was opened."""
+
+    # --- what a provider hears without asking ----------------------------------------------------
+
+    def _doubt(self) -> None:
+        """Its connection is gone: the heartbeat looks now, and tells danger unless it proves it."""
+        self._shaken = True
+        self._stir.set()
+
+    def _heard_lost(self, why: str) -> None:
+        """The service says that the grant is over; the heartbeat's thread tells the user."""
+        self._lose(why)
+        self._stir.set()
 
     # --- the public face -----------------------------------------------------------------------
 
@@ -155,9 +177,11 @@ class Leased(ABC):
             taken = self._taken
             if taken is None:
                 raise RuntimeError(f"{self}: released, but not held by this handle")
-            self._stop.set()
+            self._halt()
             try:
                 proven = self._let_go(taken)
+                if not proven:
+                    self._abandon()
             finally:
                 self._taken, why, self._lost_why = None, self._lost_why, ""
         self._emit("released", epoch=taken.token or 0, proven=proven)
@@ -222,7 +246,7 @@ class Leased(ABC):
         if self._pid != os.getpid():
             return  # the parent's connections are not ours to close
         self._closed.set()
-        self._stop.set()
+        self._halt()
         self._shut()
 
     def __enter__(self) -> Self:
@@ -263,7 +287,7 @@ class Leased(ABC):
             else:
                 failures = 0
                 if isinstance(said, Taken):
-                    return self._hold(said, sent_ms)
+                    return self._hold(said, sent_ms if said.sent_ms is None else said.sent_ms)
                 if self._busy is None or self._busy.owner != said.owner:
                     self._emit("waiting", owner=said.owner, epoch=0, until_ms=0)
                 self._busy = said
@@ -280,7 +304,8 @@ class Leased(ABC):
             raise RuntimeError(f"{self}: closed while it waited")
 
     def _hold(self, taken: Taken, sent_ms: float) -> bool:
-        self._taken, self._busy, self._stop = taken, None, threading.Event()
+        self._taken, self._busy = taken, None
+        self._stop, self._stir = threading.Event(), threading.Event()
         self._extend(sent_ms)
         if not self.owned():
             # It took longer to learn of the grant than the grant lasts.
@@ -289,24 +314,31 @@ class Leased(ABC):
         self._tell("held")
         if self.beat_s is not None:
             threading.Thread(
-                target=self._keep, args=(taken, self._stop), name="lockkit-beat", daemon=True
-            ).start()
+                target=self._keep, args=(taken, self._stop, self._stir),
+                name="lockkit-beat", daemon=True,
+            ).start()  # fmt: skip
         return True
 
     def _back_out(self) -> None:
         """After an exception nothing stays half-held."""
-        self._stop.set()
+        self._halt()
         taken, self._taken = self._taken, None
-        with suppress(StoreError, NotOurs):
+        try:
             if taken is not None:
                 self._give_back(taken)
             else:
                 self._withdraw()
+        except (StoreError, NotOurs):
+            self._abandon()
 
     # --- holding ---------------------------------------------------------------------------------
 
+    def _halt(self) -> None:
+        self._stop.set()
+        self._stir.set()
+
     def _extend(self, sent_ms: float) -> None:
-        self._proven_ms = sent_ms
+        self._proven_ms, self._shaken = sent_ms, False
         if self.ttl_s is None:
             self._until_ms = math.inf
         else:
@@ -326,11 +358,13 @@ class Leased(ABC):
                 self._extend(sent_ms)
                 self._tell("renewed")
 
-    def _keep(self, taken: Taken, stop: threading.Event) -> None:
+    def _keep(self, taken: Taken, stop: threading.Event, stir: threading.Event) -> None:
         """The heartbeat. What goes wrong in it is danger, then loss; it never dies silently."""
         assert self.beat_s is not None
         in_danger = False
-        while not self.clock.wait(stop, self.beat_s):
+        while True:
+            self.clock.wait(stir, self.beat_s)
+            stir.clear()
             with self._turn:
                 if stop.is_set() or self._taken is not taken:
                     return
@@ -355,13 +389,15 @@ class Leased(ABC):
         now_ms = self.clock.boot_ms()
         if now_ms >= self._until_ms:
             self._lose("the lease ran out")
-        return now_ms - self._proven_ms >= DANGER_AFTER_BEATS * self.beat_s * 1000
+        overdue = now_ms - self._proven_ms >= DANGER_AFTER_BEATS * self.beat_s * 1000
+        return overdue or self._shaken
 
     def _lose(self, why: str) -> None:
         """For good: nothing that comes later gives this grant back."""
         if self._taken is not None and not self._lost_why:
             self._lost_why = why
             self._emit("lost", epoch=self._taken.token or 0, why=why)
+            self._abandon()
 
     def _let_go(self, taken: Taken) -> bool:
         """Until the service has said so or time is over; whether it has."""
