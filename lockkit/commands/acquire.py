@@ -1,4 +1,4 @@
-"""`lockkit lock acquire`: run a command while holding a table's lock, as flock(1) does."""
+"""`lockkit lock acquire`: run a command while holding a lock, as flock(1) does."""
 
 from __future__ import annotations
 
@@ -27,15 +27,24 @@ from lockkit.history import plain
 
 if TYPE_CHECKING:
     from lockkit.lock import Lock
+    from lockkit.providers.leased import Leased
 
 ABOUT = """\
 Runs a command while holding the table's lock, and renews the lease meanwhile, like flock(1). If the
 lease is lost the command is stopped (SIGTERM, then SIGKILL). The command finds LOCKKIT_EPOCH in its
-environment. Exit: the command's own code (128 + n for signal n); 75 if the lock was busy until the
-time-out; 76 if the lease was lost."""
+environment, where the service counts grants. Exit: the command's own code (128 + n for signal n);
+75 if the lock was busy until the time-out; 76 if the lease was lost.
 
-EXAMPLE = "lockkit lock acquire s3://bucket/table --timeout 60 -- python compact.py"
+Other services' locks have URLs too; what they take beside the time-out stands after a ?:
+  zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...
+  hive://host:9083/database/table                  azure-lease://container/blob?account_url=...
+  filesystem:///folder?expire_minutes=5"""
 
+EXAMPLE = """\
+lockkit lock acquire s3://bucket/table --timeout 60 -- python compact.py
+lockkit lock acquire filesystem:///lake/orders/.hoodie --timeout 60 -- python compact.py"""
+
+TTL_S = 30
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
 NOT_FOUND = 127
@@ -46,10 +55,10 @@ def add(verbs: Any) -> None:
     parser = command(verbs, "acquire", help="run a command under it", about=ABOUT, example=EXAMPLE)
     parser.usage = "lockkit lock acquire [options] URL -- COMMAND [argument ...]"
     parser.add_argument(
-        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///"
+        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///; or above"
     )
     parser.add_argument(
-        "--ttl-s", type=float, default=30.0, metavar="S", help="length of the lease (default 30)"
+        "--ttl-s", type=float, metavar="S", help=f"length of the lease (default {TTL_S})"
     )
     parser.add_argument(
         "--renew-interval-s", type=float, metavar="S", help="default: a tenth of the lease"
@@ -62,13 +71,10 @@ def add(verbs: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from lockkit.lock import Lock
-
     if not args.after:
         raise Trouble("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
     try:
-        options = store_options(args)
-        lock = Lock(args.url, ttl_s=args.ttl_s, renew_interval_s=args.renew_interval_s, **options)
+        lock = opened(args)
     except ValueError as error:
         raise Trouble(plain(error), code=USAGE) from None
     waits = args.timeout is None or args.timeout > 0
@@ -82,7 +88,25 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def released(lock: Lock) -> int:
+def opened(args: argparse.Namespace) -> Lock | Leased:
+    """Raises `ValueError` for an option that this kind of lock does not take."""
+    from lockkit.lock import Lock
+    from lockkit.providers import open_lock
+    from lockkit.providers.urls import SERVICES
+
+    lease = {"ttl_s": args.ttl_s, "renew_interval_s": args.renew_interval_s}
+    options = store_options(args) | {key: each for key, each in lease.items() if each is not None}
+    scheme = args.url.partition("://")[0].lower()
+    if scheme == "process":
+        raise ValueError("process:// is a lock within one interpreter: it keeps no command out")
+    if scheme not in SERVICES:
+        return Lock(args.url, **{"ttl_s": TTL_S} | options)
+    if options:
+        raise ValueError(f"{scheme}:// takes its options after a ?, and no {', '.join(options)}")
+    return open_lock(args.url)
+
+
+def released(lock: Lock | Leased) -> int:
     """Let go; `LOST` if the lease had been lost before the command ended."""
     from lockkit.lock import LockLost
 
@@ -98,12 +122,12 @@ def released(lock: Lock) -> int:
     return 0
 
 
-def under(lock: Lock, line: list[str]) -> int:
+def under(lock: Lock | Leased, line: list[str]) -> int:
     """The command's exit code; it is stopped as soon as the lease is lost."""
     clock = Clock()
     # From before the command starts: a signal that came in between would leave it running alone.
     with noted(signal.SIGINT, signal.SIGTERM) as told:
-        child = start(line, lock.fence.epoch)
+        child = start(line, lock.fence.epoch if lock.fence else None)
         while child.poll() is None:
             if not lock.owned():
                 stop(child, signal.SIGTERM)
@@ -120,9 +144,10 @@ def under(lock: Lock, line: list[str]) -> int:
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
-def start(line: list[str], epoch: int) -> subprocess.Popen[bytes]:
+def start(line: list[str], epoch: int | None) -> subprocess.Popen[bytes]:
+    known = {} if epoch is None else {"LOCKKIT_EPOCH": str(epoch)}
     try:
-        return subprocess.Popen(line, env=os.environ | {"LOCKKIT_EPOCH": str(epoch)})
+        return subprocess.Popen(line, env=os.environ | known)
     except FileNotFoundError:
         raise Trouble(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
     except OSError as error:

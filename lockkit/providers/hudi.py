@@ -80,6 +80,42 @@ def _process(config: Config, options: Options) -> Leased:
     return ProcessLock(_needed(config, BASE_PATH), **options)
 
 
+def _dynamodb(config: Config, options: Options) -> Leased:
+    said = config.get(f"{PREFIX}dynamodb.partition_key") or config.get(TABLE_NAME)
+    if not said:
+        raise ValueError(f"{PREFIX}dynamodb.partition_key is missing (or {TABLE_NAME})")
+    return _dynamodb_item(config, str(said), options)
+
+
+def _dynamodb_implicit(config: Config, options: Options) -> Leased:
+    from lockkit.providers.implicit import key_of_base_path
+
+    return _dynamodb_item(config, key_of_base_path(_needed(config, BASE_PATH)), options)
+
+
+def _dynamodb_item(config: Config, key: str, options: Options) -> Leased:
+    """Hudi's lease is its wait: `hoodie.write.lock.wait_time_ms`."""
+    from lockkit.providers.dynamodb import DynamoDBLock
+
+    prefix = PREFIX + "dynamodb."
+    endpoint = config.get(prefix + "endpoint_url")
+    if endpoint and "://" not in endpoint:
+        endpoint = f"https://{endpoint}"  # as most of Hudi's examples have it
+    capacity = {
+        name: int(settings.number(config, prefix + name, default, least=1))
+        for name, default in (("read_capacity", 20), ("write_capacity", 10))
+    }
+    creation_ms = settings.number(config, prefix + "table_creation_timeout", 600_000, least=0)
+    lease: Options = {
+        "region": config.get(prefix + "region"),
+        "endpoint_url": endpoint,
+        "lease_s": settings.number(config, WAIT, 60_000, least=1) / 1000,
+        "billing_mode": config.get(prefix + "billing_mode", "PAY_PER_REQUEST"),
+        "creation_timeout_s": creation_ms / 1000,
+    }
+    return DynamoDBLock(_needed(config, prefix + "table"), key, **lease | capacity | options)
+
+
 def _needed(config: Config, key: str, otherwise: str = "") -> str:
     said = config.get(key)
     if not said:
@@ -88,10 +124,13 @@ def _needed(config: Config, key: str, otherwise: str = "") -> str:
 
 
 _CLIENT = "org.apache.hudi.client.transaction.lock."
+_AWS = "org.apache.hudi.aws.transaction.lock."
 PROVIDERS: dict[str, Callable[[Config, Options], Lock | Leased]] = {
     f"{_CLIENT}StorageBasedLockProvider": _storage,
     f"{_CLIENT}FileSystemBasedLockProvider": _filesystem,
     f"{_CLIENT}InProcessLockProvider": _process,
+    f"{_AWS}DynamoDBBasedLockProvider": _dynamodb,
+    f"{_AWS}DynamoDBBasedImplicitPartitionKeyLockProvider": _dynamodb_implicit,
 }
 
 KEYS = [

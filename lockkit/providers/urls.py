@@ -76,6 +76,17 @@ def _filesystem(at: Address, options: Options) -> Leased:
     return FilesystemLock(unquote(at.path), **at.query(expire_minutes=float) | options)
 
 
+def _dynamodb(at: Address, options: Options) -> Leased:
+    from lockkit.providers.dynamodb import DynamoDBLock
+
+    if not at.host:
+        raise ValueError("dynamodb:// needs a region: dynamodb://us-east-1/table/key")
+    table, key = at.parts("table", "key")
+    asked = at.query(endpoint=str, lease_s=float)
+    endpoint = {"endpoint_url": asked.pop("endpoint")} if "endpoint" in asked else {}
+    return DynamoDBLock(table, key, **{"region": at.host} | endpoint | asked | options)
+
+
 def _process(at: Address, options: Options) -> Leased:
     from lockkit.providers.process import ProcessLock
 
@@ -86,6 +97,7 @@ def _process(at: Address, options: Options) -> Leased:
 
 
 SERVICES: dict[str, Callable[[Address, Options], Lock | Leased]] = {
+    "dynamodb": _dynamodb,
     "filesystem": _filesystem,
     "process": _process,
 }
