@@ -16,7 +16,7 @@ from lockkit.drive import Delete, Get, List, Note, Procedure, Put, Request, Slee
 from lockkit.emulator import Emulator
 from lockkit.history import Event, event
 from lockkit.outcome import IfAbsent, Unknown
-from lockkit.stores import Store, StoreError, open_store
+from lockkit.stores import NoAnswer, Store, StoreError, open_store
 
 STEPS_MAX = 200
 
@@ -57,9 +57,12 @@ class Staged:
         self._events: list[Event] = []
         self._look = self._open("reader")
 
-    def act(self, name: str, procedure: Procedure[Any], store: Store | None = None) -> None:
+    def act(
+        self, name: str, procedure: Procedure[Any], store: Store | None = None,
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
         """An actor comes on: its procedure goes to its first request."""
-        actor = Actor(name, store or self._open(name), Clock(), in_turn(procedure))
+        actor = Actor(name, store or self._open(name), clock or Clock(), in_turn(procedure))
         self.actors[name] = actor
         self._go(actor, partial(actor.procedure.send, None))
 
@@ -69,28 +72,33 @@ class Staged:
 
     # --- what a reader of the notebook does -------------------------------------------------------
 
-    def step(self, who: str, *, lose: bool = False) -> Line:
-        """Carry out the next request of an actor; with `lose`, its answer never arrives."""
+    def step(self, who: str, *, lose: bool = False, drop: bool = False) -> Line:
+        """Carry out the next request of an actor; with `lose`, its answer never arrives; with
+        `drop`, neither does the request."""
         actor = self._actor(who)
         if actor.waits is None:
             raise ValueError(f"{who} has nothing more to ask: {actor.ended}")
-        request = actor.waits
+        request, lost = actor.waits, lose or drop
         try:
-            answer = self._perform(actor, request)
+            answer = None if drop else self._perform(actor, request)
+            if lost and isinstance(request, List):  # a listing has no answer for "no answer"
+                raise NoAnswer("no answer")
         except StoreError as error:
+            line = _tell(actor, request, str(error))
             self._go(actor, partial(actor.procedure.throw, error))
-            return _tell(actor, request, str(error))
-        if lose:
-            answer = Unknown("the answer was lost")
-        line = _tell(actor, request, "no answer" if lose else plain(answer))
+            return line
+        line = _tell(actor, request, "no answer" if lost else plain(answer))
+        answer = Unknown("nobody answered") if lost else answer
         self._go(actor, partial(actor.procedure.send, answer))
         return line
 
-    def until(self, who: str, end: str) -> str:
+    def until(self, who: str, end: str, verb: str = "") -> str:
         """Step until the next request is about a key that ends so; what it is going to ask."""
         actor = self._actor(who)
         for _ in range(STEPS_MAX):
-            if actor.waits is None or shown(actor.waits).endswith(end):
+            if actor.waits is None:
+                break
+            if shown(actor.waits).endswith(end) and shown(actor.waits).startswith(verb):
                 break
             self.step(who)
         return shown(actor.waits) if actor.waits is not None else actor.ended

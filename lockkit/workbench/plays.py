@@ -1,0 +1,227 @@
+"""Other protocols on the stage: two actors each, a mistake to plant, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from lockkit.clock import Clock
+from lockkit.drive import Procedure, run
+from lockkit.outcome import Found
+from lockkit.patterns.candidate import Candidate, ElectionError, ElectionRules
+from lockkit.patterns.guarded import NotLeader, read_guarded, write_guarded
+from lockkit.patterns.jobs import Answer, Claim, Claimed, Complete, Operation, Push, QueueRules
+from lockkit.patterns.queue import QueueUnknown, commit, load, told
+from lockkit.patterns.queue_file import QueueError
+from lockkit.patterns.wal_reader import look
+from lockkit.patterns.wal_slot import WalError, WalRules
+from lockkit.patterns.wal_writer import append, open_log
+from lockkit.rules import Ambiguous, Expiry
+from lockkit.state import Me
+from lockkit.stores import StoreError
+from lockkit.table.ask import TableError
+from lockkit.workbench.staged import Staged
+
+RESOURCE_KEY = "resource.json"
+LATER_MS = 60_000
+TTL_MS = 30_000
+LOOKS_MAX = 5
+PAYLOAD = "send invoice 7"
+RIGHT = "nothing: as it should be"
+
+
+class Judged(NamedTuple):
+    """Whether what was told and what is there agree, and why."""
+
+    well: bool
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One protocol: what its two actors are about to do, and how it is judged."""
+
+    says: str
+    rules: Any
+    bring_on: Callable[[PatternSteps], None]
+    judge: Callable[[PatternSteps], Judged]
+    mistakes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """In words: the fields of its rules that are otherwise."""
+
+
+class PatternSteps(Staged):
+    """W1 and W2 in one of the `PLAYS`, one request at a time, with one of its mistakes planted."""
+
+    refusals = (
+        ElectionError, NotLeader, WalError, QueueError, QueueUnknown, TableError, StoreError,
+    )  # fmt: skip
+
+    def __init__(self, pattern: str = "election", mistake: str = "") -> None:
+        known = ", ".join(map(repr, mistakes(pattern)))
+        self.play = play = PLAYS[pattern]
+        if mistake not in ("", *play.mistakes):
+            raise ValueError(f"{pattern} has no mistake {mistake!r}; it has {known}")
+        super().__init__(f"s3://lake/{pattern}")
+        self.rules = replace(play.rules, **play.mistakes.get(mistake, {}))
+        self.results: dict[str, Any] = {}
+        play.bring_on(self)
+
+    def keep(self, name: str, procedure: Procedure[Any], clock: Clock | None = None) -> None:
+        """An actor comes on whose result the judge will want."""
+
+        def kept() -> Procedure[str]:
+            self.results[name] = yield from procedure
+            return str(self.results[name])
+
+        self.act(name, kept(), clock=clock)
+
+    @property
+    def objects(self) -> dict[str, str]:
+        """What is in the store, as text."""
+        found = {each.key: self._look.get(each.key) for each in self._look.list("")}
+        return {
+            key: each.body.decode(errors="replace")
+            for key, each in found.items() if isinstance(each, Found)
+        }  # fmt: skip
+
+    @property
+    def verdict(self) -> Judged:
+        return self.play.judge(self)
+
+    def read(self, procedure: Procedure[Any]) -> Any:
+        return run(procedure, self._look, self.clock)
+
+
+# --- leader election by epochs --------------------------------------------------------------------
+
+
+def _elect(steps: PatternSteps) -> None:
+    for name, off_ms in (("W1", 0), ("W2", LATER_MS)):
+        clock = Clock(off_ms)
+        candidate = Candidate(Me(name, TTL_MS, name, name), clock, steps.rules)
+        steps.keep(name, _lead(candidate, name), clock)
+
+
+def _lead(candidate: Candidate, name: str) -> Procedure[str]:
+    for _ in range(LOOKS_MAX):
+        if (yield from candidate.check()):
+            break
+    term = candidate.leads()
+    if term is None:
+        return "another leads"
+    yield from write_guarded(
+        RESOURCE_KEY, lambda _: name, term.epoch, fence=candidate.rules.fence
+    )
+    return f"wrote in epoch {term.epoch}"
+
+
+def _never_back(steps: PatternSteps) -> Judged:
+    """Of all that was written, what the highest epoch wrote stands."""
+    found = steps.read(read_guarded(RESOURCE_KEY))
+    told = [int(str(said).rpartition(" ")[2]) for said in steps.results.values()
+            if "epoch" in str(said)]  # fmt: skip
+    if told and max(told) > found.epoch:
+        because = f"what the leader of epoch {max(told)} wrote was replaced in epoch {found.epoch}"
+        return Judged(False, because)
+    if len(set(told)) < len(told):
+        return Judged(False, f"two nodes led in epoch {told[0]}")
+    return Judged(True, f"{RESOURCE_KEY} is of epoch {found.epoch}, by {found.value or 'nobody'}")
+
+
+# --- WAL slots ------------------------------------------------------------------------------------
+
+
+def _log(steps: PatternSteps) -> None:
+    for name in ("W1", "W2"):
+        steps.keep(name, _append(f"{name} was here", steps.rules))
+
+
+def _append(record: str, rules: WalRules) -> Procedure[str]:
+    log = yield from open_log(rules)
+    (slot,) = yield from append(log, [[json.dumps(record)]], rules)
+    if isinstance(slot, Exception):
+        raise slot
+    return f"appended {record!r}"
+
+
+def _replayed(steps: PatternSteps) -> Judged:
+    _, entries = steps.read(look(rules=steps.rules))
+    records = [each.record for each in entries]
+    for name, said in steps.results.items():
+        count = records.count(f"{name} was here")
+        if count != 1:
+            return Judged(False, f"{name} {said}, and a reader finds it {count} times")
+    for name, actor in steps.actors.items():
+        if actor.ended.startswith("Fenced") and f"{name} was here" in records:
+            return Judged(False, f"{name} was told that nothing of it will be read, and it is")
+    return Judged(True, f"a reader replays {records}")
+
+
+# --- the one-file queue ---------------------------------------------------------------------------
+
+
+def _enqueue(steps: PatternSteps) -> None:
+    steps.keep("W1", _push(steps.rules))
+    steps.keep("W2", _work(steps.rules))
+
+
+def _push(rules: QueueRules) -> Procedure[str]:
+    yield from _asked(Push("push-1", PAYLOAD), rules)
+    return f"pushed {PAYLOAD!r}"
+
+
+def _work(rules: QueueRules) -> Procedure[str]:
+    claimed = yield from _asked(Claim("claim-1", "W2"), rules)
+    if not isinstance(claimed, Claimed):
+        return "found no job"
+    yield from _asked(Complete("done-1", claimed.job.id, claimed.job.attempts), rules)
+    return f"did {claimed.job.payload!r}"
+
+
+def _asked(operation: Operation, rules: QueueRules) -> Procedure[Answer]:
+    outcome = yield from commit([operation], rules)
+    return told(operation, outcome[1][0] if isinstance(outcome, tuple) else outcome)
+
+
+def _queued(steps: PatternSteps) -> Judged:
+    waiting = len(steps.read(load()).file.jobs)
+    done = sum("did" in str(said) for said in steps.results.values())
+    if "W1" not in steps.results:
+        return Judged(True, f"W1 was told nothing yet; the queue holds {waiting} jobs")
+    if waiting + done == 1:
+        return Judged(True, f"one job was pushed; it is {'done' if done else 'in the queue'}")
+    times = f"done {done} times, and in the queue {waiting} times"
+    return Judged(False, f"one job was pushed; it is {times}")
+
+
+PLAYS = {
+    "election": Play(
+        "Each becomes leader of the next epoch, then writes resource.json. W2's clock is a minute "
+        "ahead: to it, any epoch of W1's is over.",
+        ElectionRules(expiry=Expiry.WALL), _elect, _never_back,
+        {"the resource does not look at the epoch": {"fence": False},
+         "the next epoch is led unasked": {"create_412": Ambiguous.OURS}},
+    ),
+    "wal": Play(
+        "Each opens the log with a new epoch, puts its fence in the next free slot, and appends "
+        "one record.",
+        WalRules(), _log, _replayed,
+        {"a lost answer to a claim is a no": {"create_unknown": Ambiguous.LOST},
+         "a lost answer to a claim is a yes": {"create_unknown": Ambiguous.OURS}},
+    ),
+    "queue": Play(
+        "W1 pushes one job into queue.json (read, change, write if unchanged); W2 claims one job "
+        "and completes it.",
+        QueueRules(), _enqueue, _queued,
+        {"the file does not remember past writes": {"recent": False}},
+    ),
+}  # fmt: skip
+
+
+def mistakes(pattern: str) -> tuple[str, ...]:
+    """What can be planted in it."""
+    if pattern not in PLAYS:
+        raise ValueError(f"there is no pattern {pattern!r}; there are {', '.join(PLAYS)}")
+    return tuple(PLAYS[pattern].mistakes)

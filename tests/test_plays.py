@@ -1,0 +1,93 @@
+"""The other protocols on the stage: right as they are, in sight wrong with a mistake planted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from lockkit.outcome import IfAbsent
+from lockkit.workbench.plays import PLAYS, RESOURCE_KEY, PatternSteps
+
+STORIES = {
+    ("election", "the resource does not look at the epoch"): [
+        ("until", "W1", RESOURCE_KEY, "PUT"), ("finish", "W2"), ("finish", "W1"),
+    ],
+    ("election", "the next epoch is led unasked"): [
+        ("until", "W1", "1.json", "PUT"), ("until", "W2", "1.json", "PUT"), ("finish", "W1"),
+        ("finish", "W2"),
+    ],
+    ("wal", "a lost answer to a claim is a no"): [
+        ("until", "W1", "1.json", "PUT"), ("lose", "W1"), ("finish", "W1"), ("finish", "W2"),
+    ],
+    ("wal", "a lost answer to a claim is a yes"): [
+        ("until", "W1", "1.json", "PUT"), ("drop", "W1"), ("finish", "W1"), ("finish", "W2"),
+    ],
+    ("queue", "the file does not remember past writes"): [
+        ("until", "W1", "queue.json", "PUT"), ("lose", "W1"), ("finish", "W2"), ("finish", "W1"),
+    ],
+}  # fmt: skip
+
+
+def play(steps: PatternSteps, story: list[tuple[str, ...]]) -> None:
+    for what, *arguments in story:
+        match what:
+            case "lose" | "drop":
+                steps.step(*arguments, **{what: True})
+            case _:
+                getattr(steps, what)(*arguments)
+
+
+@pytest.fixture(params=STORIES, ids=lambda each: f"{each[0]}: {each[1]}")
+def story(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
+    yield request.param
+
+
+def test_a_mistake_shows_where_the_protocol_holds(story: tuple[str, str]) -> None:
+    pattern, mistake = story
+    with closing(PatternSteps(pattern)) as right, closing(PatternSteps(pattern, mistake)) as wrong:
+        for each in (right, wrong):
+            play(each, STORIES[story])
+        assert right.verdict.well, right.verdict
+        assert not wrong.verdict.well, wrong.verdict
+
+
+def test_every_mistake_that_can_be_planted_has_its_story() -> None:
+    assert set(STORIES) == {(name, each) for name, play in PLAYS.items() for each in play.mistakes}
+
+
+@pytest.mark.parametrize("pattern", PLAYS)
+@pytest.mark.parametrize(("requests", "how"), [(0, "lose"), (1, "drop"), (3, "lose"), (4, "drop")])
+def test_a_message_lost_on_the_way_is_survived(pattern: str, requests: int, how: str) -> None:
+    with closing(PatternSteps(pattern)) as steps:
+        for _ in range(requests):
+            if steps.actors["W1"].waits is not None:
+                steps.step("W1")
+        if steps.actors["W1"].waits is not None:
+            steps.step("W1", **{how: True})
+        assert steps.finish("W1").startswith("done")
+        assert steps.finish("W2").startswith("done")
+        assert steps.verdict.well, steps.verdict
+
+
+def test_names_that_are_not_there_are_said() -> None:
+    with pytest.raises(ValueError, match="no pattern 'lease'; there are election, wal, queue"):
+        PatternSteps("lease")
+    with pytest.raises(ValueError, match="wal has no mistake 'x'; it has 'a lost answer"):
+        PatternSteps("wal", "x")
+
+
+def test_what_is_in_the_bucket_is_no_html() -> None:
+    pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+    from lockkit.workbench.stepper import PatternStepper
+
+    view = PatternStepper("queue")
+    with closing(view):
+        view.steps.finish("W1")
+        view.show()
+        assert "send invoice 7" in view._below.value
+        evil = view.steps.objects["queue.json"].replace("send invoice 7", "<img src=x>")
+        view.steps._look.put("queue2.json", evil.encode(), IfAbsent())
+        view.show()
+        assert "<img" not in view._below.value and "&lt;img" in view._below.value
