@@ -273,27 +273,28 @@ class Leased(ABC):
     def _acquire(self, limit_s: float | None) -> bool:
         deadline_ms = math.inf if limit_s is None else self.clock.boot_ms() + limit_s * 1000
         self._published, self._lost_why, failures = False, "", 0
+        unanswered: NoAnswer | None = None
         while True:
             sent_ms = self.clock.boot_ms()
             try:
                 said = self._take()
-            except NoAnswer:
-                failures += 1
-                if sent_ms >= deadline_ms or limit_s == 0:
-                    raise
+                if isinstance(said, Taken):
+                    return self._hold(said, sent_ms if said.sent_ms is None else said.sent_ms)
+            except NoAnswer as error:
+                failures, unanswered = failures + 1, error
                 wait_s, woken = back_off_s(
                     failures, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S
                 ), None
             else:
-                failures = 0
-                if isinstance(said, Taken):
-                    return self._hold(said, sent_ms if said.sent_ms is None else said.sent_ms)
+                failures, unanswered = 0, None
                 if self._busy is None or self._busy.owner != said.owner:
                     self._emit("waiting", owner=said.owner, epoch=0, until_ms=0)
                 self._busy = said
                 wait_s, woken = said.retry_s * self.clock.uniform(0.9, 1.1), said.woken
             left_s = (deadline_ms - self.clock.boot_ms()) / 1000
             if left_s <= 0:
+                if unanswered is not None:
+                    raise unanswered  # nobody said that it is somebody else's
                 self._withdraw()
                 return False
             self._wait(min(wait_s, left_s), woken)
@@ -309,6 +310,9 @@ class Leased(ABC):
         self._extend(sent_ms)
         if not self.owned():
             # It took longer to learn of the grant than the grant lasts.
+            self._taken = None
+            with suppress(NotOurs):
+                self._give_back(taken)
             raise NoAnswer(f"{self}: its lease was over before we were told of it; try again")
         self._user = threading.current_thread()
         self._tell("held")
