@@ -35,7 +35,7 @@ SDKS = {
     "requests": ["stores.gcs", "faults.hook_requests"],  # google-cloud-storage's transport,
     "urllib3": ["stores.gcs", "faults.hooks", "faults.hook_botocore", "faults.hook_requests"],
     "azure": ["stores.azure", "providers.azure_lease"],
-    "kazoo": ["providers.zookeeper"],
+    "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "hmsclient": ["providers.hive"],
     "thrift": ["providers.hive"],
     "pyarrow": ["table", "spark", "workbench.steps"],

@@ -1,0 +1,294 @@
+"""A lock in ZooKeeper: Curator's InterProcessMutex, as Hudi uses it, with a belief of its own.
+
+Each contender makes an ephemeral node below the lock's; the lowest number holds the lock and the
+others watch the one before them. The node lives as long as the session, which the server ends: a
+client that was stopped for longer cannot know, and so the holder's belief ends by its own clock.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lockkit.providers.implicit import key_of_base_path
+from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.providers.zookeeper_session import CLOSE_S, Session
+from lockkit.stores import NoAnswer, StoreError
+
+LOOK_S_MAX = 10.0
+"""A waiter is woken; it looks by itself this often."""
+OWNER_CHARS = 200
+HOLDER = "application_id="
+"""What Hudi writes into a contender's node."""
+DELETE_OR_ADMIN = 0x08 | 0x10
+"""Of ZooKeeper's permissions; who has them can take others' grants away."""
+
+
+def order(name: str) -> str:
+    """What Curator sorts the contenders by: all that follows the last `lock-`."""
+    return name.rpartition("lock-")[2]
+
+
+class ZookeeperLock(Leased):
+    """The lock at `base_path`/`lock_key`; `hosts` is `host:port,host:port`.
+
+    The session, and with it the grant, lasts as long as the server granted, at most
+    `session_timeout_s`. With `auth` (scheme and credential: "digest", "user:password") the nodes
+    are that identity's alone; the lock's own node must be too, or let nobody else delete there.
+    The token is the node's czxid, which rises over the whole of ZooKeeper. `acquire` may take
+    `connection_timeout_s` longer than its timeout where no server answers.
+    """
+
+    service = "zookeeper"
+
+    def __init__(
+        self,
+        hosts: str,
+        base_path: str,
+        lock_key: str,
+        *,
+        session_timeout_s: float = 60.0,
+        connection_timeout_s: float = 15.0,
+        auth: tuple[str, str] | None = None,
+        kazoo: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.path = _joined(base_path, lock_key)
+        if not session_timeout_s > 0 or not connection_timeout_s > 0:
+            raise ValueError("session_timeout_s and connection_timeout_s are seconds, above 0")
+        # Until a server has said what it grants.
+        super().__init__(f"zookeeper://{hosts}{self.path}", ttl_s=session_timeout_s, **options)
+        self._hosts, self._auth, self._kazoo = hosts, auth, dict(kazoo or {})
+        self._timeouts_s = session_timeout_s, connection_timeout_s
+        # In the name of each of our nodes: by it we find one whose creation was never answered.
+        self._guid = self.clock.unique()
+        self._session: Session | None = None
+        self._place: tuple[str, int] | None = None
+        self._unsettled = self._deleting = False
+        self._ahead: tuple[str, threading.Event] | None = None
+
+    @classmethod
+    def of_base_path(cls, hosts: str, base_path: str, **options: Any) -> ZookeeperLock:
+        """Where Hudi's ZookeeperBasedImplicitBasePathLockProvider locks this table."""
+        return cls(hosts, f"/tmp/{key_of_base_path(base_path)}", "lock_key", **options)
+
+    # --- what Leased asks for --------------------------------------------------------------------
+
+    def _take(self) -> Taken | Busy:
+        session = self._opened()
+        name, czxid = self._placed(session)
+        names = self._contenders(session)
+        if name not in names:
+            self._place = None
+            raise NoAnswer(f"{self}: our place in the queue is gone; the next try takes another")
+        before = names.index(name) - 1
+        if before >= 0:
+            return self._behind(session, names[before], names[0])
+        # What was read may be old: the session may be over by now, and our node gone.
+        path = f"{self.path}/{name}"
+        try:
+            return Taken(path, czxid, session.prove(path))
+        except NotOurs as error:
+            self._place = None
+            raise NoAnswer(f"{self}: {error}; the next try takes another place") from None
+
+    def _withdraw(self) -> None:
+        session = self._session
+        if session is None or session.over:
+            return
+        try:
+            ours = self._ours(self._contenders(session))
+            for name in ours:
+                self._delete(session, f"{self.path}/{name}")
+        except StoreError:
+            self._abandon()
+        else:
+            if self._unsettled and not ours:
+                self._abandon()  # what was never answered may still arrive
+        self._place, self._unsettled = None, False
+
+    def _beat(self, taken: Taken) -> None:
+        session = self._session
+        if session is None or session.over:
+            raise NotOurs(session.over if session else "its session was ended")
+        session.prove(taken.handle)
+        self.ttl_s, self.beat_s = session.ttl_s, session.beat_s
+
+    def _give_back(self, taken: Taken) -> None:
+        session = self._session
+        if session is None or session.over:
+            raise NotOurs(session.over if session else "its session was ended")
+        try:
+            if not self._delete(session, taken.handle) and not self._deleting:
+                raise NotOurs("its node was gone: the session expired, or somebody deleted it")
+        except NoAnswer:
+            self._deleting = True  # when it is gone at the next try, that was us
+            raise
+        self._place, self._deleting = None, False
+
+    def _look(self) -> Busy | None:
+        session = self._opened()
+        names = self._contenders(session)
+        return Busy(self._owner(session, names[0])) if names else None
+
+    def _abandon(self) -> None:
+        """The session keeps our nodes alive for as long as this process does."""
+        session, self._session, self._place = self._session, None, None
+        if session is not None:
+            session.close("it was ended by its own client")
+
+    def _shut(self) -> None:
+        session, self._session, self._place = self._session, None, None
+        if session is not None:
+            session.close("the handle was closed", wait_s=CLOSE_S)
+        if self._ahead is not None:
+            self._ahead[1].set()
+
+    # --- the session -----------------------------------------------------------------------------
+
+    def _opened(self) -> Session:
+        if self._session is None or self._session.over:
+            timeout_s, connect_s = self._timeouts_s
+            self._place, self._unsettled, self._deleting = None, False, False
+            # A handle that nobody has any more takes its session with it: kazoo's threads would
+            # keep both.
+            us = weakref.ref(self)
+            session = Session(
+                self._hosts, timeout_s=timeout_s, connect_s=connect_s, auth=self._auth,
+                kazoo=self._kazoo, heard=lambda what: _pass_on(us, session, what),
+            )  # fmt: skip
+            self._session = session
+            weakref.finalize(self, session.close, "its handle is gone").atexit = False
+        self._session.open()
+        self.ttl_s, self.beat_s = self._session.ttl_s, self._session.beat_s
+        return self._session
+
+    def _hear(self, session: Session, what: str) -> None:
+        if session is not self._session:
+            return
+        if what == "lost":
+            self._heard_lost(session.over)
+        elif what == "suspended":
+            self._doubt()
+        else:
+            self._stir.set()  # connected again: prove it now
+
+    # --- the queue -------------------------------------------------------------------------------
+
+    def _placed(self, session: Session) -> tuple[str, int]:
+        """Our node's name and czxid; made, unless an earlier request has already."""
+        if self._place is None and self._unsettled:
+            for name in self._ours(self._contenders(session)):
+                stat = session.ask("exists", f"{self.path}/{name}")
+                if stat is not None:
+                    self._place = name, stat.czxid
+                    break
+            self._unsettled = False  # a session's requests stay in order: it came, or never will
+        if self._place is None:
+            self._place = self._created(session)
+        return self._place
+
+    def _created(self, session: Session) -> tuple[str, int]:
+        from kazoo.exceptions import NoNodeError
+
+        # Curator's `withProtection` and InterProcessMutex's `lock-`.
+        request = f"{self.path}/_c_{self._guid}-lock-", f"{HOLDER}{self.owner}".encode()
+        acl = self._acl()
+        how = {"acl": acl, "ephemeral": True, "sequence": True, "include_data": True}
+        self._unsettled = True
+        try:
+            path, stat = session.ask("create", *request, **how)
+        except NoNodeError:
+            session.ask("ensure_path", self.path, acl)
+            path, stat = session.ask("create", *request, **how)
+        self._unsettled = False
+        name = str(path).rpartition("/")[2]
+        if order(name).startswith("-"):
+            raise StoreError(
+                f"{self}: the node's counter has run over (2^31 contenders), which Curator sorts "
+                f"wrongly; when nobody uses it, delete {self.path}, and it begins anew"
+            )
+        if self._auth is not None:
+            self._refuse_open_door(session)
+        return name, stat.czxid
+
+    def _contenders(self, session: Session) -> list[str]:
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            return sorted(session.ask("get_children", self.path), key=order)
+        except NoNodeError:
+            return []
+
+    def _ours(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name.startswith(f"_c_{self._guid}-")]
+
+    def _behind(self, session: Session, before: str, first: str) -> Busy:
+        """Watches the one before us, once."""
+        seen = self._ahead
+        if seen is None or seen[0] != before or seen[1].is_set():
+            seen = self._ahead = before, threading.Event()
+            woken = seen[1]
+            stat = session.ask("exists", f"{self.path}/{before}", watch=lambda _: woken.set())
+        else:
+            stat = session.ask("exists", f"{self.path}/{before}")
+        if stat is None:
+            seen[1].set()  # it left meanwhile
+        return Busy(self._owner(session, first), LOOK_S_MAX, seen[1])
+
+    def _owner(self, session: Session, name: str) -> str:
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            data, _ = session.ask("get", f"{self.path}/{name}")
+        except (NoNodeError, StoreError):
+            return "somebody else"
+        said = bytes(data or b"")[: 4 * OWNER_CHARS].decode("utf-8", "replace")
+        return said.removeprefix(HOLDER)[:OWNER_CHARS] or "somebody who gave no name"
+
+    def _delete(self, session: Session, path: str) -> bool:
+        """Whether it was there."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            session.ask("delete", path)
+        except NoNodeError:
+            return False
+        return True
+
+    # --- who may touch it ------------------------------------------------------------------------
+
+    def _acl(self) -> list[Any] | None:
+        from kazoo.security import CREATOR_ALL_ACL
+
+        return list(CREATOR_ALL_ACL) if self._auth is not None else None
+
+    def _refuse_open_door(self, session: Session) -> None:
+        """Whoever may delete below the lock's node can delete ours, whatever ours says."""
+        granted, _ = session.ask("get_acls", self.path)
+        for each in granted:
+            if each.id.scheme == "world" and each.perms & DELETE_OR_ADMIN:
+                raise StoreError(
+                    f"{self}: anybody may delete below {self.path}, so credentials protect "
+                    f"nothing; give it an ACL (setAcl {self.path} digest:USER:HASH:crd), or "
+                    "lock without auth"
+                )
+
+
+def _joined(base_path: str, lock_key: str) -> str:
+    path = f"{base_path.rstrip('/')}/{lock_key}"
+    parts = path.split("/")[1:]
+    if not path.startswith("/") or not all(parts) or {".", ".."} & set(parts) or "\0" in path:
+        raise ValueError(
+            f"base_path {base_path!r:.200} begins with / and lock_key {lock_key!r:.200} is not "
+            "empty; neither has empty parts, . or .."
+        )
+    return path
+
+
+def _pass_on(us: weakref.ref[ZookeeperLock], session: Session, what: str) -> None:
+    lock = us()
+    if lock is not None:
+        lock._hear(session, what)

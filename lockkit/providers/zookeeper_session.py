@@ -1,0 +1,159 @@
+"""One ZooKeeper session: its requests, each with a limit; when it is over, it is over for good."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.providers.leased import NotOurs
+from lockkit.stores import NoAnswer, StoreError
+
+CLOSE_S = 1.0
+RECONNECT_S_MAX = 1.0
+"""kazoo's own is a minute, in which most sessions expire."""
+BEATS = 6
+"""Proofs within one session timeout. A server that is not the leader tells it with its next ping
+whom it has heard; until then the leader counts from the proof before."""
+
+_LOG = logging.getLogger("lockkit.zookeeper")
+_LOG.addHandler(logging.NullHandler())  # what kazoo would print is told in our own words
+
+
+class Session:
+    """`heard(what)` is called from kazoo's thread, with "suspended", "connected" or "lost", and
+    must not wait. `kazoo` are more of KazooClient's own arguments: TLS, SASL.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        timeout_s: float,
+        connect_s: float,
+        auth: tuple[str, str] | None,
+        kazoo: Mapping[str, Any],
+        heard: Callable[[str], None],
+    ) -> None:
+        from kazoo.client import KazooClient
+
+        self.hosts, self.over = hosts, ""
+        self.granted_s = timeout_s
+        self._connect_s, self._heard = connect_s, heard
+        self._started, self._ready = False, threading.Event()
+        self._client = KazooClient(
+            hosts=hosts, timeout=timeout_s, logger=_LOG,
+            auth_data=[auth] if auth else None,
+            connection_retry={"max_tries": -1, "max_delay": RECONNECT_S_MAX}, **kazoo,
+        )  # fmt: skip
+        self._client.add_listener(self._listen)
+        self._learn_what_is_granted()
+
+    @property
+    def beat_s(self) -> float:
+        return self.granted_s / BEATS
+
+    @property
+    def ttl_s(self) -> float:
+        return self.granted_s - self.beat_s
+
+    def open(self) -> None:
+        """Raises `NoAnswer` if no server has granted a session within the connection timeout."""
+        if self._ready.is_set():
+            return
+        if not self._started:
+            self._started = True
+            self._client.start_async()
+        if not Clock().wait(self._ready, self._connect_s):
+            if self._client.client_state == "AUTH_FAILED":
+                raise StoreError(f"ZooKeeper at {self.hosts} refused the credentials")
+            raise NoAnswer(
+                f"no ZooKeeper at {self.hosts} granted a session within {self._connect_s:g} s; "
+                "is it running, and is this its client port?"
+            )
+
+    def ask(self, request: str, *arguments: Any, **more: Any) -> Any:
+        """The answer to one of KazooClient's requests. kazoo's NoNodeError passes through."""
+        return self._answer(request, getattr(self._client, f"{request}_async"), *arguments, **more)
+
+    def prove(self, path: str) -> int:
+        """When (boot ms) a request left that only a majority of servers, among them the leader, can
+        have answered, and that says that the node is there. Raises `NotOurs`.
+
+        A read would be answered by one server alone, which may have lost touch with the others.
+        """
+        from kazoo.exceptions import NoNodeError
+
+        if self.over:
+            raise NotOurs(self.over)
+        if not self._client.connected:
+            raise NoAnswer(f"no connection to ZooKeeper at {self.hosts}")
+        sent_ms = Clock().boot_ms()
+        asked = self._client.transaction()
+        asked.check(path, -1)  # any version: it changes nothing, and wakes nobody
+        (said,) = self._answer("check", asked.commit_async)
+        if isinstance(said, NoNodeError):
+            raise NotOurs("its node is gone: the session expired, or somebody deleted it")
+        if isinstance(said, Exception):
+            raise StoreError(f"ZooKeeper at {self.hosts} refuses to check {path}: {said!r}")
+        return sent_ms
+
+    def close(self, why: str, *, wait_s: float = 0.0) -> None:
+        """Ends it at the server too, in the background; if that is not heard, it expires there."""
+        self.over = self.over or why
+        thread = threading.Thread(target=self._stop, name="lockkit-zookeeper-close", daemon=True)
+        thread.start()
+        thread.join(wait_s)
+
+    def _answer(self, what: str, send: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+        from kazoo import exceptions as said
+
+        if self.over:
+            raise NoAnswer(f"the ZooKeeper session is over: {self.over}")
+        try:
+            return send(*arguments, **more).get(timeout=self.granted_s / 3)
+        except said.NoNodeError:
+            raise
+        except (said.NoAuthError, said.AuthFailedError, said.InvalidACLError) as error:
+            raise StoreError(
+                f"ZooKeeper at {self.hosts} does not let this identity {what} "
+                f"{arguments[0] if arguments else ''}: {type(error).__name__}; its ACL must grant "
+                "read, create and delete (crd) on the lock's node"
+            ) from None
+        except (
+            said.ConnectionLoss, said.SessionExpiredError, said.OperationTimeoutError,
+            said.SessionMovedError, said.ThrottledOpError, self._client.handler.timeout_exception,
+        ) as error:  # fmt: skip
+            raise NoAnswer(
+                f"ZooKeeper at {self.hosts} did not answer ({what}: {type(error).__name__})"
+            ) from None
+        except said.KazooException as error:
+            raise StoreError(f"ZooKeeper at {self.hosts} refuses to {what}: {error!r}") from None
+
+    def _listen(self, state: str) -> None:
+        if state == "LOST" and not self.over:
+            self.close("the ZooKeeper session expired")  # or kazoo would begin another
+        self._heard(state.lower())
+
+    def _learn_what_is_granted(self) -> None:
+        """A server may grant less than was asked for, and kazoo keeps the answer to itself: what
+        its connection returns, in ms, is two thirds of it.
+        """
+        connection = self._client._connection
+        connect = connection._connect
+
+        def told(*where: Any) -> tuple[float, float]:
+            read_ms, connect_ms = connect(*where)
+            self.granted_s = read_ms * 1.5 / 1000
+            self._ready.set()
+            return read_ms, connect_ms
+
+        connection._connect = told
+
+    def _stop(self) -> None:
+        with suppress(Exception):  # it expires at the server, heard or not
+            self._client.stop()
+            self._client.close()
