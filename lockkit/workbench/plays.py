@@ -152,11 +152,15 @@ def _replayed(steps: PatternSteps) -> Judged:
     for name, said in steps.results.items():
         count = records.count(f"{name} was here")
         if count != 1:
-            return Judged(False, f"{name} {said}, and a reader finds it {count} times")
+            return Judged(False, f"{name} {said}, and a reader finds it {times_of(count)}")
     for name, actor in steps.actors.items():
         if actor.ended.startswith("Fenced") and f"{name} was here" in records:
             return Judged(False, f"{name} was told that nothing of it will be read, and it is")
     return Judged(True, f"a reader replays {records}")
+
+
+def times_of(count: int) -> str:
+    return ("never", "once", "twice")[count] if count < 3 else f"{count} times"
 
 
 # --- the one-file queue ---------------------------------------------------------------------------
@@ -192,7 +196,7 @@ def _queued(steps: PatternSteps) -> Judged:
         return Judged(True, f"W1 was told nothing yet; the queue holds {waiting} jobs")
     if waiting + done == 1:
         return Judged(True, f"one job was pushed; it is {'done' if done else 'in the queue'}")
-    times = f"done {done} times, and in the queue {waiting} times"
+    times = f"{times_of(waiting)} in the queue, {times_of(done)} done"
     return Judged(False, f"one job was pushed; it is {times}")
 
 

@@ -27,7 +27,8 @@ STYLE = (
 SHORTER = (".hoodie/", "")
 BODY_CHARS = 300
 
-_newest: StageView | None = None
+_newest: dict[str, StageView] = {}
+"""By what is on the stage."""
 
 
 class StageView:
@@ -38,14 +39,14 @@ class StageView:
 
     options: list[tuple[str, Any]]
     label: str
+    about = "commits"
     drops = False
     """Whether there is a button that loses a request, too, and not only an answer."""
 
     def __init__(self, choice: Any) -> None:
-        global _newest
-        if _newest is not None:
-            _newest.close()
-        _newest = self
+        if before := _newest.pop(self.about, None):
+            before.close()
+        _newest[self.about] = self
         self.steps = self.make(choice)
         self._choice = widgets.Dropdown(
             options=self.options, value=choice, description=self.label,
@@ -157,12 +158,12 @@ class PatternStepper(StageView):
     label, drops = "Mistake", True
 
     def __init__(self, pattern: str = "election") -> None:
-        self.pattern = pattern
+        self.about = pattern
         self.options = [(RIGHT, ""), *((each, each) for each in mistakes(pattern))]
         super().__init__("")
 
     def make(self, choice: Any) -> PatternSteps:
-        return PatternSteps(self.pattern, choice)
+        return PatternSteps(self.about, choice)
 
     def below(self) -> str:
         rows = "".join(

@@ -201,6 +201,35 @@ def test_two_commits_are_stepped_through_by_clicks(lab: str, page: Any) -> None:
     assert not page.trouble
 
 
+def test_a_lost_answer_is_seen_to_double_a_record_of_the_log(lab: str, page: Any) -> None:
+    """Each pattern of the page has its own stage; a mistake is chosen, and shows."""
+    run_all_cells(page, lab, "12_patterns.ipynb")
+    steppers = page.locator(".lockkit-stepper")
+    steppers.nth(2).wait_for(timeout=LATER_MS)
+    page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
+    shot(page, "9-patterns-before")
+    log = steppers.nth(1)
+    for mistake, said in (("a lost answer to a claim is a no", "does not agree"),
+                          ("nothing: as it should be", "there agrees")):  # fmt: skip
+        log.locator("select").select_option(mistake)
+        log.locator("button", has_text="Start over").click()
+        column = log.locator(".lockkit-steps").first
+        next_one = column.locator("tr.next")
+        next_one.wait_for(timeout=SOON_MS)
+        while not re.search(r"PUT.*1\.json", next_one.inner_text()):
+            asked = next_one.locator("td").first.inner_text()
+            log.locator(".lockkit-next-w1").click()
+            next_one.filter(has_not_text=asked).wait_for(timeout=SOON_MS)
+        log.locator(".lockkit-lose-w1").click()
+        log.locator("td.bad", has_text="no answer").first.wait_for(timeout=SOON_MS)
+        log.locator(".lockkit-end-w1").click()
+        log.locator("b", has_text="done: appended").first.wait_for(timeout=SOON_MS)
+        log.locator(".lockkit-end-w2").click()
+        log.locator(f"text={said}").wait_for(timeout=SOON_MS)
+        shot(page, f"10-log-{said.split()[-1]}")
+    assert not page.trouble
+
+
 def test_launch_stall_lose_and_stop_in_a_real_browser(lab: str, page: Any) -> None:
     started = time.monotonic()
     run_all_cells(page, lab, NOTEBOOK.name)
