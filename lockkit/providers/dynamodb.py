@@ -136,9 +136,9 @@ class DynamoDBLock(Leased):
 
     def _win(self) -> Taken:
         """Draw the token, then prove that nobody else was granted the lock meanwhile."""
-        epoch = self._draw()
+        epoch, sent_ms = self._draw(), self.clock.boot_ms()
         self._renew()
-        return Taken(self._key, epoch)
+        return Taken(self._key, epoch, sent_ms)
 
     def _withdraw(self) -> None:
         if self._versions:
@@ -247,8 +247,8 @@ class DynamoDBLock(Leased):
                 return
             case PreconditionFailed():
                 found = self._read()
-                now = "gone" if found is None else f"{found.owner!r:.200}'s"
-                raise NotOurs(f"its item is {now} now")
+                now = "gone" if found is None else f"of {found.owner!r:.200}"
+                raise NotOurs(f"its item is now {now}")
             case Throttled():
                 raise NoAnswer(f"{self}: throttled; ask again")
             case Unknown(why):
