@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from shape_mutants import MISTAKES, Mistake, planted
 
 from lockkit.check import Kind as VerdictKind
 from lockkit.check import check
@@ -852,3 +853,12 @@ def test_any_request_that_has_a_head_is_described(
     found = dialects.describe(head, payload)
     assert isinstance(found, Request)
     assert found.operation in ("put", "get", "delete", "list", "part", "other")
+
+
+# --- planted mistakes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda each: each.says)
+def test_each_planted_mistake_of_shape_is_found_by_its_property(mistake: Mistake) -> None:
+    with planted(mistake), pytest.raises((AssertionError, ExceptionGroup, ValueError)):
+        globals()[mistake.found_by]()
