@@ -43,8 +43,7 @@ class ZooKeeper(Service):
         return {
             "hoodie.write.lock.provider":
                 "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
-            f"{prefix}url": "127.0.0.1",
-            f"{prefix}port": str(self.port),
+            f"{prefix}url": self.address,
             f"{prefix}base_path": "/hudi/locks",
             f"{prefix}lock_key": "orders",
         }  # fmt: skip

@@ -1,0 +1,216 @@
+"""The Hive Metastore's lock of a table, as Hudi's HiveMetastoreBasedLockProvider takes it.
+
+`lock` queues a request and says whether it was granted or is WAITING; `check_lock` asks again, and
+keeps the place; who is silent for longer than `hive.txn.timeout` is put out. A request in the queue
+blocks those behind it, also one that nobody asks for any more.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+from lockkit.clock import utc
+from lockkit.providers.hive_wire import Wire, servers, uris_of_site
+from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.stores import NoAnswer, StoreError
+
+POLL_S = 1.0
+COLUMN_CHARS = 128
+"""Of user, host and agent in the metastore's tables."""
+TIMEOUT, TIMEOUT_DEFAULT = "hive.txn.timeout", "300s"
+GRANTED, WAITING = 1, 2
+SILENT_SHARE = 1 / 3
+"""A holder that was silent for so much of its lease may be dead: said of it to those who wait."""
+UNITS_S = {
+    "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
+}  # fmt: skip
+
+
+def seconds(said: str) -> float:
+    """A time as Hive's configuration has it: `300s`, `5min`, `300`."""
+    match = re.fullmatch(r"(\d+)\s*(ms|us|ns|s|m|h|d|)(ec|in|our|ay)?s?", said.strip().lower())
+    if match is None:
+        raise ValueError(f"{said!r:.50} is no time of Hive's")
+    return int(match[1]) * UNITS_S[match[2]]
+
+
+class HiveMetastoreLock(Leased):
+    """The exclusive lock of `database`.`table`, which need not exist. Names are compared as they are
+    written, by the metastore too: `Orders` is another lock than `orders`.
+
+    `uris` is `thrift://host:port,...`, or None for what hive-site.xml says. How long a grant lasts
+    without a heartbeat is the server's `hive.txn.timeout`, which it is asked for (`lease_s` where
+    it does not say); a shorter lease is renewed more often than every `heartbeat_interval_s`. The
+    token is the lock's id, which rises with every request; requests are granted in that order.
+    """
+
+    service = "hive"
+
+    def __init__(
+        self,
+        uris: str | None,
+        database: str,
+        table: str,
+        *,
+        heartbeat_interval_s: float = 60.0,
+        answer_s: float = 10.0,
+        lease_s: float | None = None,
+        conf_dir: Path | None = None,
+        **options: Any,
+    ) -> None:
+        at = servers(uris or uris_of_site(conf_dir))
+        for name in (database, table):
+            if not 0 < len(name) <= COLUMN_CHARS:
+                raise ValueError(f"a name in the metastore is 1 to 128 characters: {name!r:.150}")
+        hosts = ",".join(f"{host}:{port}" for host, port in at)
+        super().__init__(
+            f"hive://{hosts}/{database}/{table}", ttl_s=lease_s, beat_s=heartbeat_interval_s,
+            **options,
+        )  # fmt: skip
+        self.database, self.table = database, table
+        self._interval_s, self._answer_s = heartbeat_interval_s, answer_s
+        self._wire = Wire(at, answer_s=answer_s)
+        # Stands in each of our requests: by it we find one that was never answered.
+        self._agent = f"lockkit/{self.clock.unique()}"
+        self._id: int | None = None
+        self._unsettled = self._releasing = False
+
+    # --- what Leased asks for --------------------------------------------------------------------
+
+    def _take(self) -> Taken | Busy:
+        self._learn_lease()
+        if self._id is None and self._unsettled:
+            self._id = self._found()
+        sent_ms = self.clock.boot_ms()
+        try:
+            state = self._asked() if self._id is None else self._checked(self._id)
+        except NotOurs as error:
+            self._id = None
+            raise NoAnswer(f"{self}: lost its place in the queue: {error}") from None
+        assert self._id is not None
+        if state == GRANTED:
+            return Taken(self._id, self._id, sent_ms)
+        if state == WAITING:
+            return self._behind(self._id)
+        self._id = None
+        raise NoAnswer(f"{self}: the metastore gave the request up (state {state})")
+
+    def _withdraw(self) -> None:
+        """A request that is left WAITING stands in everybody's way until it times out."""
+        try:
+            if self._unsettled:
+                self._found()
+            if self._id is not None:
+                self._unlock(self._id)
+        except StoreError as error:
+            self._unsettled = True  # found and withdrawn, or taken up, by the next attempt
+            text = f"{self}: a request may stay in the queue until it times out: {error}"
+            self._emit("note", text=text[:500])
+        self._id = None
+
+    def _beat(self, taken: Taken) -> None:
+        self._heartbeat(taken.handle)
+
+    def _give_back(self, taken: Taken) -> None:
+        try:
+            # `unlock` is content when there was nothing to unlock.
+            self._heartbeat(taken.handle)
+        except NotOurs:
+            if not self._releasing:
+                raise
+        else:
+            self._releasing = True
+            self._unlock(taken.handle)
+        self._id, self._releasing = None, False
+
+    def _look(self) -> Busy | None:
+        rows = self._queue()
+        first = next((row for row in rows if row.state == GRANTED), rows[0] if rows else None)
+        return None if first is None else Busy(_named(first))
+
+    def _shut(self) -> None:
+        self._wire.close()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _learn_lease(self) -> None:
+        if self.ttl_s is None:
+            said = str(self._wire.ask("get_config_value", TIMEOUT, TIMEOUT_DEFAULT))
+            try:
+                self.ttl_s = seconds(said)
+            except ValueError as error:
+                raise StoreError(f"{self}: {TIMEOUT}: {error}; say lease_s") from None
+        self.beat_s = min(self._interval_s, self.ttl_s / 3)
+        self._wire.answer_s = min(self._answer_s, self.ttl_s / 3)
+
+    def _asked(self) -> int:
+        from hmsclient.genthrift.hive_metastore import ttypes as hive
+
+        what = hive.LockComponent(
+            type=hive.LockType.EXCLUSIVE, level=hive.LockLevel.TABLE,
+            dbname=self.database, tablename=self.table,
+            # A metastore in test mode refuses a request that leaves it out.
+            operationType=hive.DataOperationType.NO_TXN,
+        )  # fmt: skip
+        request = hive.LockRequest(
+            component=[what], user=self.owner[:COLUMN_CHARS] or getpass.getuser(),
+            hostname=socket.gethostname()[:COLUMN_CHARS], agentInfo=self._agent,
+        )  # fmt: skip
+        self._unsettled = True
+        said = self._wire.ask("lock", request)
+        self._id, self._unsettled = int(said.lockid), False
+        return int(said.state)
+
+    def _checked(self, lock_id: int) -> int:
+        from hmsclient.genthrift.hive_metastore.ttypes import CheckLockRequest
+
+        return int(self._wire.ask("check_lock", CheckLockRequest(lockid=lock_id)).state)
+
+    def _heartbeat(self, lock_id: int) -> None:
+        from hmsclient.genthrift.hive_metastore.ttypes import HeartbeatRequest
+
+        self._wire.ask("heartbeat", HeartbeatRequest(lockid=lock_id))
+
+    def _unlock(self, lock_id: int) -> None:
+        from hmsclient.genthrift.hive_metastore.ttypes import UnlockRequest
+
+        self._wire.ask("unlock", UnlockRequest(lockid=lock_id))
+
+    def _queue(self) -> list[Any]:
+        """The table's locks and requests, in the order of their ids."""
+        from hmsclient.genthrift.hive_metastore.ttypes import ShowLocksRequest
+
+        asked = ShowLocksRequest(dbname=self.database, tablename=self.table)
+        return sorted(self._wire.ask("show_locks", asked).locks or [], key=lambda row: row.lockid)
+
+    # --- the queue -------------------------------------------------------------------------------
+
+    def _found(self) -> int | None:
+        """Our earliest request, which was never answered; None: it did not arrive, or not yet."""
+        ours = [row.lockid for row in self._queue() if row.agentInfo == self._agent]
+        self._unsettled = bool(ours[1:])
+        self._id = ours[0] if ours else None
+        return self._id
+
+    def _behind(self, lock_id: int) -> Busy:
+        rows = {row.lockid: row for row in self._queue()}
+        for row in rows.values():
+            if row.agentInfo == self._agent and row.lockid != lock_id:
+                self._unlock(row.lockid)  # ours, of an attempt whose answer was lost
+        me = rows.get(lock_id)
+        before = rows.get(me.blockedByExtId) if me is not None else None
+        if me is None or before is None:
+            return Busy("a lock on more than this table", POLL_S)
+        assert self.ttl_s is not None
+        silent_s = (me.lastheartbeat - before.lastheartbeat) / 1000  # both by the server's clock
+        return Busy(_named(before, silent=silent_s > self.ttl_s * SILENT_SHARE), POLL_S)
+
+
+def _named(row: Any, *, silent: bool = False) -> str:
+    what = "holds" if row.state == GRANTED else "waits for"
+    since = f", silent since {utc(row.lastheartbeat)}" if silent else ""
+    return f"{row.user!s:.128} on {row.hostname!s:.128} ({what} lock {row.lockid}{since})"

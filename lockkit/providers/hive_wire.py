@@ -1,0 +1,136 @@
+"""A connection to a Hive Metastore over thrift: one bounded request at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+import xml.etree.ElementTree as xml
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from lockkit.providers.leased import NotOurs
+from lockkit.stores import NoAnswer, StoreError
+
+PORT = 9083
+TEXT_BYTES_MAX, ROWS_MAX = 1 << 20, 100_000
+"""More than this in an answer is no metastore's; nothing is read of it."""
+SITE = "hive-site.xml"
+SITE_BYTES_MAX = 4 << 20
+
+
+def uris_of_site(folder: Path | None = None) -> str:
+    """`hive.metastore.uris` of `hive-site.xml`, in this folder or in HIVE_CONF_DIR's.
+
+    Raises `ValueError` where it is not to be found.
+    """
+    named = folder or os.environ.get("HIVE_CONF_DIR")
+    if not named:
+        raise ValueError("no metastore is named: give its uris, or set HIVE_CONF_DIR")
+    file = Path(named) / SITE
+    try:
+        if file.stat().st_size > SITE_BYTES_MAX:
+            raise ValueError(f"{file} has more than {SITE_BYTES_MAX} bytes")
+        for each in xml.fromstring(file.read_text()).iter("property"):
+            if (each.findtext("name") or "").strip() == "hive.metastore.uris":
+                return (each.findtext("value") or "").strip()
+    except (OSError, UnicodeDecodeError, xml.ParseError) as error:
+        raise ValueError(f"no metastore is named, and {file} cannot be read: {error}") from None
+    raise ValueError(f"{file} has no hive.metastore.uris")
+
+
+def servers(uris: str) -> list[tuple[str, int]]:
+    """`thrift://host:port,thrift://host` (or without the scheme), in order."""
+    found = []
+    for each in filter(None, (part.strip() for part in uris.split(","))):
+        parts = urlsplit(each if "://" in each else f"thrift://{each}")
+        if parts.scheme != "thrift" or not parts.hostname or parts.username:
+            raise ValueError(f"a metastore's URI is thrift://host:port, not {each!r:.100}")
+        found.append((parts.hostname, parts.port or PORT))
+    if not found:
+        raise ValueError("uris names no metastore: thrift://host:port,thrift://host:port")
+    return found
+
+
+class Wire:
+    """To the first server that takes the connection. May be asked from several threads."""
+
+    def __init__(self, at: Sequence[tuple[str, int]], *, answer_s: float) -> None:
+        self.at, self.answer_s = at, answer_s
+        self._client: Any = None
+        self._socket: Any = None
+        self._turn = threading.Lock()
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """The answer. Raises `NotOurs` where the lock is no more, `NoAnswer`, `StoreError`."""
+        from hmsclient.genthrift.hive_metastore import ttypes
+        from thrift.protocol.TProtocol import TProtocolException
+        from thrift.Thrift import TApplicationException, TException
+        from thrift.transport.TTransport import TTransportException
+
+        with self._turn:
+            client, whole = self._connected(), True
+            try:
+                return getattr(client, method)(*arguments)
+            except ttypes.NoSuchLockException:
+                raise NotOurs("the metastore took it away: it heard nothing in time") from None
+            except (TTransportException, OSError, EOFError) as error:
+                whole = False
+                raise NoAnswer(f"{self} did not answer ({method}: {error})") from None
+            except (TProtocolException, TApplicationException) as error:
+                whole = False
+                raise StoreError(
+                    f"{self} is no Hive Metastore that locks ({method}: {error}); it must be "
+                    "Hive 1 to 4, over plain thrift (no SASL, no TLS)"
+                ) from None
+            except TException as error:  # its database may be back soon
+                said = getattr(error, "message", None) or repr(error)
+                raise NoAnswer(f"{self} failed ({method}: {said!s:.300})") from None
+            except BaseException:
+                whole = False
+                raise
+            finally:
+                if not whole:  # the rest of an answer would be taken for the next one
+                    self._drop()
+
+    def close(self) -> None:
+        with self._turn:
+            self._drop()
+
+    def __str__(self) -> str:
+        return "the metastore at " + ",".join(f"{host}:{port}" for host, port in self.at)
+
+    def _connected(self) -> Any:
+        if self._client is not None:
+            self._socket.setTimeout(self.answer_s * 1000)
+            return self._client
+        from hmsclient import HMSClient
+        from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+        from thrift.transport.TSocket import TSocket
+        from thrift.transport.TTransport import TBufferedTransport, TTransportException
+
+        why = ""
+        for host, port in self.at:
+            socket = TSocket(host, port)
+            socket.setTimeout(self.answer_s * 1000)
+            protocol = TBinaryProtocol(
+                TBufferedTransport(socket), strictRead=True,
+                string_length_limit=TEXT_BYTES_MAX, container_length_limit=ROWS_MAX,
+            )  # fmt: skip
+            client = HMSClient(protocol)
+            try:
+                client.open()
+            except (TTransportException, OSError) as error:
+                why = str(error)
+            else:
+                self._client, self._socket = client, socket
+                return client
+        raise NoAnswer(f"{self} cannot be reached ({why}); is it running?")
+
+    def _drop(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(Exception):
+                client.close()
