@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from lockkit.patterns.scenes import wal
+from lockkit.patterns.scenes import striped, wal
 
-_SCENES: tuple[ModuleType, ...] = (wal,)
+_SCENES: tuple[ModuleType, ...] = (wal, striped)
 SCENES: dict[str, ModuleType] = {each.SCENARIO.name: each for each in _SCENES}
 """By the name of the scenario."""

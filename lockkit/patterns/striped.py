@@ -1,0 +1,234 @@
+"""A lock for each of n stripes of keys on object storage: disjoint keys meet on no hot object.
+
+    striped = StripedLock("gs://lake/orders", stripes=64)
+    with striped.keys("part=DE", "part=US", timeout=30) as held:
+        ...
+        held.check()
+
+GCS takes one write per second to one object, so that a single lock object is good for one grant
+every two seconds, whatever the writers have to do with one another. A stripe is an ordinary `Lock`,
+at `<url>/stripes/<i>`; how many there are is agreed on in `<url>/stripes.json`.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.drive import Emit, run, silent
+from lockkit.lock import Fence, LateLoss, Lock, UnprovenRelease
+from lockkit.patterns.striped_layout import STRIPES_MAX, agree, stripe_key
+from lockkit.patterns.stripes import index_of, indexes, rounded
+from lockkit.patterns.taking import TakingRules, carry_out, give_all, take_all
+from lockkit.settings import limit_s
+from lockkit.state import LockBusy, LockLost
+from lockkit.stores import NoAnswer, StoreError, open_store
+from lockkit.table.ask import Unanswered
+
+HANDLES_MAX = 64
+"""Handles on stripes that are kept, each with a client of its store, while nothing is held."""
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripedRules(TakingRules):
+    """Safety decisions of a striped lock."""
+
+    agreed: bool = True
+    """Everybody has the recorded number of stripes: with another one a key has two locks."""
+    check: bool = True
+    """Once the last is taken the first must still be held: waiting may have cost it."""
+
+
+class StripedLock:
+    """One client's hold of a striped lock. Not for two threads at a time, which is refused.
+
+    `stripes` is rounded up to a power of two. `lock` options as `Lock` takes them (`ttl_s`,
+    `on_lost`, ...), store options as `open_store` does; `emit` is told which `stripe` an event is
+    of. Two keys may share a stripe (`stripes.collision_chance`): that costs time, never safety.
+    """
+
+    def __init__(
+        self, url: str, *, stripes: int, lock: Mapping[str, Any] | None = None,
+        rules: StripedRules = StripedRules(), emit: Emit = silent, clock: Clock | None = None,
+        client: str = "", **store_options: Any,
+    ) -> None:  # fmt: skip
+        self.url = url.rstrip("/")
+        self.stripes = rounded(stripes)
+        if self.stripes > STRIPES_MAX:
+            raise ValueError(f"stripes are objects here: at most {STRIPES_MAX}, not {stripes}")
+        self.rules = rules
+        self.clock = clock or Clock()
+        self.store = open_store(self.url, client=client, **store_options)
+        self._emit = emit
+        self._options = {**(lock or {}), "clock": self.clock, "client": client, **store_options}
+        self._locks: dict[int, Lock] = {}
+        self._agreed = False
+        self._busy = threading.Lock()
+
+    def keys(self, *keys: str, timeout: float | None = TIMEOUT_S) -> Keys:
+        """The locks of these keys, for one `with`: all of them within `timeout` s, or none."""
+        if not keys or not all(isinstance(each, str) for each in keys):
+            raise ValueError("name the keys to lock, each a string")
+        return Keys(self, keys, timeout)
+
+    def stripe_of(self, key: str) -> int:
+        """Where a key is locked: `<url>/stripes/<this>`."""
+        return index_of(key, self.stripes)
+
+    def close(self) -> None:
+        """Close all clients. Does not release: what is abandoned expires."""
+        for each in self._locks.values():
+            each.close()
+        self.store.close()
+
+    # --- for Keys --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """One call at a time: a second one inside of the first could close a circle."""
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(
+                f"{self}: it is held or being taken; take all keys in one call, and give each "
+                "thread a StripedLock of its own"
+            )
+        try:
+            if self.rules.agreed and not self._agreed:
+                try:
+                    run(agree(self.stripes, self.url), self.store, self.clock, self._emit)
+                except Unanswered as error:
+                    raise NoAnswer(f"{self}: {error}") from error
+                self._agreed = True
+        except BaseException:
+            self._busy.release()
+            raise
+
+    def end(self) -> None:
+        while len(self._locks) > HANDLES_MAX:
+            self._locks.pop(next(iter(self._locks))).close()  # the longest unused
+        self._busy.release()
+
+    def lock_of(self, stripe: int) -> Lock:
+        lock = self._locks.pop(stripe, None)
+        if lock is None:
+            url = f"{self.url}/{stripe_key(stripe)}"
+            emit = partial(self._emit, stripe=stripe)
+            lock = Lock(url, emit=emit, **self._options)
+        self._locks[stripe] = lock  # the last used comes last
+        return lock
+
+    def __str__(self) -> str:
+        return f"the striped lock of {self.url}"
+
+
+class Keys:
+    """Some keys of a striped lock, to be held together."""
+
+    def __init__(self, striped: StripedLock, keys: tuple[str, ...], timeout: float | None) -> None:
+        self.keys, self.timeout = keys, limit_s(True, timeout)
+        self.stripes = indexes(keys, striped.stripes, striped.rules)
+        self.busy_because = ""
+        """After an `acquire` that was not in time: whose it is, until when, and what next."""
+        self._striped = striped
+        self._locks: dict[int, Lock] = {}
+        self._held = False
+
+    def acquire(self) -> bool:
+        """Take all their stripes, in ascending order; False if one was not free in time.
+
+        Then, and after any exception, nothing is held. Raises `LockLost` if one was lost while
+        another was waited for, `StripesDiffer` for a handle with another number of stripes than is
+        recorded, `StoreError` where the store cannot be used, `RuntimeError` for double use.
+        """
+        striped = self._striped
+        striped.begin()
+        try:
+            began_ms = striped.clock.boot_ms()
+            self._locks = {each: striped.lock_of(each) for each in self.stripes}
+
+            def take(stripe: int) -> bool:
+                spent_s = (striped.clock.boot_ms() - began_ms) / 1000
+                left_s = None if self.timeout is None else max(0.0, self.timeout - spent_s)
+                return self._locks[stripe].acquire(timeout=left_s)
+
+            missed = carry_out(take_all(self.stripes, striped.rules), take, self._give_unused)
+            if missed is None:
+                self._still_held()
+        except BaseException:
+            striped.end()
+            raise
+        self._held = missed is None
+        if missed is not None:
+            self.busy_because = (
+                f"stripe {missed} was not free within {self.timeout} s, and none of the keys is "
+                f"held: {self._locks[missed].busy_because()}"
+            )
+            striped.end()
+        return self._held
+
+    def release(self) -> None:
+        """Let all go, whatever befalls one; then raises the first that `Lock.release` raised."""
+        if not self._held:
+            raise RuntimeError(f"{self._striped}: released, but these keys are not held")
+        try:
+            self._give_all(lambda stripe: self._locks[stripe].release())
+        finally:
+            self._held = False
+            self._striped.end()
+
+    def check(self) -> None:
+        """Raise `LockLost` unless every one of them is held at this moment. No request."""
+        if not self._held:
+            raise LockLost(f"{self._striped}: these keys are not held; acquire them first")
+        for each in self._locks.values():
+            each.check()
+
+    def published(self) -> None:
+        """Say that the work under them is published: a loss is now only a warning."""
+        for each in self._locks.values():
+            each.published()
+
+    @property
+    def fences(self) -> dict[str, Fence]:
+        """For each key the guard of its stripe: an epoch that rises with every grant of that."""
+        stripe_of = self._striped.stripe_of
+        return {key: self._locks[stripe_of(key)].fence for key in self.keys}
+
+    def __enter__(self) -> Keys:
+        if not self.acquire():
+            raise LockBusy(self.busy_because)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        try:
+            self.release()
+        except (LockLost, StoreError, RuntimeError) as failed:
+            if kind is None:
+                raise
+            if isinstance(error, LockLost) and isinstance(failed, LockLost):
+                return  # the block knows
+            # The block's own error goes first.
+            late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
+            warnings.warn(late(str(failed)), stacklevel=2)
+
+    def _still_held(self) -> None:
+        if not self._striped.rules.check:
+            return
+        try:
+            for each in self._locks.values():
+                each.check()
+        except LockLost:
+            self._give_all(self._give_unused)
+            raise
+
+    def _give_unused(self, stripe: int) -> None:
+        with suppress(LockLost):  # nothing was done under it
+            self._locks[stripe].release()
+
+    def _give_all(self, give: Callable[[int], None]) -> None:
+        carry_out(give_all(self.stripes, self._striped.rules), lambda _: False, give)

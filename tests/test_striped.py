@@ -1,0 +1,437 @@
+"""A lock for each stripe of keys on object storage: real stores, processes, faults, and seeds."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lock_world import PATIENCE_S, SCHEMES, Tale, add_one, memory, overwrite, process, said
+
+from lockkit.check import Kind, check
+from lockkit.cli import main
+from lockkit.clock import Clock
+from lockkit.faults import Fault, Proxy
+from lockkit.history import event
+from lockkit.lock import Lock, LockBusy, LockLost
+from lockkit.outcome import Applied, Found, IfAbsent
+from lockkit.patterns import striped as module
+from lockkit.patterns.scenes import SCENES
+from lockkit.patterns.scenes.striped import MUTANTS, SCENARIO
+from lockkit.patterns.striped import StripedLock
+from lockkit.patterns.striped_layout import LAYOUT_KEY, StripesDiffer, of_stripe
+from lockkit.sim import Outcome, simulate
+from lockkit.stores import NoAnswer, StoreError
+
+STRIPES = 8
+QUICK: dict[str, Any] = {"ttl_s": 2.0, "renew_interval_s": 0.1}
+
+
+def key_in(stripe: int, stripes: int = STRIPES) -> str:
+    """A key whose stripe this is."""
+    striped = StripedLock("memory://nobody/here", stripes=stripes)
+    return next(f"k{n}" for n in range(1_000) if striped.stripe_of(f"k{n}") == stripe)
+
+
+A, B, C = (key_in(stripe) for stripe in (1, 2, 5))
+
+
+@pytest.fixture(params=["memory", *SCHEMES])
+def place(
+    request: pytest.FixtureRequest, bucket: str, shared_emulator: Any
+) -> Callable[..., StripedLock]:
+    """Handles on one striped lock: in memory, and behind each of the three real SDKs."""
+    if request.param == "memory":
+        url, options = memory(), {}
+    else:
+        url = f"{SCHEMES[request.param]}://{bucket}/table"
+        options = {"endpoint": getattr(shared_emulator, request.param)}
+    return lambda **more: StripedLock(url, **{"stripes": STRIPES, **options, **more})
+
+
+@pytest.fixture
+def here() -> Callable[..., StripedLock]:
+    """The same, in memory only."""
+    url = memory()
+    return lambda **more: StripedLock(url, **{"stripes": STRIPES, **more})
+
+
+# --- exclusion ------------------------------------------------------------------------------------
+
+
+def test_disjoint_keys_do_not_meet_and_a_common_one_excludes(
+    place: Callable[..., StripedLock],
+) -> None:
+    one, other = place(client="one"), place(client="other")
+    with one.keys(A, B) as held:
+        held.check()
+        with other.keys(C) as beside:
+            beside.check()
+        assert not other.keys(C, B, timeout=0).acquire()
+        with pytest.raises(LockBusy, match="stripe 2 was not free within 0 s, and none"):
+            other.keys(B, timeout=0).__enter__()
+        with other.keys(C, timeout=0):
+            pass  # given back by the call that could not have both
+        fences = held.fences
+        assert set(fences) == {A, B}
+    with other.keys(B, A, timeout=PATIENCE_S) as after:
+        assert all(after.fences[key].epoch > fences[key].epoch for key in (A, B))
+    one.close()
+    other.close()
+
+
+def moving(url: str, options: dict[str, Any], folder: str, me: int, pipe: Connection) -> None:
+    """Adds one to two files at a time, named in any order; the locks are their only atomicity."""
+    striped, dice = StripedLock(url, stripes=4, **options), random.Random(me)
+    for _ in range(6):
+        names = dice.sample(["x", "y", "z"], 2)
+        with striped.keys(*names, timeout=PATIENCE_S):
+            for name in names:
+                add_one(f"{folder}/{name}")
+    pipe.send("done")
+
+
+def test_four_processes_that_name_their_keys_in_any_order_all_come_to_their_end(
+    shared_emulator: Any, bucket: str, tmp_path: Path
+) -> None:
+    for name in "xyz":
+        (tmp_path / name).write_text("0")
+    given = (f"s3://{bucket}/table", {"endpoint": shared_emulator.s3}, str(tmp_path))
+    with (
+        process(moving, *given, 1) as (_, a), process(moving, *given, 2) as (_, b),
+        process(moving, *given, 3) as (_, c), process(moving, *given, 4) as (_, d),
+    ):  # fmt: skip
+        assert [said(each, 60) for each in (a, b, c, d)] == ["done"] * 4
+    assert sum(int((tmp_path / name).read_text()) for name in "xyz") == 4 * 6 * 2
+
+
+def test_stripes_are_claimed_in_ascending_order_each_once_and_let_go_in_reverse(
+    here: Callable[..., StripedLock],
+) -> None:
+    tale = Tale()
+    striped = here(emit=tale)
+    with striped.keys(C, A, B, A):
+        pass
+    writes = [(each["op"], each["stripe"]) for each in tale.of("ask") if each["attempt"]]
+    assert [stripe for op, stripe in writes if op == "acquire"] == [1, 2, 5]
+    assert [stripe for op, stripe in writes if op == "release"] == [5, 2, 1]
+
+
+def test_what_was_taken_is_given_back_in_reverse_where_one_cannot_be_had(
+    here: Callable[..., StripedLock],
+) -> None:
+    tale = Tale()
+    with here().keys(C):
+        assert not here(emit=tale).keys(A, B, C, timeout=0).acquire()
+    done = [(each.kind, each["stripe"]) for each in tale.events
+            if each.kind in ("held", "released")]  # fmt: skip
+    assert done == [("held", 1), ("held", 2), ("released", 2), ("released", 1)]
+
+
+class Stepping(Clock):
+    """Where the test's own thread waits, its time goes on at once; `meanwhile` after 3 s of it."""
+
+    def __init__(self, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self.ahead_ms, self.meanwhile, self.mine = 0.0, meanwhile, threading.current_thread()
+
+    def boot_ms(self) -> int:
+        return super().boot_ms() + round(self.ahead_ms)
+
+    def wait(self, woken: threading.Event, seconds: float) -> bool:
+        if threading.current_thread() is not self.mine:
+            return super().wait(woken, seconds)
+        before, self.ahead_ms = self.ahead_ms, self.ahead_ms + seconds * 1000
+        if before < 3_000 <= self.ahead_ms:
+            self.meanwhile()
+        return woken.is_set()
+
+
+def test_one_deadline_is_for_all_stripes_of_a_call(here: Callable[..., StripedLock]) -> None:
+    one, other = here().keys(A), here().keys(B)
+    assert one.acquire()
+    assert other.acquire()
+    clock = Stepping(one.release)
+    waits = here(clock=clock).keys(A, B, timeout=5)
+    assert not waits.acquire()
+    assert "stripe 2 was not free within 5" in waits.busy_because
+    assert 3_000 <= clock.ahead_ms <= 5_001
+    other.release()
+
+
+# --- losing ---------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_any_stripe_reaches_the_holder_and_the_others_are_free(
+    place: Callable[..., StripedLock],
+) -> None:
+    lost = threading.Event()
+    striped = place(lock={**QUICK, "on_lost": lambda _lock, _why: lost.set()})
+    held = striped.keys(A, B, C)
+    assert held.acquire()
+    overwrite(striped.lock_of(2), b"{}")
+    assert lost.wait(PATIENCE_S)
+    with pytest.raises(LockLost, match=r"stripes/2"):
+        held.check()
+    with pytest.raises(LockLost, match=r"stripes/2"):
+        held.release()
+    with place().keys(A, C, timeout=PATIENCE_S):
+        pass
+    with pytest.raises(LockLost, match="not held"):
+        held.check()
+
+
+def test_a_first_stripe_that_is_lost_while_the_last_is_waited_for_is_told_and_nothing_is_held(
+    here: Callable[..., StripedLock],
+) -> None:
+    striped, other = here(lock=QUICK), here().keys(C)
+    assert other.acquire()
+
+    def lose_the_first() -> None:
+        striped.lock_of(1)._client.lose("the machine slept")
+        other.release()
+
+    striped.clock.wait = Stepping(lose_the_first).wait  # type: ignore[method-assign]
+    with pytest.raises(LockLost, match="the machine slept"):
+        striped.keys(A, C, timeout=PATIENCE_S).acquire()
+    assert here().keys(C, timeout=0).acquire()
+
+
+def test_the_blocks_own_error_goes_first_and_published_work_is_only_warned_of(
+    here: Callable[..., StripedLock],
+) -> None:
+    striped = here()
+    with pytest.warns(UserWarning, match="the machine slept"), pytest.raises(ZeroDivisionError):
+        with striped.keys(A):
+            striped.lock_of(1)._client.lose("the machine slept")
+            raise ZeroDivisionError
+    with pytest.warns(UserWarning, match="after the work was published"), striped.keys(A) as held:
+        held.published()
+        striped.lock_of(1)._client.lose("the machine slept")
+
+
+# --- use ------------------------------------------------------------------------------------------
+
+
+def test_a_second_call_within_the_first_is_refused_for_it_could_close_a_circle(
+    here: Callable[..., StripedLock],
+) -> None:
+    striped = here()
+    with striped.keys(A) as held:
+        with pytest.raises(RuntimeError, match="take all keys in one call"):
+            striped.keys(B).acquire()
+        held.check()
+    with pytest.raises(RuntimeError, match="are not held"):
+        held.release()
+    with striped.keys(B):
+        pass
+
+
+@pytest.mark.parametrize("keys", [(), (1,), (b"a",)])
+def test_keys_are_names(here: Callable[..., StripedLock], keys: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match="each a string"):
+        here().keys(*keys)
+
+
+@pytest.mark.parametrize("stripes", [0, -1, 2**16 + 1, 2.0])
+def test_a_number_of_stripes_that_cannot_be_is_refused(stripes: Any) -> None:
+    with pytest.raises(ValueError, match="stripes"):
+        StripedLock(memory(), stripes=stripes)
+
+
+def test_only_so_many_handles_are_kept(
+    here: Callable[..., StripedLock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HANDLES_MAX", 2)
+    striped = here()
+    for _ in range(2):
+        for stripe in range(STRIPES):
+            with striped.keys(key_in(stripe)):
+                pass
+            assert len(striped._locks) <= 2
+    with striped.keys(A, B, C) as held:
+        held.check()
+
+
+# --- how many stripes -----------------------------------------------------------------------------
+
+
+def test_a_handle_with_another_number_of_stripes_is_refused_and_locks_nothing(
+    here: Callable[..., StripedLock],
+) -> None:
+    with here(stripes=5).keys(A):  # as many as 8
+        pass
+    with pytest.raises(StripesDiffer, match=r"says 8 stripes, .* has 16: .* stripes=8\)"):
+        here(stripes=16).keys(A).acquire()
+    with here().keys(A, timeout=0):
+        pass
+
+
+def test_of_handles_that_race_with_different_numbers_only_those_of_one_number_lock(
+    shared_emulator: Any, bucket: str
+) -> None:
+    told: list[tuple[int, bool]] = []
+    gate = threading.Barrier(4)
+
+    def go(stripes: int) -> None:
+        striped = StripedLock(f"s3://{bucket}/t", stripes=stripes, endpoint=shared_emulator.s3)
+        gate.wait(PATIENCE_S)
+        try:
+            with striped.keys("a", timeout=PATIENCE_S):
+                told.append((stripes, True))
+        except StripesDiffer:
+            told.append((stripes, False))
+
+    threads = [threading.Thread(target=go, args=(4 << n % 2,)) for n in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(PATIENCE_S)
+    assert len(told) == 4
+    assert len({stripes for stripes, locked in told if locked}) == 1
+    assert len({stripes for stripes, locked in told if not locked}) == 1
+
+
+HOSTILE = {
+    "empty": (b"", "is no record of stripes"),
+    "truncated": (b'{"format": 1, "stripes": 8, "ha', "is no record of stripes"),
+    "not an object": (b"[8]", "is no record of stripes"),
+    "deep": (b"[" * 4_000, "is no record of stripes"),
+    "long": (b'{"format": 1, "stripes": 8, "hash": "guava(blake2b-32)"}' + b" " * 5_000,
+             "is no record of stripes"),
+    "no number": (b'{"format": 1, "stripes": "8", "hash": "x"}', "is no record of stripes"),
+    "no power of two": (b'{"format": 1, "stripes": 6, "hash": "x"}', "is no record of stripes"),
+    "far too many": (b'{"format": 1, "stripes": 1073741824, "hash": "x"}', "is no record"),
+    "a future format": (b'{"format": 2, "stripes": 8}', "is of format 2, and this version"),
+    "another hash": (b'{"format": 1, "stripes": 8, "hash": "crc32"}', "spreads keys by 'crc32'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_record_of_stripes_that_is_none_is_refused_and_stays_as_it_is(
+    here: Callable[..., StripedLock], name: str
+) -> None:
+    body, why = HOSTILE[name]
+    striped = here()
+    assert isinstance(striped.store.put(LAYOUT_KEY, body, IfAbsent()), Applied)
+    with pytest.raises(StripesDiffer, match=why.replace("(", r"\(")):
+        striped.keys(A).acquire()
+    found = striped.store.get(LAYOUT_KEY)
+    assert isinstance(found, Found)
+    assert found.body == body
+    assert not striped.store.list("stripes/")
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+def test_lost_answers_cost_a_read_and_leave_one_record_and_one_holder(
+    kind: str, shared_emulator: Any, bucket: str
+) -> None:
+    url = f"{SCHEMES[kind]}://{bucket}/table"
+    with Proxy(getattr(shared_emulator, kind)) as proxy:
+        proxy.inject(Fault("drop", key=LAYOUT_KEY, operation="put"))
+        proxy.inject(Fault("drop", key="stripes/2/.hoodie/.locks/table_lock.json", operation="put"))
+        one = StripedLock(url, stripes=STRIPES, endpoint=proxy.url)
+        with one.keys(A, B, C) as held:
+            held.check()
+            other = StripedLock(url, stripes=STRIPES, endpoint=proxy.url)
+            assert not other.keys(B, timeout=0).acquire()
+        with other.keys(B, timeout=PATIENCE_S):
+            pass
+        recorded = one.store.get(LAYOUT_KEY)
+        assert isinstance(recorded, Found)
+        assert json.loads(recorded.body)["stripes"] == STRIPES
+
+
+def test_a_store_that_does_not_answer_is_an_error_of_the_store(
+    shared_emulator: Any, bucket: str
+) -> None:
+    with Proxy(shared_emulator.s3) as proxy:
+        proxy.inject(Fault("status", code=503, when="before", next="every"))
+        clock = Stepping(lambda: None)
+        clock.sleep = lambda seconds: None  # type: ignore[method-assign]
+        striped = StripedLock(f"s3://{bucket}/t", stripes=2, endpoint=proxy.url, clock=clock)
+        with pytest.raises(NoAnswer, match=r"stripes\.json could not be read in 7 tries"):
+            striped.keys("a").acquire()
+        proxy.clear()
+        with striped.keys("a"):
+            pass
+    with pytest.raises(StoreError, match="carries a password or a signature"):
+        StripedLock("s3://me:secret@bucket/t", stripes=2)
+
+
+def test_a_stripe_is_an_ordinary_lock_at_its_own_url(here: Callable[..., StripedLock]) -> None:
+    striped = here()
+    with striped.keys(B):
+        assert not Lock(f"{striped.url}/stripes/2").acquire(timeout=0)
+        assert Lock(f"{striped.url}/stripes/1").acquire(timeout=0)
+    assert {each.key.rpartition("/.hoodie")[0] or each.key for each in striped.store.list("")} == {
+        LAYOUT_KEY, "stripes/1", "stripes/2",
+    }  # fmt: skip
+
+
+def test_a_history_is_judged_stripe_by_stripe(shared_emulator: Any, bucket: str) -> None:
+    events: list[Any] = []
+    clock = Clock()
+
+    def handle(who: str) -> StripedLock:
+        return StripedLock(
+            f"s3://{bucket}/table", stripes=STRIPES, endpoint=shared_emulator.s3, client=who,
+            emit=lambda kind, **data: events.append(event(clock.stamp_ms(), who, kind, **data)),
+        )  # fmt: skip
+
+    one, other = handle("one"), handle("other")
+    with one.keys(A, B), other.keys(C):
+        pass
+    with other.keys(A, B):
+        pass
+    history = events + [e for e in shared_emulator.requests() if e["bucket"] == bucket]
+    assert check(sorted(history, key=lambda each: each.at_ms)).kind is Kind.INVALID  # as one lock
+    for stripe, grants in ((1, 2), (2, 2), (5, 1)):
+        verdict = check(of_stripe(sorted(history, key=lambda each: each.at_ms), stripe))
+        assert verdict.kind is Kind.VALID, verdict.because
+        assert verdict.because.startswith(f"{grants} grants")
+
+
+# --- the simulator --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> list[Outcome]:
+    return [simulate(SCENARIO, seed) for seed in range(1, 121)]
+
+
+@pytest.mark.xdist_group("striped worlds")
+def test_it_is_right_in_a_hundred_and_twenty_worlds(outcomes: list[Outcome]) -> None:
+    assert not [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
+    reached = Counter(name for each in outcomes for name in each.reached)
+    assert all(reached[each] for each in SCENARIO.sometimes), reached
+
+
+@pytest.mark.xdist_group("striped worlds")
+def test_the_same_seed_plays_the_same_again(outcomes: list[Outcome]) -> None:
+    again = simulate(SCENARIO, 7)
+    assert again.to_json() == outcomes[6].to_json()
+    assert again.run.world.history() == outcomes[6].run.world.history()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_planted_mistake_is_found(name: str) -> None:
+    seeds = (simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False) for seed in range(1, 400))
+    found = next((each for each in seeds if each.violation), None)
+    assert found is not None
+
+
+def test_the_command_plays_it_with_and_without_a_mistake(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert SCENES["striped"].SCENARIO is SCENARIO
+    assert main(["simulate", "--scenario", "striped", "--seeds", "1..3"]) == 0
+    command = ["simulate", "--scenario", "striped", "--seeds", "1", "--mutant", "once"]
+    assert main(command) == 1
+    assert "nobody waits in a circle" in capsys.readouterr().err
