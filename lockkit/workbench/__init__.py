@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from lockkit.workbench.stepper import PatternStepper as PatternStepper
     from lockkit.workbench.stepper import Stepper as Stepper
     from lockkit.workbench.steps import Steps as Steps
+    from lockkit.workbench.store_probe import StoreProbe as StoreProbe
 
 _ROOM = {
     "PatternStepper": "stepper", "PatternSteps": "plays", "Stepper": "stepper", "Steps": "steps",
-    "Workbench": "panels", "export_html": "export",
+    "StoreProbe": "store_probe", "Workbench": "panels", "export_html": "export",
 }  # fmt: skip
 
 __all__ = list(_ROOM)

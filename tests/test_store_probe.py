@@ -1,0 +1,151 @@
+"""The probe's panel without a browser: predict first, one sentence, nobody's text is markup."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from lockkit.probe import Check, Finding, Report, Verdict
+from lockkit.stores import StoreError
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.workbench import StoreProbe
+from lockkit.workbench.probing import PLACES, checks_html, matrix_html, verdict_html
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture
+def panel() -> Iterator[StoreProbe]:
+    panel = StoreProbe(rounds=1, racers=2, requests=2)
+    yield panel
+    panel.close()
+
+
+def click(panel: StoreProbe) -> str:
+    """Press Probe and wait for the end; everything that the panel says then."""
+    panel.button.click()
+    for thread in threading.enumerate():
+        if thread.name == "lockkit-probe":
+            thread.join(60)
+    return panel._status.value + panel._verdict.value + panel._checks.value + panel._matrix.value
+
+
+def test_nothing_is_asked_before_a_prediction(panel: StoreProbe) -> None:
+    assert panel.button.disabled and panel.findings is None
+    panel.prediction.value = Verdict.FULL
+    assert not panel.button.disabled
+    panel.prediction.value = None
+    assert panel.button.disabled
+
+
+def test_a_click_says_in_one_sentence_whether_to_lock_on_it_and_what_was_predicted(
+    panel: StoreProbe,
+) -> None:
+    panel.place.value, panel.prediction.value = "spaces", Verdict.FULL
+    said = click(panel)
+    assert "not safe to lock on: it ignores conditions" in said
+    assert "You predicted: safe to lock on. It is: it ignores conditions." in said
+    assert "It is as DigitalOcean Spaces (documented" in said
+    assert not panel.button.disabled
+    panel.prediction.value = Verdict.IGNORES_CONDITIONS
+    assert "You predicted that." in click(panel)
+    assert "not safe" in repr(panel)
+
+
+def test_the_same_by_code_fills_the_checks_the_matrix_and_the_picture(panel: StoreProbe) -> None:
+    findings = panel.run("aws")
+    assert findings.report.safe and findings.known is not None
+    assert "compare-and-set-race" in panel._checks.value
+    assert "what was probed here" in panel._matrix.value
+    whole, asked = panel._figure.data
+    assert list(whole.x) == list(asked.x) == ["1,024 bytes", "1,048,576 bytes"]
+    assert [each.p50_ms for each in findings.reads] == [
+        whole.y[0], asked.y[0], whole.y[1], asked.y[1]
+    ]  # fmt: skip
+    assert panel._chart.layout.display == "flex"
+
+
+def test_what_needs_a_race_is_not_seen_one_request_after_another(panel: StoreProbe) -> None:
+    assert panel.quick("two-steps").safe
+    assert panel.run("two-steps", rounds=5, racers=6).report.verdict is Verdict.NOT_ATOMIC
+
+
+def test_a_bucket_that_is_versioned_is_another_place(panel: StoreProbe) -> None:
+    assert panel.quick("rgw").safe and not panel.quick("rgw, versioned bucket").safe
+
+
+def test_an_endpoint_that_anybody_names_is_probed(panel: StoreProbe, emulator: Any) -> None:
+    findings = panel.run(url="s3://bucket/here", endpoint=emulator.s3)
+    assert findings.report.safe and findings.known is None
+    assert "documented" not in verdict_html(findings)
+
+
+def test_an_unknown_place_is_named_with_those_that_there_are(panel: StoreProbe) -> None:
+    with pytest.raises(ValueError, match="no place 'azuer'; there are aws, gcs, azure"):
+        panel.run("azuer")
+    with pytest.raises(StoreError, match="scheme"):
+        panel.run(url="ftp://host/x")
+
+
+def test_a_new_panel_leaves_the_one_before_without_effect(panel: StoreProbe) -> None:
+    StoreProbe().close()
+    panel.prediction.value = Verdict.FULL
+    assert panel.button.disabled and "closed" in panel._status.value
+
+
+# --- hostile text ---------------------------------------------------------------------------------
+
+
+class Rude(BaseHTTPRequestHandler):
+    """Markup wherever a server can put any."""
+
+    def do_GET(self) -> None:
+        body = f"<Error><Code>{HOSTILE}</Code><Message><![CDATA[{HOSTILE}]]></Message></Error>"
+        self.send_response(400, HOSTILE)
+        self.send_header("Server", HOSTILE)
+        self.send_header("ETag", HOSTILE)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    do_PUT = do_HEAD = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_what_a_server_answers_is_text_in_the_panel(panel: StoreProbe) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Rude) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        panel.place.value, panel.prediction.value = "elsewhere", Verdict.FULL
+        panel.endpoint.value = f"http://127.0.0.1:{server.server_port}"
+        said = click(panel)
+        panel.url.value = f"s3://{HOSTILE}/x"
+        said += click(panel)
+        server.shutdown()
+    assert "lp-error" in said and "<img" not in said
+
+
+def test_every_table_escapes_what_it_shows(panel: StoreProbe) -> None:
+    findings = panel.run("spaces")
+    report = Report(
+        HOSTILE, Verdict.REFUSED, HOSTILE, (Check(HOSTILE, Finding.FAILED, HOSTILE),),
+        ((400, HOSTILE, 1),),
+    )  # fmt: skip
+    row = replace(findings.found, store=HOSTILE, limits_and_traps=HOSTILE, create_if_absent=HOSTILE)
+    shown = replace(findings, report=report, found=row, known=row)
+    for html in (verdict_html(shown), checks_html(report), matrix_html([row], row)):
+        assert "&lt;img" in html and "<img" not in html
+
+
+def test_every_place_is_of_the_embedded_server() -> None:
+    from lockkit.emulator.profiles import PROFILES
+
+    assert {place.profile for place in PLACES.values()} == set(PROFILES)
