@@ -36,10 +36,10 @@ from lockkit.sim.world import World
 from lockkit.stores import UnsafeStore
 from lockkit.table.ask import TableError
 
-STEPS = 600
+STEPS = 400
 PARALLEL = (1, 2, 3, 4)
-OPENS_MAX, APPENDS_MAX, LOOKS_MAX = 4, 6, 30
-OUTAGES, OUTAGE = 0.2, 0.7
+OPENS_MAX, APPENDS_MAX, LOOKS_MAX = 3, 5, 12
+OUTAGES, OUTAGE = 0.3, 0.8
 """In so many worlds so many requests are not answered: a try and its repeats may all be lost."""
 LOST = "an acknowledged append is in the log, once"
 REFUSED = "an append that was refused is never read"

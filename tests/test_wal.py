@@ -1,0 +1,674 @@
+"""A log in slots: right in every simulated world, wrong once a rule is off, real over each SDK."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import fields
+from itertools import count
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from faults_world import SCHEMES
+
+from lockkit.clock import Clock
+from lockkit.drive import Procedure, Put, run
+from lockkit.emulator import Emulator
+from lockkit.emulator.sigv4 import Credentials
+from lockkit.faults import Fault, Proxy
+from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, PreconditionFailed, Unknown
+from lockkit.patterns.scenes.wal import MUTANTS, SCENARIO, WalRun
+from lockkit.patterns.wal import (
+    AppendUnknown,
+    Cursor,
+    Damaged,
+    Fenced,
+    Position,
+    Reader,
+    SameEpoch,
+    Wal,
+    WalError,
+    WalRules,
+)
+from lockkit.patterns.wal_claim import End, Landed, Missed, Taken, claim
+from lockkit.patterns.wal_reader import fold, look
+from lockkit.patterns.wal_slot import (
+    MANIFEST_KEY,
+    RECORD_BYTES_MAX,
+    SLOT_BYTES_MAX,
+    Manifest,
+    Slot,
+    Standing,
+    decode_manifest,
+    decode_slot,
+    encode_record,
+    slot_key,
+)
+from lockkit.patterns.wal_writer import Log, append, open_log, settle
+from lockkit.sim import Outcome, simulate
+from lockkit.stores import Store, StoreError, UnsafeStore, open_store
+from lockkit.table.ask import Unanswered
+
+SEEDS = 200
+FOUND_WITHIN = 60
+_NAMES = count()
+
+
+class Restless(Clock):
+    """Real, but that nobody waits by it."""
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+
+
+# --- simulated worlds -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def worlds() -> list[Outcome]:
+    return [simulate(SCENARIO, seed) for seed in range(1, SEEDS + 1)]
+
+
+def acknowledged(outcome: Outcome) -> dict[str, int]:
+    assert isinstance(outcome.run, WalRun)
+    return outcome.run.acknowledged
+
+
+@pytest.mark.xdist_group("worlds of a log")
+def test_the_log_is_right_in_two_hundred_worlds(worlds: list[Outcome]) -> None:
+    assert not [f"seed {each.seed}: {each.violation}" for each in worlds if each.violation]
+    assert sum(each.steps for each in worlds) > 500 * SEEDS
+    assert sum(len(acknowledged(each)) for each in worlds) > 10 * SEEDS
+
+
+@pytest.mark.xdist_group("worlds of a log")
+def test_those_worlds_reached_what_they_are_for(worlds: list[Outcome]) -> None:
+    reached = Counter(name for each in worlds for name in each.reached)
+    assert all(reached[each] for each in SCENARIO.sometimes), reached
+    assert len({each.run.world.profile.name for each in worlds}) == 4
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_simulator_finds_each_mistake_of_the_log(name: str) -> None:
+    mutant = MUTANTS[name]
+    plays = (simulate(SCENARIO, seed, mutant=mutant, judge=False) for seed in range(FOUND_WITHIN))
+    assert next((each.violation for each in plays if each.violation), None) is not None
+
+
+def test_every_rule_of_the_log_is_switched_off_by_some_mutant() -> None:
+    assert {name for each in MUTANTS.values() for name in each.off} == {
+        each.name for each in fields(WalRules)
+    }
+
+
+def test_the_same_seed_plays_the_same_log_again() -> None:
+    one, again, other = (simulate(SCENARIO, seed) for seed in (7, 7, 8))
+    assert one.to_json() == again.to_json()
+    assert one.trace_hash != other.trace_hash
+
+
+# --- what a flight of slots comes to --------------------------------------------------------------
+
+
+def standing(slot: int, epoch: int, writer: str = "other") -> Taken:
+    return Taken(Standing(slot, epoch, writer, "a", ()))
+
+
+LOST = Missed(Unanswered("lost", doubt=True), True)
+DENIED = Missed(StoreError("denied"), False)
+
+
+@pytest.mark.parametrize(
+    ("ends", "following", "told"),
+    [
+        ([Landed(), Landed()], 7, [5, 6]),
+        ([standing(5, 2), Landed()], 7, [None, 6]),
+        ([standing(5, 3, "me"), Landed()], 7, [None, 6]),
+        ([standing(5, 4), Landed()], 5, [Fenced, Fenced]),
+        ([Landed(), standing(6, 4), LOST], 6, [5, Fenced, Fenced]),
+        ([standing(5, 3), Landed()], 5, [SameEpoch, SameEpoch]),
+        ([LOST, Landed()], 5, [AppendUnknown, AppendUnknown]),
+        ([LOST, standing(6, 4), Landed()], 5, [AppendUnknown, Fenced, Fenced]),
+        ([DENIED, Landed(), standing(7, 2)], 5, [StoreError, AppendUnknown, AppendUnknown]),
+        ([Landed(), DENIED], 6, [5, StoreError]),
+    ],
+)
+def test_slots_that_went_out_together_are_told_in_their_order(
+    ends: Sequence[End], following: int, told: list[Any]
+) -> None:
+    after, said = settle(Log(3, "me", 5), 5, ends)
+    assert after == following
+    for each, expected in zip(said, told, strict=True):
+        assert isinstance(each, expected) if isinstance(expected, type) else each == expected
+
+
+def test_a_reader_skips_what_stands_behind_a_higher_epoch() -> None:
+    cursor, seen = Cursor(), list[Any]()
+    for slot, epoch in enumerate((1, 2, 1, 2, 3, 2)):
+        cursor, new = fold(cursor, Standing(slot, epoch, "w", "a", (f"{slot}",)))
+        seen += [each.record for each in new]
+    assert seen == ["0", "1", "3", "4"]
+    assert (cursor.next, cursor.epoch) == (6, 3)
+
+
+# --- a store in memory: stories of two writers ----------------------------------------------------
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store(f"memory://wal-{os.getpid()}-{next(_NAMES)}/log")
+
+
+def go(procedure: Procedure[Any], store: Store) -> Any:
+    return run(procedure, store, Restless())
+
+
+def records(store: Store) -> list[Any]:
+    return [each.record for each in go(look(), store)[1]]
+
+
+def keys(store: Store) -> list[str]:
+    return [each.key for each in store.list("wal/")]
+
+
+def test_what_an_older_writer_has_under_way_behind_the_fence_is_void_and_the_log_goes_on(
+    store: Store,
+) -> None:
+    old = go(open_log(), store)
+    assert go(append(old, [['"kept"']]), store) == [1]
+    # Of two slots that went out together only the second has landed yet.
+    late = Slot(old.next + 1, old.epoch, old.writer, "late", ('"void"',))
+    assert go(claim(late), store) == Landed()
+    new = go(open_log(), store)
+    assert new.next == old.next + 1
+    told = go(append(old, [['"refused"'], ['"refused too"']]), store)
+    assert [type(each) for each in told] == [Fenced, Fenced]
+    assert go(append(new, [['"after"']]), store) == [4]
+    assert records(store) == ["kept", "after"]
+    assert keys(store) == [slot_key(number) for number in range(5)]
+
+
+def test_a_hole_that_a_dead_writer_left_is_where_the_next_one_begins(store: Store) -> None:
+    old = go(open_log(), store)
+    for number in (old.next + 1, old.next + 3):
+        assert go(claim(Slot(number, 1, old.writer, f"{number}", ('"never told"',))), store)
+    new = go(open_log(), store)
+    assert go(append(new, [['"a"'], ['"b"'], ['"c"']]), store) == [5, 3, 6]
+    assert records(store) == ["b", "a", "c"]
+
+
+def test_a_writer_that_slept_before_its_fence_does_not_begin(store: Store) -> None:
+    def slow() -> Procedure[Any]:
+        opening = open_log()
+        request = next(opening)
+        while True:
+            if isinstance(request, Put) and request.key == slot_key(0):
+                go(open_log(), store)
+            request = opening.send((yield request))
+
+    with pytest.raises(Fenced, match=r"epoch 1 was fenced: slot 0 .* epoch 2"):
+        go(slow(), store)
+
+
+def test_a_second_writer_of_the_same_epoch_is_a_mistake_that_is_told(store: Store) -> None:
+    one = go(open_log(), store)
+    twin = Log(one.epoch, "twin", one.next)
+    assert go(append(twin, [['"mine"']]), store) == [1]
+    (told,) = go(append(one, [['"yours"']]), store)
+    assert isinstance(told, SameEpoch)
+    assert go(append(one, [['"again"']]), store) == [told]
+    assert records(store) == ["mine"]
+
+
+@pytest.mark.parametrize("gone", ["removed", "set back"])
+def test_a_manifest_that_was_set_back_grants_no_epoch(store: Store, gone: str) -> None:
+    go(open_log(), store)
+    first = store.get(MANIFEST_KEY)
+    go(open_log(), store)
+    now = store.get(MANIFEST_KEY)
+    assert isinstance(first, Found)
+    assert isinstance(now, Found)
+    store.delete(MANIFEST_KEY)
+    if gone == "set back":
+        store.put(MANIFEST_KEY, first.body, IfAbsent())
+    with pytest.raises(Damaged, match=r"of epoch 2: it was set back or removed; write it with"):
+        go(open_log(), store)
+    assert len(keys(store)) == 2
+
+
+def test_a_slot_that_is_gone_below_the_head_is_told_by_the_next_writer(store: Store) -> None:
+    log = go(open_log(), store)
+    go(append(log, [['"a"']]), store)
+    go(open_log(), store)
+    for each in keys(store)[1:]:
+        store.delete(each)
+    with pytest.raises(Damaged, match=r"slots below 2 are taken, and wal/0+1.json is missing"):
+        go(open_log(), store)
+
+
+# --- untrusted bodies -----------------------------------------------------------------------------
+
+GOOD = json.loads(Slot(1, 1, "w", "a", ('"r"',)).encode())
+
+
+def but(**changed: Any) -> bytes:
+    return json.dumps({**GOOD, **changed}).encode()
+
+
+HOSTILE = {
+    "empty": b"",
+    "truncated": Slot(1, 1, "w", "a", ('"r"',)).encode()[:-5],
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "not UTF-8": b"\xff\xfe",
+    "another slot": but(slot=2),
+    "a newer format": but(format=2),
+    "no format": but(format=None),
+    "epoch of the wrong kind": but(epoch="1"),
+    "epoch true": but(epoch=True),
+    "epoch beyond any count": but(epoch=2**63),
+    "no writer": but(writer=""),
+    "long attempt": but(attempt="x" * 1000),
+    "no records": but(records={}),
+}
+
+
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_no_slot_stops_the_log_and_is_not_written_over(store: Store, body: bytes) -> None:
+    log = go(open_log(), store)
+    store.put(slot_key(1), body, IfAbsent())
+    (told,) = go(append(log, [['"mine"']]), store)
+    assert isinstance(told, Damaged)
+    assert "wal/00000000000000000001.json" in str(told)
+    assert len(str(told)) < 400
+    with pytest.raises(Damaged):
+        go(look(), store)
+    with pytest.raises(Damaged):
+        go(open_log(), store)
+    found = store.get(slot_key(1))
+    assert isinstance(found, Found)
+    assert found.body == body
+
+
+def test_of_an_endless_slot_no_more_is_read_than_a_slot_can_have(store: Store) -> None:
+    log = go(open_log(), store)
+    store.put(slot_key(1), b" " * (SLOT_BYTES_MAX + 2), IfAbsent())
+    (told,) = go(append(log, [["1"]]), store)
+    assert f"longer than {SLOT_BYTES_MAX} bytes" in str(told)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"format": 1}', b'{"format": 9}', b"x" * 70_000])
+def test_what_is_no_manifest_grants_no_epoch(store: Store, body: bytes) -> None:
+    store.put(MANIFEST_KEY, body, IfAbsent())
+    with pytest.raises(Damaged, match=MANIFEST_KEY):
+        go(open_log(), store)
+    assert keys(store) == []
+
+
+def test_slots_and_manifests_are_read_as_they_were_written() -> None:
+    values: tuple[Any, ...] = (None, 1, "é\ud800", [{"a": []}], 1.5)
+    texts = tuple(encode_record(each) for each in values)
+    slot = decode_slot(Slot(3, 2, "w", "a", texts).encode(), 3)
+    assert slot == Standing(3, 2, "w", "a", values)
+    assert decode_manifest(Manifest(4, "a", 7).encode()) == Manifest(4, "a", 7)
+
+
+@pytest.mark.parametrize("record", [float("nan"), b"bytes", {1, 2}, "x" * RECORD_BYTES_MAX])
+def test_a_record_that_no_reader_could_take_is_refused_before_anything_is_sent(record: Any) -> None:
+    with pytest.raises(ValueError, match="this record"):
+        encode_record(record)
+
+
+def test_nor_is_one_that_is_too_deep_to_be_read_again() -> None:
+    record: list[Any] = []
+    for _ in range(100_000):
+        record = [record]
+    with pytest.raises(ValueError, match="this record cannot be written"):
+        encode_record(record)
+
+
+# --- the handle, over the SDKs --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[dict[str, Emulator]]:
+    """Each provider with its own profile: on GCS one write per second to one object."""
+    with Emulator() as aws, Emulator(profile="gcs") as gcs, Emulator(profile="azure") as azure:
+        yield {"s3": aws, "gcs": gcs, "azure": azure}
+
+
+@pytest.fixture(params=["s3", "s3 in parts", "gcs", "azure"])
+def provider(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(provider: str, servers: dict[str, Emulator], bucket: str) -> dict[str, Any]:
+    """Options that open a log of this test's own."""
+    name = provider.partition(" ")[0]
+    parts = {"multipart_bytes": 0} if "parts" in provider else {}
+    server = servers[name]
+    url = f"{SCHEMES[name]}://{bucket}/log"
+    return {"url": url, "endpoint": getattr(server, name), "timeout_s": 5, **parts}
+
+
+def asked(server: Emulator, bucket: str) -> list[Mapping[str, Any]]:
+    """What the server was asked in this bucket: all that it kept."""
+    events = [each.data for each in server.requests()]
+    return [each for each in events if each.get("bucket") == bucket]
+
+
+def read_all(place: dict[str, Any]) -> list[Any]:
+    with Reader(**place) as reader:
+        return [each.record for each in reader.look()]
+
+
+def test_many_threads_append_together_and_each_gets_its_own_place(
+    place: dict[str, Any], provider: str, servers: dict[str, Emulator], bucket: str
+) -> None:
+    threads, each_appends = 16, 6
+    with Wal(**place, client="W1") as wal, ThreadPoolExecutor(threads) as pool:
+
+        def work(name: int) -> list[tuple[Position, str]]:
+            texts = [f"{name}.{number}" for number in range(each_appends)]
+            return [(wal.append(text), text) for text in texts]
+
+        told = sorted(pair for some in pool.map(work, range(threads)) for pair in some)
+    with Reader(**place) as reader:
+        seen = [(each.at, each.record) for each in reader.look()]
+    assert seen == told  # each once, where it was told, in one order
+    assert len(seen) == threads * each_appends
+    slots = {position.slot for position, _ in told}
+    assert len(slots) < len(told) / 2
+    for name in range(threads):  # a thread's own order is kept
+        own = [text for _, text in told if text.startswith(f"{name}.")]
+        assert own == [f"{name}.{number}" for number in range(each_appends)]
+    throttled = [
+        each["key"] for each in asked(servers[provider.partition(" ")[0]], bucket)
+        if each["status"] == 429
+    ]  # fmt: skip
+    # But for the fence, which is sent twice to see whether the store has conditions.
+    assert set(throttled) <= {f"log/{slot_key(0)}"}
+
+
+def test_one_object_is_throttled_on_that_profile_where_slots_are_not(
+    servers: dict[str, Emulator], bucket: str
+) -> None:
+    with closing(open_store(f"gs://{bucket}/x", endpoint=servers["gcs"].gcs)) as store:
+        answer = store.put("one", b"0", IfAbsent())
+        told = []
+        for number in range(8):
+            assert isinstance(answer, Applied)
+            told.append(type(store.put("one", b"%d" % number, IfVersion(answer.version))).__name__)
+    assert set(told) == {"Throttled"}
+
+
+LOST_ANSWERS = (
+    Fault("drop"),
+    Fault("reset"),
+    Fault("status", code=500),
+    Fault("drop", when="before"),
+    Fault("status", code=503, when="before", next=2),
+    Fault("late", delay_s=0.02, ending="reset"),
+)
+
+
+def of_slots(fault: Fault) -> Fault:
+    return Fault.from_fields({**fault.to_fields(), "operation": "put", "key": "wal/*"})
+
+
+def test_a_lost_answer_neither_loses_an_append_nor_doubles_it(place: dict[str, Any]) -> None:
+    with Proxy(place["endpoint"]) as proxy:
+        proxy.inject(Fault("drop", operation="put", key="manifest.json"))
+        proxy.inject(of_slots(Fault("drop")))
+        with Wal(**{**place, "endpoint": proxy.url}) as wal:
+            for number, fault in enumerate(LOST_ANSWERS, 1):
+                proxy.inject(of_slots(fault))
+                assert wal.append(number) == Position(number, 0)
+        assert len(proxy.faults) >= 2 + len(LOST_ANSWERS)
+    assert read_all(place) == list(range(1, len(LOST_ANSWERS) + 1))
+
+
+def test_the_writer_that_was_replaced_is_told_so_and_what_it_appends_is_never_read(
+    place: dict[str, Any],
+) -> None:
+    with Wal(**place) as old, Wal(**place) as new:
+        assert (old.epoch, new.epoch) == (1, 2)
+        with pytest.raises(Fenced, match="epoch 1 was fenced: slot 1 is of a writer with epoch 2"):
+            old.append("zombie")
+        with pytest.raises(Fenced):
+            old.append("zombie again")
+        new.append("mine")
+    assert read_all(place) == ["mine"]
+
+
+def test_a_poll_is_one_request_that_finds_nothing(
+    place: dict[str, Any], provider: str, servers: dict[str, Emulator], bucket: str
+) -> None:
+    server = servers[provider.partition(" ")[0]]
+    with Wal(**place) as wal, Reader(**place, client="R") as reader:
+
+        def requests_of(do: Callable[[], Any]) -> list[tuple[str, int]]:
+            before = len(asked(server, bucket))
+            do()
+            return [(e["method"], e["status"]) for e in asked(server, bucket)[before:]]
+
+        for number in range(8):
+            wal.append(number)
+        assert len(requests_of(reader.look)) <= 2 * 9 + 1
+        assert [each.record for each in reader.entries] == list(range(8))
+        for _ in range(3):
+            assert requests_of(reader.look) == [("get", 404)]
+        wal.append("news")
+        told = requests_of(lambda: reader.look() and None)
+        assert told[0] in (("get", 200), ("get", 206))
+        assert set(told[1:]) == {("get", 404)}
+        assert reader.entries[-1].record == "news"
+
+
+# --- when nothing is known ------------------------------------------------------------------------
+
+
+def s3_place(server: Emulator, bucket: str) -> dict[str, Any]:
+    return {"url": f"s3://{bucket}/log", "endpoint": server.s3, "timeout_s": 5}
+
+
+def test_silence_is_told_to_all_who_wait_and_the_log_goes_on_without_a_gap(
+    servers: dict[str, Emulator], bucket: str
+) -> None:
+    place = s3_place(servers["s3"], bucket)
+    with Proxy(place["endpoint"]) as proxy:
+        with Wal(**{**place, "endpoint": proxy.url}, clock=Restless()) as wal:
+            proxy.inject(Fault("drop", when="before", operation="put", next="every"))
+            with ThreadPoolExecutor(4) as pool:
+                errors = list(pool.map(lambda n: _error_of(wal, n), range(4)))
+            assert {type(each) for each in errors} == {AppendUnknown}
+            assert "nobody knows whether an append is in wal/0000" in str(errors[0])
+            proxy.clear()
+            assert wal.append("after") == Position(1, 0)
+    assert read_all(place) == ["after"]
+
+
+def _error_of(wal: Wal, record: Any) -> BaseException | None:
+    try:
+        wal.append(record)
+    except WalError as error:
+        return error
+    return None
+
+
+def test_an_append_in_doubt_that_landed_is_not_written_over_by_the_next(
+    servers: dict[str, Emulator], bucket: str
+) -> None:
+    place = s3_place(servers["s3"], bucket)
+    with Proxy(place["endpoint"]) as proxy:
+        with Wal(**{**place, "endpoint": proxy.url}, clock=Restless()) as wal:
+            proxy.inject(Fault("drop", operation="put", next="every"))
+            proxy.inject(Fault("drop", operation="get", next="every"))
+            with pytest.raises(AppendUnknown):
+                wal.append("landed")
+            proxy.clear()
+            assert wal.append("after") == Position(2, 0)
+    assert read_all(place) == ["landed", "after"]
+
+
+class Interrupted(Restless):
+    """Ctrl-C comes where the next append gets its id."""
+
+    armed = False
+
+    def unique(self) -> str:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return super().unique()
+
+
+def test_who_waits_is_not_left_waiting_by_a_writer_that_was_interrupted() -> None:
+    clock = Interrupted()
+    with Wal(f"memory://wal-{next(_NAMES)}/log", clock=clock) as wal:
+        clock.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            wal.append("a")
+        assert wal.append("b") == Position(1, 0)
+    with pytest.raises(WalError, match="was closed"):
+        wal.append("c")
+
+
+def test_a_store_that_ignores_conditions_holds_no_log(bucket: str) -> None:
+    with Emulator(profile="spaces") as server:
+        with pytest.raises(UnsafeStore, match="ignores write conditions"):
+            Wal(f"s3://{bucket}/log", endpoint=server.s3)
+
+
+def test_a_store_that_cannot_be_used_says_so_and_not_that_it_may_have_written(bucket: str) -> None:
+    with Emulator(credentials=Credentials("key", "secret-key")) as server:
+        with pytest.raises(StoreError) as told:
+            Wal(f"s3://{bucket}/log", endpoint=server.s3, aws_access_key_id="key",
+                aws_secret_access_key="other-key")  # fmt: skip
+    assert "other-key" not in str(told.value)
+
+
+WRITER = """
+import sys
+from lockkit.patterns.wal import Wal
+with Wal(sys.argv[1], endpoint=sys.argv[2]) as wal:
+    for number in range(100_000):
+        wal.append(number)
+        print(number, flush=True)
+"""
+
+
+def test_what_a_killed_process_was_told_is_there(
+    servers: dict[str, Emulator], bucket: str
+) -> None:
+    place = s3_place(servers["s3"], bucket)
+    command = [sys.executable, "-c", WRITER, place["url"], place["endpoint"]]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        told = 19 + len(process.stdout.read().split())
+    with Wal(**place) as wal:
+        assert wal.epoch == 2
+        wal.append("next")
+    seen = read_all(place)
+    assert seen[:-1] == list(range(len(seen) - 1))
+    assert told <= len(seen) - 1 <= told + 2
+    assert seen[-1] == "next"
+
+
+def test_batches_that_do_not_fit_one_slot_go_out_together_in_their_order() -> None:
+    release = threading.Barrier(6)
+    text = "x" * (RECORD_BYTES_MAX - 100)
+    with Wal(f"memory://wal-{next(_NAMES)}/log", parallel=4) as wal, ThreadPoolExecutor(6) as pool:
+
+        def work(number: int) -> Position:
+            release.wait()  # so that some of them wait together
+            return wal.append([number, text])
+
+        told = list(pool.map(work, range(6)))
+    assert len(set(told)) == 6
+    assert {position.slot for position in told} <= set(range(1, 8))
+
+
+# --- both claims of S3 ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(servers: dict[str, Emulator], bucket: str) -> Iterator[Store]:
+    opened = open_store(f"s3://{bucket}/p", endpoint=servers["s3"].s3, multipart_bytes=4)
+    with closing(opened):
+        yield opened
+
+
+def test_a_completed_upload_is_created_once_and_replaced_by_version(
+    parts: Store, servers: dict[str, Emulator], bucket: str
+) -> None:
+    one = parts.put("k", b"12345", IfAbsent())
+    assert isinstance(one, Applied)
+    assert one.version.strip('"').endswith("-1")
+    assert parts.put("k", b"other", IfAbsent()) == PreconditionFailed()
+    two = parts.put("k", b"second", IfVersion(one.version))
+    assert isinstance(two, Applied)
+    assert parts.put("k", b"stale!", IfVersion(one.version)) == PreconditionFailed()
+    assert isinstance(parts.put("small", b"1234", IfAbsent()), Applied)
+    done = Counter(each["method"] for each in asked(servers["s3"], bucket))
+    assert done == {"upload": 4, "part": 4, "put": 5, "abort": 2}
+
+
+def test_a_part_larger_than_one_request_takes_is_one_object(parts: Store) -> None:
+    body = bytes(range(256)) * ((9 << 20) // 256)
+    assert isinstance(answer := parts.put("big", body, IfAbsent()), Applied)
+    assert answer.version.strip('"').endswith("-2")
+    found = parts.get("big")
+    assert isinstance(found, Found)
+    assert found.body == body
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        pytest.param(Fault("drop", operation="put"), "Unknown", id="completion lost"),
+        pytest.param(Fault("status", code=503, operation="put"), "Unknown", id="503"),
+        pytest.param(Fault("status", code=409, operation="put"), "Throttled", id="409"),
+        pytest.param(
+            Fault("status", code=404, body="<Error><Code>NoSuchUpload</Code></Error>",
+                  operation="put"), "Unknown", id="completed before",
+        ),
+        pytest.param(Fault("drop", operation="part"), "Throttled", id="start lost"),
+        pytest.param(Fault("drop", operation="part", nth=2), "Throttled", id="part lost"),
+        pytest.param(Fault("status", code=429, operation="part"), "Throttled", id="429"),
+    ],
+)  # fmt: skip
+def test_before_its_completion_an_upload_is_certainly_not_there(
+    servers: dict[str, Emulator], bucket: str, fault: Fault, told: str
+) -> None:
+    with Proxy(servers["s3"].s3) as proxy:
+        proxy.inject(fault)
+        with closing(
+            open_store(f"s3://{bucket}/p", endpoint=proxy.url, multipart_bytes=0, timeout_s=3)
+        ) as store:
+            answer = store.put("k", b"body", IfAbsent())
+            assert type(answer).__name__ == told, answer
+            there = isinstance(store.get("k"), Found)
+            assert there == (isinstance(answer, Unknown) and fault.when == "after")
+
+
+def test_an_upload_that_is_denied_is_an_error_and_no_answer(bucket: str) -> None:
+    with Emulator(credentials=Credentials("key", "secret-key")) as server:
+        with closing(
+            open_store(f"s3://{bucket}/p", endpoint=server.s3, multipart_bytes=0,
+                       aws_access_key_id="key", aws_secret_access_key="wrong")
+        ) as store, pytest.raises(StoreError):  # fmt: skip
+            store.put("k", b"body", IfAbsent())
