@@ -31,7 +31,8 @@ def chain_of_versions(lanes: Lanes) -> Iterator[Finding]:
             yield Finding(name, Kind.INVALID, because, (known, each))
             return
         holds = _holds(each["condition"], before)
-        if each["applied"] and holds is False:
+        changes = before or each["version"]  # a delete of nothing is done, whatever it asks for
+        if each["applied"] and holds is False and changes:
             because = (
                 f"the store ignored a condition: {client_of(each)} wrote {name_of(key)} "
                 f"{each['condition']!r}, it was {_v(before)}, and the write was applied; nothing "
