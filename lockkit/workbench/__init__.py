@@ -6,17 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lockkit.workbench.contest import Contest as Contest
     from lockkit.workbench.export import export_html as export_html
     from lockkit.workbench.panels import Workbench as Workbench
     from lockkit.workbench.plays import PatternSteps as PatternSteps
+    from lockkit.workbench.providers import Providers as Providers
     from lockkit.workbench.stepper import PatternStepper as PatternStepper
     from lockkit.workbench.stepper import Stepper as Stepper
     from lockkit.workbench.steps import Steps as Steps
     from lockkit.workbench.store_probe import StoreProbe as StoreProbe
 
 _ROOM = {
-    "PatternStepper": "stepper", "PatternSteps": "plays", "Stepper": "stepper", "Steps": "steps",
-    "StoreProbe": "store_probe", "Workbench": "panels", "export_html": "export",
+    "Contest": "contest", "PatternStepper": "stepper", "PatternSteps": "plays",
+    "Providers": "providers", "Stepper": "stepper", "Steps": "steps", "StoreProbe": "store_probe",
+    "Workbench": "panels", "export_html": "export",
 }  # fmt: skip
 
 __all__ = list(_ROOM)

@@ -178,7 +178,10 @@ def checks_html(report: Report) -> str:
             f"<tr><td class='{colour}'>{mark} {check.finding.value}</td>"
             f"<td>{shown(check.name)}</td><td>{shown(check.because)}</td></tr>"
         )
-    refused = ", ".join(f"{status} {code} ×{times}" for status, code, times in report.refusals)
+    refused = ", ".join(
+        f"{status} {code} ×{times}".replace(f"{status} {status} ", f"{status} ")  # botocore's 304
+        for status, code, times in report.refusals
+    )
     head = "<tr><th>finding</th><th>check</th><th>because</th></tr>"
     below = f"<div class='lp-refusals'>Refusals on the way: {shown(refused or 'none')}</div>"
     return f"<table class='lp-table lp-checks'>{head}{''.join(rows)}</table>{below}"
@@ -189,7 +192,8 @@ def matrix_html(rows: Sequence[Row], found: Row | None = None) -> str:
     words = ("store", "basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
     head = "".join(f"<th>{word}</th>" for word in words)
     lines = [_row_html(row, row is found) for row in ([found] if found else []) + [*rows]]
-    return f"<table class='lp-table lp-matrix'><tr>{head}</tr>{''.join(lines)}</table>"
+    table = f"<table class='lp-table lp-matrix'><tr>{head}</tr>{''.join(lines)}</table>"
+    return f"<div class='lp-wide'>{table}</div>"
 
 
 def _row_html(row: Row, is_new: bool) -> str:
@@ -198,6 +202,9 @@ def _row_html(row: Row, is_new: bool) -> str:
         value = getattr(row, name)
         colour = "good" if value == "yes" else "bad" if value in ("ignored", "not atomic") else ""
         cells.append(f"<td class='{colour}'>{shown(value)}</td>")
-    rest = (row.verdict or "–", row.limits_and_traps, row.as_of)
-    cells += [f"<td>{shown(each)}</td>" for each in rest]
+    day = shown(row.as_of)
+    if row.source.startswith("https://"):
+        day = f"<a href='{shown(row.source)}' target='_blank' rel='noopener'>{day}</a>"
+    rest = (shown(row.verdict or "–"), shown(row.limits_and_traps), day)
+    cells += [f"<td>{each}</td>" for each in rest]
     return f"<tr class='{'lp-new' if is_new else ''}'>{''.join(cells)}</tr>"

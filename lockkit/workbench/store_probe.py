@@ -34,7 +34,9 @@ STYLE = """<style>
 line-height:1.4}
 .lp-table tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
 .lp-checks td:nth-child(-n+2){white-space:nowrap}
-.lp-matrix td:not(:nth-child(7)){white-space:nowrap}
+.lp-matrix td:is(:nth-child(3),:nth-child(4),:nth-child(5),:nth-child(8)){white-space:nowrap}
+.lp-matrix td:nth-child(7){min-width:260px}
+.lp-wide{overflow-x:auto}
 .lp-new td{background:var(--jp-layout-color2,#eee);font-weight:600}
 .lp-verdict{font-size:15px;font-weight:600;margin:4px 0}
 .lp-refusals{font-size:12px;opacity:.75;margin:4px 10px}
@@ -204,7 +206,8 @@ def figure() -> Any:
     clear = "rgba(0,0,0,0)"  # on a dark page too
     return go.FigureWidget(bars, layout=go.Layout(
         title="What a 304 saves: p50, whisker to p99", yaxis_title="ms", barmode="group",
-        height=300, autosize=True, margin={"t": 50, "b": 40}, paper_bgcolor=clear,
+        height=320, autosize=True, margin={"t": 50, "b": 40}, paper_bgcolor=clear,
+        legend={"orientation": "h", "y": -0.12},
         plot_bgcolor=clear, font_color="#808890", yaxis_gridcolor="rgba(128,136,144,.25)",
     ))  # fmt: skip
 

@@ -1,0 +1,268 @@
+"""Two lock services side by side: start both, stall or kill who holds, restart the service."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from html import escape
+from queue import SimpleQueue
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from lockkit.clock import Clock
+from lockkit.services.service import ServiceFailed, ServiceUnavailable
+from lockkit.workbench.contest import LEASE_S, PROVIDERS, Contest, Figures, Side, spans
+
+REDRAW_S = 1.0
+SHOWN_S = 45.0
+COLOURS = {"W1": "#0072B2", "W2": "#E69F00", "W3": "#009E73"}
+STALLED = "#D55E00"
+GUESSES = [
+    ("– predict first: after a stall of the holder, who hands over sooner? –", None),
+    ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
+]  # fmt: skip
+PRICES = {
+    "storage": "S3 Standard, us-east-1: 5.00 US$ a million writes, 0.40 a million reads",
+    "dynamodb": "on demand, us-east-1: 0.625 US$ a million writes, 0.125 a million reads",
+    "zookeeper": "three servers",
+    "hive": "the metastore that is there already, and its database",
+    "filesystem": "nothing",
+}
+"""What a grant costs besides time; the providers' price pages, 2025."""
+
+_newest: Providers | None = None
+
+
+class Providers:
+    """Three processes contend for a lock on each of two services. Buttons, and the same by code.
+
+    `contest` is what runs, None before. Running the cell again ends the one before.
+    """
+
+    def __init__(self, first: str = "storage", second: str = "zookeeper") -> None:
+        global _newest
+        if _newest is not None:
+            _newest.close()
+        _newest = self
+        self.contest: Contest | None = None
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._over = threading.Event()
+        self._build(first, second)
+        threading.Thread(target=self._obey, name="lockkit-providers", daemon=True).start()
+
+    # --- the panel -------------------------------------------------------------------------------
+
+    def _build(self, first: str, second: str) -> None:
+        names = [(each.says, name) for name, each in PROVIDERS.items()]
+        self.first, self.second = (
+            widgets.Dropdown(options=names, value=value, description=said)
+            for value, said in ((first, "First"), (second, "Second"))
+        )
+        self.prediction = widgets.Dropdown(
+            options=GUESSES, value=None, layout=widgets.Layout(width="480px")
+        )
+        self.buttons = {
+            name: _button(text, partial(self._ask, getattr(self, name)), f"lockkit-{name}")
+            for name, text in (("start", "Start"), ("stall", "Stall who holds"),
+                               ("kill", "Kill who holds"), ("restart", "Restart the service"),
+                               ("stop", "Stop"))
+        }  # fmt: skip
+        self.prediction.observe(lambda _: self._enable(), "value")
+        self._status = widgets.HTML("Predict, then press Start.")
+        self._figures = [figure(), figure()]
+        self._table = widgets.HTML()
+        self.view = widgets.VBox([
+            widgets.HBox([self.first, self.second]), self.prediction,
+            widgets.HBox(list(self.buttons.values())), self._status, *self._figures, self._table,
+        ])  # fmt: skip
+        self.view.add_class("lockkit-providers")
+        self._enable()
+
+    def _enable(self) -> None:
+        runs = self.contest is not None
+        for name, button in self.buttons.items():
+            button.disabled = runs is (name == "start")
+        if not runs:
+            self.buttons["start"].disabled = self.prediction.value is None
+
+    def _ask(self, do: Callable[[], None]) -> None:
+        """Callbacks only enqueue; one thread owns the processes."""
+        for each in self.buttons.values():
+            each.disabled = True
+        self._asked.put(do)
+
+    def _obey(self) -> None:
+        while not self._over.is_set():
+            do = self._asked.get()
+            if do is None:
+                return
+            try:
+                do()
+            except (ServiceUnavailable, ServiceFailed, OSError) as error:
+                self._say(f"{type(error).__name__}: {error}")
+                self.stop()
+            self._enable()
+
+    def _say(self, text: str) -> None:
+        self._status.value = escape(text[:2000]).replace("\n", "<br>")
+
+    # --- the same by code ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Raises `ServiceUnavailable` where a service is not here, `ServiceFailed`."""
+        self.stop()
+        self._say("Starting both services and three processes each; a JVM takes some seconds…")
+        self.contest = Contest((self.first.value, self.second.value))
+        self._say(f"Both run. A lease lasts {LEASE_S:g} s.")
+        threading.Thread(target=self._redraw, args=(self.contest,), daemon=True).start()
+
+    def stall(self) -> None:
+        """Whoever holds is stopped for two and a half leases, on both sides."""
+        self._strike("stall", "stopped")
+
+    def kill(self) -> None:
+        self._strike("kill", "killed")
+
+    def restart(self) -> None:
+        if self.contest is not None:
+            for side in self.contest.sides:
+                self._say(f"{side.name}: " + ("restarted" if side.restart() else "no service"))
+
+    def stop(self) -> None:
+        contest, self.contest = self.contest, None
+        if contest is not None:
+            self.show(contest)
+            contest.stop()
+            self._say("Stopped; every process has ended.")
+
+    def close(self) -> None:
+        self.stop()
+        self._over.set()
+        self._asked.put(None)
+
+    def _strike(self, how: str, done: str) -> None:
+        if self.contest is not None:
+            struck = [(side.name, side.strike(how)) for side in self.contest.sides]
+            self._say("; ".join(
+                f"{name}: {f'{done} {who}' if who else 'nobody held it'}" for name, who in struck
+            ))  # fmt: skip
+
+    # --- what it shows ---------------------------------------------------------------------------
+
+    def _redraw(self, contest: Contest) -> None:
+        while self.contest is contest and not Clock().wait(self._over, REDRAW_S):
+            self.show(contest)
+
+    def show(self, contest: Contest) -> None:
+        for side, drawn in zip(contest.sides, self._figures, strict=True):
+            draw(drawn, side)
+        rows = {side.name: side.figures() for side in contest.sides}
+        self._table.value = table(rows, self.prediction.value)
+
+    def __repr__(self) -> str:
+        return "two lock services; nothing was started" if self.contest is None else "running"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.view._repr_mimebundle_(**options)
+
+
+def figure() -> go.FigureWidget:
+    drawn = go.FigureWidget(layout={
+        "height": 190, "margin": {"l": 60, "r": 20, "t": 30, "b": 30}, "barmode": "overlay",
+        "showlegend": False, "template": "plotly_white",
+        "xaxis": {"title": {"text": "s"}}, "yaxis": {"autorange": "reversed"},
+    })  # fmt: skip
+    drawn.add_bar(orientation="h", width=0.6)
+    drawn.add_bar(orientation="h", width=0.25, marker={"color": STALLED})
+    return drawn
+
+
+def draw(drawn: go.FigureWidget, side: Side) -> None:
+    """Who believed that it held the lock, and who stood still meanwhile (the narrow bars)."""
+    history = side.history
+    if not history:
+        return
+    start_ms, end_ms = history[0].at_ms, history[-1].at_ms
+    since_ms = max(start_ms, end_ms - SHOWN_S * 1000)
+    held = [each for each in spans(history) if each.to_ms >= since_ms]
+    still = [each for each in stalls(history, end_ms) if each[2] >= since_ms]
+    with drawn.batch_update():
+        drawn.layout.title = {"text": escape(side.name), "font": {"size": 13}}
+        bars, stops = drawn.data
+        bars.y = [each.who for each in held]
+        bars.base = [(each.from_ms - start_ms) / 1000 for each in held]
+        bars.x = [(each.to_ms - each.from_ms) / 1000 for each in held]
+        bars.marker.color = [COLOURS.get(each.who, "#888") for each in held]
+        stops.y = [who for who, _, _ in still]
+        stops.base = [(from_ms - start_ms) / 1000 for _, from_ms, _ in still]
+        stops.x = [(to_ms - from_ms) / 1000 for _, from_ms, to_ms in still]
+        drawn.layout.xaxis.range = [(since_ms - start_ms) / 1000, (end_ms - start_ms) / 1000 + 0.5]
+        drawn.layout.yaxis.categoryorder = "category descending"
+
+
+def stalls(history: list[Any], end_ms: float) -> list[tuple[str, float, float]]:
+    """Who stood still, or was dead, from when to when (ms)."""
+    open_: dict[str, float] = {}
+    found = []
+    for each in history:
+        if each.kind in ("stalled", "killed"):
+            open_[each.who] = each.at_ms
+        elif each.kind == "resumed" and each.who in open_:
+            found.append((each.who, open_.pop(each.who), each.at_ms))
+    return found + [(who, from_ms, end_ms) for who, from_ms in open_.items()]
+
+
+ROWS: list[tuple[str, Callable[[Figures], str]]] = [
+    ("grants", lambda f: str(f.grants)),
+    ("grants a second", lambda f: f"{f.per_s:.2f}"),
+    ("hand-off, median", lambda f: _seconds(f.hand_off_p50_s)),
+    ("longest wait of a process", lambda f: _seconds(f.wait_max_s)),
+    ("most in a row to one", lambda f: str(f.longest_run)),
+    ("taken over after a stall or crash",
+     lambda f: ", ".join(map(_seconds, f.taken_over_s)) or "–"),
+    ("two believed at once for", lambda f: _seconds(f.overlap_s)),
+    ("requests per grant",
+     lambda f: f"{f.requests_per_grant:.1f}" if f.requests_per_grant else "not told"),
+]  # fmt: skip
+
+
+def table(rows: dict[str, Figures], prediction: str | None) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows)
+    body = "".join(
+        f"<tr><td>{said}</td>{''.join(f'<td>{show(each)}</td>' for each in rows.values())}</tr>"
+        for said, show in ROWS
+    )
+    costs = "".join(f"<td>{escape(PRICES[name])}</td>" for name in rows)
+    outcome = sooner(list(rows.values()))
+    said = f"<p>You predicted: {prediction}. It was: {outcome}.</p>" if outcome else ""
+    return (
+        f"<table class='lockkit-figures'><tr><td></td>{head}</tr>{body}"
+        f"<tr><td>what it costs</td>{costs}</tr></table>{said}"
+    )
+
+
+def sooner(sides: list[Figures]) -> str:
+    """Which side took over sooner, once both have; "" before."""
+    if len(sides) < 2 or not all(each.taken_over_s for each in sides):
+        return ""
+    one, other = (each.taken_over_s[0] for each in sides[:2])
+    if abs(one - other) < 0.25 * max(one, other):
+        return f"about the same ({one:.1f} and {other:.1f} s)"
+    which = "first" if one < other else "second"
+    return f"the {which} ({min(one, other):.1f}, not {max(one, other):.1f} s)"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def _button(text: str, press: Callable[[], None], name: str) -> widgets.Button:
+    button = widgets.Button(description=text, layout=widgets.Layout(width="auto"))
+    button.on_click(lambda _: press())
+    button.add_class(name)
+    return button
