@@ -39,8 +39,8 @@ def seconds(said: str) -> float:
 
 
 class HiveMetastoreLock(Leased):
-    """The exclusive lock of `database`.`table`, which need not exist. Names are compared as they are
-    written, by the metastore too: `Orders` is another lock than `orders`.
+    """The exclusive lock of `database`.`table`, which need not exist. The metastore compares names
+    as they are written: `Orders` is another lock than `orders`.
 
     `uris` is `thrift://host:port,...`, or None for what hive-site.xml says. How long a grant lasts
     without a heartbeat is the server's `hive.txn.timeout`, which it is asked for (`lease_s` where

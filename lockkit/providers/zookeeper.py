@@ -31,6 +31,16 @@ def order(name: str) -> str:
     return name.rpartition("lock-")[2]
 
 
+def in_order(name: str) -> str:
+    """The name; raises `StoreError` after 2^31 contenders, whom ZooKeeper numbers below zero."""
+    if order(name).startswith("-"):
+        raise StoreError(
+            f"{name}: ZooKeeper's counter has run over, and Curator sorts -1 before 1: two would "
+            "hold the lock; delete the lock's node when nobody uses it, and it begins anew"
+        )
+    return name
+
+
 class ZookeeperLock(Leased):
     """The lock at `base_path`/`lock_key`; `hosts` is `host:port,host:port`.
 
@@ -204,12 +214,7 @@ class ZookeeperLock(Leased):
             session.ask("ensure_path", self.path, acl)
             path, stat = session.ask("create", *request, **how)
         self._unsettled = False
-        name = str(path).rpartition("/")[2]
-        if order(name).startswith("-"):
-            raise StoreError(
-                f"{self}: the node's counter has run over (2^31 contenders), which Curator sorts "
-                f"wrongly; when nobody uses it, delete {self.path}, and it begins anew"
-            )
+        name = in_order(str(path).rpartition("/")[2])
         if self._auth is not None:
             self._refuse_open_door(session)
         return name, stat.czxid

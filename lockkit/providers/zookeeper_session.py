@@ -12,7 +12,7 @@ from lockkit.clock import Clock
 from lockkit.providers.leased import NotOurs
 from lockkit.stores import NoAnswer, StoreError
 
-CLOSE_S = 1.0
+ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
 RECONNECT_S_MAX = 1.0
 """kazoo's own is a minute, in which most sessions expire."""
 BEATS = 6
@@ -89,8 +89,6 @@ class Session:
 
         if self.over:
             raise NotOurs(self.over)
-        if not self._client.connected:
-            raise NoAnswer(f"no connection to ZooKeeper at {self.hosts}")
         sent_ms = Clock().boot_ms()
         asked = self._client.transaction()
         asked.check(path, -1)  # any version: it changes nothing, and wakes nobody
@@ -113,8 +111,11 @@ class Session:
 
         if self.over:
             raise NoAnswer(f"the ZooKeeper session is over: {self.over}")
+        if not self._client.connected:
+            raise NoAnswer(f"no connection to ZooKeeper at {self.hosts}")
         try:
-            return send(*arguments, **more).get(timeout=self.granted_s / 3)
+            answer_s = min(self.granted_s / 3, ANSWER_S_MAX)
+            return send(*arguments, **more).get(timeout=answer_s)
         except said.NoNodeError:
             raise
         except (said.NoAuthError, said.AuthFailedError, said.InvalidACLError) as error:
