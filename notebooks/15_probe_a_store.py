@@ -63,7 +63,7 @@ assert not ignores.safe
 
 # %%
 for place in ("rgw", "rgw, versioned bucket"):
-    print(probe.quick(place).conclusion)
+    print(place, "-", probe.quick(place).conclusion)
 
 # %% [markdown]
 # ## What needs a race

@@ -261,7 +261,10 @@ def test_what_a_maker_promises_and_what_was_found_are_told_apart() -> None:
     assert differences(row(PROBED, "yes", "ignored", "ignored"), silent) == [
         "create if absent: documented not listed, found yes"
     ]
-    assert compared(row(PROBED, "yes", "yes", "yes"), aws).startswith("It is as a store (docum")
+    assert compared(row(PROBED, "yes", "yes", "not tried"), aws) == (
+        "That agrees with what a store documents (as of 2026-11-21): create if absent yes, "
+        "compare and set yes."
+    )
 
 
 def test_a_torn_matrix_is_refused_by_its_row(tmp_path: Path) -> None:
@@ -300,7 +303,7 @@ def test_a_probe_says_where_a_store_is_not_what_its_maker_documents(
     there = ["s3://bucket/x", "--endpoint", emulator.s3, "--rounds", "1"]
     assert main(["probe", *there]) == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("It is not as AWS S3 (documented, as of")
+    assert last.startswith("That is not what AWS S3 documents (as of")
     assert "create if absent: documented yes, found ignored" in last
     assert main(["probe", *there, "--json"]) == 1
     said = loads(capsys.readouterr().out)["documented"]

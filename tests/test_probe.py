@@ -23,7 +23,7 @@ from lockkit.outcome import (
     WriteAnswer,
 )
 from lockkit.probe import Finding, Verdict, probe, quick_probe
-from lockkit.stores import StoreError, StoreOptions, open_store
+from lockkit.stores import NoAnswer, StoreError, StoreOptions, open_store
 from lockkit.stores.memory import MemoryStore
 
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
@@ -216,6 +216,13 @@ def test_a_place_that_cannot_even_be_read_gets_no_verdict() -> None:
     for ask in (probe, quick_probe):
         with pytest.raises(StoreError, match="no such bucket"):
             ask(NoBucket())
+
+
+def test_a_place_that_does_not_answer_gets_no_verdict() -> None:
+    store = open_store("s3://bucket/x", endpoint="http://127.0.0.1:9", timeout_s=1)
+    for ask in (probe, quick_probe):
+        with pytest.raises(NoAnswer, match=r"could not be asked: no answer .*connection refused"):
+            ask(store)
 
 
 @pytest.mark.parametrize("defect", [IgnoresAll, CreatesOnly, RefusesTheCurrentVersion, Refuses])

@@ -52,7 +52,7 @@ def test_a_click_says_in_one_sentence_whether_to_lock_on_it_and_what_was_predict
     said = click(panel)
     assert "not safe to lock on: it ignores conditions" in said
     assert "You predicted: safe to lock on. It is: it ignores conditions." in said
-    assert "It is as DigitalOcean Spaces (documented" in said
+    assert "That agrees with what DigitalOcean Spaces documents" in said
     assert not panel.button.disabled
     panel.prediction.value = Verdict.IGNORES_CONDITIONS
     assert "You predicted that." in click(panel)
@@ -84,7 +84,7 @@ def test_a_bucket_that_is_versioned_is_another_place(panel: StoreProbe) -> None:
 def test_an_endpoint_that_anybody_names_is_probed(panel: StoreProbe, emulator: Any) -> None:
     findings = panel.run(url="s3://bucket/here", endpoint=emulator.s3)
     assert findings.report.safe and findings.known is None
-    assert "documented" not in verdict_html(findings)
+    assert "documents" not in verdict_html(findings)
 
 
 def test_an_unknown_place_is_named_with_those_that_there_are(panel: StoreProbe) -> None:
@@ -143,6 +143,8 @@ def test_every_table_escapes_what_it_shows(panel: StoreProbe) -> None:
     shown = replace(findings, report=report, found=row, known=row)
     for html in (verdict_html(shown), checks_html(report), matrix_html([row], row)):
         assert "&lt;img" in html and "<img" not in html
+    link = replace(row, source='https://x"><img src=x>')
+    assert "<img" not in matrix_html([link]) and "href" not in matrix_html([row])
 
 
 def test_every_place_is_of_the_embedded_server() -> None:

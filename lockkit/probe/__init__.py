@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, run, silent
-from lockkit.outcome import Applied, IfAbsent
+from lockkit.outcome import Applied, IfAbsent, Unknown
 from lockkit.probe.race import races
 from lockkit.probe.report import Check, Finding, Report, Verdict, report
 from lockkit.probe.serial import SERIAL, conditions, delete, put
@@ -26,12 +26,12 @@ SCRATCH = ".lockkit_probe"
 def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
     """Whether `store` minds its conditions: six requests (more only where it throttles).
 
-    Says nothing about atomicity. Raises `StoreError`, as `probe` does, where even a read raises:
-    no bucket, no credentials, no such host. That is no verdict on the store.
+    Says nothing about atomicity. Raises `StoreError`, as `probe` does, where even a read fails: no
+    bucket, no credentials, no such host, no answer. That is no verdict on the store.
     """
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
-    store.get(f"{place}/nothing")
+    _can_be_asked(store, f"{place}/nothing")
     checks = _guarded("create", conditions(f"{place}/quick"), store, clock)
     return report(store.url, checks, getattr(store, "refusals", {}))
 
@@ -52,7 +52,7 @@ def probe(
     """
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
-    store.get(f"{place}/nothing")
+    _can_be_asked(store, f"{place}/nothing")
     checks: list[Check] = []
     try:
         emit("note", text=f"probing {store.url}: one request after another")
@@ -70,6 +70,14 @@ def probe(
     finally:
         checks.append(_cleaned(store, place, clock))
     return report(store.url, checks, getattr(store, "refusals", {}))
+
+
+def _can_be_asked(store: Store, key: str) -> None:
+    match store.get(key):
+        case Unknown(why):
+            raise NoAnswer(
+                f"{store.url} could not be asked: {why}; check the endpoint, or try again"
+            )
 
 
 def _guarded(

@@ -144,10 +144,12 @@ def differences(found: Row, row: Row) -> list[str]:
 
 def compared(found: Row, row: Row) -> str:
     """One sentence: whether the store does what its maker documents."""
-    where = f"{row.store} (documented, as of {row.as_of})"
+    where = f"what {row.store} documents (as of {row.as_of})"
     if differs := differences(found, row):
-        return f"It is not as {where}: {'; '.join(differs)}."
-    return f"It is as {where}, as far as was tried."
+        return f"That is not {where}; {'; '.join(differs)}."
+    tried = [name for name in CAPABILITIES if getattr(found, name) != NOT_TRIED]
+    said = ", ".join(f"{CAPABILITIES[name]} {getattr(row, name)}" for name in tried)
+    return f"That agrees with {where}: {said or 'nothing else was tried'}."
 
 
 def _found(report: Report, name: str, race: str = "") -> str:

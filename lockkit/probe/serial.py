@@ -208,7 +208,8 @@ def _loses(name: str, what: str, answer: WriteAnswer) -> Check:
 
 
 def _cannot(name: str, why: str, answer: object) -> Check:
-    return Check(name, Finding.UNDECIDED, why, _shown(answer))
+    because = f"{why} ({answer.why})" if isinstance(answer, Unknown) else why
+    return Check(name, Finding.UNDECIDED, because, _shown(answer))
 
 
 def _shown(answer: object) -> dict[str, Any]:
