@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from lockkit.patterns.scenes import queue, striped, wal
+from lockkit.patterns.scenes import election, queue, statelock, striped, wal
 
-_SCENES: tuple[ModuleType, ...] = (wal, queue, striped)
+_SCENES: tuple[ModuleType, ...] = (wal, queue, striped, election, statelock)
 SCENES: dict[str, ModuleType] = {each.SCENARIO.name: each for each in _SCENES}
 """By the name of the scenario."""

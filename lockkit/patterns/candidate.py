@@ -1,0 +1,411 @@
+"""A candidate: one node's part in an election by epochs (Morling, 2024).
+
+`lock_0000000007.json` is epoch 7. Whoever finds the highest epoch resigned, or past its validity,
+creates the next one if absent; the store decides the race. The epoch is the fencing token of all
+that its leader writes (`guarded`), and the highest one is never collected: a number that could be
+given twice would be no token.
+
+Three things are otherwise than with one lock object, for a write of one epoch is never refused
+because of another. A renewal lands also when a later epoch leads: it counts only if its answer
+comes before the belief that it extends has ended. Whoever finds an epoch over creates the next,
+although it may have been renewed since that was read: so its end is judged by the time at which the
+read was sent. And what was below the highest may have been collected, so that a late create of it
+lands: a create counts only once a listing has shown nothing higher.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from lockkit.client import sight_of
+from lockkit.clock import Clock
+from lockkit.drive import Emit, List, Procedure, Put, Sleep, silent
+from lockkit.lease import frees_ms
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+)
+from lockkit.patterns.guarded import NotLeader
+from lockkit.record import RECORD_BYTES_MAX, Garbled, Record, encode
+from lockkit.rules import Ambiguous, Expiry, Recognise, Rules
+from lockkit.state import Me, Seen, Sight
+from lockkit.stores import Entry, NoAnswer
+from lockkit.table.ask import TRIES_MAX, all_of, listing, pause_s, read
+from lockkit.table.pulse import discard
+
+PREFIX = "lock_"
+EPOCH_MAX = 10**10 - 1
+"""Ten digits: beyond them, the order of names is not that of numbers."""
+LOOKS_MAX = 5
+"""How often the highest epoch may be collected between our listing it and our reading it."""
+KEPT, COLLECT_MAX = 10, 1_000
+_KEY = re.compile(r"lock_(\d{10})\.json")
+_RESIGNED = re.compile(rb'\s*\{\s*"expired"\s*:\s*true\s*\}\s*')
+"""What Morling's own leader leaves behind, and what a hand writes to set an election free."""
+
+
+class ElectionError(Exception):
+    """The epochs are not what an election leaves behind. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionRules:
+    """One safety decision each; `rules.Rules` says more about those that the lease has too."""
+
+    expiry: Expiry = Expiry.STORE
+    drift_ms: int = 500
+    slack_ms: int = 2_000
+    margin_ms: int = 1_000
+    count_from_send: bool = True
+    recognise: Recognise = Recognise.ATTEMPT
+    create_412: Ambiguous = Ambiguous.READ_BACK
+    create_unknown: Ambiguous = Ambiguous.READ_BACK
+    renew_unknown: Ambiguous = Ambiguous.READ_BACK
+    judge_at_send: bool = True
+    """An epoch is over if it was so when the read was sent: it may have been renewed since."""
+    in_time: bool = True
+    """A renewal whose answer comes after the belief had ended extends nothing."""
+    look_again: bool = True
+    """A create is believed once a listing shows nothing higher."""
+    resign_own: bool = True
+    """Resigning overwrites the very version that is ours; else whatever epoch is the highest."""
+    keep_highest: bool = True
+    fence: bool = True
+    """What a leader writes is refused once a later epoch has written."""
+
+    @property
+    def lease(self) -> Rules:
+        return Rules(expiry=self.expiry, drift_ms=self.drift_ms, slack_ms=self.slack_ms)
+
+
+def epoch_key(epoch: int) -> str:
+    return f"{PREFIX}{epoch:010}.json"
+
+
+def epochs_in(entries: list[Entry]) -> list[int]:
+    """In rising order; whatever else has such a name is left alone."""
+    names = (_KEY.fullmatch(each.key) for each in entries)
+    return [int(match[1]) for match in names if match]
+
+
+@dataclass(slots=True)
+class Term:
+    """An epoch of ours, from its creation until it is proven to be over."""
+
+    epoch: int
+    version: Version
+    until_ms: int | None
+    """Belief ends then, on my boot clock. None: it has ended."""
+    attempts: set[str]
+    """Of all writes to its object."""
+    since_ms: int | None = None
+    """When the first renewal was sent whose fate is not known."""
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One node's part, as procedures: look and lead (`check`), renew, resign.
+
+    Belief is measured on `clock`. Not for two threads at once.
+    """
+
+    me: Me
+    clock: Clock
+    rules: ElectionRules = ElectionRules()
+    tell: Emit = silent
+    known: int = 0
+    """The highest epoch that this node ever saw; the next is above it."""
+    seen: Seen | None = None
+    """The highest epoch's object at the last look."""
+    over_ms: int | None = None
+    """When that epoch is over unless it is renewed, on my boot clock; None: never by itself."""
+    term: Term | None = None
+    _claims: set[str] = field(default_factory=set)
+    """Creates of the next epoch whose fate is not known."""
+    _looked_ms: int = 0
+    """When the last look began: a create that it did not show has landed after that."""
+    _writes: int = 0
+
+    # --- belief ----------------------------------------------------------------------------------
+
+    def leads(self) -> Term | None:
+        """The term in which this node may act as the leader at this moment. No request."""
+        term = self.term
+        if term is None or term.until_ms is None:
+            return None
+        if self.clock.boot_ms() >= term.until_ms:
+            self._lose(term, "no renewal was proven in time")
+            return None
+        return term
+
+    def _lead(self, epoch: int, version: Version, attempt: str, since_ms: int) -> None:
+        """From when the create could have landed at the earliest."""
+        self._claims.clear()
+        self.known = epoch
+        until_ms = self._belief_ends_ms(since_ms)
+        if until_ms > self.clock.boot_ms():
+            self.term = Term(epoch, version, until_ms, {attempt})
+            self.tell("held", epoch=epoch, until_ms=self._on_wall(until_ms), version=version)
+        else:
+            self.term = Term(epoch, version, None, {attempt})
+            self.tell("note", text=f"epoch {epoch} was created too late to be led: it is resigned")
+
+    def _belief_ends_ms(self, since_ms: int) -> int:
+        start_ms = since_ms if self.rules.count_from_send else self.clock.boot_ms()
+        return start_ms + self.me.ttl_ms - min(self.rules.margin_ms, self.me.ttl_ms // 10)
+
+    def _lose(self, term: Term, why: str) -> None:
+        if term.until_ms is not None:
+            term.until_ms = None
+            self.tell("lost", epoch=term.epoch, why=why)
+
+    def _on_wall(self, boot_ms: float) -> float:
+        return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
+
+    # --- looking, and leading where nobody does --------------------------------------------------
+
+    def check(self) -> Procedure[bool]:
+        """Whether this node leads: it creates the next epoch where the highest one is over.
+
+        False: another leads (`seen`), or the store did not say. Raises `Unanswered`,
+        `ElectionError`.
+        """
+        if self.leads():
+            return True
+        for tries in range(TRIES_MAX):
+            if self.term is not None and not (yield from self.resign()):
+                return False  # an epoch of our own is never waited for
+            after_s = yield from self._round()
+            if self.leads():
+                return True
+            if not self._claims and self.term is None:
+                return False
+            yield Sleep(pause_s(tries, after_s))
+        return False
+
+    def _round(self) -> Procedure[float | None]:
+        """One look, and one create at most; for how long the store asked to be left alone."""
+        began, before = self.clock.now(), self.known
+        sight = yield from self._look()
+        record, heard = sight.record, self.clock.now()
+        if self._is_claimed(record):
+            assert isinstance(record, Record) and sight.version is not None
+            self._lead(self.known, sight.version, record.attempt, self._looked_ms)
+            return None
+        self._looked_ms = began.boot_ms
+        if self.known > before:
+            self._claims.clear()  # decided for somebody else
+            self.seen = None
+        same = self.seen is not None and self.seen.sight.version == sight.version
+        since_ms = self.seen.since_ms if same and self.seen else heard.boot_ms
+        now = began if self.rules.judge_at_send else heard
+        self.seen = Seen(sight, since_ms, now.boot_ms)
+        self.over_ms = frees_ms(self.seen, now, self.rules.lease)
+        if self.over_ms is not None and now.boot_ms >= self.over_ms:
+            return (yield from self._create(self.known + 1, began.boot_ms))
+        owner = record.owner[:256] if isinstance(record, Record) else "garbled"
+        until_ms = None if self.over_ms is None else self._on_wall(self.over_ms)
+        self.tell("waiting", owner=owner, epoch=self.known, until_ms=until_ms)
+        return None
+
+    def _is_claimed(self, record: Record | Garbled | None) -> bool:
+        if not isinstance(record, Record):
+            return False
+        if self.rules.recognise is Recognise.OWNER:
+            return record.owner == self.me.owner and not record.expired
+        return record.attempt in self._claims
+
+    def _look(self) -> Procedure[Sight]:
+        """The highest epoch, into `known`, and its object."""
+        gone = False
+        for _ in range(LOOKS_MAX):
+            after = epoch_key(self.known) if self.known else ""
+            higher = epochs_in((yield from listing(PREFIX, after=after)))
+            if not higher and not self.known:
+                return Sight(None, None)
+            if not higher and gone:
+                break
+            epoch = self.known = max([self.known, *higher])
+            match (yield from read(epoch_key(epoch), limit=RECORD_BYTES_MAX)):
+                case Found(body) as found:
+                    sight = sight_of(found)
+                    resigned = Record("", 0, expired=True, epoch=epoch)
+                    return replace(sight, record=resigned) if _RESIGNED.fullmatch(body) else sight
+                case _:
+                    gone = True  # collected since it was listed: then there is a higher one by now
+        raise ElectionError(
+            f"{epoch_key(self.known)} is gone, and no epoch is above it: somebody deleted the "
+            'highest epoch, which stays for ever. Put it back with the body {"expired": true}; '
+            "deleted for good, its number would be given twice"
+        )
+
+    def _create(self, epoch: int, began_ms: int) -> Procedure[float | None]:
+        if epoch > EPOCH_MAX:
+            raise ElectionError(f"{epoch_key(EPOCH_MAX)} is the last epoch that has a name")
+        record = self._record(epoch)
+        self._claims.add(record.attempt)
+        match (yield Put(epoch_key(epoch), encode(record), IfAbsent())):
+            case Applied(version):
+                if self.rules.look_again:
+                    higher = epochs_in((yield from listing(PREFIX, after=epoch_key(epoch))))
+                    if higher:
+                        self._claims.clear()  # it had been decided, and collected
+                        self.tell("note", text=f"epoch {epoch} was over before it was created")
+                        return None
+                self._lead(epoch, version, record.attempt, began_ms)
+                return None
+            case Throttled(after_s):
+                return after_s  # said of this copy: one that went before, hidden, may have landed
+            case PreconditionFailed():
+                rule = self.rules.create_412
+            case Unknown():
+                rule = self.rules.create_unknown
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        match rule:
+            case Ambiguous.READ_BACK:
+                pass  # the next look tells
+            case Ambiguous.OURS:
+                self._lead(epoch, "", record.attempt, began_ms)
+            case Ambiguous.LOST:
+                self._claims.discard(record.attempt)
+            case never:
+                assert_never(never)
+        return None
+
+    def _record(self, epoch: int, *, expired: bool = False) -> Record:
+        """The body of one more write, with an attempt of its own."""
+        self._writes += 1
+        until_ms = self.clock.wall_ms() + self.me.ttl_ms
+        attempt = f"{self.me.handle or self.me.owner}/{self._writes}"
+        return Record(
+            self.me.owner, until_ms, expired, epoch, attempt, self.me.ttl_ms, self.me.holder
+        )
+
+    # --- while it leads --------------------------------------------------------------------------
+
+    def renew(self) -> Procedure[bool]:
+        """One renewal, and a look for a later epoch; False: not proven, belief runs on as it was.
+
+        Raises `NotLeader` once another leads, or the belief has ended.
+        """
+        term = self._leading()
+        sent_ms = self.clock.boot_ms()
+        record = self._record(term.epoch)
+        term.attempts.add(record.attempt)
+        answer = yield Put(epoch_key(term.epoch), encode(record), IfVersion(term.version))
+        version: Version | None = None
+        match answer:
+            case Applied(version):
+                term.since_ms = None
+            case Throttled():
+                term.since_ms = sent_ms if term.since_ms is None else term.since_ms
+                return False
+            case Unknown() if self.rules.renew_unknown is Ambiguous.OURS:
+                version = term.version
+            case Unknown() if self.rules.renew_unknown is Ambiguous.LOST:
+                self._lose(term, "a renewal was not answered")
+            case PreconditionFailed() | Unknown():
+                term.since_ms = sent_ms if term.since_ms is None else term.since_ms
+                version = yield from self._read_back(term)
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        self._extend(term, version, sent_ms)
+        yield from self._look_above(term)
+        self._leading()
+        return version is not None
+
+    def _leading(self) -> Term:
+        term = self.leads()
+        if term is None:
+            raise NotLeader(f"{self.me.holder or self.me.owner} does not lead: campaign again")
+        return term
+
+    def _read_back(self, term: Term) -> Procedure[Version | None]:
+        """The version of a renewal of ours that landed; None: none has, so far."""
+        found = yield from read(epoch_key(term.epoch), limit=RECORD_BYTES_MAX)
+        if not isinstance(found, Found):
+            self._lose(term, f"{epoch_key(term.epoch)} is gone: a later epoch leads")
+        elif found.version != term.version:
+            record = sight_of(found).record
+            if isinstance(record, Record) and record.attempt in term.attempts:
+                return found.version
+            self._lose(term, f"somebody else's write is in {epoch_key(term.epoch)}")
+        return None
+
+    def _extend(self, term: Term, version: Version | None, sent_ms: int) -> None:
+        """Nothing revives a belief that has ended: who saw the validity end may lead by now."""
+        if version is None:
+            return
+        since_ms = sent_ms if term.since_ms is None else term.since_ms
+        term.version, term.since_ms = version, None
+        if not self.rules.in_time or self.leads() is not None:
+            term.until_ms = self._belief_ends_ms(since_ms)
+            if self.leads() is not None:
+                until_ms = self._on_wall(term.until_ms)
+                self.tell("renewed", epoch=term.epoch, until_ms=until_ms, version=version)
+
+    def _look_above(self, term: Term) -> Procedure[None]:
+        """Clocks that are worse than the rules allow for: a later epoch goes before any belief."""
+        try:
+            higher = epochs_in((yield List(PREFIX, epoch_key(term.epoch))))
+        except NoAnswer:
+            return  # the next renewal looks again
+        if higher:
+            self._lose(term, f"epoch {max(higher)} leads")
+
+    def resign(self) -> Procedure[bool]:
+        """Leave it to others at once; belief ends first. False: unproven, its validity ends it."""
+        term = self.term
+        if term is None:
+            return True
+        if term.until_ms is not None:
+            term.until_ms = None
+            self.tell("released", epoch=term.epoch, proven=False)
+        for tries in range(TRIES_MAX):
+            if not self.rules.resign_own:
+                sight = yield from self._look()
+                term.epoch, term.version = self.known, sight.version or ""
+            record = self._record(term.epoch, expired=True)
+            term.attempts.add(record.attempt)
+            put = Put(epoch_key(term.epoch), encode(record), IfVersion(term.version))
+            match (yield put):
+                case Applied():
+                    return self._resigned(term)
+                case Throttled(after_s):
+                    yield Sleep(pause_s(tries, after_s))
+                    continue
+                case PreconditionFailed() | Unknown():
+                    pass
+                case other:
+                    raise AssertionError(f"not an answer to a write: {other!r}")
+            found = yield from read(epoch_key(term.epoch), limit=RECORD_BYTES_MAX)
+            left = sight_of(found).record if isinstance(found, Found) else None
+            if not isinstance(left, Record) or left.attempt not in term.attempts or left.expired:
+                return self._resigned(term)  # it is done, or nothing of ours is there any more
+            assert isinstance(found, Found)
+            term.version = found.version  # a renewal that nobody answered has landed before
+            yield Sleep(pause_s(tries))
+        return False
+
+    def _resigned(self, term: Term) -> bool:
+        self.term = None
+        self.tell("released", epoch=term.epoch, proven=True)
+        return True
+
+
+def collect(keep: int = KEPT, *, rules: ElectionRules = ElectionRules()) -> Procedure[int]:
+    """Delete the objects of past epochs but the newest `keep`; how many. Never the highest."""
+    epochs = epochs_in((yield from listing(PREFIX)))
+    past = epochs[: -max(1, keep)] if rules.keep_highest else epochs
+    doomed = past[:COLLECT_MAX]
+    yield from all_of(discard(epoch_key(each)) for each in doomed)
+    return len(doomed)

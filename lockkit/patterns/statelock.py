@@ -1,0 +1,328 @@
+"""Terraform's lock file: `<state key>.tflock`, created if absent, deleted to unlock.
+
+The body is Terraform's own `LockInfo`, so each sees the other's locks. Two things are done that
+Terraform (1.10 to 1.14) and OpenTofu leave out: a lock whose answer was lost is recognised by its
+ID and not collided with (OpenTofu #4405), and what is deleted is the very version whose ID was
+compared, so that a slow unlock never removes the lock of whoever came next.
+
+There is no expiry, by design: nobody but a human can tell that a holder is dead (`force_unlock`).
+And as unlocking deletes, a copy of a create that was still on its way may land afterwards, a ghost
+that nobody holds: its ID, which is of a run that has ended, tells a human so.
+"""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from dataclasses import dataclass
+from typing import Any, TypeVar, assert_never
+
+from lockkit import __version__
+from lockkit.clock import Clock, utc
+from lockkit.drive import Delete, Emit, Note, Procedure, Put, Sleep, run, silent
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+)
+from lockkit.patterns.lockinfo import BODY_BYTES_MAX, Foreign, LockInfo, decode, encode
+from lockkit.rules import Recognise
+from lockkit.stores import StoreError, open_store, split_url
+from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
+
+SUFFIX = ".tflock"
+WAIT_FIRST_S, WAIT_LONGEST_S = 1.0, 16.0
+"""Terraform's own: doubled from one to the other."""
+DEFAULT, WORKSPACE_PREFIX = "default", "env:"
+
+T = TypeVar("T")
+
+
+class StateLocked(Exception):
+    """The state is locked by somebody else, who is named; or it is no lock file that is there."""
+
+
+class NotLocked(Exception):
+    """There is nothing to unlock, or not under this ID. Nothing was deleted."""
+
+
+class LockUnknown(Exception):
+    """Nobody told what became of a lock or an unlock: it may be done, or may yet be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLockRules:
+    """One safety decision each."""
+
+    settle: bool = True
+    """A refused or unanswered create is read back; else it counts as somebody else's."""
+    recognise: Recognise = Recognise.ATTEMPT
+    """By the ID; else by `Who`, which every process of one user on one host has."""
+    compare_id: bool = True
+    delete_version: bool = True
+    """What is deleted is the version that was compared; else whatever is there by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one read found; no version: unlocked."""
+
+    info: LockInfo | Foreign | None = None
+    version: Version | None = None
+
+
+def lock_key(key: str, workspace: str = DEFAULT, prefix: str = WORKSPACE_PREFIX) -> str:
+    """Of the state at `key`, where Terraform looks for it."""
+    inside = key if workspace == DEFAULT else f"{prefix}/{workspace}/{key}"
+    return inside + SUFFIX
+
+
+# --- procedures -----------------------------------------------------------------------------------
+
+
+def look(key: str) -> Procedure[Standing]:
+    """Who has it; raises `Unanswered`."""
+    match (yield from read(key, limit=BODY_BYTES_MAX)):
+        case Found(body, version):
+            return Standing(decode(body), version)
+        case _:
+            return Standing()
+
+
+def lock(
+    key: str, info: LockInfo, *, timeout_s: float = 0.0, rules: StateLockRules = StateLockRules()
+) -> Procedure[Version]:
+    """Create the lock file, however often it takes; for `timeout_s` in all it waits for others.
+
+    Raises `StateLocked`, and `LockUnknown` where the store said so little that it may yet land.
+    """
+    waited_s, wait_s, doubt = 0.0, WAIT_FIRST_S, False
+    while True:
+        standing, unanswered = yield from _try_lock(key, info, doubt)
+        doubt |= unanswered
+        if standing.version is not None and _is_ours(standing.info, info, rules):
+            return standing.version
+        if waited_s >= timeout_s or isinstance(standing.info, Foreign):
+            raise _refused(key, info, standing.info, doubt)
+        wait_s = min(wait_s, timeout_s - waited_s)
+        yield Note("note", {"text": f"waits for {standing.info}"})
+        yield Sleep(wait_s)
+        waited_s, wait_s = waited_s + wait_s, min(WAIT_LONGEST_S, wait_s * 2)
+
+
+def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[Standing, bool]]:
+    """What stands there after one create, ours or whose; and whether one of ours may yet land."""
+    try:
+        for tries in range(TRIES_MAX):
+            match (yield Put(key, encode(info), IfAbsent())):
+                case Applied(version):
+                    return Standing(info, version), doubt
+                case Throttled(after_s):
+                    yield Sleep(pause_s(tries, after_s))
+                    continue
+                case PreconditionFailed():
+                    pass  # also the answer to a hidden second copy of our own
+                case Unknown():
+                    doubt = True
+                case other:
+                    raise AssertionError(f"not an answer to a write: {other!r}")
+            standing = yield from look(key)
+            if standing.version is not None:
+                return standing, doubt
+            yield Sleep(pause_s(tries))  # the same bytes once more: at most one copy can land
+    except (Unanswered, StoreError) as error:
+        if doubt:
+            raise LockUnknown(_in_doubt(key, info)) from error
+        raise
+    raise LockUnknown(_in_doubt(key, info))
+
+
+def _refused(
+    key: str, info: LockInfo, found: LockInfo | Foreign | None, doubt: bool
+) -> StateLocked | LockUnknown:
+    match found:
+        case Foreign(why):
+            text = (
+                f"{key} is no lock file: {why}; Terraform takes it for a lock, too: find out who "
+                "wrote it, then delete it by hand"
+            )
+        case _:
+            text = (
+                f"{key} is held by {found}; it never expires: wait, or if its holder is certainly "
+                "dead: lockkit tflock force-unlock URL ID"
+            )
+    return LockUnknown(f"{text}. {_in_doubt(key, info)}") if doubt else StateLocked(text)
+
+
+def _in_doubt(key: str, info: LockInfo) -> str:
+    return (
+        f"nobody told what became of a create of {key}: it may yet land, under the ID {info.id}; "
+        "look with lockkit tflock show, and unlock it by that ID"
+    )
+
+
+def _is_ours(found: LockInfo | Foreign | None, info: LockInfo, rules: StateLockRules) -> bool:
+    if not isinstance(found, LockInfo) or not rules.settle:
+        return found is info
+    if rules.recognise is Recognise.OWNER:
+        return found.who == info.who
+    return found.id == info.id
+
+
+def unlock(
+    key: str, id: str, *, conditional: bool = True, rules: StateLockRules = StateLockRules()
+) -> Procedure[None]:
+    """Delete the lock file that has this ID; the same for a `force_unlock` of somebody else's.
+
+    `conditional`: the store can delete a version; where it cannot, the moment between comparing
+    and deleting is open, and a note says so. Raises `NotLocked`, `LockUnknown`.
+    """
+    exact, sent = conditional and rules.delete_version, False
+    if not conditional:
+        text = f"{key}: this store deletes no version: a lock that is taken meanwhile goes, too"
+        yield Note("note", {"text": text})
+    for tries in range(TRIES_MAX):
+        try:
+            standing = yield from look(key)
+        except (Unanswered, StoreError) as error:
+            if sent:
+                raise _unlock_in_doubt(key, id) from error
+            raise
+        version = standing.version
+        found = standing.info.id if isinstance(standing.info, LockInfo) else None
+        if version is None or (found != id and rules.compare_id):
+            if sent:
+                return  # ours is gone
+            raise NotLocked(_why_not(key, id, standing))
+        sent = True
+        match (yield Delete(key, IfVersion(version) if exact else None)):
+            case Applied():
+                return
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+            case PreconditionFailed() | Unknown():
+                yield Sleep(pause_s(tries))
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+    raise _unlock_in_doubt(key, id)
+
+
+def _why_not(key: str, id: str, standing: Standing) -> str:
+    match standing.info:
+        case None:
+            return f"{key} is not there: nothing is locked, or somebody else has unlocked it"
+        case Foreign(why):
+            return f"{key} is no lock file: {why}; find out who wrote it, then delete it by hand"
+        case LockInfo():
+            return f"{key} has another ID than {id[:60]!r}: it is held by {standing.info}"
+        case never:
+            assert_never(never)
+
+
+def _unlock_in_doubt(key: str, id: str) -> LockUnknown:
+    return LockUnknown(f"nobody told whether {key} was deleted; unlock it again, by {id[:60]!r}")
+
+
+# --- the handle ----------------------------------------------------------------------------------
+
+
+class StateLock:
+    """The lock of a Terraform state at `url`; `with` waits for `timeout` seconds.
+
+    Raises `StateLocked`, `NotLocked`, `LockUnknown`, and `StoreError` where the store cannot be
+    used. Terraform itself finds the lock where `use_lockfile` is set; an error names its holder.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        workspace: str = DEFAULT,
+        workspace_key_prefix: str = WORKSPACE_PREFIX,
+        timeout: float = 0.0,
+        rules: StateLockRules = StateLockRules(),
+        emit: Emit = silent,
+        clock: Clock | None = None,
+        **store_options: Any,
+    ) -> None:
+        place, bucket, key = state_place(url)
+        self.url, self.timeout, self.rules = url, timeout, rules
+        self.key = lock_key(key, workspace, workspace_key_prefix)
+        self.path = f"{bucket}/{self.key.removesuffix(SUFFIX)}"
+        self.clock = clock or Clock()
+        self.store = open_store(place, **store_options)
+        self.held: LockInfo | None = None
+        self._emit = emit
+
+    def show(self) -> Standing:
+        return self._run(look(self.key))
+
+    def lock(self, *, operation: str = "", info: str = "", timeout: float = 0.0) -> LockInfo:
+        """What is written there now. `timeout` is in seconds of waiting, 0 tries once."""
+        if self.held is not None:
+            raise RuntimeError(f"{self} is held by this handle already: unlock it first")
+        mine = LockInfo(
+            id=self.clock.unique(), operation=operation, info=info, who=who(),
+            version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
+        )  # fmt: skip
+        self._run(lock(self.key, mine, timeout_s=timeout, rules=self.rules))
+        self.held = mine
+        return mine
+
+    def unlock(self) -> None:
+        if self.held is None:
+            raise NotLocked(f"{self} is not held by this handle")
+        self.force_unlock(self.held.id)
+        self.held = None
+
+    def force_unlock(self, id: str) -> None:
+        """Delete the lock that has this ID, whosoever it is: its holder may work on."""
+        conditional = self.store.capabilities.conditional_delete
+        self._run(unlock(self.key, id, conditional=conditional, rules=self.rules))
+
+    def close(self) -> None:
+        """Close the store's client. Does not unlock."""
+        self.store.close()
+
+    def __enter__(self) -> LockInfo:
+        return self.lock(timeout=self.timeout)
+
+    def __exit__(self, *_: object) -> None:
+        self.unlock()
+
+    def __str__(self) -> str:
+        return f"the state lock {self.key} of {self.url}"
+
+    def _run(self, procedure: Procedure[T]) -> T:
+        return run(procedure, self.store, self.clock, self._emit)
+
+
+def state_place(url: str) -> tuple[str, str, str]:
+    """Of a state's URL: the store to open, the bucket's name, the key in it.
+
+    A workspace's states lie beside, under a prefix of the bucket; of a file, under its directory.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() == "file":
+        folder, _, key = rest.rpartition("/")
+        bucket = folder
+    else:
+        bucket, key = split_url(url)
+        folder = bucket
+    if not key:
+        raise StoreError(f"{url!r} names no state; write s3://bucket/path/terraform.tfstate")
+    return f"{scheme}://{folder}", bucket, key
+
+
+def who() -> str:
+    """user@host, as Terraform names a holder."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a user id without a name, in a container
+        user = ""
+    return f"{user}@{socket.gethostname()}"
