@@ -8,7 +8,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from lockkit.emulator import azure_blocks, azure_shape, markup, mime
+from lockkit.emulator import azure_blocks, azure_lease, azure_shape, markup, mime
 from lockkit.emulator.azure_shape import etag, id_of, md5_of, meta_of, tag, told, version_id
 from lockkit.emulator.call import (
     Call,
@@ -101,7 +101,10 @@ class Azure:
                 return self._copy(call, deed)
             case "PUT", "":
                 return self._put(call, deed)
+            case "PUT", "lease":
+                return self._lease(call, deed)
             case "PUT", "block":
+                azure_lease.guard(self.objects, call, deed)
                 return azure_blocks.put(self.objects, call, deed)
             case "PUT", "blocklist":
                 return self._put_block_list(call, deed)
@@ -164,6 +167,7 @@ class Azure:
 
     def _get(self, call: Call, deed: Deed) -> Reply:
         found = self._wanted(call, deed)
+        azure_lease.guard(self.objects, call, deed)
         unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
         dated = by_date(call.headers, found.at_ms)
         if dated == "failed" or (match is not None and not same_tag(match, tag(found))):
@@ -178,7 +182,7 @@ class Azure:
             **told(found.meta), "ETag": etag(found), "Last-Modified": http_date(found.at_ms),
             "Accept-Ranges": "bytes", "x-ms-blob-type": "BlockBlob",
             "x-ms-creation-time": http_date(found.at_ms),
-            "x-ms-lease-state": "available", "x-ms-lease-status": "unlocked",
+            **azure_lease.told(*azure_lease.read(self.objects, deed.bucket, deed.key)),
             "x-ms-server-encrypted": "true", "x-ms-version-id": version_id(found),
             "x-ms-is-current-version": current, "x-ms-access-tier": "Hot",
         }  # fmt: skip
@@ -212,8 +216,12 @@ class Azure:
         def check(before: Object | None) -> None:
             deed.before = "" if before is None else etag(before)
             throttle(self.objects, self.profile, deed.bucket, deed.key)
-            if not self.profile.put_conditions:
-                return
+            if self.profile.put_conditions:
+                judge(before)
+            azure_lease.guard(self.objects, call, deed)
+            azure_lease.written(self.objects, deed)
+
+        def judge(before: Object | None) -> None:
             if absent == "*" and before is not None:  # 409, where S3 and GCS answer 412
                 raise Refusal(
                     409, "BlobAlreadyExists", "The specified blob already exists.",
@@ -296,6 +304,16 @@ class Azure:
         reply.status = 200
         return reply
 
+    def _lease(self, call: Call, deed: Deed) -> Reply:
+        deed.method = "lease"
+        with self.objects.writing():
+            found = self._wanted(call, deed)
+            self._judge(call, found)
+            status, more = azure_lease.act(self.objects, call, found)
+        deed.answer = "applied"
+        headers = {"ETag": etag(found), "Last-Modified": http_date(found.at_ms)}
+        return Reply(status, headers | more, b"", deed)
+
     def _delete(self, call: Call, deed: Deed) -> Reply:
         version = call.query.get("versionid")
         if version is not None:
@@ -311,6 +329,7 @@ class Azure:
             self._judge(call, before)  # azurite's 412 if it is missing; Azure itself is unverified
             if before is None:
                 raise Refusal(404, "BlobNotFound", "The specified blob does not exist.", "missing")
+            azure_lease.guard(self.objects, call, deed)
 
         removed(deed, self.objects.remove(deed.bucket, deed.key, check)[1])
         return Reply(202, {"x-ms-delete-type-permanent": "false"}, b"", deed)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from lockkit.emulator import markup
+from lockkit.emulator import azure_lease, markup
 from lockkit.emulator.call import Call, Deed, Refusal, Reply, http_date
 from lockkit.emulator.listing import page, token, untoken, version_place, version_token
 from lockkit.emulator.markup import plain
@@ -22,6 +23,12 @@ _CONTENT = {
     "x-ms-blob-content-language": "content-language",
     "x-ms-blob-content-disposition": "content-disposition",
     "x-ms-blob-cache-control": "cache-control",
+}
+
+_LEASE = {
+    "x-ms-lease-status": "LeaseStatus",
+    "x-ms-lease-state": "LeaseState",
+    "x-ms-lease-duration": "LeaseDuration",
 }
 
 
@@ -59,7 +66,8 @@ def blobs(objects: Objects, call: Call, deed: Deed) -> Reply:
         delimiter, after = query.get("delimiter", ""), untoken(query.get("marker", ""))
         found, prefixes, last = page(objects, deed.bucket, prefix, delimiter, after, limit)
         next_marker = "" if last is None else token(last)
-        rows = [_row(objects, each, include) for each in found]
+        leased = objects.leased(deed.bucket)
+        rows = [_row(objects, each, include, leased) for each in found]
         rows += [f"<BlobPrefix>{_name(each)}</BlobPrefix>" for each in prefixes]
     head = f"<Prefix>{plain(prefix)}</Prefix><MaxResults>{limit}</MaxResults>"
     if query.get("delimiter"):
@@ -72,8 +80,16 @@ def blobs(objects: Objects, call: Call, deed: Deed) -> Reply:
     )
 
 
-def _row(objects: Objects, object: Object, include: list[str]) -> str:
-    which = ""
+def _row(
+    objects: Objects, object: Object, include: list[str], leased: Collection[str] = ()
+) -> str:
+    which, lease = "", azure_lease.FREE
+    if object.key in leased:
+        lease = azure_lease.read(objects, object.bucket, object.key)
+    of_lease = "".join(
+        f"<{_LEASE[name]}>{value}</{_LEASE[name]}>"
+        for name, value in azure_lease.told(*lease).items()
+    )
     if "versions" in include:
         which = f"<VersionId>{version_id(object)}</VersionId>"
         if objects.superseded_ms(object) is None:
@@ -92,8 +108,7 @@ def _row(objects: Objects, object: Object, include: list[str]) -> str:
         f"<Last-Modified>{http_date(object.at_ms)}</Last-Modified><Etag>{tag(object)}</Etag>"
         f"<Content-Length>{object.size}</Content-Length><Content-Type>{kind}</Content-Type>"
         f"<Content-MD5>{md5_of(object)}</Content-MD5><BlobType>BlockBlob</BlobType>"
-        "<AccessTier>Hot</AccessTier><LeaseStatus>unlocked</LeaseStatus>"
-        "<LeaseState>available</LeaseState><ServerEncrypted>true</ServerEncrypted>"
+        f"<AccessTier>Hot</AccessTier>{of_lease}<ServerEncrypted>true</ServerEncrypted>"
         f"</Properties><Metadata>{own}</Metadata></Blob>"
     )
 

@@ -36,6 +36,9 @@ CREATE TABLE IF NOT EXISTS uploads (id TEXT PRIMARY KEY, bucket TEXT, key TEXT, 
 CREATE TABLE IF NOT EXISTS parts (
   upload TEXT, name TEXT, number INTEGER, etag TEXT, size INTEGER, body BLOB,
   PRIMARY KEY (upload, name));
+CREATE TABLE IF NOT EXISTS leases (
+  bucket TEXT, key TEXT, id TEXT, seconds INTEGER, ends_ms REAL, breaks_ms REAL,
+  PRIMARY KEY (bucket, key)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS requests (n INTEGER PRIMARY KEY, line TEXT);
 """
 _COLUMNS = "v.id, v.bucket, v.key, v.etag, v.size, v.at_ms, v.deleted, v.meta, v.metageneration"
@@ -198,6 +201,7 @@ class Objects:
                 return None, None
             marker = Object(self._next_id(), bucket, key, "", 0, self.clock.stamp_ms(), True, {})
             self._keep(marker, b"", before)
+            self.set_lease(bucket, key, None)
         return before, marker
 
     def remove_version(self, bucket: str, key: str, id: int) -> None:
@@ -365,6 +369,29 @@ class Objects:
         with self.writing() as db:
             db.execute("DELETE FROM uploads WHERE id = ?", (upload,))
             db.execute("DELETE FROM parts WHERE upload = ?", (upload,))
+
+    # --- Azure's leases --------------------------------------------------------------------------
+
+    def lease(self, bucket: str, key: str) -> tuple[str, int, float, float | None] | None:
+        """(id, seconds, ends_ms, breaks_ms) of the last lease that was taken on it."""
+        row = self._db.execute(
+            "SELECT id, seconds, ends_ms, breaks_ms FROM leases WHERE bucket = ? AND key = ?",
+            (bucket, key),
+        ).fetchone()
+        return None if row is None else (row[0], row[1], row[2], row[3])
+
+    def leased(self, bucket: str) -> set[str]:
+        """The keys that were ever leased and not yet given back."""
+        rows = self._db.execute("SELECT key FROM leases WHERE bucket = ?", (bucket,))
+        return {row[0] for row in rows}
+
+    def set_lease(
+        self, bucket: str, key: str, lease: tuple[str, int, float, float | None] | None
+    ) -> None:
+        with self.writing() as db:
+            db.execute("DELETE FROM leases WHERE bucket = ? AND key = ?", (bucket, key))
+            if lease is not None:
+                db.execute("INSERT INTO leases VALUES (?, ?, ?, ?, ?, ?)", (bucket, key, *lease))
 
     # --- the record ------------------------------------------------------------------------------
 

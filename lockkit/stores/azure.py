@@ -118,10 +118,10 @@ class AzureStore:
         if limit is not None:
             options |= {"offset": 0, "length": limit + 1}
         try:
-            download = self._blob(key).download_blob(**options)
+            download = self.blob(key).download_blob(**options)
             body = download.readall()
         except SDK_ERRORS as error:
-            refusal = self._refusal(error, doing)
+            refusal = self.refusal(error, doing)
             if isinstance(refusal, Refusal) and refusal.status == 416 and limit is not None:
                 return self.get(key, unless=unless)  # an empty blob has no range at all
             return self._endpoint.read(TABLE, refusal, doing)
@@ -149,9 +149,9 @@ class AzureStore:
                 }
         self._endpoint.enter()
         try:
-            answer = self._blob(key).upload_blob(body, length=len(body), **guard)
+            answer = self.blob(key).upload_blob(body, length=len(body), **guard)
         except SDK_ERRORS as error:
-            return self._endpoint.write(TABLE, self._refusal(error, doing), doing)
+            return self._endpoint.write(TABLE, self.refusal(error, doing), doing)
         self._endpoint.heard()
         if not answer.get("etag"):
             return Unknown(f"a 201 without an ETag to {doing}")
@@ -161,9 +161,9 @@ class AzureStore:
         doing = f"write {key}"
         self._endpoint.enter()
         try:
-            answer = self._blob(key).upload_blob(source, length=size, overwrite=False)
+            answer = self.blob(key).upload_blob(source, length=size, overwrite=False)
         except SDK_ERRORS as error:
-            return self._endpoint.write(TABLE, self._refusal(error, doing), doing)
+            return self._endpoint.write(TABLE, self.refusal(error, doing), doing)
         self._endpoint.heard()
         return Applied(_quoted(answer.get("etag") or ""))
 
@@ -171,10 +171,10 @@ class AzureStore:
         doing = f"read {key}"
         self._endpoint.enter()
         try:
-            download = self._blob(key).download_blob()
+            download = self.blob(key).download_blob()
             length = download.readinto(into)
         except SDK_ERRORS as error:
-            return self._endpoint.read(TABLE, self._refusal(error, doing), doing)
+            return self._endpoint.read(TABLE, self.refusal(error, doing), doing)
         self._endpoint.heard()
         if length != download.size:
             return Unknown(f"{length} of {download.size} bytes of {key} arrived")
@@ -199,9 +199,9 @@ class AzureStore:
             guard = {"etag": condition.version, "match_condition": MatchConditions.IfNotModified}
         self._endpoint.enter()
         try:
-            self._blob(key).delete_blob(**guard)
+            self.blob(key).delete_blob(**guard)
         except SDK_ERRORS as error:
-            return self._endpoint.delete(TABLE, self._refusal(error, doing), doing)
+            return self._endpoint.delete(TABLE, self.refusal(error, doing), doing)
         self._endpoint.heard()
         return Applied("")
 
@@ -232,7 +232,7 @@ class AzureStore:
         if not version.id:
             options = {"etag": version.version, "match_condition": MatchConditions.IfNotModified}
         with self._translated(f"read {key} version {version.id}"):
-            return self._blob(key).download_blob(**options).readall()
+            return self.blob(key).download_blob(**options).readall()
 
     def close(self) -> None:
         self._client.close()
@@ -240,7 +240,8 @@ class AzureStore:
     def _full(self, key: str) -> str:
         return f"{self._prefix}/{key}" if self._prefix else key
 
-    def _blob(self, key: str) -> BlobClient:
+    def blob(self, key: str) -> BlobClient:
+        """The SDK's own client of one blob."""
         return self._client.get_blob_client(self._full(key))
 
     @contextmanager
@@ -250,9 +251,9 @@ class AzureStore:
         try:
             yield
         except SDK_ERRORS as error:
-            self._endpoint.listing(TABLE, self._refusal(error, doing), doing)
+            self._endpoint.listing(TABLE, self.refusal(error, doing), doing)
 
-    def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
+    def refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
         """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
         response = getattr(error, "response", None)
         status = getattr(error, "status_code", None)

@@ -1,0 +1,204 @@
+"""A native lease on an Azure blob: as long as it lasts, the server refuses every other's writes.
+
+The lease's id is ours before it is asked for, so a request whose answer was lost is sent again as
+it was. It guards this one blob and nothing else; for a table's other objects it is a lock as any
+other, without a number that rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from lockkit.outcome import Applied, IfAbsent, PreconditionFailed, Throttled, Unknown, WriteAnswer
+from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.stores import NoAnswer, StoreError, StoreOptions
+from lockkit.stores.endpoint import Endpoint, Meaning, Refusal, Table
+
+TTL_S_MIN, TTL_S_MAX = 15, 60
+"""Azure's limits; or for ever."""
+BEATS_PER_LEASE = 4
+BEAT_S = 15.0
+"""Of a lease for ever: how soon a broken one is noticed."""
+LOOK_S = 1.0
+TURNS_MAX = 3
+"""One try: ask; make the blob; ask again."""
+FOR_EVER = -1
+NAMELESS = "somebody, by an Azure lease"
+
+# learn.microsoft.com/rest/api/storageservices/lease-blob, "Remarks".
+LEASES: Table = {
+    (409, "LeaseAlreadyPresent"): Meaning.CONDITION_FAILED,
+    (409, "LeaseIsBreakingAndCannotBeAcquired"): Meaning.CONDITION_FAILED,
+    (409, "LeaseIdMismatchWithLeaseOperation"): Meaning.CONDITION_FAILED,
+    (409, "LeaseIsBrokenAndCannotBeRenewed"): Meaning.CONDITION_FAILED,
+    (409, "LeaseNotPresentWithLeaseOperation"): Meaning.CONDITION_FAILED,
+}
+CURES: Mapping[tuple[int, str], str] = {
+    (400, "InvalidHeaderValue"): "a lease lasts 15 to 60 s or for ever; else the server may not "
+    "know this API version: pass api_version=...",
+}
+
+T = TypeVar("T")
+
+
+class AzureBlobLease(Leased):
+    """The lease of the blob at `az://container/blob` (or `abfss://`), made empty if it is absent.
+
+    `ttl_s` is a whole number from 15 to 60, or None: a lease for ever, which only its holder or
+    `break_lease()` ends, so a crash leaves it. `account_url`, `credential`, `endpoint` and what is
+    in `azure` are as for `open_store`. While held, `lease_id` makes a write to the blob pass.
+    """
+
+    service = "azure-lease"
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ttl_s: float | None = 60,
+        beat_s: float | None = None,
+        look_s: float = LOOK_S,
+        endpoint: str | None = None,
+        account_url: str | None = None,
+        credential: Any = None,
+        client: str = "",
+        azure: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        if ttl_s is not None and ttl_s not in range(TTL_S_MIN, TTL_S_MAX + 1):
+            raise ValueError(
+                f"ttl_s is a whole number of seconds from {TTL_S_MIN} to {TTL_S_MAX} (Azure's "
+                f"limits), or None: for ever; not {ttl_s!r}"
+            )
+        if beat_s is None:
+            beat_s = BEAT_S if ttl_s is None else ttl_s / BEATS_PER_LEASE
+        super().__init__(url, ttl_s=ttl_s, beat_s=beat_s, **options)
+        self._look_s = look_s
+        self._id, self._taking, self._giving = "", False, False
+        """The lease's; whether it was asked for, given back, and no answer came."""
+        parent, _, self._name = url.rpartition("/")
+        extra = {"account_url": account_url, "credential": credential, **(azure or {})}
+        store = StoreOptions(
+            endpoint=endpoint, client=client,
+            timeout_s=10.0 if ttl_s is None else min(10.0, ttl_s / 5),
+            extra={name: value for name, value in extra.items() if value is not None},
+        )  # fmt: skip
+        if not self._name or parent.endswith("/"):
+            raise ValueError(f"{url!r:.200} names no blob; write az://container/blob")
+        try:
+            from lockkit.stores import azure as adapter
+        except ModuleNotFoundError as missing:
+            raise StoreError(
+                f"{self}: the Python package {missing.name!r} is not installed; "
+                "pip install 'lockkit[azure]'"
+            ) from None
+        self._table: Table = {**adapter.TABLE, **LEASES}
+        self._errors = adapter.SDK_ERRORS
+        self._endpoint = Endpoint(str(self), store, cures={**adapter.CURES, **CURES})
+        self._store = adapter.AzureStore(parent, store)
+        self._blob = self._store.blob(self._name)
+
+    @property
+    def lease_id(self) -> str:
+        """For a write to this very blob: `upload_blob(..., lease=lock.lease_id)`.
+
+        Azure refuses any other while the lease lasts (412 LeaseIdMissing, LeaseIdMismatch...), and
+        this one when it is over. Raises `LockLost` where it is not held.
+        """
+        self.check()
+        return self._id
+
+    def break_lease(self) -> None:
+        """End the blob's lease at once, whoever holds it. Nothing does so by itself.
+
+        Its holder's next write is refused, its next beat tells it. Raises `NoAnswer` where nobody
+        said so.
+        """
+        ends_now = {"lease_break_period": 0}
+        self._heard(self._write("break it", lambda: self._lease().break_lease(**ends_now)))
+
+    # --- what the base asks ----------------------------------------------------------------------
+
+    def _take(self) -> Taken | Busy:
+        self._id = self._id or self.clock.unique()
+        seconds = FOR_EVER if self.ttl_s is None else int(self.ttl_s)
+        for _ in range(TURNS_MAX):
+            sent_ms = self.clock.boot_ms()
+            answer = self._write("take it", lambda: self._lease().acquire(lease_duration=seconds))
+            self._taking = self._taking or isinstance(answer, Unknown)
+            if self._heard(answer):
+                self._taking = self._giving = False
+                return Taken(self._id, None, sent_ms)
+            if self._is_there():
+                return Busy(NAMELESS, self._look_s)
+            self._store.put(self._name, b"", IfAbsent())  # or somebody else does
+        raise NoAnswer(f"{self}: its blob comes and goes; ask again")
+
+    def _withdraw(self) -> None:
+        if self._taking:
+            self._heard(self._write("give it back", self._lease().release))
+        self._id, self._taking = "", False
+
+    def _beat(self, taken: Taken) -> None:
+        if not self._heard(self._write("renew it", self._lease().renew)):
+            raise NotOurs("Azure says that the lease is over, broken or another's")
+
+    def _give_back(self, taken: Taken) -> None:
+        answer = self._write("give it back", self._lease().release)
+        lost_before, self._giving = self._giving, self._giving or isinstance(answer, Unknown)
+        was_ours = self._heard(answer) or lost_before
+        self._id = ""  # the next grant has another: no write of this one's passes under it
+        if not was_ours:
+            raise NotOurs("Azure says that the lease was over, broken or another's")
+
+    def _look(self) -> Busy | None:
+        found = self._send("look at it", self._blob.get_blob_properties)
+        if isinstance(found, Refusal | Unknown):
+            if isinstance(found, Refusal) and found.status == 404:
+                return None
+            self._endpoint.listing(self._table, found, "look at it")
+        return Busy(NAMELESS) if found.lease.status == "locked" else None
+
+    def _shut(self) -> None:
+        self._store.close()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _lease(self) -> Any:
+        from azure.storage.blob import BlobLeaseClient
+
+        return BlobLeaseClient(self._blob, lease_id=self._id or None)
+
+    def _is_there(self) -> bool:
+        found = self._send("look at it", self._blob.exists)
+        if isinstance(found, Refusal | Unknown):
+            self._endpoint.listing(self._table, found, "look at it")
+        return found
+
+    def _heard(self, answer: WriteAnswer) -> bool:
+        """Whether it was done; False: the lease's state forbids it."""
+        match answer:
+            case Applied():
+                return True
+            case PreconditionFailed():
+                return False
+            case Throttled():
+                raise NoAnswer(f"{self}: throttled; ask again")
+            case Unknown(why):
+                raise NoAnswer(f"{self}: {why}; ask again")
+
+    def _write(self, doing: str, send: Callable[[], object]) -> WriteAnswer:
+        said = self._send(doing, send)
+        if isinstance(said, Refusal | Unknown):
+            return self._endpoint.write(self._table, said, doing)
+        return Applied("")
+
+    def _send(self, doing: str, send: Callable[[], T]) -> T | Refusal | Unknown:
+        self._endpoint.enter()
+        try:
+            said = send()
+        except self._errors as error:
+            return self._store.refusal(error, doing)
+        self._endpoint.heard()
+        return said
