@@ -35,7 +35,7 @@ from lockkit.table.ask import Unanswered
 STEPS = 500
 STRIPES, KEYS = 4, [f"k{number}" for number in range(6)]
 CALLS_MAX, ACTS_MAX, BEATS_MAX, LAYOUTS_MAX = 30, 3, 60, 5
-STALLS = 0.05
+STALLS = 0.15
 """Of all grants: whoever has just got one sleeps."""
 ALONE = "who acts on a key has it alone"
 CIRCLE = "nobody waits in a circle"
