@@ -1,7 +1,8 @@
-"""Four parties that lock what they are told to: processes, or threads where a process is all.
+"""Every provider's lock on this machine, and parties that lock what they are told to.
 
-A party is started once and serves all providers over its pipe. It can be stopped, interrupted and
-killed; a dead one is replaced when it is next needed.
+A party is a process, or a thread where a process is all. It is started once and serves all
+providers over its pipe. It can be stopped, interrupted and killed; a dead one is replaced when it
+is next needed.
 """
 
 from __future__ import annotations
@@ -11,19 +12,89 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from lockkit import open_lock
+from lockkit.emulator import Emulator
 from lockkit.lock import Lock
 from lockkit.providers.both import Both
 from lockkit.providers.leased import Leased
+from lockkit.services.dynamodb import DynamoDB
+from lockkit.services.service import Service
 
+NAMES = ("storage", "zookeeper", "dynamodb", "hive", "filesystem", "process")
+LOCK = "hoodie.write.lock."
+AT_ONCE = {f"{LOCK}client.num_retries": "0"}
 SPAWN = multiprocessing.get_context("spawn")
 PATIENCE_S = 60.0
+
+
+# --- where there are locks -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class World:
+    """One provider's lock that nobody else uses."""
+
+    lock: Any
+    """An URL, or Hudi's configuration."""
+    options: dict[str, Any] = field(default_factory=dict)
+    short: dict[str, Any] = field(default_factory=dict)
+    """What makes a holder's silence its end within a few seconds."""
+    threads: bool = False
+    """Its parties are threads of this process."""
+    restart: Callable[[], None] | None = None
+    turns: int = 8
+    """Of each of four writers; fewer where a waiter can only look, once in a second."""
+
+
+def world(name: str, key: str, service: Any, folder: Path) -> World:
+    """The lock `key` of this provider, on this service where it needs one."""
+    return globals()[f"_{name}"](key, service, folder)
+
+
+def _storage(key: str, server: Emulator, _: Path) -> World:
+    return World(f"s3://providers/{key}", {"endpoint": server.s3, "ttl_s": 60.0}, {"ttl_s": 1.5})
+
+
+def _zookeeper(key: str, service: Service, _: Path) -> World:
+    config = service.recipe() | {f"{LOCK}zookeeper.lock_key": key} | AT_ONCE
+    config |= {f"{LOCK}zookeeper.url": service.address}
+    restart = partial(_restarted, service)
+    return World(config, short={"session_timeout_s": 1.5}, restart=restart)
+
+
+def _dynamodb(key: str, service: DynamoDB, _: Path) -> World:
+    config = service.recipe() | {f"{LOCK}dynamodb.partition_key": key} | AT_ONCE
+    options = {"aws": {"aws_access_key_id": "x", "aws_secret_access_key": "x"}}
+    with open_lock(config, **options | {"timeout": PATIENCE_S}):
+        pass  # makes the table: whoever comes first is told to ask again
+    restart = partial(_restarted, service) if service.engine == "dynalite" else None
+    return World(config, options, {"lease_s": 1.5}, restart=restart, turns=3)
+
+
+def _hive(key: str, service: Service, _: Path) -> World:
+    config = service.recipe() | {f"{LOCK}hivemetastore.table": key} | AT_ONCE
+    return World(config, restart=partial(_restarted, service), turns=3)
+
+
+def _filesystem(key: str, _: None, folder: Path) -> World:
+    return World(f"filesystem://{folder}/{key}", short={"expire_minutes": 1.5 / 60})
+
+
+def _process(key: str, _: None, __: Path) -> World:
+    return World(f"process://{key}", threads=True)
+
+
+def _restarted(service: Service) -> None:
+    service.kill()
+    service.start()
 
 
 # --- inside a party ------------------------------------------------------------------------------
@@ -101,6 +172,30 @@ class _Told:
     def _tell(self, kind: str, **_: Any) -> None:
         if kind == "waiting":
             self._pipe.send(("waiting", None))
+
+    def pairs(self, count: int) -> list[float]:
+        """How long each acquire and release took, in ms."""
+        taken = []
+        for _ in range(count):
+            began = now_ms()
+            assert self.lock.acquire(timeout=PATIENCE_S)
+            self.lock.release()
+            taken.append(now_ms() - began)
+        return taken
+
+    def acquired_ms(self) -> float:
+        assert self.lock.acquire(timeout=PATIENCE_S)
+        return now_ms()
+
+    def let_go_ms(self) -> float:
+        at = now_ms()
+        self.lock.release()
+        return at
+
+
+def now_ms() -> float:
+    """On a clock that all processes of this machine share."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC) / 1e6
 
 
 def add_one(path: str) -> int:

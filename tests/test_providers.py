@@ -12,119 +12,60 @@ import threading
 import uuid
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import provider_world
 import pytest
+from provider_world import NAMES, PATIENCE_S, Parties, Party, World
 
 from lockkit import Lock, LockBusy, LockLost, StoreError, open_lock
 from lockkit.commands.acquire import opened
 from lockkit.providers.both import Both
+from lockkit.providers.dynamodb import DynamoDBLock
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.hudi import PROVIDERS, UnknownKey
+from lockkit.providers.implicit import key_of_base_path
 from lockkit.providers.patience import LongWait
 from lockkit.providers.process import ProcessLock
-from lockkit.services.dynamodb import DynamoDB
-from lockkit.services.service import Service, ServiceUnavailable
-from tests.provider_world import PATIENCE_S, Parties, Party
 
 ROOT = Path(__file__).parents[1]
 WRITERS = 4
-pytestmark = pytest.mark.xdist_group("providers")
 PROVIDER = "hoodie.write.lock.provider"
 HUDI = "org.apache.hudi.client.transaction.lock."
 
 
-# --- where the contract is tested ----------------------------------------------------------------
+# --- where it is tested --------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class World:
-    """One provider's lock that nobody else uses."""
-
-    lock: Any
-    """An URL, or Hudi's configuration."""
-    options: dict[str, Any] = field(default_factory=dict)
-    short: dict[str, Any] = field(default_factory=dict)
-    """What makes a holder's silence its end within a few seconds."""
-    threads: bool = False
-    """Its parties are threads of this process."""
-    restart: Callable[[], None] | None = None
-    turns: int = 8
-    """Of each of the writers; fewer where a waiter can only look, once in a second."""
-
-
-def _storage(request: pytest.FixtureRequest) -> World:
-    server = request.getfixturevalue("shared_emulator")
-    url = f"s3://{request.getfixturevalue('bucket')}/table"
-    long = {"endpoint": server.s3, "ttl_s": 60.0}
-    return World(url, long, {"ttl_s": 1.5})
-
-
-def _filesystem(request: pytest.FixtureRequest) -> World:
-    folder = request.getfixturevalue("tmp_path")
-    return World(f"filesystem://{folder}", {}, {"expire_minutes": 1.5 / 60})
-
-
-def _process(_: pytest.FixtureRequest) -> World:
-    return World(f"process://{uuid.uuid4()}", threads=True)
-
-
-def _dynamodb(request: pytest.FixtureRequest) -> World:
-    service = request.getfixturevalue("dynamodb")
-    config = service.recipe() | {
-        "hoodie.write.lock.dynamodb.partition_key": request.getfixturevalue("bucket"),
-        "hoodie.write.lock.client.num_retries": "0",
-    }
-    aws = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
-    restart = partial(restarted, service) if service.engine == "dynalite" else None
-    return World(config, {"aws": aws}, {"lease_s": 1.5}, restart=restart, turns=3)
-
-
-def restarted(service: Service) -> None:
-    service.kill()
-    service.start()
-
-
-@pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[type[Any]], Any]]:
-    """Real ones, each started when it is first asked for; skips where it cannot be."""
-    with ExitStack() as stack:
-
-        @cache
-        def start(kind: type[Service]) -> Service | str:
-            try:
-                return stack.enter_context(kind(tmp_path_factory.mktemp(kind.name)))
-            except ServiceUnavailable as why:
-                return str(why)
-
-        def started(kind: type[Service]) -> Service:
-            found = start(kind)
-            if isinstance(found, str):
-                pytest.skip(found)
-            return found
-
-        yield started
-
-
-@pytest.fixture
-def dynamodb(services: Callable[[type[Any]], Any]) -> Any:
-    return services(DynamoDB)
-
-
-WORLDS = {
-    "storage": _storage, "filesystem": _filesystem, "process": _process, "dynamodb": _dynamodb,
+FIXTURES = {
+    "storage": "shared_emulator", "zookeeper": "zookeeper", "dynamodb": "dynamodb",
+    "hive": "metastore",
 }  # fmt: skip
-EVERY = pytest.mark.parametrize("world", WORLDS, indirect=True)
-OF_PROCESSES = pytest.mark.parametrize("world", sorted({*WORLDS} - {"process"}), indirect=True)
+"""Of the services, which are shared with the tests of that provider alone."""
+
+
+OF_PROCESSES = [each for each in NAMES if each != "process"]
+
+
+def of(*names: str) -> Any:
+    """A test of the contract for these providers, where their service is."""
+    jvm = {"zookeeper", "hive"}
+    marked = [
+        pytest.param(
+            name,
+            marks=[pytest.mark.xdist_group(name), *([pytest.mark.spark] if name in jvm else [])],
+        )
+        for name in names
+    ]
+    return pytest.mark.parametrize("world", marked, indirect=True)
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest) -> World:
-    return WORLDS[request.param](request)
+def world(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> World:
+    """A lock that no other test uses; skipped where its service cannot be started."""
+    fixture = FIXTURES.get(request.param)
+    service = request.getfixturevalue(fixture) if fixture else None
+    return provider_world.world(request.param, bucket, service, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +78,10 @@ def _made() -> Iterator[dict[bool, Parties]]:
 
 @pytest.fixture
 def parties(_made: dict[bool, Parties]) -> Callable[..., list[Party]]:
-    """So many parties that have opened the world's lock (or locks), each by its own handle."""
+    """So many parties that have opened the world's lock, each by its own handle."""
 
-    def open_(count: int, world: World, *, short: bool = False, **more: Any) -> list[Party]:
-        options = world.options | (world.short if short else {}) | more
+    def open_(count: int, world: World, *, short: bool = False) -> list[Party]:
+        options = world.options | (world.short if short else {})
         return _made[world.threads](count, [world.lock], options)
 
     return open_
@@ -149,7 +90,7 @@ def parties(_made: dict[bool, Parties]) -> Callable[..., list[Party]]:
 # --- the contract --------------------------------------------------------------------------------
 
 
-@EVERY
+@of(*NAMES)
 def test_four_writers_lose_no_increment_and_tokens_rise(
     world: World, parties: Callable[..., list[Party]], tmp_path: Path
 ) -> None:
@@ -169,7 +110,7 @@ def test_four_writers_lose_no_increment_and_tokens_rise(
         assert all(one < other for one, other in itertools.pairwise(tokens))
 
 
-@EVERY
+@of(*NAMES)
 def test_what_one_holds_another_neither_gets_nor_gives_back_nor_takes_twice(
     world: World, parties: Callable[..., list[Party]]
 ) -> None:
@@ -191,7 +132,7 @@ def test_what_one_holds_another_neither_gets_nor_gives_back_nor_takes_twice(
     other.ask("release")
 
 
-@EVERY
+@of(*NAMES)
 def test_a_waiter_gets_it_when_the_holder_lets_go(
     world: World, parties: Callable[..., list[Party]]
 ) -> None:
@@ -204,7 +145,7 @@ def test_a_waiter_gets_it_when_the_holder_lets_go(
     waiter.ask("release")
 
 
-@OF_PROCESSES
+@of(*OF_PROCESSES)
 def test_an_interrupted_waiter_leaves_nothing_half_held(
     world: World, parties: Callable[..., list[Party]]
 ) -> None:
@@ -221,7 +162,7 @@ def test_an_interrupted_waiter_leaves_nothing_half_held(
     waiter.ask("release")
 
 
-@OF_PROCESSES
+@of(*OF_PROCESSES)
 def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_stands_in_nobodys_way(
     world: World, parties: Callable[..., list[Party]]
 ) -> None:
@@ -239,15 +180,12 @@ def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_stands_in_nobodys_
     third.ask("release")
 
 
-RESTARTED = [name for name in WORLDS if name not in ("storage", "filesystem", "process")]
-
-
-@pytest.mark.parametrize("world", RESTARTED, indirect=True)
+@of("zookeeper", "dynamodb", "hive")
 def test_a_restart_of_the_service_makes_no_second_holder(
     world: World, parties: Callable[..., list[Party]]
 ) -> None:
     if world.restart is None:
-        pytest.skip("this engine forgets everything when it ends")
+        pytest.skip("moto forgets everything when it ends: make peers, for dynalite")
     holder, other = parties(2, world)
     holder.ask("acquire", timeout=0)
     world.restart()
@@ -406,6 +344,15 @@ def test_a_file_that_was_replaced_is_nobodys_to_delete_and_its_holder_has_lost(
     assert path.exists()
 
 
+def test_a_holder_keeps_its_file_young_where_it_could_expire(tmp_path: Path) -> None:
+    lock, path = FilesystemLock(tmp_path, expire_minutes=10), tmp_path / "lock"
+    with lock:
+        old_s = path.stat().st_mtime - 500
+        os.utime(path, (old_s, old_s))
+        lock.renew()
+        assert path.stat().st_mtime > old_s + 400
+
+
 def test_an_expired_file_that_was_renewed_since_it_was_read_is_not_broken(tmp_path: Path) -> None:
     path = lock_file(tmp_path)
     made_s = path.stat().st_mtime
@@ -482,6 +429,35 @@ def test_open_lock_takes_hudis_class_names_and_keys(tmp_path: Path) -> None:
     assert open_lock(hudi("InProcessLockProvider") | base).url == f"file://{tmp_path}"
 
 
+AWS = {PROVIDER: "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider"}
+IMPLICIT = {
+    PROVIDER: "org.apache.hudi.aws.transaction.lock.DynamoDBBasedImplicitPartitionKeyLockProvider"
+}
+
+
+def test_open_lock_computes_the_keys_of_services_as_hudi_does() -> None:
+    table = {"hoodie.table.name": "orders", "hoodie.base.path": "s3a://lake/orders"}
+    key = key_of_base_path("s3://lake/orders")
+    zookeeper = hudi("ZookeeperBasedLockProvider", zookeeper__url="h:1,i:2",
+                     zookeeper__base_path="/hudi")  # fmt: skip
+    assert open_lock(zookeeper | table).url == "zookeeper://h:1,i:2/hudi/orders"
+    implicit = hudi("ZookeeperBasedImplicitBasePathLockProvider", zookeeper__url="h")
+    assert open_lock(implicit | table).url == f"zookeeper://h:2181/tmp/{key}/lock_key"
+    item = hudi("x", dynamodb__table="locks", dynamodb__endpoint_url="dynamodb.x.amazonaws.com",
+                wait_time_ms=7000)  # fmt: skip
+    found = open_lock(item | table | AWS)
+    assert isinstance(found, DynamoDBLock)
+    assert (found.url, found.ttl_s) == ("dynamodb://locks/orders", 7)
+    assert open_lock(item | table | IMPLICIT).url == f"dynamodb://locks/{key}"
+
+
+def test_a_port_that_hudi_does_not_read_is_used_and_told() -> None:
+    config = hudi("ZookeeperBasedLockProvider", zookeeper__url="h", zookeeper__port=9,
+                  zookeeper__base_path="/hudi", zookeeper__lock_key="k")  # fmt: skip
+    with pytest.warns(UnknownKey, match="write its url as h:9"):
+        assert open_lock(config).url == "zookeeper://h:9/hudi/k"
+
+
 @pytest.mark.parametrize(
     ("config", "named"),
     [
@@ -489,6 +465,12 @@ def test_open_lock_takes_hudis_class_names_and_keys(tmp_path: Path) -> None:
         (hudi("FileSystemBasedLockProvider"), "hoodie.base.path is missing"),
         (hudi("InProcessLockProvider"), "hoodie.base.path is missing"),
         (hudi("StorageBasedLockProvider"), "hoodie.base.path is missing"),
+        (hudi("ZookeeperBasedLockProvider", zookeeper__url="h"), "zookeeper.lock_key is missing"),
+        (
+            hudi("ZookeeperBasedLockProvider", zookeeper__url="h", zookeeper__lock_key="k"),
+            "zookeeper.base_path is missing",
+        ),
+        (hudi("ZookeeperBasedImplicitBasePathLockProvider"), "hoodie.base.path is missing"),
         (hudi("InProcessLockProvider", wait_time_ms="soon"), "wait_time_ms is a number"),
         (hudi("InProcessLockProvider", client__num_retries=-1), "num_retries is from 0"),
         (
@@ -545,6 +527,10 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
     assert isinstance(file, FilesystemLock)
     assert (file.url, file.ttl_s, file.timeout) == (f"{tmp_path}/a b/lock", 300, 3)
     assert open_lock("process://orders/x").url == "orders/x"
+    zookeeper = open_lock("zookeeper://h:1,i:2/hudi/locks/orders?session_timeout_s=5")
+    assert zookeeper.url == "zookeeper://h:1,i:2/hudi/locks/orders"
+    dynamodb = open_lock("dynamodb://eu-west-1/locks/orders?endpoint=http://127.0.0.1:1&lease_s=9")
+    assert dynamodb.url == "dynamodb://locks/orders"
 
 
 @pytest.mark.parametrize(
@@ -554,6 +540,9 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
         ("orders", "no lock has the scheme ''"),
         ("filesystem://orders", "absolute folder"),
         ("process://", "needs a name"),
+        ("zookeeper://h:2181/orders", "needs hosts, base path and key"),
+        ("dynamodb://eu-west-1/locks", "needs table/key after its host"),
+        ("dynamodb:///locks/orders", "needs a region"),
         ("process://x?ttl=1", "knows no [?]ttl=; known: none"),
         ("filesystem:///x?expire_minutes=soon", "expire_minutes= is a number, not 'soon'"),
         ("process://user:s3cret@host", "carries no password"),
@@ -654,6 +643,8 @@ def test_the_loss_of_either_is_the_loss_of_both(tmp_path: Path) -> None:
     (tmp_path / "old" / "lock").unlink()
     with pytest.raises(LockLost):
         both.renew()
+    with pytest.raises(LockLost):
+        both.check()
     assert not both.owned()
     with pytest.raises(LockLost):
         both.release()

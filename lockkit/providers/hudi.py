@@ -15,6 +15,8 @@ from lockkit.providers.patience import PAUSE, RETRIES, WAIT, patience_of
 PREFIX = "hoodie.write.lock."
 PROVIDER = PREFIX + "provider"
 BASE_PATH, TABLE_NAME = "hoodie.base.path", "hoodie.table.name"
+HEARTBEAT = PREFIX + "heartbeat_interval_ms"
+ZOOKEEPER_PORT = 2181
 DEFAULT_PROVIDER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 
 Config = Mapping[str, str]
@@ -74,6 +76,55 @@ def _filesystem(config: Config, options: Options) -> Leased:
     return FilesystemLock(folder, minutes, **options)
 
 
+def _zookeeper(config: Config, options: Options) -> Leased:
+    from lockkit.providers.zookeeper import ZookeeperLock
+
+    prefix = PREFIX + "zookeeper."
+    key = config.get(prefix + "lock_key") or config.get(TABLE_NAME)
+    if not key:
+        raise ValueError(f"{prefix}lock_key is missing (or {TABLE_NAME})")
+    path = _needed(config, prefix + "base_path")
+    return ZookeeperLock(_hosts(config), path, str(key), **_session(config) | options)
+
+
+def _zookeeper_implicit(config: Config, options: Options) -> Leased:
+    from lockkit.providers.zookeeper import ZookeeperLock
+
+    base = _needed(config, BASE_PATH)
+    return ZookeeperLock.of_base_path(_hosts(config), base, **_session(config) | options)
+
+
+def _hosts(config: Config) -> str:
+    """Every host with its port; Hudi connects to `url` as it stands, and never reads `port`."""
+    url, port = _needed(config, f"{PREFIX}zookeeper.url"), f"{PREFIX}zookeeper.port"
+    number = int(settings.number(config, port, ZOOKEEPER_PORT, least=1, most=65535))
+    hosts = [each if ":" in each else f"{each}:{number}" for each in url.split(",")]
+    if number != ZOOKEEPER_PORT and ":" not in url:
+        text = f"Hudi does not read {port}: where it shares this lock, write its url as {hosts[0]}"
+        warnings.warn(UnknownKey(text), stacklevel=5)
+    return ",".join(hosts)
+
+
+def _session(config: Config) -> Options:
+    prefix = PREFIX + "zookeeper."
+    return {
+        "session_timeout_s": settings.number(config, prefix + "session_timeout_ms", 60_000) / 1000,
+        "connection_timeout_s":
+            settings.number(config, prefix + "connection_timeout_ms", 15_000) / 1000,
+    }  # fmt: skip
+
+
+def _hive(config: Config, options: Options) -> Leased:
+    """Without uris: those of hive-site.xml."""
+    from lockkit.providers.hive import HiveMetastoreLock
+
+    prefix = PREFIX + "hivemetastore."
+    database, table = (_needed(config, prefix + each) for each in ("database", "table"))
+    beat_ms = settings.number(config, HEARTBEAT, 60_000, least=1)
+    beat: Options = {"heartbeat_interval_s": beat_ms / 1000}
+    return HiveMetastoreLock(config.get(prefix + "uris"), database, table, **beat | options)
+
+
 def _process(config: Config, options: Options) -> Leased:
     from lockkit.providers.process import ProcessLock
 
@@ -129,15 +180,19 @@ PROVIDERS: dict[str, Callable[[Config, Options], Lock | Leased]] = {
     f"{_CLIENT}StorageBasedLockProvider": _storage,
     f"{_CLIENT}FileSystemBasedLockProvider": _filesystem,
     f"{_CLIENT}InProcessLockProvider": _process,
+    f"{_CLIENT}ZookeeperBasedLockProvider": _zookeeper,
+    f"{_CLIENT}ZookeeperBasedImplicitBasePathLockProvider": _zookeeper_implicit,
+    "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider": _hive,
+    "org.apache.hudi.hive.HiveMetastoreBasedLockProvider": _hive,  # its name before 0.12
     f"{_AWS}DynamoDBBasedLockProvider": _dynamodb,
     f"{_AWS}DynamoDBBasedImplicitPartitionKeyLockProvider": _dynamodb_implicit,
 }
 
 KEYS = [
-    WAIT, RETRIES, PAUSE, PROVIDER,
+    WAIT, RETRIES, PAUSE, PROVIDER, HEARTBEAT,
     *(PREFIX + each for each in (
         "num_retries", "wait_time_ms_between_retry", "max_wait_time_ms_between_retry",
-        "heartbeat_interval_ms", "conflict.resolution.strategy",
+        "conflict.resolution.strategy",
         "storage.validity.timeout.secs", "storage.renew.interval.secs",
         "storage.heartbeat.poll.secs",
         "azure.connection.string", "azure.sas.token", "azure.managed.identity.client.id",

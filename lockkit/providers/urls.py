@@ -76,6 +76,16 @@ def _filesystem(at: Address, options: Options) -> Leased:
     return FilesystemLock(unquote(at.path), **at.query(expire_minutes=float) | options)
 
 
+def _zookeeper(at: Address, options: Options) -> Leased:
+    from lockkit.providers.zookeeper import ZookeeperLock
+
+    base_path, _, key = unquote(at.path).rstrip("/").rpartition("/")
+    if not at.host or not base_path or not key:
+        raise ValueError("zookeeper:// needs hosts, base path and key: zookeeper://h:2181/base/key")
+    asked = at.query(session_timeout_s=float, connection_timeout_s=float)
+    return ZookeeperLock(at.host, base_path, key, **asked | options)
+
+
 def _dynamodb(at: Address, options: Options) -> Leased:
     from lockkit.providers.dynamodb import DynamoDBLock
 
@@ -85,6 +95,15 @@ def _dynamodb(at: Address, options: Options) -> Leased:
     asked = at.query(endpoint=str, lease_s=float)
     endpoint = {"endpoint_url": asked.pop("endpoint")} if "endpoint" in asked else {}
     return DynamoDBLock(table, key, **{"region": at.host} | endpoint | asked | options)
+
+
+def _hive(at: Address, options: Options) -> Leased:
+    from lockkit.providers.hive import HiveMetastoreLock
+
+    database, table = at.parts("database", "table")
+    uris = ",".join(f"thrift://{each}" for each in at.host.split(",") if each)
+    asked = at.query(heartbeat_interval_s=float)
+    return HiveMetastoreLock(uris or None, database, table, **asked | options)
 
 
 def _process(at: Address, options: Options) -> Leased:
@@ -97,7 +116,9 @@ def _process(at: Address, options: Options) -> Leased:
 
 
 SERVICES: dict[str, Callable[[Address, Options], Lock | Leased]] = {
+    "zookeeper": _zookeeper,
     "dynamodb": _dynamodb,
+    "hive": _hive,
     "filesystem": _filesystem,
     "process": _process,
 }

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-LOCKS = ("cold", "emulator", "uncontended", "handoff")
+LOCKS = ("cold", "emulator", "uncontended", "handoff", "providers")
 TABLES = ("table", "writers", "age", "insert", "upsert", "memory")
 NAMES = LOCKS + TABLES
 README = Path(__file__).parents[2] / "README.md"
