@@ -33,7 +33,7 @@ def running(kind: type[Service], folder: Any, **options: Any) -> Iterator[Servic
 
 class Wire:
     """A way to a service through this process. `lose(after)` cuts it once the service has got a
-    message with these bytes in it and has answered: the answer is lost.
+    message with these bytes in it and has answered: the answer is lost. `refuse` cuts it for good.
     """
 
     def __init__(self, port: int) -> None:
@@ -42,6 +42,7 @@ class Wire:
         self.port = self._listener.getsockname()[1]
         self.lost = threading.Event()
         self._after: bytes | None = None
+        self._refusing = False
         threading.Thread(target=self._serve, daemon=True).start()
 
     @property
@@ -51,6 +52,9 @@ class Wire:
     def lose(self, after: bytes) -> None:
         self.lost.clear()
         self._after = after
+
+    def refuse(self) -> None:
+        self._refusing = True
 
     def __enter__(self) -> Wire:
         return self
@@ -72,6 +76,8 @@ class Wire:
             while True:
                 ready, _, _ = select.select([near, far], [], [])
                 for each in ready:
+                    if self._refusing:
+                        return
                     data = each.recv(CHUNK)
                     if each is near and self._after is not None and self._after in data:
                         cut, self._after = True, None
