@@ -1,6 +1,6 @@
 """`python -m tests.bench [--json | --readme] [--quick] [name ...]`: all benchmarks, or those named.
 
-`--quick` runs the table's benchmarks small, to see that they run; the figures then mean nothing.
+`--quick` runs those of tables and patterns small, to see that they run; figures then mean nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 LOCKS = ("cold", "emulator", "uncontended", "handoff", "providers")
 TABLES = ("table", "writers", "age", "insert", "upsert", "memory")
-NAMES = LOCKS + TABLES
+PATTERNS = ("striped",)
+NAMES = LOCKS + TABLES + PATTERNS
 README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
 
@@ -60,7 +61,7 @@ def goals(results: dict[str, Any]) -> list[tuple[str, float, float]]:
             ("import lockkit, CPU ms", cold["import_lockkit_cpu_ms"], 50),
             ("click to first live event, s", cold["first_event_of_writers_after_s"], 2),
         ]
-    for name in TABLES:
+    for name in TABLES + PATTERNS:
         if name in results:
             found += import_module(f"tests.bench.{name}").goals(results[name])
     return found
@@ -101,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *NAMES], default=[])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="the table's benchmarks, small")
+    parser.add_argument("--quick", action="store_true", help="those of tables and patterns, small")
     parser.add_argument("--readme", action="store_true", help="put the tables into README.md")
     args = parser.parse_args()
     if args.quick and args.readme:
@@ -109,7 +110,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     results = {}
     for name in args.names or NAMES:
-        small = {"quick": True} if args.quick and name in TABLES else {}
+        small = {"quick": True} if args.quick and name in TABLES + PATTERNS else {}
         results[name] = import_module(f"tests.bench.{name}").main(**small)
         if not args.json:
             print(table(name, results[name]))
