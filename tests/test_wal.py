@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import count
 from typing import Any
 
 import pytest
 from conftest import ROOT
 from faults_world import SCHEMES
+from wal_orders import orders
 
 from lockkit.clock import Clock
 from lockkit.drive import Procedure, Put, run
@@ -114,6 +115,36 @@ def test_the_same_seed_plays_the_same_log_again() -> None:
     one, again, other = (simulate(SCENARIO, seed) for seed in (7, 7, 8))
     assert one.to_json() == again.to_json()
     assert one.trace_hash != other.trace_hash
+
+
+# --- every order ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+def test_no_order_of_an_append_and_the_next_writer_breaks_the_log_with_one_lost_answer(
+    fault: str,
+) -> None:
+    place = writes = 1
+    while place <= writes:
+        _, writes, violation = orders(1, fault, place)
+        assert violation is None
+        place += 1
+    assert writes >= 4
+
+
+def test_nor_does_one_of_two_slots_that_go_out_together() -> None:
+    played, _, violation = orders(2)
+    assert violation is None
+    assert played > 1_000
+
+
+@pytest.mark.parametrize(
+    ("off", "size"),
+    [("fences", 1), ("if_absent", 1), ("create_412 lost", 1), ("voids", 2), ("in_order", 2)],
+)
+def test_the_search_of_all_orders_finds_what_needs_no_fault(off: str, size: int) -> None:
+    rules = replace(MUTANTS[off].of(WalRules()), proves=False)
+    assert orders(size, rules=rules)[2] is not None
 
 
 # --- what a flight of slots comes to --------------------------------------------------------------

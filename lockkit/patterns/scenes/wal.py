@@ -40,7 +40,7 @@ STEPS = 400
 PARALLEL = (1, 2, 3, 4)
 OPENS_MAX, APPENDS_MAX, LOOKS_MAX = 3, 5, 12
 OUTAGES, OUTAGE = 0.3, 0.8
-"""In so many worlds so many requests are not answered: a try and its repeats may all be lost."""
+"""In so many worlds so many requests are lost once there is a writer: also a try's every repeat."""
 LOST = "an acknowledged append is in the log, once"
 REFUSED = "an append that was refused is never read"
 ORDER = "all readers see one order"
@@ -56,6 +56,7 @@ class WalRun:
 
     world: World
     rules: WalRules
+    outage: bool = False
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Texts, with the epoch of their writer."""
     refused: set[str] = field(default_factory=set)
@@ -72,6 +73,9 @@ class WalRun:
         if any(epoch > log.epoch for epoch, _ in self.began):
             self.world.reached.add("overtaken at the start")
         self.began.append((log.epoch, frozenset(known)))
+        if self.outage:
+            weather = self.world.weather
+            self.world.weather = replace(weather, writes=OUTAGE, reads=OUTAGE)
         for text, epoch in self.acknowledged.items():
             self._known(text, epoch)
 
@@ -219,12 +223,11 @@ def _parsed(body: bytes) -> tuple[int, tuple[str, ...]]:
 def _set_up(seed: str, steps: int, mutant: Mutant | None) -> WalRun:
     dice = random.Random(f"wal {seed}")
     profile, weather = PROFILES[dice.choice(SOUND)], Weather.of(dice)
-    if dice.random() < OUTAGES:
-        weather = replace(weather, writes=weather.writes and OUTAGE, reads=OUTAGE)
+    outage = bool(weather.of_writes) and dice.random() < OUTAGES
     rules = WalRules()
     if mutant is not None:
         rules, profile = mutant.of(rules), PROFILES.get(mutant.profile, profile)
-    run = WalRun(World(seed, steps, profile, weather, dice.random() < 0.3), rules)
+    run = WalRun(World(seed, steps, profile, weather, dice.random() < 0.3), rules, outage)
     for number in range(2 + int(dice.random() * 2)):
         node, parallel = run.world.node(f"W{number + 1}"), dice.choice(PARALLEL)
         node.birth = partial(_begin_writer, run, parallel)

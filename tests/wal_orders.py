@@ -1,0 +1,157 @@
+"""Every order of a flight of slots and the beginning of the next writer, with at most one fault.
+
+The simulator's own world, whose schedule is a script: each run says how many could have moved at
+each of its moves, so the next script is the next leaf of that tree. Two kinds of moves need no
+order: an answer that waits tells nobody else anything, and a slot that is there is read the same
+whenever it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.drive import Get, Procedure, Put
+from lockkit.outcome import Unknown
+from lockkit.patterns.scenes.wal import WalRun, view_of
+from lockkit.patterns.wal import Cursor, WalRules
+from lockkit.patterns.wal_writer import Log, append, open_log
+from lockkit.sim.shelf import Sent, Shelf
+from lockkit.sim.task import Flying, Phase, Task, Violated
+from lockkit.sim.world import World
+
+FAULTS = ("before", "after", "late")
+"""What becomes of the n-th write, whose sender is told nothing: lost, done, or done at any move."""
+
+
+@dataclass
+class Script:
+    """A schedule that is written down: which of those that could move did, at each branch."""
+
+    chosen: list[int]
+    shelf: Shelf
+    branches: list[tuple[int, int]] = field(default_factory=list)
+
+    def pick(self, ready: list[Any]) -> Any:
+        free = next((each for each in ready if isinstance(each, Task) and self._free(each)), None)
+        if free is not None:
+            return free
+        at = len(self.branches)
+        choice = self.chosen[at] if at < len(self.chosen) else 0
+        self.branches.append((choice, len(ready)))
+        return ready[choice]
+
+    def _free(self, task: Task) -> bool:
+        key = task.request.key if isinstance(task.request, Get) else ""
+        return task.phase is not Phase.SENT or ("wal/" in key and key in self.shelf.objects)
+
+    def following(self) -> list[int] | None:
+        """The next script; None: this was the last."""
+        branches = list(self.branches)
+        while branches and branches[-1][0] + 1 == branches[-1][1]:
+            branches.pop()
+        return [*(choice for choice, _ in branches[:-1]), branches[-1][0] + 1] if branches else None
+
+
+class Steady:
+    """Dice that always fall the same."""
+
+    count = 0
+
+    def random(self) -> float:
+        return 0.0
+
+    def choice(self, among: Any) -> Any:
+        return among[0]
+
+    def getrandbits(self, _bits: int) -> int:
+        self.count += 1
+        return self.count
+
+
+class Struck(Shelf):
+    """Loses the answer of its n-th write."""
+
+    world: World
+    nth, fault, writes = 0, "", 0
+
+    def decide(self, client: str, request: Sent, began_ms: float, *, judged: bool = False) -> Any:
+        if isinstance(request, Put) and began_ms >= 0:
+            self.writes += 1
+            if self.fault and self.writes == self.nth:
+                if self.fault == "late":
+                    self.world.flying.append(Flying(client, request, -1.0, 0.0, 0.0))
+                elif self.fault == "after":
+                    super().decide(client, request, began_ms)
+                return Unknown(self.fault)
+        return super().decide(client, request, began_ms, judged=judged)
+
+
+def flight(run: WalRun, log: Log, name: str, size: int) -> Procedure[None]:
+    batches, first = [[f"{name}.{number}"] for number in range(size)], log.next
+    texts = [[json.dumps(each) for each in batch] for batch in batches]
+    run.told(log, first, batches, (yield from append(log, texts, run.rules)))
+
+
+def beginner(run: WalRun) -> Procedure[None]:
+    log = yield from open_log(run.rules)
+    _, known = yield from view_of(Cursor(), run.rules)
+    run.begin(log, known)
+    yield from flight(run, log, "new", 1)
+
+
+def play(
+    chosen: list[int], rules: WalRules, size: int, fault: str, nth: int
+) -> tuple[Script, int, str | None]:
+    """One order: its script, how many writes there were, and what was violated."""
+    world = World("orders", 1)
+    world.dice = Steady()  # type: ignore[assignment]
+    world.shelf = shelf = Struck(world.profile, world.time, world.dice)
+    run = WalRun(world, rules)
+    log = world.run(open_log(rules))
+    run.begin(log, [])
+    shelf.world, shelf.writes, shelf.nth, shelf.fault = world, 0, nth, fault
+    script = world._schedule = Script(chosen, shelf)  # type: ignore[assignment]
+    world.spawn(world.node("old"), flight(run, log, "old", size))
+    world.spawn(world.node("new"), beginner(run))
+    try:
+        world.play(10_000)
+        writes, shelf.nth = shelf.writes, 0
+        world._schedule = Script([], shelf)  # type: ignore[assignment]
+        run.end()
+    except Violated as violated:
+        return script, shelf.writes, str(violated)
+    return script, writes, None
+
+
+def orders(
+    size: int, fault: str = "", nth: int = 0, *, rules: WalRules = WalRules(proves=False),
+    most: int = 100_000,
+) -> tuple[int, int, str | None]:  # fmt: skip
+    """How many there are, the most writes of one of them, and the first violation."""
+    chosen: list[int] | None = []
+    played = writes = 0
+    while chosen is not None:
+        assert played < most, f"more than {most} orders"
+        script, wrote, violation = play(chosen, rules, size, fault, nth)
+        played, writes = played + 1, max(writes, wrote)
+        if violation:
+            return played, writes, violation
+        chosen = script.following()
+    return played, writes, None
+
+
+if __name__ == "__main__":
+    import sys
+
+    flights = [int(each) for each in sys.argv[1:]] or [1]
+    for flown in flights:
+        for strikes in ("", *FAULTS):
+            place = 1 if strikes else 0
+            most_writes = place
+            while place <= most_writes:
+                count, wrote, wrong = orders(flown, strikes, place, most=10_000_000)
+                most_writes = wrote if strikes else -1
+                print(flown, strikes or "no fault", place, f"{count:,}", wrong, flush=True)
+                place += 1
