@@ -28,7 +28,7 @@ from lockkit.providers.leased import Leased
 from lockkit.services.dynamodb import DynamoDB
 from lockkit.services.service import Service
 
-NAMES = ("storage", "zookeeper", "dynamodb", "hive", "filesystem", "process")
+NAMES = ("storage", "zookeeper", "dynamodb", "hive", "azure_lease", "filesystem", "process")
 LOCK = "hoodie.write.lock."
 AT_ONCE = {f"{LOCK}client.num_retries": "0"}
 SPAWN = multiprocessing.get_context("spawn")
@@ -82,6 +82,11 @@ def _dynamodb(key: str, service: DynamoDB, _: Path) -> World:
 def _hive(key: str, service: Service, _: Path) -> World:
     config = service.recipe() | {f"{LOCK}hivemetastore.table": key} | AT_ONCE
     return World(config, restart=partial(_restarted, service), turns=3)
+
+
+def _azure_lease(key: str, server: Emulator, _: Path) -> World:
+    config = f"azure-lease://providers/{key}?endpoint={server.azure}"
+    return World(config, short={"ttl_s": 15}, turns=3)  # Azure's shortest
 
 
 def _filesystem(key: str, _: None, folder: Path) -> World:

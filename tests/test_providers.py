@@ -39,7 +39,7 @@ HUDI = "org.apache.hudi.client.transaction.lock."
 
 FIXTURES = {
     "storage": "shared_emulator", "zookeeper": "zookeeper", "dynamodb": "dynamodb",
-    "hive": "metastore",
+    "hive": "metastore", "azure_lease": "shared_emulator",
 }  # fmt: skip
 """Of the services, which are shared with the tests of that provider alone."""
 
@@ -63,9 +63,19 @@ def of(*names: str) -> Any:
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> World:
     """A lock that no other test uses; skipped where its service cannot be started."""
-    fixture = FIXTURES.get(request.param)
+    return _of(request, request.param, bucket, tmp_path)
+
+
+@pytest.fixture
+def twin(request: pytest.FixtureRequest, world: World, tmp_path: Path, bucket: str) -> World:
+    """Another lock of the same provider."""
+    return _of(request, request.node.callspec.params["world"], f"{bucket}-twin", tmp_path)
+
+
+def _of(request: pytest.FixtureRequest, name: str, key: str, folder: Path) -> World:
+    fixture = FIXTURES.get(name)
     service = request.getfixturevalue(fixture) if fixture else None
-    return provider_world.world(request.param, bucket, service, tmp_path)
+    return provider_world.world(name, key, service, folder)
 
 
 @pytest.fixture(scope="module")
@@ -164,20 +174,25 @@ def test_an_interrupted_waiter_leaves_nothing_half_held(
 
 @of(*OF_PROCESSES)
 def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_stands_in_nobodys_way(
-    world: World, parties: Callable[..., list[Party]]
+    world: World, twin: World, parties: Callable[..., list[Party]]
 ) -> None:
-    first, second, third = parties(3, world, short=True)
-    first.ask("acquire", timeout=0)
-    with first.stopped():
-        assert second.ask("acquire", timeout=PATIENCE_S) is True
-    assert first.ask("owned") is False
-    assert "LockLost" in first.refused("check")
-    assert "LockLost" in first.refused("release")
-    second.ask("check")  # the release of who had lost it took it from nobody
-    assert third.ask("acquire", timeout=0) is False
-    second.signal(signal.SIGKILL)
-    assert third.ask("acquire", timeout=PATIENCE_S) is True
-    third.ask("release")
+    stopped, killed, after_stopped, after_killed = parties(4, world, short=True)
+    for each in (killed, after_killed):  # on a lock of their own: one lease's time serves both
+        each.ask("open", urls=[twin.lock], options=twin.options | twin.short)
+    stopped.ask("acquire", timeout=PATIENCE_S)
+    killed.ask("acquire", timeout=PATIENCE_S)
+    killed.signal(signal.SIGKILL)
+    with stopped.stopped():
+        for each in (after_stopped, after_killed):
+            each.tell("acquire", timeout=PATIENCE_S)
+        for each in (after_stopped, after_killed):
+            assert each.said() == ("returned", True)
+    assert stopped.ask("owned") is False
+    assert "LockLost" in stopped.refused("check")
+    assert "LockLost" in stopped.refused("release")
+    after_stopped.ask("check")  # the release of who had lost it took it from nobody
+    for each in (after_stopped, after_killed):
+        each.ask("release")
 
 
 @of("zookeeper", "dynamodb", "hive")
@@ -415,6 +430,16 @@ def hudi(name: str, **keys: Any) -> dict[str, str]:
     return {PROVIDER: HUDI + name, "hoodie.write.lock.client.num_retries": "0"} | said
 
 
+AWS = {PROVIDER: "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider"}
+IMPLICIT = {
+    PROVIDER: "org.apache.hudi.aws.transaction.lock.DynamoDBBasedImplicitPartitionKeyLockProvider"
+}
+HIVE = {
+    PROVIDER: "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider",
+    "hoodie.write.lock.client.num_retries": "0",
+}
+
+
 def test_open_lock_takes_hudis_class_names_and_keys(tmp_path: Path) -> None:
     base = {"hoodie.base.path": f"file://{tmp_path}"}
     storage = open_lock(hudi("StorageBasedLockProvider", wait_time_ms=7000) | base)
@@ -427,12 +452,6 @@ def test_open_lock_takes_hudis_class_names_and_keys(tmp_path: Path) -> None:
     elsewhere = hudi("FileSystemBasedLockProvider", filesystem__path=tmp_path / "x")
     assert open_lock(elsewhere).url == f"{tmp_path}/x/lock"
     assert open_lock(hudi("InProcessLockProvider") | base).url == f"file://{tmp_path}"
-
-
-AWS = {PROVIDER: "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider"}
-IMPLICIT = {
-    PROVIDER: "org.apache.hudi.aws.transaction.lock.DynamoDBBasedImplicitPartitionKeyLockProvider"
-}
 
 
 def test_open_lock_computes_the_keys_of_services_as_hudi_does() -> None:
@@ -471,6 +490,9 @@ def test_a_port_that_hudi_does_not_read_is_used_and_told() -> None:
             "zookeeper.base_path is missing",
         ),
         (hudi("ZookeeperBasedImplicitBasePathLockProvider"), "hoodie.base.path is missing"),
+        (HIVE, "hivemetastore.database is missing"),
+        (AWS | {"hoodie.table.name": "orders"}, "dynamodb.table is missing"),
+        (AWS, "dynamodb.partition_key is missing"),
         (hudi("InProcessLockProvider", wait_time_ms="soon"), "wait_time_ms is a number"),
         (hudi("InProcessLockProvider", client__num_retries=-1), "num_retries is from 0"),
         (
@@ -531,6 +553,10 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
     assert zookeeper.url == "zookeeper://h:1,i:2/hudi/locks/orders"
     dynamodb = open_lock("dynamodb://eu-west-1/locks/orders?endpoint=http://127.0.0.1:1&lease_s=9")
     assert dynamodb.url == "dynamodb://locks/orders"
+    hive = open_lock("hive://h:1,i:2/default/orders?heartbeat_interval_s=5")
+    assert hive.url == "hive://h:1,i:2/default/orders"
+    blob = open_lock("azure-lease://lake/a/lock?endpoint=http://127.0.0.1:1/devstoreaccount1&ttl_s=20")
+    assert blob.url == "az://lake/a/lock"
 
 
 @pytest.mark.parametrize(
@@ -543,6 +569,8 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
         ("zookeeper://h:2181/orders", "needs hosts, base path and key"),
         ("dynamodb://eu-west-1/locks", "needs table/key after its host"),
         ("dynamodb:///locks/orders", "needs a region"),
+        ("hive://h:9083/orders", "needs database/table after its host"),
+        ("azure-lease://container", "needs a container and a blob"),
         ("process://x?ttl=1", "knows no [?]ttl=; known: none"),
         ("filesystem:///x?expire_minutes=soon", "expire_minutes= is a number, not 'soon'"),
         ("process://user:s3cret@host", "carries no password"),

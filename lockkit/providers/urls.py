@@ -68,6 +68,15 @@ def split(url: str) -> Address:
 # --- one function per provider -------------------------------------------------------------------
 
 
+def _azure_lease(at: Address, options: Options) -> Leased:
+    from lockkit.providers.azure_lease import AzureBlobLease
+
+    if not at.host or not at.path.strip("/"):
+        raise ValueError("azure-lease:// needs a container and a blob: azure-lease://container/blob")
+    asked = at.query(account_url=str, endpoint=str, ttl_s=float)
+    return AzureBlobLease(f"az://{at.host}{at.path}", **asked | options)
+
+
 def _filesystem(at: Address, options: Options) -> Leased:
     from lockkit.providers.filesystem import FilesystemLock
 
@@ -119,6 +128,7 @@ SERVICES: dict[str, Callable[[Address, Options], Lock | Leased]] = {
     "zookeeper": _zookeeper,
     "dynamodb": _dynamodb,
     "hive": _hive,
+    "azure-lease": _azure_lease,
     "filesystem": _filesystem,
     "process": _process,
 }

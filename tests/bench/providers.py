@@ -53,7 +53,7 @@ def opened(stack: ExitStack, folder: Path) -> tuple[dict[str, World], list[str]]
     for name in NAMES:
         service: Any = None
         try:
-            if name == "storage":
+            if name in ("storage", "azure_lease"):
                 service = stack.enter_context(Emulator())
             elif name in SERVICES:
                 service = stack.enter_context(SERVICES[name](folder / f"service-{name}"))
