@@ -1,0 +1,90 @@
+"""The least privilege that is written down is what a lock asks for: no more, and no fewer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit import Lock
+from lockkit.lock import LOCK_KEY
+from lockkit.providers.azure_lease import AzureBlobLease
+from lockkit.providers.dynamodb import COUNTER, DynamoDBLock
+
+POLICIES = Path(__file__).parents[1] / "datasets" / "policies"
+
+
+def policy(name: str) -> Any:
+    return json.loads((POLICIES / f"{name}.json").read_text())
+
+
+def actions(said: Any) -> set[str]:
+    """What an IAM document allows."""
+    listed = [each["Action"] for each in said["Statement"] if each["Effect"] == "Allow"]
+    return {a for each in listed for a in ([each] if isinstance(each, str) else each)}
+
+
+def lives(lock: Any, other: Any) -> None:
+    """All that two locks come to: taken, found busy, renewed, released, taken over, asked about."""
+    assert lock.acquire(timeout=10)
+    assert not other.acquire(timeout=0)
+    lock.renew()
+    assert other.locked()
+    lock.release()
+    assert other.acquire(timeout=10)
+    other.release()
+
+
+@pytest.mark.xdist_group("dynamodb")
+def test_dynamodbs_policy_names_the_operations_that_a_lock_sends_and_their_keys(
+    dynamodb: Any,
+) -> None:
+    said = policy("dynamodb")
+    sent: set[str] = set()
+    table = "policies"
+    locks = [DynamoDBLock(table, "orders", endpoint_url=dynamodb.endpoint) for _ in range(2)]
+    for each in locks:
+        each._table._client.meta.events.register(
+            "before-call.dynamodb", lambda model, **_: sent.add(f"dynamodb:{model.name}")
+        )
+    lives(*locks)
+    assert sent == actions(said)
+    keys = said["Statement"][0]["Condition"]["ForAllValues:StringEquals"]["dynamodb:LeadingKeys"]
+    assert keys == ["orders", f"orders{COUNTER}"]
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [("s3", "s3"), ("gcs", "gs"), ("azure", "az")])
+def test_a_lock_object_is_only_read_and_written_and_never_without_a_condition(
+    kind: str, scheme: str, emulator: Any
+) -> None:
+    url, endpoint = f"{scheme}://lake/orders", getattr(emulator, kind)
+    lives(Lock(url, endpoint=endpoint), Lock(url, endpoint=endpoint))
+    sent = emulator.requests()
+    assert {each["key"] for each in sent} == {f"orders/{LOCK_KEY}"}
+    assert {each["method"] for each in sent} == {"get", "put"}
+    assert all(each["condition"] for each in sent if each["method"] == "put")
+    assert actions(policy("s3")) == {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}
+    assert any(each["status"] == 404 for each in sent), "what ListBucket is for"
+
+
+def test_a_lease_reads_and_writes_its_blob_and_nothing_else(emulator: Any) -> None:
+    locks = [AzureBlobLease("az://lake/lock", endpoint=emulator.azure) for _ in range(2)]
+    lives(*locks)
+    sent = emulator.requests()
+    assert {each["key"] for each in sent} == {"lock"}
+    # A HEAD and a GET are reads; a lease's requests are writes.
+    assert {each["method"] for each in sent} == {"head", "put", "lease"}
+    rights = {each.rpartition("/")[2] for each in policy("azure")["DataActions"]}
+    assert rights == {"read", "write"}
+
+
+def test_the_bucket_policy_denies_only_what_has_neither_condition() -> None:
+    writes, deletes = policy("s3_conditions_required")["Statement"]
+    assert {writes["Effect"], deletes["Effect"]} == {"Deny"}
+    assert writes["Condition"]["Null"] == {"s3:if-none-match": "true", "s3:if-match": "true"}
+    assert deletes["Condition"]["Null"] == {"s3:if-match": "true"}
+    here = f"arn:aws:s3:::lake/orders/{LOCK_KEY.rpartition('/')[0]}/*"
+    assert {writes["Resource"], deletes["Resource"]} == {here}
+    assert policy("s3")["Statement"][0]["Resource"] == here
