@@ -37,6 +37,7 @@ line-height:1.4}
 .lp-matrix td:is(:nth-child(3),:nth-child(4),:nth-child(5),:nth-child(8)){white-space:nowrap}
 .lp-matrix td:nth-child(7){min-width:260px}
 .lp-wide{overflow-x:auto}
+.lp-table a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
 .lp-new td{background:var(--jp-layout-color2,#eee);font-weight:600}
 .lp-verdict{font-size:15px;font-weight:600;margin:4px 0}
 .lp-refusals{font-size:12px;opacity:.75;margin:4px 10px}
@@ -177,6 +178,7 @@ class StoreProbe:
 
     def _failed(self, error: Exception) -> None:
         self._checks.value = self._verdict.value = ""
+        self._matrix.value = STYLE + matrix_html(providers())
         self._chart.layout.display = "none"
         told = f"<div class='lp-error'>{shown(error)}"
         if not isinstance(error, (StoreError, ValueError)):
