@@ -27,11 +27,15 @@ from lockkit.commands import (
     simulate,
     soak,
     table,
+    tflock,
 )
 from lockkit.commands.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, Trouble, warn
 from lockkit.history import plain
 
-COMMANDS = (demo, lab, serve, probe, bench, lock, table, history, check, simulate, explore, soak)
+COMMANDS = (
+    demo, lab, serve, probe, bench, lock, tflock, table, history, check, simulate, explore,
+    soak,
+)  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):

@@ -26,10 +26,13 @@ ROOT = Path(__file__).parents[1]
 GOOD = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"
 BAD = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
 COMMANDS = [
-    ("demo",), ("lab",), ("serve",), ("probe",), ("bench",), ("bench", "conditional-get"),
+    ("demo",), ("lab",), ("serve",), ("providers",), ("probe",),
+    ("bench",), ("bench", "conditional-get"),
     ("lock",), ("lock", "show"), ("lock", "watch"),
     ("lock", "acquire"), ("table",), ("table", "show"), ("table", "clean"), ("table", "cluster"),
-    ("table", "rollback"), ("table", "services"), ("history",), ("check",), ("explore",),
+    ("table", "rollback"), ("table", "services"), ("tflock",), ("tflock", "show"),
+    ("tflock", "lock"), ("tflock", "unlock"), ("tflock", "force-unlock"), ("history",), ("check",),
+    ("explore",),
 ]  # fmt: skip
 MARK = "LOCKKIT_TEST_CLI"
 CLOUD = {

@@ -18,11 +18,11 @@ from lockkit.clock import Clock, utc
 from lockkit.drive import Emit, Procedure, run, silent
 from lockkit.patterns.candidate import KEPT, Candidate, ElectionError, ElectionRules, collect
 from lockkit.patterns.candidate import epoch_key as epoch_key
-from lockkit.patterns.guarded import NotLeader, read_guarded, write_guarded
+from lockkit.patterns.guarded import NotLeader, prove_refusal, read_guarded, write_guarded
 from lockkit.record import Garbled
 from lockkit.settings import renew_interval_s
 from lockkit.state import Me
-from lockkit.stores import NoAnswer, StoreError, open_store
+from lockkit.stores import NoAnswer, StoreError, UnsafeStore, open_store
 from lockkit.table.ask import Unanswered
 
 __all__ = ["Election", "ElectionError", "ElectionRules", "NotLeader"]
@@ -65,7 +65,7 @@ class Election:
         self._candidate = Candidate(me, self.clock, rules, emit)
         self._turn = threading.RLock()
         self._stop: threading.Event | None = None
-        self._pid = os.getpid()
+        self._pid, self._proven = os.getpid(), False
 
     # --- to lead ----------------------------------------------------------------------------------
 
@@ -76,6 +76,7 @@ class Election:
             left_s = (ends_ms - self.clock.boot_ms()) / 1000
             try:
                 if self._do(lambda candidate: candidate.check()):
+                    self._prove()
                     self._begin_renewing()
                     return True
             except (Unanswered, NoAnswer):
@@ -158,6 +159,16 @@ class Election:
             raise RuntimeError(f"{self}: used after fork; make a new Election in the child")
         with self._turn:
             return run(ask(self._candidate), self.store, self.clock)
+
+    def _prove(self) -> None:
+        """Once, where the endpoint is not a provider's own."""
+        if self.store.options.endpoint and not self._proven:
+            try:
+                run(prove_refusal(epoch_key(self.check()), self.url), self.store, self.clock)
+            except UnsafeStore:
+                self.resign()
+                raise
+            self._proven = True
 
     def _look_s(self) -> float:
         """Until the next look of one who follows: at the latest when the epoch may be over."""

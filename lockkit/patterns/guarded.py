@@ -16,6 +16,7 @@ from lockkit.drive import Procedure, Put, Sleep, Unique
 from lockkit.outcome import (
     Applied,
     Found,
+    IfAbsent,
     NotOurs,
     Ours,
     PreconditionFailed,
@@ -27,6 +28,7 @@ from lockkit.outcome import (
     resolve,
 )
 from lockkit.record import EPOCH_MAX
+from lockkit.stores import UnsafeStore
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
 
 VALUE_BYTES_MAX = 16_000_000
@@ -66,6 +68,19 @@ def read_guarded(key: str) -> Procedure[Guarded]:
         except (ValueError, RecursionError):
             pass
     raise NotGuarded(f"{key} is no guarded value: {why}; see who wrote it, or use another key")
+
+
+def prove_refusal(key: str, where: str) -> Procedure[None]:
+    """Raise `UnsafeStore` if a create of what is there lands: then everybody wins every race.
+
+    It is written as it is, so that a store which ignores the condition changes nothing by it.
+    """
+    found = yield from read(key, limit=VALUE_BYTES_MAX)
+    if isinstance(found, Found) and isinstance((yield Put(key, found.body, IfAbsent())), Applied):
+        raise UnsafeStore(
+            f"{where} excludes nobody: its store ignored a write condition (IfAbsent); use one "
+            "with conditional writes (lockkit probe tells which is)"
+        )
 
 
 def write_guarded(

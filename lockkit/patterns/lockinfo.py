@@ -42,10 +42,13 @@ class Foreign:
 _FIELDS = ("ID", "Operation", "Info", "Who", "Version", "Created", "Path")
 
 
+def as_fields(info: LockInfo) -> dict[str, str]:
+    return {name: getattr(info, name.lower()) for name in _FIELDS}
+
+
 def encode(info: LockInfo) -> bytes:
     """As Go's `json.Marshal` writes it, which escapes what HTML would obey."""
-    values = (getattr(info, name.lower()) for name in _FIELDS)
-    text = json.dumps(dict(zip(_FIELDS, values, strict=True)), separators=(",", ":"))
+    text = json.dumps(as_fields(info), separators=(",", ":"))
     for each in "<>&":
         text = text.replace(each, f"\\u{ord(each):04x}")
     return text.encode()

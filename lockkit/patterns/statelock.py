@@ -30,9 +30,10 @@ from lockkit.outcome import (
     Unknown,
     Version,
 )
+from lockkit.patterns.guarded import prove_refusal
 from lockkit.patterns.lockinfo import BODY_BYTES_MAX, Foreign, LockInfo, decode, encode
 from lockkit.rules import Recognise
-from lockkit.stores import StoreError, open_store, split_url
+from lockkit.stores import StoreError, UnsafeStore, open_store, split_url
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
 
 SUFFIX = ".tflock"
@@ -272,6 +273,12 @@ class StateLock:
         )  # fmt: skip
         self._run(lock(self.key, mine, timeout_s=timeout, rules=self.rules))
         self.held = mine
+        if self.store.options.endpoint:  # not a provider's own: incus #3651 ignored the condition
+            try:
+                self._run(prove_refusal(self.key, str(self)))
+            except UnsafeStore:
+                self.unlock()
+                raise
         return mine
 
     def unlock(self) -> None:
