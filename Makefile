@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo test soak bench interop lint peers tlc pins clean
+.PHONY: help lab demo providers test soak bench interop lint peers tlc pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -14,13 +14,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(shell test 
 PEERS := .cache/peers
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 lab: $(READY)  ## open the first notebook in JupyterLab (LAB_ARGS="--no-browser --port 9000")
 	@$(BIN)/python -m lockkit lab $(LAB_ARGS)
 
 demo: $(READY)  ## the same story without a browser: a stall, a lost response, the verdict (DEMO_ARGS=--plain)
 	@$(BIN)/python -m lockkit demo $(DEMO_ARGS)
+
+providers: $(READY)  ## ZooKeeper, Hive, DynamoDB, Azurite on loopback, until Ctrl-C (PROVIDERS_ARGS="--only hive")
+	@$(BIN)/python -m lockkit providers $(PROVIDERS_ARGS)
 
 # Two workers: most tests wait for processes, not for the processor. Tests that share something
 # heavy name it with xdist_group and stay together.

@@ -30,6 +30,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
 
     table      tables in Apache Hudi's layout: commits, services and readers
     spark      a DataFrame into a table and back; writer processes, and their supervisor
+    services   ZooKeeper, Hive, DynamoDB, ... themselves, on this machine, to try their locks
     workbench  the notebook's controls and pictures
     soak       real writers for minutes or hours, in all kinds of trouble, and what it came to
     commands   what each command of the command line does

