@@ -2,7 +2,8 @@
 
 It reads the file once, as it enters its address there, and keeps it in memory; it acknowledges what
 has landed; and where anybody else wrote the file it fails what it was asked and ends, so that two
-brokers at once cost time and nothing else.
+brokers at once cost time and nothing else. It listens on loopback only: clients of two machines
+depose each other's brokers, which is safe, and slow.
 
     python -m lockkit.patterns.broker URL        until Ctrl-C, SIGTERM, or the end of its parent
 
@@ -25,7 +26,6 @@ from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.patterns.group import Deposed, Desk, Ticket, broker_commit, enlist
 from lockkit.patterns.jobs import QueueRules
-from lockkit.patterns.queue import NotDone, Seen, Unsure
 from lockkit.patterns.queue_file import Broker, QueueError
 from lockkit.patterns.queue_wire import (
     GREETING_BYTES_MAX,
@@ -36,6 +36,7 @@ from lockkit.patterns.queue_wire import (
     read_line,
     to_line,
 )
+from lockkit.patterns.queue_write import NotDone, Seen, Unsure
 from lockkit.stores import StoreError, open_store
 
 LOOPBACK = "127.0.0.1"

@@ -17,21 +17,13 @@ from typing import Any
 from weakref import WeakSet
 
 from lockkit.drive import Procedure, Sleep, run
+from lockkit.patterns.asked import Answer, Operation
 from lockkit.patterns.broker import IDLE_S
 from lockkit.patterns.group import Outcome
-from lockkit.patterns.jobs import Answer, Operation
-from lockkit.patterns.queue import (
-    NotDone,
-    Queue,
-    QueueBusy,
-    QueueUnknown,
-    Unsure,
-    again,
-    load,
-    told,
-)
+from lockkit.patterns.queue import Queue, QueueBusy, QueueUnknown, again, told
 from lockkit.patterns.queue_file import Broker, QueueError
 from lockkit.patterns.queue_wire import ForeignBroker, Link, NoBroker, connect
+from lockkit.patterns.queue_write import NotDone, Unsure, load
 from lockkit.table.ask import pause_s
 
 ASKED_MAX = 10

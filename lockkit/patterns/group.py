@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.drive import Procedure, Sleep, run
-from lockkit.patterns.jobs import Answer, Operation, QueueRules
-from lockkit.patterns.queue import (
+from lockkit.patterns.asked import Answer, Operation
+from lockkit.patterns.jobs import QueueRules
+from lockkit.patterns.queue import Queue, told
+from lockkit.patterns.queue_file import Broker, QueueError
+from lockkit.patterns.queue_write import (
     Landed,
     Lost,
     NotDone,
-    Queue,
     Seen,
     Unsure,
     commit,
     draft,
     land,
     load,
-    told,
 )
-from lockkit.patterns.queue_file import Broker, QueueError
 
 BATCH_MAX = 512
 CLOSE_S_MAX = 60.0

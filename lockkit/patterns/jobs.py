@@ -5,13 +5,25 @@ Pure. `attempts` of a job is the fence of its workers: whoever has an old one is
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
 from lockkit.outcome import NotOurs, Ours, StillOut, Version, resolve
+from lockkit.patterns.asked import (
+    Answer,
+    Beat,
+    Claim,
+    Claimed,
+    Complete,
+    Done,
+    Empty,
+    Forgotten,
+    Operation,
+    Push,
+    Refused,
+)
 from lockkit.patterns.queue_file import (
     QUEUE_BYTES_MAX,
     SHOWN,
@@ -25,10 +37,8 @@ from lockkit.patterns.queue_file import (
 
 PUSH_BYTES_MAX, CLAIM_BYTES_MAX = 8_000_000, 9_000_000
 """Pushes, then claims, are refused in good time before the file is too long to be read."""
-PAYLOAD_CHARS_MAX = 100_000
 REQUESTS_MAX = 4096
 """Requests that the file remembers."""
-_NAME = re.compile(r"[\w.:/@+-]{1,100}", re.ASCII)
 FULL = "the queue is full: let workers complete jobs, then try again"
 
 
@@ -55,95 +65,6 @@ class QueueRules:
     """False: a batch is acknowledged as soon as it is sent."""
     lost_ends: bool = True
     """False: a broker that lost a write goes on with its old memory under the new version."""
-
-
-# --- what is asked, and what is answered ----------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """`id` becomes the job's; the same push may be sent again under it."""
-
-    id: str
-    payload: str
-    since: int | None = None
-    """Of a request that is sent again: the number of a write that it was certainly not in."""
-
-    def __post_init__(self) -> None:
-        if len(self.payload) > PAYLOAD_CHARS_MAX:
-            raise ValueError(
-                f"a payload has at most {PAYLOAD_CHARS_MAX} characters: put what is longer into an "
-                "object of its own, and push its key"
-            )
-        check_name(self.id)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The first job that nobody has, or whose worker was not heard for long."""
-
-    id: str
-    worker: str
-    since: int | None = None
-
-    def __post_init__(self) -> None:
-        check_name(self.worker)
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    id: str
-    job: str
-    attempts: int
-    since: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    id: str
-    job: str
-    attempts: int
-    since: int | None = None
-
-
-Operation = Push | Claim | Beat | Complete
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Pushed, beaten or completed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    job: Job
-
-
-@dataclass(frozen=True, slots=True)
-class Empty:
-    """Nothing to claim now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Certainly not done, and not to be tried again as it is."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """It was sent before, and what became of it then is more writes ago than the file remembers."""
-
-
-Answer = Done | Claimed | Empty | Refused | Forgotten
-
-
-def check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name[:SHOWN]!r} names no job or worker: up to 100 letters, digits and _.:/@+-"
-        )
 
 
 # --- transitions ----------------------------------------------------------------------------------

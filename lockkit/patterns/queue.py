@@ -1,55 +1,31 @@
 """The one-file queue (turbopuffer): push, claim, heartbeat and complete by compare-and-set.
 
 At least once, in the order of the pushes. Here each operation reads the file and writes it by
-itself; `group` lets all threads of a process share a write, `broker` all processes.
+itself; `group` lets all threads of a process share a write, `broker` all processes of a machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, assert_never
-from zlib import crc32
+from dataclasses import replace
+from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Get, Procedure, Put, Sleep, Unique, WallMs, run
-from lockkit.outcome import (
-    Applied,
-    Found,
-    Missing,
-    NotModified,
-    NotOurs,
-    Ours,
-    PreconditionFailed,
-    StillOut,
-    Throttled,
-    Unknown,
-    Version,
-    over,
-)
-from lockkit.patterns.jobs import (
+from lockkit.drive import run
+from lockkit.patterns.asked import (
     Answer,
     Beat,
-    Beyond,
     Claim,
     Claimed,
     Complete,
-    Draft,
     Forgotten,
     Operation,
     Push,
-    QueueRules,
     Refused,
-    drafted,
-    settle,
 )
-from lockkit.patterns.queue_file import QUEUE_BYTES_MAX, Broker, File, Job, QueueError, decode
-from lockkit.stores import StoreError, open_store
-from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
-
-KEY = "queue.json"
-COMMITS_MAX = 60
-"""Writes that may be lost to others before an operation gives up: some minutes of a hot object."""
+from lockkit.patterns.jobs import QueueRules
+from lockkit.patterns.queue_file import Job, QueueError
+from lockkit.patterns.queue_write import KEY, NotDone, Unsure, commit, load
+from lockkit.stores import open_store
 
 
 class QueueBusy(QueueError):
@@ -75,158 +51,6 @@ class JobLost(Exception):
     """The job is somebody else's by now, or completed: stop working on it."""
 
 
-# --- procedures -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The file as it was at one version; None: there is none yet."""
-
-    file: File
-    version: Version | None
-
-
-@dataclass(frozen=True, slots=True)
-class Landed:
-    """The draft is written, and may be told; `seen` is the file now, by us or by those after us."""
-
-    seen: Seen
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """Others wrote first: the draft is not written, and never will be."""
-
-    seen: Seen
-
-
-@dataclass(frozen=True, slots=True)
-class NotDone:
-    """Certainly not written; what was seen before may still be so."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unsure:
-    """It may be written, or may yet be. `since`: the number of the last write it is not in."""
-
-    why: str
-    since: int
-
-
-def load() -> Procedure[Seen]:
-    """The file; an empty one where there is none. `QueueError` where it cannot be read."""
-    try:
-        match (yield from read(KEY, limit=QUEUE_BYTES_MAX)):
-            case Found(body, version):
-                return Seen(decode(body), version)
-            case Missing():
-                return Seen(File(), None)
-            case NotModified():
-                raise AssertionError("an unconditional read was answered 304")
-            case never:
-                assert_never(never)
-    except Unanswered as error:
-        raise QueueError(str(error)) from None
-
-
-def draft(
-    seen: Seen, operations: Sequence[Operation], rules: QueueRules, *, who: str = "",
-    broker: Broker | None = None,
-) -> Procedure[Draft]:  # fmt: skip
-    """The next file, with an id that no other write has."""
-    now_ms: int = yield WallMs()
-    attempt: str = yield Unique()
-    return drafted(
-        seen.file, operations, attempt=attempt if rules.id_per_write else who, now_ms=now_ms,
-        rules=rules, broker=broker,
-    )  # fmt: skip
-
-
-def land(
-    seen: Seen, new: Draft, rules: QueueRules
-) -> Procedure[Landed | Lost | NotDone | Unsure]:
-    """Write the draft over what was seen, and settle what became of it."""
-    if not new.changed:
-        return (yield from confirm(seen))
-    doubt, why = False, "the store throttled every try"
-    for tries in range(TRIES_MAX):
-        try:
-            match (yield Put(KEY, new.body, over(seen.version))):
-                case Applied(version):
-                    return Landed(Seen(new.file, version))
-                case Throttled(after_s):
-                    yield Sleep(pause_s(tries, after_s))
-                    continue
-                case PreconditionFailed():  # also told to a hidden second copy of our own write
-                    doubt = True
-                case Unknown(why):
-                    doubt = True
-                case other:
-                    raise AssertionError(f"not an answer to a write: {other!r}")
-            now = yield from load()
-        except (StoreError, QueueError) as error:
-            if not doubt:
-                raise
-            return Unsure(str(error), seen.file.number)
-        match settle(new.file, seen.version, now.file, now.version, rules):
-            case Ours():
-                return Landed(now)
-            case NotOurs():
-                return Lost(now)
-            case Beyond():
-                return Unsure("more was written since than the file remembers", seen.file.number)
-            case StillOut():
-                yield Sleep(pause_s(tries))  # the same bytes again: at most one copy lands
-    return Unsure(why, seen.file.number) if doubt else NotDone(why)
-
-
-def confirm(seen: Seen) -> Procedure[Landed | Lost | NotDone]:
-    """A draft that changes nothing is true if what was seen is still the file."""
-    why = ""
-    for tries in range(TRIES_MAX):
-        match (yield Get(KEY, seen.version, QUEUE_BYTES_MAX)):
-            case NotModified():
-                return Landed(seen)
-            case Missing() if seen.version is None:
-                return Landed(seen)
-            case Found(body, version):
-                return Lost(Seen(decode(body), version))
-            case Missing():
-                return Lost(Seen(File(), None))
-            case Throttled(after_s):
-                why = "the store throttled every try"
-                yield Sleep(pause_s(tries, after_s))
-            case Unknown(why):
-                yield Sleep(pause_s(tries))
-            case other:
-                raise AssertionError(f"not an answer to a read: {other!r}")
-    return NotDone(why)
-
-
-def commit(
-    operations: Sequence[Operation], rules: QueueRules, *, seen: Seen | None = None, who: str = ""
-) -> Procedure[tuple[Seen, tuple[Answer, ...]] | NotDone | Unsure]:
-    """Change and write until it lands, reading anew after each loss; `seen` saves the first read.
-
-    Who loses waits for a share, by chance, of a pause that grows: rivals come apart.
-    """
-    for tries in range(COMMITS_MAX):
-        seen = seen or (yield from load())
-        new = yield from draft(seen, operations, rules, who=who)
-        match (yield from land(seen, new, rules)):
-            case Landed(now):
-                return now, new.answers
-            case Lost():
-                seen = None
-                share = crc32((yield Unique()).encode()) / 2**32
-                yield Sleep(share * pause_s(tries))
-            case failed:
-                return failed
-    return NotDone(f"others wrote first {COMMITS_MAX} times")
-
-
 def told(operation: Operation, outcome: Answer | NotDone | Unsure) -> Answer:
     """What its caller is told: an answer, `QueueBusy`, or `QueueUnknown`."""
     match outcome:
@@ -246,9 +70,6 @@ def told(operation: Operation, outcome: Answer | NotDone | Unsure) -> Answer:
 def again(operation: Operation, since: int) -> Operation:
     """The same request, to be sent once more: only its first sending says since when."""
     return operation if operation.since is not None else replace(operation, since=since)
-
-
-# --- the handle -----------------------------------------------------------------------------------
 
 
 class Queue:

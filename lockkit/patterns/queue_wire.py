@@ -13,8 +13,7 @@ import socket
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
-from lockkit.patterns.group import Outcome
-from lockkit.patterns.jobs import (
+from lockkit.patterns.asked import (
     Beat,
     Claim,
     Claimed,
@@ -26,8 +25,9 @@ from lockkit.patterns.jobs import (
     Push,
     Refused,
 )
-from lockkit.patterns.queue import NotDone, Unsure
+from lockkit.patterns.group import Outcome
 from lockkit.patterns.queue_file import SHOWN, Broker, count_of, job_of, text_of
+from lockkit.patterns.queue_write import NotDone, Unsure
 
 LINE_BYTES_MAX = 1_000_000
 GREETING_BYTES_MAX = 1_000
