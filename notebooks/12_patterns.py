@@ -133,6 +133,24 @@ print(remembered.verdict.because)
 assert remembered.verdict.well
 
 # %% [markdown]
+# ## Run: Terraform's lock file
+#
+# `prod.tfstate.tflock` is created if absent, and deleted at the end; nothing ever expires. Two
+# mistakes to plant: Terraform and OpenTofu make the first, and make the second where the store cannot
+# delete under a condition. For the second, stop W1 at its *DELETE*, press **To the end** under W2 (an
+# impatient colleague's `force-unlock`, and a lock), then under W1. **Decide:** what does W1 delete?
+
+# %%
+PatternStepper("statelock")
+
+# %%
+alone = PatternSteps("statelock", "a lost answer is not looked into")
+alone.until("W1", ".tflock", "PUT")
+alone.step("W1", lose=True)
+print(alone.finish("W1"), "|", alone.verdict.because)
+assert not alone.verdict.well
+
+# %% [markdown]
 # ## Why
 #
 # In an object that is overwritten, *applied, then superseded* looks like *never applied*. Two things

@@ -13,8 +13,18 @@ from lockkit.outcome import Found
 from lockkit.patterns.candidate import Candidate, ElectionError, ElectionRules
 from lockkit.patterns.guarded import NotLeader, read_guarded, write_guarded
 from lockkit.patterns.jobs import Answer, Claim, Claimed, Complete, Operation, Push, QueueRules
+from lockkit.patterns.lockinfo import LockInfo
 from lockkit.patterns.queue import QueueUnknown, commit, load, told
 from lockkit.patterns.queue_file import QueueError
+from lockkit.patterns.statelock import (
+    LockUnknown,
+    NotLocked,
+    StateLocked,
+    StateLockRules,
+    lock,
+    unlock,
+)
+from lockkit.patterns.statelock import look as look_at_state
 from lockkit.patterns.wal_reader import look
 from lockkit.patterns.wal_slot import WalError, WalRules
 from lockkit.patterns.wal_writer import append, open_log
@@ -28,6 +38,7 @@ RESOURCE_KEY = "resource.json"
 LATER_MS = 60_000
 TTL_MS = 30_000
 LOOKS_MAX = 5
+STATE_KEY = "prod.tfstate.tflock"
 PAYLOAD = "send invoice 7"
 RIGHT = "nothing: as it should be"
 
@@ -55,7 +66,8 @@ class PatternSteps(Staged):
     """W1 and W2 in one of the `PLAYS`, one request at a time, with one of its mistakes planted."""
 
     refusals = (
-        ElectionError, NotLeader, WalError, QueueError, QueueUnknown, TableError, StoreError,
+        ElectionError, NotLeader, WalError, QueueError, QueueUnknown, StateLocked, NotLocked,
+        LockUnknown, TableError, StoreError,
     )  # fmt: skip
 
     def __init__(self, pattern: str = "election", mistake: str = "") -> None:
@@ -200,6 +212,39 @@ def _queued(steps: PatternSteps) -> Judged:
     return Judged(False, f"one job was pushed; it is {times}")
 
 
+# --- Terraform's lock file ------------------------------------------------------------------------
+
+
+def _state(steps: PatternSteps) -> None:
+    own = LockInfo(id="id-of-W1", operation="OperationTypeApply", who="W1")
+    other = LockInfo(id="id-of-W2", operation="OperationTypePlan", who="W2")
+    steps.keep("W1", _apply(own, steps.rules))
+    steps.keep("W2", _break_in(own.id, other, steps.rules))
+
+
+def _apply(info: LockInfo, rules: StateLockRules) -> Procedure[str]:
+    yield from lock(STATE_KEY, info, rules=rules)
+    yield from unlock(STATE_KEY, info.id, rules=rules)
+    return "locked, applied and unlocked"
+
+
+def _break_in(standing: str, info: LockInfo, rules: StateLockRules) -> Procedure[str]:
+    yield from unlock(STATE_KEY, standing, rules=rules)
+    yield from lock(STATE_KEY, info, rules=rules)
+    return "force-unlocked and locked"
+
+
+def _state_kept(steps: PatternSteps) -> Judged:
+    found = steps.read(look_at_state(STATE_KEY)).info
+    there = found.id if isinstance(found, LockInfo) else ""
+    refused = steps.actors["W1"].ended.startswith(("StateLocked", "LockUnknown"))
+    if refused and there == "id-of-W1":
+        return Judged(False, "W1 was refused by its own lock, which nobody will ever unlock")
+    if "W2" in steps.results and there != "id-of-W2":
+        return Judged(False, f"W2 {steps.results['W2']}, and its lock file is gone")
+    return Judged(True, f"the lock file is {f'of {there}' if there else 'not there'}")
+
+
 PLAYS = {
     "election": Play(
         "Each becomes leader of the next epoch, then writes resource.json. W2's clock is a minute "
@@ -220,6 +265,13 @@ PLAYS = {
         "and completes it.",
         QueueRules(), _enqueue, _queued,
         {"the file does not remember past writes": {"recent": False}},
+    ),
+    "statelock": Play(
+        "W1 locks the state, works, and unlocks. W2 is somebody who has lost patience: a "
+        "force-unlock by W1's ID, then a lock of its own.",
+        StateLockRules(), _state, _state_kept,
+        {"a lost answer is not looked into": {"settle": False},
+         "an unlock deletes whatever is there by then": {"delete_version": False}},
     ),
 }  # fmt: skip
 
