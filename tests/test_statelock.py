@@ -1,0 +1,360 @@
+"""Terraform's lock file: right in simulated worlds, wrong once a rule is off, and real."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lock_world import SCHEMES, memory
+from test_cli import assert_says, run
+
+from lockkit.clock import Clock
+from lockkit.emulator import Emulator
+from lockkit.faults import Fault, Proxy
+from lockkit.outcome import Applied, Found, IfAbsent, Missing
+from lockkit.patterns.lockinfo import Foreign, LockInfo, decode, encode
+from lockkit.patterns.scenes.statelock import MUTANTS, SCENARIO
+from lockkit.patterns.statelock import (
+    LockUnknown,
+    NotLocked,
+    StateLock,
+    StateLocked,
+    StateLockRules,
+    lock_key,
+    state_place,
+)
+from lockkit.rules import Recognise
+from lockkit.sim import Outcome, simulate
+from lockkit.stores import StoreError, UnsafeStore
+
+SEEDS = 400
+
+# What Terraform 1.13 leaves: Go's field order, compact, nanoseconds, HTML escaped.
+TERRAFORM = (
+    rb'{"ID":"7c1fd1c6-6c3f-2a3d-8a52-0f6a2b0c7f11","Operation":"OperationTypeApply","Info":"",'
+    rb'"Who":"ci \u003cops@example.com\u003e@runner-7","Version":"1.13.3",'
+    rb'"Created":"2026-11-21T22:49:53.123456789Z","Path":"lake/prod/terraform.tfstate"}'
+)
+
+
+class Patient(Clock):
+    """Real, but that a wait is only noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+# --- simulated worlds -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def worlds() -> list[Outcome]:
+    return [simulate(SCENARIO, seed) for seed in range(1, SEEDS + 1)]
+
+
+@pytest.mark.xdist_group("worlds of a state")
+def test_the_state_lock_is_right_in_four_hundred_worlds(worlds: list[Outcome]) -> None:
+    assert not [f"seed {each.seed}: {each.violation}" for each in worlds if each.violation]
+    assert sum(each.steps for each in worlds) > 200 * SEEDS
+
+
+@pytest.mark.xdist_group("worlds of a state")
+def test_those_worlds_reached_what_they_are_for(worlds: list[Outcome]) -> None:
+    reached = Counter(name for each in worlds for name in each.reached)
+    assert all(reached[each] for each in SCENARIO.sometimes), reached
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_simulator_finds_each_mistake_and_nothing_without(name: str) -> None:
+    plays = (simulate(SCENARIO, n, mutant=MUTANTS[name], judge=False) for n in range(1, 100))
+    found = next((each for each in plays if each.violation), None)
+    assert found is not None
+    assert simulate(SCENARIO, found.seed).violation is None
+
+
+def test_every_rule_is_switched_off_by_some_mutant() -> None:
+    off = {name for each in MUTANTS.values() for name in each.off}
+    assert off == {each.name for each in fields(StateLockRules)}
+
+
+def test_the_same_seed_locks_the_same_again() -> None:
+    one, again, other = (simulate(SCENARIO, seed) for seed in (7, 7, 8))
+    assert one.to_json() == again.to_json()
+    assert one.trace_hash != other.trace_hash
+
+
+# --- the body, as Terraform has it ----------------------------------------------------------------
+
+
+def test_terraforms_own_lock_is_read_and_written_byte_for_byte() -> None:
+    info = decode(TERRAFORM)
+    assert isinstance(info, LockInfo)
+    assert info.who == "ci <ops@example.com>@runner-7"
+    assert encode(info) == TERRAFORM
+
+
+def test_what_we_write_is_what_go_reads_into_lock_info(tmp_path: Path) -> None:
+    with closing(StateLock(f"file://{tmp_path}/prod.tfstate")) as state:
+        state.lock(operation="plan", info="by hand")
+        found = json.loads((tmp_path / "prod.tfstate.tflock").read_bytes())
+    assert list(found) == ["ID", "Operation", "Info", "Who", "Version", "Created", "Path"]
+    assert {type(each) for each in found.values()} == {str}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", found["Created"])
+    assert re.fullmatch(r"[^@]*@.+", found["Who"])
+    assert found["Path"] == f"{tmp_path}/prod.tfstate"
+
+
+def test_fields_that_we_do_not_know_are_passed_over_and_absent_ones_are_empty() -> None:
+    assert decode(b'{"id":"a","New":{"x":[1]},"Who":null}') == LockInfo(id="a")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", TERRAFORM[:40], b"[]", b'{"ID":""}', b'{"ID":7}', b"\xff\xfe", b"[" * 60_000,
+     b"x" * 10_000_000],
+    ids=["empty", "torn", "an array", "no ID", "a number", "not text", "deep", "10 MB"],
+)  # fmt: skip
+def test_what_is_no_lock_file_locks_all_the_same_and_is_never_removed(body: bytes) -> None:
+    assert isinstance(decode(body), Foreign)
+    with closing(StateLock(memory() + "/s")) as state:
+        assert isinstance(state.store.put(state.key, body, IfAbsent()), Applied)
+        with pytest.raises(StateLocked, match="no lock file") as told:
+            state.lock(timeout=3600)
+        assert len(str(told.value)) < 500
+        with pytest.raises(NotLocked, match="no lock file"):
+            state.force_unlock("")
+        found = state.store.get(state.key)
+        assert isinstance(found, Found)
+        assert found.body == body
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("s3://lake/prod/terraform.tfstate", ("s3://lake", "lake", "prod/terraform.tfstate")),
+        ("az://box/terraform.tfstate", ("az://box", "box", "terraform.tfstate")),
+        ("file:///srv/tf/prod.tfstate", ("file:///srv/tf", "/srv/tf", "prod.tfstate")),
+    ],
+)
+def test_a_state_is_found_where_its_url_says(url: str, place: tuple[str, str, str]) -> None:
+    assert state_place(url) == place
+
+
+def test_a_url_without_a_state_says_so() -> None:
+    with pytest.raises(StoreError, match="names no state"):
+        state_place("s3://lake")
+
+
+def test_a_workspace_has_the_key_that_terraform_gives_it() -> None:
+    assert lock_key("p/t.tfstate") == "p/t.tfstate.tflock"
+    assert lock_key("p/t.tfstate", "blue") == "env:/blue/p/t.tfstate.tflock"
+    assert lock_key("t.tfstate", "blue", "teams") == "teams/blue/t.tfstate.tflock"
+
+
+# --- for real -------------------------------------------------------------------------------------
+
+Make = Callable[..., StateLock]
+
+
+@pytest.fixture(params=["memory", *SCHEMES])
+def make(request: pytest.FixtureRequest, bucket: str, shared_emulator: Any) -> Iterator[Make]:
+    """Runs of one state, in memory and behind each of the three real SDKs."""
+    url, options = f"{memory()}/terraform.tfstate", {}
+    if request.param != "memory":
+        url = f"{SCHEMES[request.param]}://{bucket}/prod/terraform.tfstate"
+        options = {"endpoint": getattr(shared_emulator, request.param)}
+    made: list[StateLock] = []
+
+    def open_one(**more: Any) -> StateLock:
+        made.append(StateLock(url, **{"clock": Patient(), **options, **more}))
+        return made[-1]
+
+    yield open_one
+    for each in made:
+        each.close()
+
+
+def test_one_holds_it_the_others_are_told_who(make: Make) -> None:
+    one, other = make(), make()
+    mine = one.lock(operation="apply")
+    with pytest.raises(StateLocked, match=rf"{mine.id}, apply.*never expires"):
+        other.lock()
+    with pytest.raises(NotLocked, match="not held by this handle"):
+        other.unlock()
+    with pytest.raises(NotLocked, match="another ID"):
+        other.force_unlock("somebody-elses")
+    one.unlock()
+    with other as its:
+        assert other.show().info == its
+    assert isinstance(other.store.get(other.key), Missing)
+
+
+def test_a_lock_that_was_forced_away_is_told_to_its_holder_and_the_next_one_is_spared(
+    make: Make,
+) -> None:
+    one, operator, other = make(), make(), make()
+    dead = one.lock()
+    operator.force_unlock(dead.id)
+    its = other.lock()
+    with pytest.raises(NotLocked, match=its.id):
+        one.unlock()
+    assert other.show().info == its
+
+
+def test_of_four_that_race_one_locks(make: Make) -> None:
+    states, won = [make() for _ in range(4)], []
+    gate = threading.Barrier(len(states))
+
+    def race(state: StateLock) -> None:
+        gate.wait()
+        try:
+            won.append(state.lock().id)
+        except StateLocked:
+            pass
+
+    threads = [threading.Thread(target=race, args=(state,)) for state in states]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = states[0].show().info
+    assert isinstance(found, LockInfo)
+    assert won == [found.id]
+
+
+def test_it_waits_as_terraform_does_a_second_doubling_to_sixteen() -> None:
+    url, clock = f"{memory()}/s", Patient()
+    with closing(StateLock(url)) as one, closing(StateLock(url, clock=clock)) as other:
+        one.lock()
+        with pytest.raises(StateLocked):
+            other.lock(timeout=50)
+        assert clock.waits == [1, 2, 4, 8, 16, 16, 3]
+
+
+LOST = [
+    {"what": "drop"},
+    {"what": "reset"},
+    {"what": "status", "code": 503, "when": "after"},
+    {"what": "status", "code": 500, "when": "before"},
+    {"what": "status", "code": 429},
+]
+STRUCK = [*(("s3", each) for each in LOST), ("gcs", LOST[0]), ("azure", LOST[0])]
+
+
+@pytest.mark.parametrize(("kind", "fault"), STRUCK, ids=str)
+def test_its_own_lock_is_recognised_after_a_lost_answer_and_so_is_its_removal(
+    kind: str, fault: dict[str, Any], bucket: str, shared_emulator: Any
+) -> None:
+    with Proxy(getattr(shared_emulator, kind)) as proxy:
+        url = f"{SCHEMES[kind]}://{bucket}/t.tfstate"
+        with closing(StateLock(url, endpoint=proxy.url)) as state:
+            for operation in ("put", "delete"):
+                proxy.inject(Fault(**{**fault, "operation": operation, "key": "*.tflock"}))
+            mine = state.lock()
+            assert state.show().info == mine
+            state.unlock()
+            assert state.show().info is None
+            assert len(proxy.faults) == 2
+
+
+def test_terraforms_way_collides_with_itself(bucket: str, shared_emulator: Any) -> None:
+    """OpenTofu #4405: what `settle` is for."""
+    with Proxy(shared_emulator.s3) as proxy:
+        url, rules = f"s3://{bucket}/t.tfstate", StateLockRules(settle=False)
+        with closing(StateLock(url, endpoint=proxy.url, rules=rules)) as state:
+            proxy.inject(Fault("drop", operation="put", key="*.tflock"))
+            with pytest.raises(LockUnknown, match="is held by"):
+                state.lock()
+
+
+def test_who_gives_up_while_a_create_may_yet_land_is_told_its_id(
+    bucket: str, shared_emulator: Any
+) -> None:
+    with Proxy(shared_emulator.s3) as proxy:
+        url = f"s3://{bucket}/t.tfstate"
+        with closing(StateLock(url, endpoint=proxy.url, clock=Patient())) as state:
+            proxy.inject(Fault("drop", when="before", operation="put", key="*.tflock", next=50))
+            with pytest.raises(LockUnknown, match=r"may yet land, under the ID [0-9a-f-]{36}"):
+                state.lock()
+
+
+def test_a_store_that_deletes_no_version_is_said_to() -> None:
+    told: list[str] = []
+    state = StateLock(f"{memory()}/s", emit=lambda kind, **data: told.append(data["text"]))
+    with closing(state):
+        offers = replace(state.store.capabilities, conditional_delete=False)
+        state.store.capabilities = offers
+        with state:
+            pass
+    assert len(told) == 1
+    assert "deletes no version" in told[0]
+
+
+def test_a_store_that_ignores_conditions_is_refused(bucket: str) -> None:
+    with Emulator(profile="spaces") as server:
+        state = StateLock(f"s3://{bucket}/s", endpoint=server.s3)
+        with closing(state), pytest.raises(UnsafeStore, match="excludes nobody"):
+            state.lock()
+
+
+def test_two_runs_of_one_user_are_two() -> None:
+    url = f"{memory()}/s"
+    with closing(StateLock(url)) as one, closing(StateLock(url)) as other:
+        one.lock()
+        with pytest.raises(StateLocked):
+            other.lock()
+    rules = StateLockRules(recognise=Recognise.OWNER)
+    with closing(StateLock(url, rules=rules)) as wrong:
+        assert wrong.lock()
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_locks_shows_and_unlocks(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/t.tfstate"
+    id = run("tflock", "lock", url).stdout.strip()
+    shown = run("tflock", "show", url, "--json")
+    assert (shown.returncode, json.loads(shown.stdout)["ID"]) == (75, id)
+    assert_says(run("tflock", "lock", url), id, "never expires", code=75)
+    assert_says(run("tflock", "unlock", url, "another"), "another ID", code=1)
+    assert run("tflock", "unlock", url, id).returncode == 0
+    assert run("tflock", "show", url).returncode == 0
+
+
+def test_the_command_removes_another_users_lock_only_by_force_and_escapes_its_holder(
+    tmp_path: Path,
+) -> None:
+    hostile = TERRAFORM.replace(b"runner-7", rb"\u001b[2Jrunner\u202e\nline 2")
+    file = tmp_path / "t.tfstate.tflock"
+    file.write_bytes(hostile)
+    url, id = f"file://{tmp_path}/t.tfstate", "7c1fd1c6-6c3f-2a3d-8a52-0f6a2b0c7f11"
+    shown = run("tflock", "show", url)
+    assert shown.returncode == 75
+    assert not {"\x1b", "\u202e"} & set(shown.stdout)
+    assert "\\x1b[2J" in shown.stdout
+    assert len(shown.stdout.splitlines()) == 1
+    assert_says(run("tflock", "unlock", url, id), "force-unlock", code=1)
+    assert file.read_bytes() == hostile
+    assert run("tflock", "force-unlock", url, id).returncode == 0
+    assert not file.exists()
+
+
+def test_the_command_calls_a_foreign_file_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "t.tfstate.tflock").write_bytes(b"\x00" * 1_000)
+    shown: subprocess.CompletedProcess[str] = run("tflock", "show", f"file://{tmp_path}/t.tfstate")
+    assert shown.returncode == 1
+    assert "no lock file" in shown.stdout
