@@ -15,7 +15,7 @@ from typing import Any
 
 LOCKS = ("cold", "emulator", "uncontended", "handoff", "providers")
 TABLES = ("table", "writers", "age", "insert", "upsert", "memory")
-PATTERNS = ("striped",)
+PATTERNS = ("queue", "striped")
 NAMES = LOCKS + TABLES + PATTERNS
 README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
