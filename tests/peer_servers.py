@@ -126,6 +126,7 @@ def served(line: list[Any], port: int, cwd: Path | None = None, **env: str) -> I
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait(10)
+    assert not answers(endpoint), "a child of it outlived it"
 
 
 def answers(endpoint: str) -> bool:
