@@ -1,0 +1,154 @@
+"""Locks of many keys: the shortest way to a deadlock; one hot object for all of them, or many."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from lockkit.clock import Clock
+from lockkit.emulator import Emulator
+from lockkit.lock import Lock
+from lockkit.patterns.deadlocks import MISTAKES, deadlock, story
+from lockkit.patterns.granular import BUCKET_OPERATIONS, KEY_OPERATIONS, VOLUME_OPERATIONS
+from lockkit.patterns.striped import StripedLock
+from lockkit.patterns.stripes import index_of
+
+TTL_S, LATENCY_MS = 60.0, 30
+TABLES = {"volume": VOLUME_OPERATIONS, "bucket": BUCKET_OPERATIONS, "key": KEY_OPERATIONS}
+RIGHT = "nothing: as it should be"
+STYLE = (
+    "<style>.lockkit-rows td,.lockkit-rows th{text-align:left;padding:1px 10px;font-size:12px}"
+    ".lockkit-story{font-family:var(--jp-code-font-family,monospace);font-size:13px}</style>"
+)
+
+
+def operations(level: str = "key") -> widgets.HTML:
+    """Which operation takes which locks: one table of Ozone's design document."""
+    rows = "".join(
+        f"<tr><td>{escape(each.name)}</td><td>{escape(each.said)}</td>"
+        f"<td>{escape(each.names)}</td></tr>"
+        for each in TABLES[level].values()
+    )
+    head = "<tr><th>operation</th><th>locks, as the document says it</th><th>names</th></tr>"
+    return widgets.HTML(f"{STYLE}<table class='lockkit-rows'>{head}{rows}</table>")
+
+
+class Deadlocks:
+    """The shortest story in which a mistake does harm, of all orders of its operations' steps."""
+
+    def __init__(self, mistake: str = "") -> None:
+        said = [(RIGHT, ""), *((each.mutant.says, name) for name, each in MISTAKES.items())]
+        self.mistake = widgets.Dropdown(
+            options=said, value=mistake, description="Mistake",
+            layout=widgets.Layout(width="460px"),
+        )  # fmt: skip
+        self._story = widgets.HTML()
+        self.mistake.observe(lambda _: self.show(), "value")
+        self.view = widgets.VBox([self.mistake, self._story])
+        self.view.add_class("lockkit-deadlocks")
+        self.show()
+
+    @property
+    def lines(self) -> list[str]:
+        name = self.mistake.value
+        if name:
+            found = MISTAKES[name].search()
+            return [*story(found), f"{found.states} states were seen"]
+        seen = 0
+        for each in MISTAKES.values():
+            found = deadlock(each.ops, hangs=each.hangs)
+            if found.violation:
+                return story(found)
+            seen += found.states
+        return [f"every order of all these operations: {seen} states, and nothing is wrong"]
+
+    def show(self) -> None:
+        lines = "<br>".join(map(escape, self.lines))
+        self._story.value = f"{STYLE}<div class='lockkit-story'>{lines}</div>"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.view._repr_mimebundle_(**options)
+
+
+# --- one hot object, or many ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Commits that writers with a key each made under one lock, and under a striped one."""
+
+    writers: int
+    seconds: float
+    single: tuple[int, ...]
+    """Of each writer."""
+    striped: tuple[int, ...]
+    stripes_met: int
+
+    @property
+    def times(self) -> float:
+        return sum(self.striped) / max(1, sum(self.single))
+
+    def figure(self) -> go.Figure:
+        names = [f"W{number}" for number in range(1, self.writers + 1)]
+        drawn = go.Figure(layout={
+            "height": 260, "template": "plotly_white", "barmode": "group",
+            "title": {"text": f"commits in {self.seconds:g} s, each writer on a key of its own"},
+        })  # fmt: skip
+        drawn.add_bar(x=names, y=self.single, name="one lock object")
+        drawn.add_bar(x=names, y=self.striped, name=f"{self.stripes_met} stripes met")
+        return drawn
+
+
+def race(
+    *, writers: int = 6, stripes: int = 64, seconds: float = 10.0,
+    tell: Callable[[str], None] = print,
+) -> Race:  # fmt: skip
+    """On a store that takes one write a second per object, as GCS does. Threads of this process."""
+    keys = [f"part={number}" for number in range(writers)]
+    with Emulator(profile="gcs", latency_ms=LATENCY_MS) as server:
+        options: dict[str, Any] = {"endpoint": server.gcs}
+        singles = [
+            Lock("gs://lake/single", ttl_s=TTL_S, timeout=None, **options) for _ in keys
+        ]
+        handles = [
+            StripedLock("gs://lake/striped", stripes=stripes, lock={"ttl_s": TTL_S}, **options)
+            for _ in keys
+        ]
+        tell(f"one lock object, for {seconds:g} s …")
+        single = _contend(singles, seconds)
+        tell(f"{stripes} stripes, for {seconds:g} s …")
+        grants = [each.keys(key, timeout=None) for each, key in zip(handles, keys, strict=True)]
+        striped = _contend(grants, seconds)
+        for single_lock, handle in zip(singles, handles, strict=True):
+            single_lock.close()
+            handle.close()
+    return Race(writers, seconds, single, striped, len({index_of(key, stripes) for key in keys}))
+
+
+def _contend(grants: list[Any], seconds: float) -> tuple[int, ...]:
+    """How often each could take and give back its lock until the time was over."""
+    clock, counts = Clock(), [0] * len(grants)
+    over = threading.Event()
+
+    def work(place: int) -> None:
+        while not over.is_set():
+            with grants[place]:
+                counts[place] += not over.is_set()
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(grants))]
+    for each in threads:
+        each.start()
+    clock.wait(over, seconds)
+    over.set()
+    for each in threads:
+        each.join()
+    return tuple(counts)
