@@ -48,7 +48,7 @@ from lockkit.state import (
     Want,
     believes,
 )
-from lockkit.stores import NoAnswer, StoreError, open_store
+from lockkit.stores import NoAnswer, Store, StoreError, open_store
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 BACK_OUT_S = 5.0
@@ -83,6 +83,7 @@ class Lock:
     are called from the thread that renews, danger first unless all is lost at one blow (a suspended
     machine); a loss that `release` finds is raised there instead. `emit` is called from that thread
     too. The lease is renewed as long as the thread lives that acquired it or last used the handle.
+    `store` is one that is open already, at `url`; `close` closes it.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Lock:
         emit: Emit = silent,
         clock: Clock | None = None,
         client: str = "",
+        store: Store | None = None,
         **store_options: Any,
     ) -> None:
         renew_s = settings.renew_interval_s(ttl_s, renew_interval_s)
@@ -111,8 +113,8 @@ class Lock:
         self.on_danger, self.on_lost = on_danger, on_lost
         self.clock = clock or Clock()
         self.owner = owner or self.clock.unique()
-        self.store = open_store(
-            self.url, client=client, timeout_s=min(10.0, max(0.2, ttl_s / 5)), **store_options
+        self.store = store or open_store(
+            self.url, client=client, timeout_s=settings.request_timeout_s(ttl_s), **store_options
         )
         self._renew_ms = round(renew_s * 1000)
         self._pace = Pace(self.store.capabilities.write_interval_min_s * 1000)

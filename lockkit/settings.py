@@ -52,6 +52,11 @@ def renew_interval_s(ttl_s: float, asked_s: float | None) -> float:
     return renew_s
 
 
+def request_timeout_s(ttl_s: float) -> float:
+    """The longest that one request about a lease may take: several must fit into it."""
+    return min(10.0, max(0.2, ttl_s / 5))
+
+
 def limit_s(blocking: bool, timeout: float | None) -> float | None:
     """How long `acquire(blocking, timeout)` may wait; None: for ever."""
     if timeout is not None and not timeout >= 0:

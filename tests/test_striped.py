@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import threading
@@ -20,14 +21,15 @@ from lockkit.clock import Clock
 from lockkit.faults import Fault, Proxy
 from lockkit.history import event
 from lockkit.lock import Lock, LockBusy, LockLost
-from lockkit.outcome import Applied, Found, IfAbsent
+from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Missing, PreconditionFailed
 from lockkit.patterns import striped as module
 from lockkit.patterns.scenes import SCENES
 from lockkit.patterns.scenes.striped import MUTANTS, SCENARIO
 from lockkit.patterns.striped import StripedLock
 from lockkit.patterns.striped_layout import LAYOUT_KEY, StripesDiffer, of_stripe
 from lockkit.sim import Outcome, simulate
-from lockkit.stores import NoAnswer, StoreError
+from lockkit.stores import NoAnswer, StoreError, reopen
+from lockkit.stores.below import Below
 
 STRIPES = 8
 QUICK: dict[str, Any] = {"ttl_s": 2.0, "renew_interval_s": 0.1}
@@ -373,6 +375,43 @@ def test_a_stripe_is_an_ordinary_lock_at_its_own_url(here: Callable[..., Striped
     assert {each.key.rpartition("/.hoodie")[0] or each.key for each in striped.store.list("")} == {
         LAYOUT_KEY, "stripes/1", "stripes/2",
     }  # fmt: skip
+
+
+def test_all_stripes_share_one_client_of_the_store(
+    place: Callable[..., StripedLock],
+) -> None:
+    striped = place()
+    with striped.keys(A, B, C):
+        stores = [striped.lock_of(stripe).store for stripe in (1, 2, 5)]
+    assert {each._store for each in stores} == {striped.store}  # type: ignore[attr-defined]
+
+
+def test_what_lies_below_a_prefix_is_a_store(place: Callable[..., StripedLock]) -> None:
+    store = place().store
+    below, beside = Below(store, "here"), Below(store, "here2")
+    assert isinstance(below.put("a/1", b"one", IfAbsent()), Applied)
+    assert isinstance(below.put("a/2", b"two", IfAbsent()), Applied)
+    assert isinstance(beside.put("a/1", b"other", IfAbsent()), Applied)
+    assert isinstance(below.put_file("b", io.BytesIO(b"three"), 5), Applied)
+    assert isinstance(below.put("a/1", b"again", IfAbsent()), PreconditionFailed)
+    assert [each.key for each in below.list("")] == ["a/1", "a/2", "b"]
+    assert [each.key for each in below.list("a/", after="a/1")] == ["a/2"]
+    match below.get("a/1"), reopen(below).get("a/1"), store.get("here/a/1", limit=1):
+        case Found(b"one", version), Found(b"one", again), Found(b"on", third):
+            assert version == again == third
+        case other:
+            pytest.fail(f"{other}")
+    into = io.BytesIO()
+    assert isinstance(below.get_file("b", into), Found)
+    assert into.getvalue() == b"three"
+    newest = below.versions("a/1")[0]
+    assert newest.current
+    assert below.get_version("a/1", newest) == b"one"
+    assert isinstance(below.delete("a/1", IfVersion(version)), Applied)
+    assert isinstance(below.get("a/1"), Missing)
+    assert isinstance(beside.get("a/1"), Found)
+    below.close()
+    assert isinstance(store.get("here2/a/1"), Found)
 
 
 def test_a_history_is_judged_stripe_by_stripe(shared_emulator: Any, bucket: str) -> None:

@@ -26,13 +26,14 @@ from lockkit.lock import Fence, LateLoss, Lock, UnprovenRelease
 from lockkit.patterns.striped_layout import STRIPES_MAX, agree, stripe_key
 from lockkit.patterns.stripes import index_of, indexes, rounded
 from lockkit.patterns.taking import TakingRules, carry_out, give_all, take_all
-from lockkit.settings import limit_s
+from lockkit.settings import limit_s, request_timeout_s
 from lockkit.state import LockBusy, LockLost
 from lockkit.stores import NoAnswer, StoreError, open_store
+from lockkit.stores.below import Below
 from lockkit.table.ask import Unanswered
 
-HANDLES_MAX = 64
-"""Handles on stripes that are kept, each with a client of its store, while nothing is held."""
+HANDLES_MAX = 1_024
+"""Stripes that are remembered while nothing is held: their next claim needs no look."""
 TIMEOUT_S = 60.0
 
 
@@ -65,9 +66,9 @@ class StripedLock:
             raise ValueError(f"stripes are objects here: at most {STRIPES_MAX}, not {stripes}")
         self.rules = rules
         self.clock = clock or Clock()
-        self.store = open_store(self.url, client=client, **store_options)
-        self._emit = emit
-        self._options = {**(lock or {}), "clock": self.clock, "client": client, **store_options}
+        self._emit, self._options = emit, {**(lock or {}), "clock": self.clock, "client": client}
+        timeout_s = request_timeout_s(self._options.get("ttl_s", 300.0))
+        self.store = open_store(self.url, client=client, timeout_s=timeout_s, **store_options)
         self._locks: dict[int, Lock] = {}
         self._agreed = False
         self._busy = threading.Lock()
@@ -116,9 +117,9 @@ class StripedLock:
     def lock_of(self, stripe: int) -> Lock:
         lock = self._locks.pop(stripe, None)
         if lock is None:
-            url = f"{self.url}/{stripe_key(stripe)}"
+            store = Below(self.store, stripe_key(stripe).rstrip("/"))
             emit = partial(self._emit, stripe=stripe)
-            lock = Lock(url, emit=emit, **self._options)
+            lock = Lock(store.url, store=store, emit=emit, **self._options)
         self._locks[stripe] = lock  # the last used comes last
         return lock
 

@@ -1,0 +1,49 @@
+"""What lies below a prefix of a store, as a store: by the same client, whose keys it lengthens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from lockkit.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
+from lockkit.stores import Entry, ObjectVersion, Store
+
+
+class Below:
+    """Many of them share one client: an SDK's costs some 10 MB. Closing one closes nothing."""
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self.url = f"{store.url}/{prefix}"
+        self.options, self.capabilities = store.options, store.capabilities
+        self._store, self._prefix = store, f"{prefix}/"
+
+    def get(
+        self, key: str, *, unless: Version | None = None, limit: int | None = None
+    ) -> ReadAnswer:
+        return self._store.get(self._prefix + key, unless=unless, limit=limit)
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        return self._store.put(self._prefix + key, body, condition)
+
+    def list(self, prefix: str, after: str = "") -> list[Entry]:
+        found = self._store.list(self._prefix + prefix, self._prefix + after if after else "")
+        return [replace(each, key=each.key[len(self._prefix) :]) for each in found]
+
+    def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
+        return self._store.put_file(self._prefix + key, source, size)
+
+    def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
+        return self._store.get_file(self._prefix + key, into)
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        return self._store.delete(self._prefix + key, condition)
+
+    def versions(self, key: str) -> Sequence[ObjectVersion]:
+        return self._store.versions(self._prefix + key)
+
+    def get_version(self, key: str, version: ObjectVersion) -> bytes:
+        return self._store.get_version(self._prefix + key, version)
+
+    def close(self) -> None:
+        """Whoever opened the store closes it."""
