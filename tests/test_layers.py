@@ -34,7 +34,7 @@ SDKS = {
     "google": ["stores.gcs"],
     "requests": ["stores.gcs", "faults.hook_requests"],  # google-cloud-storage's transport,
     "urllib3": ["stores.gcs", "faults.hooks", "faults.hook_botocore", "faults.hook_requests"],
-    "azure": ["stores.azure", "providers.azure_lease"],
+    "azure": ["stores.azure", "providers.azure_lease", "services.azurite"],
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "hmsclient": ["providers.hive", "providers.hive_wire"],
     "thrift": ["providers.hive_wire"],

@@ -74,10 +74,10 @@ def launched(names: dict[str, None], folder: Path, stack: ExitStack) -> list[Ser
 
     found = []
     for name in names:
-        each = service(name, folder / name)
         try:
+            each = service(name, folder / name)
             each.launch()
-        except ServiceUnavailable as missing:
+        except (ServiceUnavailable, ModuleNotFoundError) as missing:
             warn(f"{name}: cannot be started here: {missing}")
         else:
             stack.callback(each.stop)
