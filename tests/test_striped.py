@@ -167,6 +167,23 @@ def test_one_deadline_is_for_all_stripes_of_a_call(here: Callable[..., StripedLo
     other.release()
 
 
+def test_an_interrupt_while_one_is_waited_for_leaves_none_held(
+    here: Callable[..., StripedLock],
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    other, striped = here().keys(C), here(clock=Stepping(interrupt))
+    assert other.acquire()
+    with pytest.raises(KeyboardInterrupt):
+        striped.keys(A, B, C, timeout=None).acquire()
+    with here().keys(A, B, timeout=0):
+        pass
+    other.release()
+    with striped.keys(A, B, C, timeout=0):
+        pass  # and the handle is of use again
+
+
 # --- losing ---------------------------------------------------------------------------------------
 
 
