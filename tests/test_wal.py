@@ -398,6 +398,10 @@ def asked(server: Emulator, bucket: str) -> list[Mapping[str, Any]]:
     return [each for each in events if each.get("bucket") == bucket]
 
 
+def s3_place(server: Emulator, bucket: str) -> dict[str, Any]:
+    return {"url": f"s3://{bucket}/log", "endpoint": server.s3, "timeout_s": 5}
+
+
 def read_all(place: dict[str, Any]) -> list[Any]:
     with Reader(**place) as reader:
         return [each.record for each in reader.look()]
@@ -469,6 +473,21 @@ def test_a_lost_answer_neither_loses_an_append_nor_doubles_it(place: dict[str, A
     assert read_all(place) == list(range(1, len(LOST_ANSWERS) + 1))
 
 
+def test_an_sdk_that_sends_again_by_itself_meets_its_own_slot_and_knows_it(
+    servers: dict[str, Emulator], bucket: str
+) -> None:
+    place = s3_place(servers["s3"], bucket)
+    with Proxy(place["endpoint"]) as proxy:
+        with Wal(**{**place, "endpoint": proxy.url}, attempts=3) as wal:
+            proxy.inject(of_slots(Fault("drop")))
+            assert wal.append("a") == Position(1, 0)
+            assert wal.append("b") == Position(2, 0)
+    assert read_all(place) == ["a", "b"]
+    assert (slot_key(1), 412) in [
+        (each["key"].removeprefix("log/"), each["status"]) for each in asked(servers["s3"], bucket)
+    ]
+
+
 def test_the_writer_that_was_replaced_is_told_so_and_what_it_appends_is_never_read(
     place: dict[str, Any],
 ) -> None:
@@ -507,10 +526,6 @@ def test_a_poll_is_one_request_that_finds_nothing(
 
 
 # --- when nothing is known ------------------------------------------------------------------------
-
-
-def s3_place(server: Emulator, bucket: str) -> dict[str, Any]:
-    return {"url": f"s3://{bucket}/log", "endpoint": server.s3, "timeout_s": 5}
 
 
 def test_silence_is_told_to_all_who_wait_and_the_log_goes_on_without_a_gap(

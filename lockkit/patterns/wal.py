@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Emit, run, silent
+from lockkit.drive import run
 from lockkit.patterns.wal_reader import Cursor, Entry, Position, Reader
 from lockkit.patterns.wal_slot import (
     BATCH_BYTES_MAX,
@@ -70,16 +70,16 @@ class Wal:
     """
 
     def __init__(
-        self, url: str, *, parallel: int = 1, rules: WalRules = WalRules(), emit: Emit = silent,
+        self, url: str, *, parallel: int = 1, rules: WalRules = WalRules(),
         clock: Clock | None = None, client: str = "", **store_options: Any,
     ) -> None:  # fmt: skip
         if not 1 <= parallel <= PARALLEL_MAX:
             raise ValueError(f"parallel={parallel}; slots go out together by 1 to {PARALLEL_MAX}")
         self.store: Store = open_store(url.rstrip("/"), client=client, **store_options)
-        self._parallel, self._rules, self._emit = parallel, rules, emit
+        self._parallel, self._rules = parallel, rules
         self._clock, self._crowd = clock or Clock(), _Crowd()
         try:
-            self.log = run(open_log(rules), self.store, self._clock, emit)
+            self.log = run(open_log(rules), self.store, self._clock)
         except BaseException:
             self.store.close()
             raise
@@ -128,7 +128,7 @@ class Wal:
         told: Sequence[int | BaseException] = ()
         try:
             texts = [[each.text for each in batch] for batch in batches]
-            told = run(append(self.log, texts, self._rules), self.store, self._clock, self._emit)
+            told = run(append(self.log, texts, self._rules), self.store, self._clock)
         finally:
             lost = in_doubt(self.log.next, "its writer was interrupted")
             with self._crowd.turn:
