@@ -30,10 +30,9 @@ from lockkit.sim import Outcome, simulate
 from lockkit.state import Me
 from lockkit.stores import Entry, UnsafeStore, open_store
 
-SEEDS, TTL_S = 400, 5.0
-FOUND_BY = {
-    "create_412 lost": 0, "look_again": 366, "judge_at_send": 107, "in_time": 212,
-}  # fmt: skip
+SEEDS, TTL_S = 250, 5.0
+FOUND_BY = {"look_again": 366, "judge_at_send": 107, "in_time": 212}
+"""Seeds of what is rarely met; the others are found among the first hundred."""
 
 
 # --- simulated worlds -----------------------------------------------------------------------------
@@ -50,7 +49,7 @@ def elected(outcome: Outcome) -> set[int]:
 
 
 @pytest.mark.xdist_group("worlds of an election")
-def test_the_election_is_right_in_four_hundred_worlds(worlds: list[Outcome]) -> None:
+def test_the_election_is_right_in_every_world(worlds: list[Outcome]) -> None:
     assert not [f"seed {each.seed}: {each.violation}" for each in worlds if each.violation]
     assert sum(each.steps for each in worlds) > 250 * SEEDS
     assert sum(len(elected(each)) for each in worlds) > 3 * SEEDS
@@ -65,7 +64,7 @@ def test_those_worlds_reached_what_they_are_for(worlds: list[Outcome]) -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_simulator_finds_each_mistake_and_nothing_without(name: str) -> None:
-    seeds = [FOUND_BY[name]] if FOUND_BY.get(name) else range(1, 300)
+    seeds = [FOUND_BY[name]] if name in FOUND_BY else range(1, 100)
     plays = (simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False) for seed in seeds)
     found = next((each for each in plays if each.violation), None)
     assert found is not None

@@ -7,30 +7,45 @@ import re
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from lock_world import SCHEMES, memory
+from schedules import Lane, Stand, stand
+from schedules import Shelf as Unconditional
 from test_cli import assert_says, run
 
 from lockkit.clock import Clock
+from lockkit.drive import Delete, Get, Note, Procedure, Put, perform, silent
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
-from lockkit.outcome import Applied, Found, IfAbsent, Missing
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    PreconditionFailed,
+    Unknown,
+    WriteAnswer,
+)
 from lockkit.patterns.lockinfo import Foreign, LockInfo, decode, encode
-from lockkit.patterns.scenes.statelock import MUTANTS, SCENARIO
+from lockkit.patterns.scenes.statelock import KEY, MUTANTS, SCENARIO
 from lockkit.patterns.statelock import (
     LockUnknown,
     NotLocked,
     StateLock,
     StateLocked,
     StateLockRules,
+    lock,
     lock_key,
     state_place,
+    unlock,
 )
 from lockkit.rules import Recognise
 from lockkit.sim import Outcome, simulate
@@ -94,6 +109,107 @@ def test_the_same_seed_locks_the_same_again() -> None:
     one, again, other = (simulate(SCENARIO, seed) for seed in (7, 7, 8))
     assert one.to_json() == again.to_json()
     assert one.trace_hash != other.trace_hash
+
+
+# --- every order ----------------------------------------------------------------------------------
+
+
+class Shelf(Unconditional):
+    """Which also judges a delete."""
+
+    def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
+        seen = self.get(key)
+        if condition and isinstance(seen, Found) and seen.version != condition.version:
+            return PreconditionFailed()
+        return super().delete(key)
+
+
+class Moment(NamedTuple):
+    """How far each run is, by what it was told; the store; what is still on its way there."""
+
+    told: tuple[tuple[Any, ...], ...]
+    objects: frozenset[tuple[str, bytes]]
+    late: tuple[Any, ...] = ()
+    faults: int = 1
+
+
+def life(id: str, rules: StateLockRules) -> Procedure[None]:
+    yield from lock(KEY, LockInfo(id=id, who="ci@runner"), rules=rules)
+    yield Note("holds")
+    yield Get("work")
+    yield Note("lets go")
+    yield from unlock(KEY, id, rules=rules)
+
+
+def after(now: Moment, request: Any) -> tuple[frozenset[tuple[str, bytes]], Any]:
+    """The store once it has decided a request, and its answer."""
+    shelf = Shelf(now.objects)
+    answer = perform(request, shelf, Clock(), silent)  # type: ignore[arg-type]
+    return frozenset(shelf.items()), answer
+
+
+def moves(now: Moment, stands: Sequence[Stand]) -> Iterator[Moment]:
+    """A run hears of its request; or it does not, and it lands later; or a second copy was sent."""
+    for lane, each in enumerate(stands):
+        for _, request in each.waits:
+
+            def heard(answer: Any, lane: int = lane) -> tuple[tuple[Any, ...], ...]:
+                return (*now.told[:lane], (*now.told[lane], answer), *now.told[lane + 1 :])
+
+            objects, answer = after(now, request)
+            yield now._replace(told=heard(answer), objects=objects)
+            if now.faults and isinstance(request, Put | Delete):
+                late = (*now.late, request)
+                lost = now._replace(told=heard(Unknown("lost")), faults=now.faults - 1)
+                yield lost._replace(late=late)
+                again, refused = after(now._replace(objects=objects), request)
+                yield lost._replace(told=heard(refused), objects=again)
+    for place, request in enumerate(now.late):
+        rest = now.late[:place] + now.late[place + 1 :]
+        yield now._replace(objects=after(now, request)[0], late=rest)
+
+
+def holds(each: Stand) -> bool:
+    return [note.kind for note in each.notes][-1:] == ["holds"]
+
+
+def search(runs: int, faults: int, rules: StateLockRules) -> tuple[int, str]:
+    """Every order of so many runs' requests with so many faults: states, and what is wrong."""
+    lanes = [Lane(f"T{n}", partial(life, f"T{n}", rules)) for n in range(runs)]
+    first = Moment(((),) * runs, frozenset(), faults=faults)
+    came, todo = {first}, [first]
+    while todo:
+        now = todo.pop()
+        pairs = zip(lanes, now.told, strict=True)
+        stands = [stand(lane.make(), told, lane) for lane, told in pairs]
+        believe = [n for n, each in enumerate(stands) if holds(each)]
+        if len(believe) > 1:
+            return len(came), "two hold it"
+        info = decode(dict(now.objects).get(KEY, b""))
+        standing = info.id if isinstance(info, LockInfo) else ""
+        for n, each in enumerate(stands):
+            if holds(each) and standing != f"T{n}":
+                return len(came), "a lock is removed that its holder holds"
+            if not isinstance(each.ended, NotLocked) and f"runner, ID T{n}," in str(each.ended):
+                return len(came), "it waits for itself"
+        for then in moves(now, stands):
+            if then not in came:
+                came.add(then)
+                todo.append(then)
+    return len(came), ""
+
+
+@pytest.mark.parametrize(
+    ("runs", "faults", "states"),
+    [(2, 1, 743), (2, 2, 6_698), pytest.param(3, 1, 16_821, marks=pytest.mark.slow)],
+)
+def test_no_order_of_requests_goes_wrong(runs: int, faults: int, states: int) -> None:
+    assert search(runs, faults, StateLockRules()) == (states, "")
+
+
+@pytest.mark.parametrize("name", [each for each in MUTANTS if MUTANTS[each].off])
+def test_some_order_shows_each_mistake(name: str) -> None:
+    assert search(2, 2, MUTANTS[name].of(StateLockRules()))[1] != ""
 
 
 # --- the body, as Terraform has it ----------------------------------------------------------------
