@@ -159,6 +159,7 @@ class Session:
         self._tell = tell
         self._clock = Clock()
         self._fleet = plan.fleet
+        self._folder = f"{Path(plan.run_dir)}/"
         self._log = Path(plan.run_dir) / "supervisor.log"
         self._over = threading.Event()
         self._stopping = False
@@ -214,7 +215,7 @@ class Session:
 
     def _hear_error(self, why: str) -> None:
         if why.startswith(("writer ", "the Spark ")):
-            self.ended.append(why)
+            self.ended.append(why.replace(self._folder, ""))  # a report goes to others
             self._tell(why)
         else:
             self.broken = why
