@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Emit, run, silent
+from lockkit.drive import Emit, Procedure, Together, run, silent
 from lockkit.lock import Fence, LateLoss, Lock, UnprovenRelease
 from lockkit.patterns.striped_layout import STRIPES_MAX, agree, stripe_key
 from lockkit.patterns.stripes import index_of, indexes, rounded
@@ -173,14 +173,15 @@ class Keys:
         return self._held
 
     def release(self) -> None:
-        """Let all go, whatever befalls one; then raises the first that `Lock.release` raised."""
+        """Let all go at once, whatever befalls one; raises the first that `Lock.release` raised."""
+        striped = self._striped
         if not self._held:
-            raise RuntimeError(f"{self._striped}: released, but these keys are not held")
+            raise RuntimeError(f"{striped}: released, but these keys are not held")
         try:
-            self._give_all(lambda stripe: self._locks[stripe].release())
+            run(_release(list(self._locks.values())), striped.store, striped.clock)
         finally:
             self._held = False
-            self._striped.end()
+            striped.end()
 
     def check(self) -> None:
         """Raise `LockLost` unless every one of them is held at this moment. No request."""
@@ -224,12 +225,20 @@ class Keys:
             for each in self._locks.values():
                 each.check()
         except LockLost:
-            self._give_all(self._give_unused)
+            rules = self._striped.rules
+            carry_out(give_all(self.stripes, rules), lambda _: False, self._give_unused)
             raise
 
     def _give_unused(self, stripe: int) -> None:
         with suppress(LockLost):  # nothing was done under it
             self._locks[stripe].release()
 
-    def _give_all(self, give: Callable[[int], None]) -> None:
-        carry_out(give_all(self.stripes, self._striped.rules), lambda _: False, give)
+
+def _release(locks: Sequence[Lock]) -> Procedure[None]:
+    """None waits for another: together they take one round trip."""
+
+    def let_go(lock: Lock) -> Procedure[None]:
+        lock.release()
+        yield from ()
+
+    yield Together(tuple(let_go(each) for each in locks))
