@@ -54,13 +54,36 @@ class World:
     """Of each of four writers; fewer where a waiter can only look, once in a second."""
 
 
+class Server:
+    """The embedded server over a file, so that it can be started again where it was."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self._db = str(folder / "objects.sqlite")
+        self._port = 0
+
+    def __enter__(self) -> Server:
+        self._running = Emulator(db=self._db, port=self._port).__enter__()
+        self.s3, self.azure = self._running.s3, self._running.azure
+        self._port = int(self.s3.rpartition(":")[2])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.__exit__()
+
+    def restart(self) -> None:
+        self.__exit__()
+        self.__enter__()
+
+
 def world(name: str, key: str, service: Any, folder: Path) -> World:
     """The lock `key` of this provider, on this service where it needs one."""
     return globals()[f"_{name}"](key, service, folder)
 
 
-def _storage(key: str, server: Emulator, _: Path) -> World:
-    return World(f"s3://providers/{key}", {"endpoint": server.s3, "ttl_s": 60.0}, {"ttl_s": 1.5})
+def _storage(key: str, server: Server, _: Path) -> World:
+    options = {"endpoint": server.s3, "ttl_s": 60.0}
+    return World(f"s3://providers/{key}", options, {"ttl_s": 1.5}, restart=server.restart)
 
 
 def _zookeeper(key: str, service: Service, _: Path) -> World:
@@ -84,13 +107,14 @@ def _hive(key: str, service: Service, _: Path) -> World:
     return World(config, restart=partial(_restarted, service), turns=3)
 
 
-def _azure_lease(key: str, server: Emulator, _: Path) -> World:
+def _azure_lease(key: str, server: Server, _: Path) -> World:
     config = f"azure-lease://providers/{key}?endpoint={server.azure}"
-    return World(config, short={"ttl_s": 15}, turns=3)  # Azure's shortest
+    shortest = {"ttl_s": 15}
+    return World(config, short=shortest, turns=3, restart=server.restart)
 
 
 def _filesystem(key: str, _: None, folder: Path) -> World:
-    return World(f"filesystem://{folder}/{key}", short={"expire_minutes": 1.5 / 60})
+    return World(f"filesystem://{folder}/{key}", short={"expire_minutes": 3 / 60})
 
 
 def _process(key: str, _: None, __: Path) -> World:
@@ -218,6 +242,7 @@ class Party:
 
     def __init__(self, *, thread: bool) -> None:
         self._pipe, there = SPAWN.Pipe()
+        self._owes = 0
         if thread:
             self._process = None
             threading.Thread(target=serve, args=(there,), daemon=True).start()
@@ -232,11 +257,13 @@ class Party:
         return self._process.pid
 
     @property
-    def alive(self) -> bool:
-        return self._process is None or self._process.is_alive()
+    def usable(self) -> bool:
+        """It lives, and no test that failed has left it waiting."""
+        return not self._owes and (self._process is None or self._process.is_alive())
 
     def tell(self, verb: str, **arguments: Any) -> None:
         self._pipe.send((verb, arguments))
+        self._owes += 1
 
     def said(self, *, waiting: bool = False) -> Any:
         """Its next answer; notes that it waits are left out, unless one is asked for."""
@@ -244,6 +271,7 @@ class Party:
             assert self._pipe.poll(PATIENCE_S), f"a party said nothing within {PATIENCE_S} s"
             kind, value = self._pipe.recv()
             if kind != "waiting":
+                self._owes -= 1
                 assert not waiting, f"{kind} {value!r}, and had not to wait"
                 return (kind, value)
             if waiting:
@@ -295,7 +323,9 @@ class Parties:
         """So many that have opened this lock, each a handle of its own."""
         for number in range(count):
             party = self._made.get(number)
-            if party is None or not party.alive:
+            if party is not None and not party.usable:
+                party.end()
+            if party is None or not party.usable:
                 self._made[number] = Party(thread=self._thread)
         found = [self._made[number] for number in range(count)]
         for each in found:

@@ -17,7 +17,7 @@ from typing import Any
 
 import provider_world
 import pytest
-from provider_world import NAMES, PATIENCE_S, Parties, Party, World
+from provider_world import NAMES, PATIENCE_S, Parties, Party, Server, World
 
 from lockkit import Lock, LockBusy, LockLost, StoreError, open_lock
 from lockkit.commands.acquire import opened
@@ -38,8 +38,8 @@ HUDI = "org.apache.hudi.client.transaction.lock."
 # --- where it is tested --------------------------------------------------------------------------
 
 FIXTURES = {
-    "storage": "shared_emulator", "zookeeper": "zookeeper", "dynamodb": "dynamodb",
-    "hive": "metastore", "azure_lease": "shared_emulator",
+    "storage": "object_server", "zookeeper": "zookeeper", "dynamodb": "dynamodb",
+    "hive": "metastore", "azure_lease": "object_server",
 }  # fmt: skip
 """Of the services, which are shared with the tests of that provider alone."""
 
@@ -58,6 +58,12 @@ def of(*names: str) -> Any:
         for name in names
     ]
     return pytest.mark.parametrize("world", marked, indirect=True)
+
+
+@pytest.fixture(scope="module")
+def object_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -195,7 +201,7 @@ def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_stands_in_nobodys_
         each.ask("release")
 
 
-@of("zookeeper", "dynamodb", "hive")
+@of(*FIXTURES)
 def test_a_restart_of_the_service_makes_no_second_holder(
     world: World, parties: Callable[..., list[Party]]
 ) -> None:
@@ -359,8 +365,9 @@ def test_a_file_that_was_replaced_is_nobodys_to_delete_and_its_holder_has_lost(
     assert path.exists()
 
 
-def test_a_holder_keeps_its_file_young_where_it_could_expire(tmp_path: Path) -> None:
-    lock, path = FilesystemLock(tmp_path, expire_minutes=10), tmp_path / "lock"
+@pytest.mark.parametrize("expire_minutes", [0, 10])
+def test_a_holder_keeps_its_file_young(tmp_path: Path, expire_minutes: int) -> None:
+    lock, path = FilesystemLock(tmp_path, expire_minutes), tmp_path / "lock"
     with lock:
         old_s = path.stat().st_mtime - 500
         os.utime(path, (old_s, old_s))
@@ -434,10 +441,7 @@ AWS = {PROVIDER: "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider
 IMPLICIT = {
     PROVIDER: "org.apache.hudi.aws.transaction.lock.DynamoDBBasedImplicitPartitionKeyLockProvider"
 }
-HIVE = {
-    PROVIDER: "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider",
-    "hoodie.write.lock.client.num_retries": "0",
-}
+HIVE = {PROVIDER: "org.apache.hudi.hive.transaction.lock.HiveMetastoreBasedLockProvider"}
 
 
 def test_open_lock_takes_hudis_class_names_and_keys(tmp_path: Path) -> None:
@@ -481,6 +485,7 @@ def test_a_port_that_hudi_does_not_read_is_used_and_told() -> None:
     ("config", "named"),
     [
         (hudi("NoSuchProvider"), "known:"),
+        ({"hoodie.write.lock.client.num_retries": "0"}, "zookeeper.lock_key is missing"),
         (hudi("FileSystemBasedLockProvider"), "hoodie.base.path is missing"),
         (hudi("InProcessLockProvider"), "hoodie.base.path is missing"),
         (hudi("StorageBasedLockProvider"), "hoodie.base.path is missing"),
@@ -490,11 +495,12 @@ def test_a_port_that_hudi_does_not_read_is_used_and_told() -> None:
             "zookeeper.base_path is missing",
         ),
         (hudi("ZookeeperBasedImplicitBasePathLockProvider"), "hoodie.base.path is missing"),
-        (HIVE, "hivemetastore.database is missing"),
-        (AWS | {"hoodie.table.name": "orders"}, "dynamodb.table is missing"),
-        (AWS, "dynamodb.partition_key is missing"),
+        (hudi("x") | HIVE, "hivemetastore.database is missing"),
+        (hudi("x") | AWS | {"hoodie.table.name": "orders"}, "dynamodb.table is missing"),
+        (hudi("x") | AWS, "dynamodb.partition_key is missing"),
         (hudi("InProcessLockProvider", wait_time_ms="soon"), "wait_time_ms is a number"),
-        (hudi("InProcessLockProvider", client__num_retries=-1), "num_retries is from 0"),
+        (hudi("InProcessLockProvider", client__num_retries=-1), "client.num_retries is from 0"),
+        (hudi("InProcessLockProvider", num_retries="x"), "lock.num_retries is a number"),
         (
             hudi("FileSystemBasedLockProvider", filesystem__path="/x", filesystem__expire=-1),
             "filesystem.expire is from 0",

@@ -5,7 +5,9 @@ by its modification time, deleted at the end. What lockkit does otherwise: the f
 whole content (a link, not an open); a holder renews what can expire; and only a file that is still
 one's own is renewed or deleted, only one that is still too old is broken, both under an flock on
 its folder. Left is one race: a writer that knows no flock (Hudi's own, or another host on a file
-system that does not pass flocks on) may replace the file between that look and the deletion.
+system that does not pass flocks on) may replace the file between that look and the deletion. (Who
+is stopped in just that moment keeps an expired file from being broken: better so than that it
+deletes somebody else's when it goes on.)
 """
 
 from __future__ import annotations
@@ -82,8 +84,9 @@ class FilesystemLock(Leased):
     """The lock file `lock` in `folder` (Hudi: `hoodie.write.lock.filesystem.path`).
 
     `expire_minutes` as Hudi's key: a file that nobody renewed for so long may be broken by anybody;
-    0: never, so that a crash leaves it to be deleted by hand. The age is told by the file system's
-    clock. Raises `ValueError` for object stores, whose adapters do not create atomically.
+    0: never, so that a crash leaves it to be deleted by hand. All writers should go by the same;
+    the age is told by the file system's clock. Raises `ValueError` for object stores, on which
+    creating a file is not atomic.
     """
 
     service = "filesystem"
@@ -140,8 +143,7 @@ class FilesystemLock(Leased):
     def _beat(self, taken: Taken) -> None:
         with self._told("renew"), self._alone():
             self._guard_mine(taken)
-            if self.ttl_s is not None:
-                os.utime(self._file)
+            os.utime(self._file)  # without an expiry too: another writer may go by one
 
     def _give_back(self, taken: Taken) -> None:
         with self._told("delete"), self._alone():

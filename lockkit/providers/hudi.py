@@ -10,7 +10,7 @@ from typing import Any
 from lockkit import settings
 from lockkit.lock import Lock
 from lockkit.providers.leased import Leased
-from lockkit.providers.patience import PAUSE, RETRIES, WAIT, patience_of
+from lockkit.providers.patience import PAUSE, PROVIDERS_OWN, RETRIES, WAIT, patience_of
 
 PREFIX = "hoodie.write.lock."
 PROVIDER = PREFIX + "provider"
@@ -189,9 +189,8 @@ PROVIDERS: dict[str, Callable[[Config, Options], Lock | Leased]] = {
 }
 
 KEYS = [
-    WAIT, RETRIES, PAUSE, PROVIDER, HEARTBEAT,
+    WAIT, RETRIES, PAUSE, *PROVIDERS_OWN, PROVIDER, HEARTBEAT,
     *(PREFIX + each for each in (
-        "num_retries", "wait_time_ms_between_retry", "max_wait_time_ms_between_retry",
         "conflict.resolution.strategy",
         "storage.validity.timeout.secs", "storage.renew.interval.secs",
         "storage.heartbeat.poll.secs",

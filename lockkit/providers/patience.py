@@ -11,6 +11,13 @@ from lockkit import settings
 WAIT = "hoodie.write.lock.wait_time_ms"
 RETRIES = "hoodie.write.lock.client.num_retries"
 PAUSE = "hoodie.write.lock.client.wait_time_ms_between_retry"
+PROVIDERS_OWN = {
+    "hoodie.write.lock.num_retries": 15,
+    "hoodie.write.lock.wait_time_ms_between_retry": 1_000,
+    "hoodie.write.lock.max_wait_time_ms_between_retry": 16_000,
+}
+"""Retries within one try, in practice of ZooKeeper's connection. Here whatever was not answered is
+asked again until the time is over."""
 LONG_S = 600.0
 """A wait from which on nobody expects that a job still only waits for its lock."""
 WAIT_MS_MAX, RETRIES_MAX = 86_400_000, 1_000_000
@@ -42,6 +49,8 @@ def patience_of(config: Mapping[str, str]) -> Patience:
     wait_ms = settings.number(config, WAIT, 60_000, least=0, most=WAIT_MS_MAX)
     retries = settings.number(config, RETRIES, 50, least=0, most=RETRIES_MAX)
     pause_ms = settings.number(config, PAUSE, 5_000, least=0, most=WAIT_MS_MAX)
+    for key, default in PROVIDERS_OWN.items():
+        settings.number(config, key, default, least=0)
     found = Patience(wait_ms / 1000, int(retries), pause_ms / 1000)
     if found.longest_s > LONG_S:
         text = (

@@ -10,18 +10,21 @@ import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lockkit.emulator import Emulator
 from lockkit.services.dynamodb import DynamoDB
 from lockkit.services.hive import HiveMetastore
 from lockkit.services.service import ServiceUnavailable
 from lockkit.services.zookeeper import ZooKeeper
-from tests.provider_world import NAMES, Parties, Party, World, world
+from tests.provider_world import NAMES, Parties, Party, Server, World, world
 
-SERVICES = {"zookeeper": ZooKeeper, "dynamodb": DynamoDB, "hive": HiveMetastore}
+SERVICES: dict[str, Callable[[Path], Any]] = {
+    "storage": Server, "zookeeper": ZooKeeper, "dynamodb": DynamoDB, "hive": HiveMetastore,
+    "azure_lease": Server,
+}  # fmt: skip
 ROUNDS, PAIRS, HANDOFFS = 5, 8, 3
 HOLD_S = (0.2, 1.2)
 """How long the other waits already: over a whole interval of whoever can only look."""
@@ -53,9 +56,7 @@ def opened(stack: ExitStack, folder: Path) -> tuple[dict[str, World], list[str]]
     for name in NAMES:
         service: Any = None
         try:
-            if name in ("storage", "azure_lease"):
-                service = stack.enter_context(Emulator())
-            elif name in SERVICES:
+            if name in SERVICES:
                 service = stack.enter_context(SERVICES[name](folder / f"service-{name}"))
         except ServiceUnavailable as why:
             missing.append(f"{name} ({why})")
