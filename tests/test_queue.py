@@ -462,6 +462,20 @@ def test_who_lost_a_job_is_told_by_whom(shared_emulator: Any, bucket: str) -> No
             queue.complete(slow)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_forked_child_is_told_to_open_the_queue_again(way: str, tmp_path: Path) -> None:
+    with WAYS[way](f"file://{tmp_path}/q") as queue:
+        pid = os.fork()
+        if not pid:
+            try:
+                queue.push("tea")
+            except QueueError as error:
+                os._exit(0 if "after a fork; open it again" in str(error) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+
+
 @pytest.mark.parametrize("emulator", [{"profile": "gcs"}], indirect=True)
 def test_one_broker_asks_a_hot_object_no_more_often_than_it_takes(emulator: Emulator) -> None:
     with BrokerQueue("gs://b/q", endpoint=emulator.gcs, idle_s=1) as queue:

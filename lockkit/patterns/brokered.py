@@ -93,6 +93,7 @@ class BrokerQueue(Queue):
         self._starting = threading.Lock()
 
     def submit(self, operation: Operation) -> Answer:
+        self._enter()
         asking = through(operation, self._known, self._ask, self._start)
         return run(asking, self.store, self.clock)
 

@@ -185,6 +185,7 @@ class GroupQueue(Queue):
         self._thread: threading.Thread | None = None
 
     def submit(self, operation: Operation) -> Answer:
+        self._enter()
         self._start()
         return told(operation, self._desk.submit(operation).outcome.result())
 

@@ -6,6 +6,7 @@ itself; `group` lets all threads of a process share a write, `broker` all proces
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -87,6 +88,7 @@ class Queue:
         self.clock = clock or Clock()
         self.store = open_store(self.url, client=client, **store_options)
         self.who = client or self.clock.unique()
+        self._pid = os.getpid()
 
     def push(self, payload: str, *, id: str = "") -> str:
         """Enter a job at the end; returns its id. A push again under one id enters it once."""
@@ -109,6 +111,7 @@ class Queue:
 
     def submit(self, operation: Operation) -> Answer:
         """One request, also one that is sent again after `QueueUnknown`."""
+        self._enter()
         match run(commit([operation], self.rules, who=self.who), self.store, self.clock):
             case (_, answers):
                 return told(operation, answers[0])
@@ -127,6 +130,14 @@ class Queue:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _enter(self) -> None:
+        """A forked child has neither the thread that writes nor a connection of its own."""
+        if os.getpid() != self._pid:
+            raise QueueError(
+                f"the queue at {self.url} was opened by process {self._pid} and used by "
+                f"{os.getpid()} after a fork; open it again in the child"
+            )
 
     def _carry_out(self, operation: Operation) -> Answer:
         answer = self.submit(operation)
