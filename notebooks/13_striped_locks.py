@@ -58,7 +58,7 @@ operations("key")
 # partitions. `StripedLock` spreads keys over many objects. **Decide:** six writers, 64 stripes; how
 # many times as many commits?
 #
-# It takes 20 seconds, so it waits for you: set `BY_CODE = True`.
+# It takes half a minute, so it waits for you: set `BY_CODE = True`.
 
 # %%
 import os
@@ -67,10 +67,10 @@ BY_CODE = os.environ.get("LOCKKIT_FAST") == "1"
 
 # %%
 if BY_CODE:
-    raced = race(seconds=4.0)
+    raced = race(seconds=5.0)
     print(f"{raced.times:.1f} times as many, on {raced.stripes_met} stripes")
     raced.figure().show()
-    assert sum(raced.striped) > sum(raced.single)
+    assert raced.stripes_met == raced.writers  # no two of these keys meet
 
 # %% [markdown]
 # ## Why
