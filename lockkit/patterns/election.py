@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from lockkit.clock import Clock, utc
 from lockkit.drive import Emit, Procedure, run, silent
-from lockkit.patterns.candidate import KEPT, Candidate, ElectionError, ElectionRules, collect
-from lockkit.patterns.candidate import epoch_key as epoch_key
+from lockkit.patterns.candidate import Candidate
+from lockkit.patterns.epochs import KEPT, ElectionError, ElectionRules, collect, epoch_key
 from lockkit.patterns.guarded import NotLeader, prove_refusal, read_guarded, write_guarded
 from lockkit.record import Garbled
 from lockkit.settings import renew_interval_s
@@ -164,11 +164,11 @@ class Election:
         """Once, where the endpoint is not a provider's own."""
         if self.store.options.endpoint and not self._proven:
             try:
-                run(prove_refusal(epoch_key(self.check()), self.url), self.store, self.clock)
+                key = epoch_key(self.check())
+                self._proven = run(prove_refusal(key, self.url), self.store, self.clock)
             except UnsafeStore:
                 self.resign()
                 raise
-            self._proven = True
 
     def _look_s(self) -> float:
         """Until the next look of one who follows: at the latest when the epoch may be over."""
@@ -186,11 +186,13 @@ class Election:
 
     def _renew(self, stop: threading.Event, user: threading.Thread) -> None:
         """As long as whoever campaigned lives, and this node leads."""
-        while not self.clock.wait(stop, self._renew_s) and user.is_alive():
-            with self._turn, suppress(Unanswered, StoreError):  # belief runs on, and out
-                if stop.is_set():
-                    return
-                try:
+        try:
+            while not self.clock.wait(stop, self._renew_s) and user.is_alive():
+                with self._turn, suppress(Unanswered, StoreError):  # belief runs on, and out
+                    if stop.is_set():
+                        return
                     run(self._candidate.renew(), self.store, self.clock)
-                except NotLeader:
-                    stop.set()
+        except NotLeader:
+            pass
+        finally:
+            stop.set()

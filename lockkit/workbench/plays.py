@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from lockkit.clock import Clock
 from lockkit.drive import Procedure, run
 from lockkit.outcome import Found
-from lockkit.patterns.candidate import Candidate, ElectionError, ElectionRules
+from lockkit.patterns.candidate import Candidate
+from lockkit.patterns.epochs import ElectionError, ElectionRules
 from lockkit.patterns.guarded import NotLeader, read_guarded, write_guarded
 from lockkit.patterns.jobs import Answer, Claim, Claimed, Complete, Operation, Push, QueueRules
 from lockkit.patterns.lockinfo import LockInfo
