@@ -24,6 +24,7 @@ import pytest
 from schedules import Lane, Shelf, stand
 from table_world import Hasty
 
+from lockkit.cli import main
 from lockkit.clock import Clock
 from lockkit.drive import Procedure, Put, perform, silent
 from lockkit.emulator import Emulator
@@ -271,6 +272,13 @@ def test_the_same_seed_plays_the_same_again() -> None:
     one, again, other = (simulate(SCENARIO, seed) for seed in (5, 5, 6))
     assert one.to_json() == again.to_json()
     assert one.trace_hash != other.trace_hash
+
+
+def test_the_command_plays_the_queue_and_its_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    play = ["simulate", "--scenario", "queue", "--seeds", "1..3"]
+    assert main(play) == 0
+    assert main([*play, "--mutant", "not fifo"]) == 1
+    assert "first claims come in the order of the pushes" in capsys.readouterr().err
 
 
 # --- every order of a few requests ----------------------------------------------------------------

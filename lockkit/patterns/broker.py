@@ -99,9 +99,8 @@ class BrokerServer:
 
     def _write(self, tickets: list[Ticket]) -> None:
         batch = broker_commit(
-            tickets, self.rules, seen=self._seen, who=self.id,
-            interval_s=self._interval_s,
-        )  # fmt: skip
+            tickets, self.rules, seen=self._seen, who=self.id, interval_s=self._interval_s
+        )
         try:
             self._seen = run(batch, self.store, self.clock)
         except (Deposed, StoreError, QueueError) as error:

@@ -143,22 +143,26 @@ class Link:
 def connect(broker: Broker) -> Link:
     """A proven connection; `NoBroker` or `ForeignBroker` says who is there instead."""
     host, _, port = broker.address.rpartition(":")
+    shown = broker.address[:SHOWN]
     try:
         made = socket.create_connection((host, int(port)), GREETING_S)
     except (OSError, ValueError, OverflowError) as error:
-        raise NoBroker(f"no broker answers at {broker.address[:SHOWN]} ({error})") from None
+        raise NoBroker(f"no broker answers at {shown} ({error})") from None
     file = made.makefile("rb")
     try:
         greeting = read_line(file, GREETING_BYTES_MAX)
         if greeting.get("proof") != proof("broker", broker.id):
             raise ValueError("its proof is of another broker")
+        number = count_of(greeting.get("number"))
         made.sendall(to_line({"proof": proof("client", broker.id)}))
         made.settimeout(ANSWER_S)
-        return Link(broker, count_of(greeting["number"]), made, file)
-    except (OSError, EOFError, ValueError, TypeError, KeyError) as error:
+        return Link(broker, number, made, file)
+    except (OSError, EOFError, ValueError, TypeError) as error:
         file.close()
         made.close()
+        if isinstance(error, OSError | EOFError):  # it ends, or is stopped
+            raise NoBroker(f"no broker answers at {shown} ({error or 'it hung up'})") from None
         raise ForeignBroker(
-            f"who answers at {broker.address[:SHOWN]} is not the broker that queue.json names "
-            f"({str(error)[:SHOWN] or type(error).__name__}); nothing was asked of it"
+            f"who answers at {shown} is not the broker that queue.json names "
+            f"({str(error)[:SHOWN]}); nothing was asked of it"
         ) from None
