@@ -620,6 +620,24 @@ def test_the_command_line_refuses_what_such_a_lock_does_not_take(
         opened(given)
 
 
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("zookeeper://127.0.0.1:1/hudi/orders", "kazoo", "zookeeper"),
+        ("hive://127.0.0.1:1/default/orders", "hmsclient", "hive"),
+    ],
+)
+def test_a_service_whose_client_is_not_installed_says_what_to_install(
+    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [each for each in sys.modules if each.partition(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    lock = open_lock(url)
+    with pytest.raises(StoreError, match=rf"{package}' is not installed; .*lockkit\[{extra}\]"):
+        lock.acquire(timeout=0)
+
+
 # --- changing the provider of a live table -------------------------------------------------------
 
 

@@ -164,6 +164,12 @@ class Leased(ABC):
             self._guard_double_use()
             try:
                 return self._acquire(limit_s)
+            except ModuleNotFoundError as missing:
+                package = (missing.name or "").partition(".")[0]
+                raise StoreError(
+                    f"{self}: the Python package {package!r} is not installed; "
+                    f"pip install 'lockkit[{self.service}]'"
+                ) from None
             except BaseException:
                 self._back_out()
                 raise
