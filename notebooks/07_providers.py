@@ -14,19 +14,20 @@
 # # Which lock? Two services, the same contention
 #
 # Apache Hudi can take its lock from ZooKeeper, DynamoDB, a Hive Metastore, a file, or one object
-# beside the table. All of them exclude; they differ in how soon the next one gets the lock, who has
-# to wait long, what a grant costs, and above all in what happens when the holder stands still, dies,
-# or when the service itself goes away.
+# beside the table. All of them exclude; they differ in how soon the next one gets the lock, who
+# has to wait long, what a grant costs, and above all in what happens when the holder stands
+# still, dies, or when the service itself goes away.
 #
-# **Before you run anything, decide:** ZooKeeper watches its clients and pushes; an object store can
-# only be asked. After the holder is stopped, which of the two hands over sooner: ZooKeeper, with a
-# session of 4 seconds, or one object, with a lease of 4 seconds?
+# **Before you run anything, decide:** ZooKeeper watches its clients and pushes; an object store
+# can only be asked. After the holder is stopped, which of the two hands over sooner: ZooKeeper,
+# with a session of 4 seconds, or one object, with a lease of 4 seconds?
 
 # %% [markdown]
 # ## Run
 #
 # 1. Choose two services, predict, press **Start**. Real services start on this machine (ZooKeeper
-#    and the Hive Metastore from the jars inside pyspark), and three processes contend for each lock.
+#    and the Hive Metastore from the jars inside pyspark), and three processes contend for each
+#    lock.
 # 2. **Stall who holds**: SIGSTOP for two and a half leases, on both sides. Watch the narrow bar:
 #    nobody may believe in the lock above it once its lease is over.
 # 3. **Kill who holds**, then **Restart the service**.
@@ -41,9 +42,9 @@ providers
 # %% [markdown]
 # ## See
 #
-# Each coloured bar is one grant, from the moment when a process was told to the moment when it let
-# go, or ceased to believe. Two bars above one another would be two holders. The same by code, with
-# what needs no JVM; it starts processes, so it waits for you: set `BY_CODE = True`.
+# Each coloured bar is one grant, from the moment when a process was told to the moment when it
+# let go, or ceased to believe. Two bars above one another would be two holders. The same by code,
+# with what needs no JVM; it starts processes, so it waits for you: set `BY_CODE = True`.
 
 # %%
 import os
@@ -71,19 +72,20 @@ if BY_CODE:
 # ## Why
 #
 # All of these are leases, whatever they are called: a session, a heartbeat, an expiry. Nobody can
-# tell a holder that is dead from one that is slow, so after a crash the others wait for the lease.
-# ZooKeeper's server runs that clock itself, and tells the next in line at once; a contender on an
-# object store must look, and must allow for the store's clocks.
+# tell a holder that is dead from one that is slow, so after a crash the others wait for the
+# lease. ZooKeeper's server runs that clock itself, and tells the next in line at once; a
+# contender on an object store must look, and must allow for the store's clocks.
 #
 # And in none of them does the lock stop a holder that wakes up late. Even ZooKeeper's own client
-# still says `is_acquired` after its session has expired; here every handle ceases to believe by its
-# own clock before the service may grant the lock again. What *refuses* a late write is a token that
-# rises with every grant, checked by whatever is written: `lock.fence`. An object store can check it
-# in the write itself. A file has no such number (`lock.fence` is `None`).
+# still says `is_acquired` after its session has expired; here every handle ceases to believe by
+# its own clock before the service may grant the lock again. What *refuses* a late write is a
+# token that rises with every grant, checked by whatever is written: `lock.fence`. An object store
+# can check it in the write itself. A file has no such number (`lock.fence` is `None`).
 #
 # ## In production
 #
 # `lockkit.open_lock` takes Hudi's own configuration, or an URL such as
-# `zookeeper://host:2181/hudi/locks/orders`. To move a live table from one provider to another, hold
-# both while writers change over (`lockkit.providers.both`). Mind the sum of Hudi's retries: with
-# its defaults an acquire may take 55 minutes to fail. `make providers` starts all the services.
+# `zookeeper://host:2181/hudi/locks/orders`. To move a live table from one provider to another,
+# hold both while writers change over (`lockkit.providers.both`). Mind the sum of Hudi's retries:
+# with its defaults an acquire may take 55 minutes to fail. `make providers` starts all the
+# services.
