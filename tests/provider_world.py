@@ -27,6 +27,7 @@ from lockkit.providers.both import Both
 from lockkit.providers.leased import Leased
 from lockkit.services.dynamodb import DynamoDB
 from lockkit.services.service import Service
+from lockkit.spark.connect import free_port
 
 NAMES = ("storage", "zookeeper", "dynamodb", "hive", "azure_lease", "filesystem", "process")
 LOCK = "hoodie.write.lock."
@@ -60,12 +61,11 @@ class Server:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._db = str(folder / "objects.sqlite")
-        self._port = 0
+        self._port = free_port()  # named, so that the other dialects' are the next ones, again too
 
     def __enter__(self) -> Server:
         self._running = Emulator(db=self._db, port=self._port).__enter__()
         self.s3, self.azure = self._running.s3, self._running.azure
-        self._port = int(self.s3.rpartition(":")[2])
         return self
 
     def __exit__(self, *_: object) -> None:
