@@ -13,6 +13,7 @@ from lock_world import PATIENCE_S, Suspendable, Tale, until
 
 from lockkit import Fault, LockLost, Proxy, StoreError
 from lockkit.history import Event
+from lockkit.outcome import PreconditionFailed
 from lockkit.providers.dynamodb import COUNTER, DynamoDBLock, Item, item_of
 from lockkit.stores import NoAnswer, StoreOptions, aws
 
@@ -210,6 +211,25 @@ def test_an_unchanged_version_is_waited_for_a_whole_lease_of_its_own_and_a_chang
         holder.release()
     waiter.check()
     waiter.release()
+
+
+def test_what_has_changed_since_it_was_seen_is_not_taken(
+    lock: Callable[..., DynamoDBLock], sdk: Any, key: str
+) -> None:
+    """Absent, unchanged for a lease, given back: each look is too old by the time of its write."""
+    holder, late, java = lock(), lock(), JavaClient(sdk, key)
+    absent = late._read()
+    assert absent is None and holder.acquire(timeout=5)
+    assert late._put(absent) == PreconditionFailed()
+    expired = late._read()
+    holder.renew()
+    assert late._put(expired) == PreconditionFailed()
+    holder.release()
+    assert java.try_acquire() and java.release(delete=False)
+    free = late._read()
+    assert free and free.free and holder.acquire(timeout=5)
+    assert late._put(free) == PreconditionFailed()
+    holder.release()
 
 
 # --- trouble --------------------------------------------------------------------------------------
