@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lockkit import open_lock
+from lockkit.clock import Clock
 from lockkit.emulator import Emulator
 from lockkit.lock import Lock
 from lockkit.providers.both import Both
@@ -51,6 +52,8 @@ class World:
     threads: bool = False
     """Its parties are threads of this process."""
     restart: Callable[[], None] | None = None
+    age: Callable[[], None] | None = None
+    """Lets a lease's time go by for the service alone, where the shortest is too long to wait."""
     turns: int = 8
     """Of each of four writers; fewer where a waiter can only look, once in a second."""
 
@@ -62,9 +65,14 @@ class Server:
         folder.mkdir(exist_ok=True)
         self._db = str(folder / "objects.sqlite")
         self._port = free_port()  # named, so that the other dialects' are the next ones, again too
+        self._clock = Clock()
+
+    def age(self) -> None:
+        """To the server it is as if the longest lease's time had gone by."""
+        self._clock.offset_ms += 61_000
 
     def __enter__(self) -> Server:
-        self._running = Emulator(db=self._db, port=self._port).__enter__()
+        self._running = Emulator(db=self._db, port=self._port, clock=self._clock).__enter__()
         self.s3, self.azure = self._running.s3, self._running.azure
         return self
 
@@ -109,8 +117,7 @@ def _hive(key: str, service: Service, _: Path) -> World:
 
 def _azure_lease(key: str, server: Server, _: Path) -> World:
     config = f"azure-lease://providers/{key}?endpoint={server.azure}"
-    shortest = {"ttl_s": 15}
-    return World(config, short=shortest, turns=3, restart=server.restart)
+    return World(config, turns=3, restart=server.restart, age=server.age)
 
 
 def _filesystem(key: str, _: None, folder: Path) -> World:
@@ -174,6 +181,9 @@ class _Told:
 
     def release(self) -> None:
         self.lock.release()
+
+    def renew(self) -> None:
+        self.lock.renew()
 
     def check(self) -> None:
         self.lock.check()
