@@ -33,7 +33,8 @@ def running(kind: type[Service], folder: Any, **options: Any) -> Iterator[Servic
 
 class Wire:
     """A way to a service through this process. `lose(after)` cuts it once the service has got a
-    message with these bytes in it and has answered: the answer is lost. `refuse` cuts it for good.
+    message with these bytes in it and has answered: the answer is lost. `refuse` cuts it until
+    `admit`.
     """
 
     def __init__(self, port: int) -> None:
@@ -55,6 +56,9 @@ class Wire:
 
     def refuse(self) -> None:
         self._refusing = True
+
+    def admit(self) -> None:
+        self._refusing = False
 
     def __enter__(self) -> Wire:
         return self
