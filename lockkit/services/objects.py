@@ -29,6 +29,11 @@ class ObjectServer(Service):
         return f"http://{self.address}"
 
     @property
+    def azure(self) -> str:
+        """The third of its addresses, which follow one another."""
+        return f"http://127.0.0.1:{self.port + 2}"
+
+    @property
     def url(self) -> str:
         return "s3://lake/orders"
 

@@ -49,6 +49,8 @@ PROVIDERS = {
     "zookeeper": Provider("ZooKeeper", ZooKeeper, lambda s: {"session_timeout_s": s}),
     "dynamodb": Provider("DynamoDB's API", DynamoDB, lambda s: {"lease_s": s}),
     "hive": Provider("Hive Metastore", HiveMetastore, lambda s: {"heartbeat_interval_s": s / 4}),
+    # Azure leases nothing for less than 15 s.
+    "azure-lease": Provider("an Azure blob's lease", ObjectServer, lambda _: {"ttl_s": 15}),
     "filesystem": Provider("a file", lambda _: None, lambda s: {"expire_minutes": s / 60}),
 }
 
@@ -118,11 +120,13 @@ class Side:
     def lock(self) -> Any:
         if self.service is None:
             return f"filesystem://{self.folder}/lock"
+        if self.name == "azure-lease" and isinstance(self.service, ObjectServer):
+            return f"azure-lease://lake/orders?endpoint={self.service.azure}"
         return self.service.url or self.service.recipe()
 
     def options(self) -> dict[str, Any]:
         options = PROVIDERS[self.name].options(self.lease_s)
-        if isinstance(self.service, ObjectServer):
+        if self.name == "storage" and isinstance(self.service, ObjectServer):
             options["endpoint"] = self.service.endpoint
         return options
 

@@ -29,6 +29,7 @@ PRICES = {
     "dynamodb": "on demand, us-east-1: 0.625 US$ a million writes, 0.125 a million reads",
     "zookeeper": "three servers",
     "hive": "the metastore that is there already, and its database",
+    "azure-lease": "Blob Storage, hot, a write for each lease, renewal and release",
     "filesystem": "nothing",
 }
 """What a grant costs besides time; the providers' price pages, 2025."""
