@@ -147,15 +147,17 @@ def test_a_request_left_waiting_by_a_dead_process_is_named_until_the_metastore_d
 # --- answers that are lost -----------------------------------------------------------------------
 
 
-def test_a_request_whose_answer_was_lost_is_found_and_kept(
+def test_a_request_whose_answer_was_lost_is_found_and_keeps_its_place(
     make: Callable[..., HiveMetastoreLock], metastore: Any, beside: Beside
 ) -> None:
+    before, _ = beside.ask_as_hudi()
+    beside.unlock(before)
     with Wire(metastore.port) as wire:
         lock = make(wire.address)
         wire.lose(b"\x00\x00\x00\x04lock")
         assert lock.acquire(timeout=60)
         assert wire.lost.is_set()
-        assert len(beside.queue()) == 1
+        assert beside.queue() == [(before + 1, hive.LockState.ACQUIRED)]
         lock.release()
         assert beside.queue() == []
 
