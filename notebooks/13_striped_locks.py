@@ -41,7 +41,7 @@ Deadlocks("ordered")
 # same plan.
 
 # %%
-from lockkit.patterns.deadlocks import MISTAKES, deadlock
+from lockkit.patterns.granular.deadlocks import MISTAKES, deadlock
 
 wrong = MISTAKES["ordered"]
 assert wrong.search().violation and not deadlock(wrong.ops).violation

@@ -21,9 +21,9 @@ from lockkit.drive import List, perform, run, silent
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
-from lockkit.patterns.candidate import Candidate
 from lockkit.patterns.election import Election, ElectionError, ElectionRules, NotLeader
-from lockkit.patterns.epochs import KEPT, collect, epoch_key, epochs_in
+from lockkit.patterns.election.candidate import Candidate
+from lockkit.patterns.election.epochs import KEPT, collect, epoch_key, epochs_in
 from lockkit.patterns.guarded import NotGuarded
 from lockkit.patterns.scenes.election import MUTANTS, SCENARIO, ElectionRun
 from lockkit.record import RECORD_BYTES_MAX, Record, decode, encode

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from lock_world import until
 
 from lockkit.clock import Clock
-from lockkit.patterns.batch import Done, Failed, NotBegun, run_batch
-from lockkit.patterns.deadlocks import MISTAKES, Op, deadlock, story
-from lockkit.patterns.granular import (
+from lockkit.patterns.granular.batch import Done, Failed, NotBegun, run_batch
+from lockkit.patterns.granular.deadlocks import MISTAKES, Op, deadlock, story
+from lockkit.patterns.granular.locks import GranularLocks
+from lockkit.patterns.granular.operations import (
     BATCHES,
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
@@ -32,7 +33,6 @@ from lockkit.patterns.granular import (
     plan,
     wants_of,
 )
-from lockkit.patterns.granular_locks import GranularLocks
 from lockkit.patterns.stripes import (
     Mode,
     collision_chance,

@@ -37,8 +37,9 @@ from lockkit.outcome import (
     StillOut,
     Unknown,
 )
-from lockkit.patterns import jobs as transitions
-from lockkit.patterns.asked import (
+from lockkit.patterns.queue import JobLost, Queue, QueueUnknown
+from lockkit.patterns.queue import jobs as transitions
+from lockkit.patterns.queue.asked import (
     Beat,
     Claim,
     Claimed,
@@ -49,14 +50,13 @@ from lockkit.patterns.asked import (
     Push,
     Refused,
 )
-from lockkit.patterns.broker import BrokerServer
-from lockkit.patterns.brokered import BrokerQueue, NotTheBroker
-from lockkit.patterns.group import Deposed, GroupQueue
-from lockkit.patterns.jobs import Beyond, Draft, QueueRules, drafted, settle
-from lockkit.patterns.queue import JobLost, Queue, QueueUnknown
-from lockkit.patterns.queue_file import Broker, File, QueueError, decode, encode
-from lockkit.patterns.queue_wire import ForeignBroker, connect
-from lockkit.patterns.queue_write import KEY, NotDone, commit
+from lockkit.patterns.queue.broker import BrokerServer
+from lockkit.patterns.queue.brokered import BrokerQueue, NotTheBroker
+from lockkit.patterns.queue.file import Broker, File, QueueError, decode, encode
+from lockkit.patterns.queue.group import Deposed, GroupQueue
+from lockkit.patterns.queue.jobs import Beyond, Draft, QueueRules, drafted, settle
+from lockkit.patterns.queue.wire import ForeignBroker, connect
+from lockkit.patterns.queue.write import KEY, NotDone, commit
 from lockkit.patterns.scenes.queue import MUTANTS, SCENARIO
 from lockkit.sim import Outcome, simulate
 from lockkit.stores import Store, open_store
@@ -501,7 +501,7 @@ def brokers_of(url: str) -> list[psutil.Process]:
     found = []
     for each in psutil.process_iter(["cmdline"]):
         command = each.info["cmdline"] or []
-        if "lockkit.patterns.broker" in command and url in command:
+        if "lockkit.patterns.queue.broker" in command and url in command:
             found.append(each)
     return found
 
@@ -528,8 +528,8 @@ def place(shared_emulator: Any, bucket: str) -> Iterator[tuple[str, Store]]:
 
 CLIENT = """
 import sys
-from lockkit.patterns.brokered import BrokerQueue
-from lockkit.patterns.jobs import (QueueRules)
+from lockkit.patterns.queue.brokered import BrokerQueue
+from lockkit.patterns.queue.jobs import (QueueRules)
 url, endpoint, me = sys.argv[1:]
 with BrokerQueue(url, endpoint=endpoint, idle_s=1, rules=QueueRules(recent_max=1000)) as queue:
     for number in range(12):
@@ -662,7 +662,7 @@ def test_a_broker_in_the_foreground_ends_when_it_is_told_to(
     place: tuple[str, Store], number: int, code: int
 ) -> None:
     url, store = place
-    command = [sys.executable, "-m", "lockkit.patterns.broker", url]
+    command = [sys.executable, "-m", "lockkit.patterns.queue.broker", url]
     with subprocess.Popen(
         [*command, "--endpoint", store.options.endpoint or ""], cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -685,7 +685,8 @@ child.wait()
 
 def test_a_broker_in_the_foreground_ends_with_its_parent(place: tuple[str, Store]) -> None:
     url, store = place
-    command = ["-m", "lockkit.patterns.broker", url, "--endpoint", store.options.endpoint or ""]
+    endpoint = store.options.endpoint or ""
+    command = ["-m", "lockkit.patterns.queue.broker", url, "--endpoint", endpoint]
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, *command], cwd=ROOT, text=True, stdout=subprocess.PIPE
     ) as parent:

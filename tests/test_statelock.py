@@ -34,9 +34,9 @@ from lockkit.outcome import (
     Unknown,
     WriteAnswer,
 )
-from lockkit.patterns.lockinfo import Foreign, LockInfo, decode, encode
 from lockkit.patterns.scenes.statelock import KEY, MUTANTS, SCENARIO
-from lockkit.patterns.statelock import (
+from lockkit.patterns.terraform.lockinfo import Foreign, LockInfo, decode, encode
+from lockkit.patterns.terraform.statelock import (
     LockUnknown,
     NotLocked,
     StateLock,

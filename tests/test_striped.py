@@ -22,11 +22,11 @@ from lockkit.faults import Fault, Proxy
 from lockkit.history import event
 from lockkit.lock import Lock, LockBusy, LockLost
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Missing, PreconditionFailed
-from lockkit.patterns import striped as module
 from lockkit.patterns.scenes import SCENES
 from lockkit.patterns.scenes.striped import MUTANTS, SCENARIO
 from lockkit.patterns.striped import StripedLock
-from lockkit.patterns.striped_layout import LAYOUT_KEY, StripesDiffer, of_stripe
+from lockkit.patterns.striped import handle as module
+from lockkit.patterns.striped.layout import LAYOUT_KEY, StripesDiffer, of_stripe
 from lockkit.sim import Outcome, simulate
 from lockkit.stores import NoAnswer, StoreError, reopen
 from lockkit.stores.below import Below

@@ -28,7 +28,8 @@ from lockkit.emulator.sigv4 import Credentials
 from lockkit.faults import Fault, Proxy
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, PreconditionFailed, Unknown
 from lockkit.patterns.scenes.wal import MUTANTS, SCENARIO, WalRun
-from lockkit.patterns.wal import (
+from lockkit.patterns.wal.claim import End, Landed, Missed, Taken, claim
+from lockkit.patterns.wal.handle import (
     AppendUnknown,
     Cursor,
     Damaged,
@@ -40,9 +41,8 @@ from lockkit.patterns.wal import (
     WalError,
     WalRules,
 )
-from lockkit.patterns.wal_claim import End, Landed, Missed, Taken, claim
-from lockkit.patterns.wal_reader import fold, look
-from lockkit.patterns.wal_slot import (
+from lockkit.patterns.wal.reader import fold, look
+from lockkit.patterns.wal.slot import (
     MANIFEST_KEY,
     RECORD_BYTES_MAX,
     SLOT_BYTES_MAX,
@@ -54,7 +54,7 @@ from lockkit.patterns.wal_slot import (
     encode_record,
     slot_key,
 )
-from lockkit.patterns.wal_writer import Log, append, open_log, settle
+from lockkit.patterns.wal.writer import Log, append, open_log, settle
 from lockkit.sim import Outcome, simulate
 from lockkit.stores import Store, StoreError, UnsafeStore, open_store
 from lockkit.table.ask import Unanswered

@@ -16,7 +16,7 @@ from lockkit.drive import Get, Procedure, Put
 from lockkit.outcome import Unknown
 from lockkit.patterns.scenes.wal import WalRun, view_of
 from lockkit.patterns.wal import Cursor, WalRules
-from lockkit.patterns.wal_writer import Log, append, open_log
+from lockkit.patterns.wal.writer import Log, append, open_log
 from lockkit.sim.shelf import Sent, Shelf
 from lockkit.sim.task import Flying, Phase, Task, Violated
 from lockkit.sim.world import World

@@ -23,8 +23,8 @@ from lockkit.commands.terminal import (
 from lockkit.history import plain
 
 if TYPE_CHECKING:
-    from lockkit.patterns.lockinfo import Foreign, LockInfo
-    from lockkit.patterns.statelock import StateLock
+    from lockkit.patterns.terraform.lockinfo import Foreign, LockInfo
+    from lockkit.patterns.terraform.statelock import StateLock
 
 ABOUT = """\
 The lock file beside a Terraform state (`use_lockfile`), as Terraform and OpenTofu write and read
@@ -83,7 +83,7 @@ def add(commands: Any) -> None:
 @contextmanager
 def opened(args: argparse.Namespace) -> Iterator[StateLock]:
     """Its errors as exit codes."""
-    from lockkit.patterns.statelock import LockUnknown, NotLocked, StateLock, StateLocked
+    from lockkit.patterns.terraform.statelock import LockUnknown, NotLocked, StateLock, StateLocked
 
     def tell(kind: str, **data: Any) -> None:
         if kind == "note":
@@ -105,7 +105,7 @@ def opened(args: argparse.Namespace) -> Iterator[StateLock]:
 
 
 def show(args: argparse.Namespace) -> int:
-    from lockkit.patterns.lockinfo import Foreign
+    from lockkit.patterns.terraform.lockinfo import Foreign
 
     with opened(args) as state:
         found = state.show().info
@@ -133,8 +133,8 @@ def lock(args: argparse.Namespace) -> int:
 
 
 def unlock(args: argparse.Namespace) -> int:
-    from lockkit.patterns.lockinfo import LockInfo
-    from lockkit.patterns.statelock import NotLocked, who
+    from lockkit.patterns.terraform.lockinfo import LockInfo
+    from lockkit.patterns.terraform.statelock import NotLocked, who
 
     with opened(args) as state:
         found = state.show().info
@@ -161,7 +161,7 @@ def removed(args: argparse.Namespace, state: StateLock) -> int:
 
 
 def fields(found: LockInfo | Foreign | None) -> dict[str, Any]:
-    from lockkit.patterns.lockinfo import Foreign, as_fields
+    from lockkit.patterns.terraform.lockinfo import Foreign, as_fields
 
     match found:
         case None:

@@ -10,14 +10,22 @@ from typing import Any, NamedTuple
 from lockkit.clock import Clock
 from lockkit.drive import Procedure, run
 from lockkit.outcome import Found
-from lockkit.patterns.candidate import Candidate
-from lockkit.patterns.epochs import ElectionError, ElectionRules
+from lockkit.patterns.election.candidate import Candidate
+from lockkit.patterns.election.epochs import ElectionError, ElectionRules
 from lockkit.patterns.guarded import NotLeader, read_guarded, write_guarded
-from lockkit.patterns.jobs import Answer, Claim, Claimed, Complete, Operation, Push, QueueRules
-from lockkit.patterns.lockinfo import LockInfo
-from lockkit.patterns.queue import QueueUnknown, commit, load, told
-from lockkit.patterns.queue_file import QueueError
-from lockkit.patterns.statelock import (
+from lockkit.patterns.queue.file import QueueError
+from lockkit.patterns.queue.handle import QueueUnknown, commit, load, told
+from lockkit.patterns.queue.jobs import (
+    Answer,
+    Claim,
+    Claimed,
+    Complete,
+    Operation,
+    Push,
+    QueueRules,
+)
+from lockkit.patterns.terraform.lockinfo import LockInfo
+from lockkit.patterns.terraform.statelock import (
     LockUnknown,
     NotLocked,
     StateLocked,
@@ -25,10 +33,10 @@ from lockkit.patterns.statelock import (
     lock,
     unlock,
 )
-from lockkit.patterns.statelock import look as look_at_state
-from lockkit.patterns.wal_reader import look
-from lockkit.patterns.wal_slot import WalError, WalRules
-from lockkit.patterns.wal_writer import append, open_log
+from lockkit.patterns.terraform.statelock import look as look_at_state
+from lockkit.patterns.wal.reader import look
+from lockkit.patterns.wal.slot import WalError, WalRules
+from lockkit.patterns.wal.writer import append, open_log
 from lockkit.rules import Ambiguous, Expiry
 from lockkit.state import Me
 from lockkit.stores import StoreError

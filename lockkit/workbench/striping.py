@@ -14,8 +14,12 @@ import plotly.graph_objects as go
 from lockkit.clock import Clock
 from lockkit.emulator import Emulator
 from lockkit.lock import Lock
-from lockkit.patterns.deadlocks import MISTAKES, deadlock, story
-from lockkit.patterns.granular import BUCKET_OPERATIONS, KEY_OPERATIONS, VOLUME_OPERATIONS
+from lockkit.patterns.granular.deadlocks import MISTAKES, deadlock, story
+from lockkit.patterns.granular.operations import (
+    BUCKET_OPERATIONS,
+    KEY_OPERATIONS,
+    VOLUME_OPERATIONS,
+)
 from lockkit.patterns.striped import StripedLock
 from lockkit.patterns.stripes import index_of
 

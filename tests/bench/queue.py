@@ -17,9 +17,9 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.emulator import Emulator
-from lockkit.patterns.brokered import BrokerQueue
-from lockkit.patterns.group import GroupQueue
-from lockkit.patterns.queue import JobLost, Queue, QueueError, QueueUnknown
+from lockkit.patterns.queue.brokered import BrokerQueue
+from lockkit.patterns.queue.group import GroupQueue
+from lockkit.patterns.queue.handle import JobLost, Queue, QueueError, QueueUnknown
 
 PROCESSES, ROUNDS, SECONDS = 8, 2, 10.0
 LATENCY_MS = 30

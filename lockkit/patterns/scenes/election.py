@@ -13,8 +13,8 @@ from typing import Any
 
 from lockkit.drive import Get, Procedure, Sleep
 from lockkit.mutants import Mutant
-from lockkit.patterns.candidate import Candidate
-from lockkit.patterns.epochs import PREFIX, ElectionRules, collect, epoch_key
+from lockkit.patterns.election.candidate import Candidate
+from lockkit.patterns.election.epochs import PREFIX, ElectionRules, collect, epoch_key
 from lockkit.patterns.guarded import NotLeader, write_guarded
 from lockkit.rules import Ambiguous, Expiry, Recognise
 from lockkit.sim import Scenario

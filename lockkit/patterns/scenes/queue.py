@@ -15,13 +15,22 @@ from typing import Any
 
 from lockkit.drive import Procedure, Sleep, Unique
 from lockkit.mutants import Mutant
-from lockkit.patterns.asked import Answer, Beat, Claim, Claimed, Complete, Operation, Push, Refused
-from lockkit.patterns.brokered import Gone, Known, through
-from lockkit.patterns.group import Deposed, Desk, Outcome, broker_commit, enlist, group_commit
-from lockkit.patterns.jobs import QueueRules
-from lockkit.patterns.queue import QueueUnknown, told
-from lockkit.patterns.queue_file import Broker, Job, QueueError
-from lockkit.patterns.queue_write import Seen, Unsure, commit
+from lockkit.patterns.queue.asked import (
+    Answer,
+    Beat,
+    Claim,
+    Claimed,
+    Complete,
+    Operation,
+    Push,
+    Refused,
+)
+from lockkit.patterns.queue.brokered import Gone, Known, through
+from lockkit.patterns.queue.file import Broker, Job, QueueError
+from lockkit.patterns.queue.group import Deposed, Desk, Outcome, broker_commit, enlist, group_commit
+from lockkit.patterns.queue.handle import QueueUnknown, told
+from lockkit.patterns.queue.jobs import QueueRules
+from lockkit.patterns.queue.write import Seen, Unsure, commit
 from lockkit.patterns.scenes.queue_truth import Truth
 from lockkit.sim import Scenario
 from lockkit.sim.lease import RATE_OFF, around

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockkit.patterns.asked import Answer, Claimed, Complete, Done, Operation, Push
-from lockkit.patterns.queue_file import File, Job, decode
-from lockkit.patterns.queue_write import KEY
+from lockkit.patterns.queue.asked import Answer, Claimed, Complete, Done, Operation, Push
+from lockkit.patterns.queue.file import File, Job, decode
+from lockkit.patterns.queue.write import KEY
 from lockkit.sim.shelf import Decided, Stored
 from lockkit.sim.task import Violated
 from lockkit.sim.world import World

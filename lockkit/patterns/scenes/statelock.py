@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from lockkit.drive import Delete, Procedure, Sleep
 from lockkit.mutants import Mutant
-from lockkit.patterns.lockinfo import LockInfo, decode
-from lockkit.patterns.statelock import (
+from lockkit.patterns.terraform.lockinfo import LockInfo, decode
+from lockkit.patterns.terraform.statelock import (
     LockUnknown,
     NotLocked,
     StateLocked,

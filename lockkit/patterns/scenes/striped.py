@@ -17,8 +17,8 @@ from lockkit.client import LOCK_KEY
 from lockkit.drive import Delete, Get, Procedure, Put, Sleep
 from lockkit.history import Event
 from lockkit.mutants import Mutant
-from lockkit.patterns.striped import StripedRules
-from lockkit.patterns.striped_layout import StripesDiffer, agree, of_stripe, stripe_key
+from lockkit.patterns.striped.handle import StripedRules
+from lockkit.patterns.striped.layout import StripesDiffer, agree, of_stripe, stripe_key
 from lockkit.patterns.stripes import indexes
 from lockkit.patterns.taking import Take, Taking, give_all, take_all
 from lockkit.rules import Expiry, Rules

@@ -16,8 +16,8 @@ from typing import Any
 
 from lockkit.drive import Procedure, Sleep
 from lockkit.mutants import Mutant
-from lockkit.patterns.wal_reader import Cursor, look
-from lockkit.patterns.wal_slot import (
+from lockkit.patterns.wal.reader import Cursor, look
+from lockkit.patterns.wal.slot import (
     AppendUnknown,
     Damaged,
     Fenced,
@@ -26,7 +26,7 @@ from lockkit.patterns.wal_slot import (
     WalRules,
     slot_key,
 )
-from lockkit.patterns.wal_writer import Log, append, open_log
+from lockkit.patterns.wal.writer import Log, append, open_log
 from lockkit.rules import Ambiguous
 from lockkit.sim import Scenario
 from lockkit.sim.shelf import PROFILES, SOUND, Stored

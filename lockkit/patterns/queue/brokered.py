@@ -17,13 +17,13 @@ from typing import Any
 from weakref import WeakSet
 
 from lockkit.drive import Procedure, Sleep, run
-from lockkit.patterns.asked import Answer, Operation
-from lockkit.patterns.broker import IDLE_S
-from lockkit.patterns.group import Outcome
-from lockkit.patterns.queue import Queue, QueueBusy, QueueUnknown, again, told
-from lockkit.patterns.queue_file import Broker, QueueError
-from lockkit.patterns.queue_wire import ForeignBroker, Link, NoBroker, connect
-from lockkit.patterns.queue_write import NotDone, Unsure, load
+from lockkit.patterns.queue.asked import Answer, Operation
+from lockkit.patterns.queue.broker import IDLE_S
+from lockkit.patterns.queue.file import Broker, QueueError
+from lockkit.patterns.queue.group import Outcome
+from lockkit.patterns.queue.handle import Queue, QueueBusy, QueueUnknown, again, told
+from lockkit.patterns.queue.wire import ForeignBroker, Link, NoBroker, connect
+from lockkit.patterns.queue.write import NotDone, Unsure, load
 from lockkit.table.ask import pause_s
 
 ASKED_MAX = 10
@@ -138,8 +138,8 @@ class BrokerQueue(Queue):
             "idle_s": self._idle_s, "endpoint": options.endpoint, "timeout_s": options.timeout_s,
             "client": options.client, **options.extra,
         }  # fmt: skip
-        command = [sys.executable, "-m", "lockkit.patterns.broker", self.url, "--detach"]
-        by_hand = f"start one yourself: python -m lockkit.patterns.broker {self.url}"
+        command = [sys.executable, "-m", "lockkit.patterns.queue.broker", self.url, "--detach"]
+        by_hand = f"start one yourself: python -m lockkit.patterns.queue.broker {self.url}"
         try:
             line = json.dumps(asked).encode() + b"\n"  # by stdin: options may be credentials
         except TypeError:

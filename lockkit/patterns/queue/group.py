@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.drive import Procedure, Sleep, run
-from lockkit.patterns.asked import Answer, Operation
-from lockkit.patterns.jobs import QueueRules
-from lockkit.patterns.queue import Queue, told
-from lockkit.patterns.queue_file import Broker, QueueError
-from lockkit.patterns.queue_write import (
+from lockkit.patterns.queue.asked import Answer, Operation
+from lockkit.patterns.queue.file import Broker, QueueError
+from lockkit.patterns.queue.handle import Queue, told
+from lockkit.patterns.queue.jobs import QueueRules
+from lockkit.patterns.queue.write import (
     Landed,
     Lost,
     NotDone,

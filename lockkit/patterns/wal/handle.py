@@ -14,8 +14,8 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import run
-from lockkit.patterns.wal_reader import Cursor, Entry, Position, Reader
-from lockkit.patterns.wal_slot import (
+from lockkit.patterns.wal.reader import Cursor, Entry, Position, Reader
+from lockkit.patterns.wal.slot import (
     BATCH_BYTES_MAX,
     AppendUnknown,
     Damaged,
@@ -25,7 +25,7 @@ from lockkit.patterns.wal_slot import (
     WalRules,
     encode_record,
 )
-from lockkit.patterns.wal_writer import append, in_doubt, open_log
+from lockkit.patterns.wal.writer import append, in_doubt, open_log
 from lockkit.stores import Store, open_store
 from lockkit.table.ask import AT_ONCE_MAX
 

@@ -32,7 +32,7 @@ from lockkit.outcome import (
     Unknown,
     Version,
 )
-from lockkit.patterns.epochs import (
+from lockkit.patterns.election.epochs import (
     EPOCH_MAX,
     PREFIX,
     RESIGNED,

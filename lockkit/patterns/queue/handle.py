@@ -12,7 +12,7 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import run
-from lockkit.patterns.asked import (
+from lockkit.patterns.queue.asked import (
     Answer,
     Beat,
     Claim,
@@ -23,9 +23,9 @@ from lockkit.patterns.asked import (
     Push,
     Refused,
 )
-from lockkit.patterns.jobs import QueueRules
-from lockkit.patterns.queue_file import Job, QueueError
-from lockkit.patterns.queue_write import KEY, NotDone, Unsure, commit, load
+from lockkit.patterns.queue.file import Job, QueueError
+from lockkit.patterns.queue.jobs import QueueRules
+from lockkit.patterns.queue.write import KEY, NotDone, Unsure, commit, load
 from lockkit.stores import open_store
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, Together, run, silent
 from lockkit.lock import Fence, LateLoss, Lock, UnprovenRelease
-from lockkit.patterns.striped_layout import STRIPES_MAX, agree, stripe_key
+from lockkit.patterns.striped.layout import STRIPES_MAX, agree, stripe_key
 from lockkit.patterns.stripes import index_of, indexes, rounded
 from lockkit.patterns.taking import TakingRules, carry_out, give_all, take_all
 from lockkit.settings import limit_s, request_timeout_s

@@ -27,8 +27,8 @@ from lockkit.outcome import (
     Unknown,
     over,
 )
-from lockkit.patterns.wal_claim import End, Landed, Missed, Taken, claim
-from lockkit.patterns.wal_slot import (
+from lockkit.patterns.wal.claim import End, Landed, Missed, Taken, claim
+from lockkit.patterns.wal.slot import (
     FOLDER,
     MANIFEST_KEY,
     AppendUnknown,

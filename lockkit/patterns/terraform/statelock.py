@@ -31,7 +31,7 @@ from lockkit.outcome import (
     Version,
 )
 from lockkit.patterns.guarded import prove_refusal
-from lockkit.patterns.lockinfo import BODY_BYTES_MAX, Foreign, LockInfo, decode, encode
+from lockkit.patterns.terraform.lockinfo import BODY_BYTES_MAX, Foreign, LockInfo, decode, encode
 from lockkit.rules import Recognise
 from lockkit.stores import StoreError, UnsafeStore, open_store, split_url
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read

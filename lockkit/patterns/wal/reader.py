@@ -18,7 +18,7 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.drive import Procedure, run
 from lockkit.outcome import Found, NotModified, Version
-from lockkit.patterns.wal_slot import (
+from lockkit.patterns.wal.slot import (
     MANIFEST_BYTES_MAX,
     MANIFEST_KEY,
     Standing,

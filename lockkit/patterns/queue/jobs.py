@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from lockkit.outcome import NotOurs, Ours, StillOut, Version, resolve
-from lockkit.patterns.asked import (
+from lockkit.patterns.queue.asked import (
     Answer,
     Beat,
     Claim,
@@ -24,7 +24,7 @@ from lockkit.patterns.asked import (
     Push,
     Refused,
 )
-from lockkit.patterns.queue_file import (
+from lockkit.patterns.queue.file import (
     QUEUE_BYTES_MAX,
     SHOWN,
     Broker,

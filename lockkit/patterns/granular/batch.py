@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.patterns.granular import KEY_OPERATIONS, OutOfOrder
-from lockkit.patterns.granular_locks import GranularLocks
+from lockkit.patterns.granular.locks import GranularLocks
+from lockkit.patterns.granular.operations import KEY_OPERATIONS, OutOfOrder
 from lockkit.settings import limit_s
 from lockkit.state import LockBusy
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lockkit.explore import Found, search
 from lockkit.mutants import Mutant
-from lockkit.patterns.granular import (
+from lockkit.patterns.granular.operations import (
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
     VOLUME_OPERATIONS,

@@ -5,7 +5,7 @@ has landed; and where anybody else wrote the file it fails what it was asked and
 brokers at once cost time and nothing else. It listens on loopback only: clients of two machines
 depose each other's brokers, which is safe, and slow.
 
-    python -m lockkit.patterns.broker URL        until Ctrl-C, SIGTERM, or the end of its parent
+    python -m lockkit.patterns.queue.broker URL    until Ctrl-C, SIGTERM, or the end of its parent
 
 A client that finds none starts one with `--detach`: in a session of its own, until nobody has been
 connected to it for `--idle` seconds. Either way, none is left over.
@@ -24,10 +24,10 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import run
-from lockkit.patterns.group import Deposed, Desk, Ticket, broker_commit, enlist
-from lockkit.patterns.jobs import QueueRules
-from lockkit.patterns.queue_file import Broker, QueueError
-from lockkit.patterns.queue_wire import (
+from lockkit.patterns.queue.file import Broker, QueueError
+from lockkit.patterns.queue.group import Deposed, Desk, Ticket, broker_commit, enlist
+from lockkit.patterns.queue.jobs import QueueRules
+from lockkit.patterns.queue.wire import (
     GREETING_BYTES_MAX,
     GREETING_S,
     operation_of,
@@ -36,7 +36,7 @@ from lockkit.patterns.queue_wire import (
     read_line,
     to_line,
 )
-from lockkit.patterns.queue_write import NotDone, Seen, Unsure
+from lockkit.patterns.queue.write import NotDone, Seen, Unsure
 from lockkit.stores import StoreError, open_store
 
 LOOPBACK = "127.0.0.1"
@@ -180,7 +180,7 @@ class BrokerServer:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="lockkit.patterns.broker", description=__doc__,
+        prog="lockkit.patterns.queue.broker", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("url", metavar="URL", help="where the queue is: s3://bucket/queues/mail")

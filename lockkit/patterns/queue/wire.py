@@ -13,7 +13,7 @@ import socket
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
-from lockkit.patterns.asked import (
+from lockkit.patterns.queue.asked import (
     Beat,
     Claim,
     Claimed,
@@ -25,9 +25,9 @@ from lockkit.patterns.asked import (
     Push,
     Refused,
 )
-from lockkit.patterns.group import Outcome
-from lockkit.patterns.queue_file import SHOWN, Broker, count_of, job_of, text_of
-from lockkit.patterns.queue_write import NotDone, Unsure
+from lockkit.patterns.queue.file import SHOWN, Broker, count_of, job_of, text_of
+from lockkit.patterns.queue.group import Outcome
+from lockkit.patterns.queue.write import NotDone, Unsure
 
 LINE_BYTES_MAX = 1_000_000
 GREETING_BYTES_MAX = 1_000

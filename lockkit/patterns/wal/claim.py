@@ -19,7 +19,7 @@ from lockkit.outcome import (
     Unknown,
     over,
 )
-from lockkit.patterns.wal_slot import Damaged, Slot, Standing, WalRules, read_slot
+from lockkit.patterns.wal.slot import Damaged, Slot, Standing, WalRules, read_slot
 from lockkit.rules import Ambiguous
 from lockkit.stores import StoreError
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read

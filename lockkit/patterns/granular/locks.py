@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from lockkit.clock import Clock
-from lockkit.patterns.granular import (
+from lockkit.patterns.granular.operations import (
     STRIPES,
     GranularRules,
     Level,

@@ -26,9 +26,9 @@ from lockkit.outcome import (
     Version,
     over,
 )
-from lockkit.patterns.asked import Answer, Operation
-from lockkit.patterns.jobs import Beyond, Draft, QueueRules, drafted, settle
-from lockkit.patterns.queue_file import QUEUE_BYTES_MAX, Broker, File, QueueError, decode
+from lockkit.patterns.queue.asked import Answer, Operation
+from lockkit.patterns.queue.file import QUEUE_BYTES_MAX, Broker, File, QueueError, decode
+from lockkit.patterns.queue.jobs import Beyond, Draft, QueueRules, drafted, settle
 from lockkit.stores import StoreError
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
 

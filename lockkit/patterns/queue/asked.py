@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from lockkit.patterns.queue_file import SHOWN, Job
+from lockkit.patterns.queue.file import SHOWN, Job
 
 PAYLOAD_CHARS_MAX = 100_000
 _NAME = re.compile(r"[\w.:/@+-]{1,100}", re.ASCII)
