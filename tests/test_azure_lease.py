@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from azure.storage.blob import BlobLeaseClient
 from lock_world import PATIENCE_S, Suspendable, Tale, until
 from peer_servers import azurite
 
 from lockkit import Clock, Fault, LockLost, Proxy, StoreError
 from lockkit.emulator import Emulator
+from lockkit.lock import UnprovenRelease
 from lockkit.providers.azure_lease import AzureBlobLease
 from lockkit.stores import NoAnswer, open_store
 from lockkit.stores.azure import AzureStore
@@ -179,6 +181,32 @@ def test_an_unanswered_release_is_settled_and_an_unanswered_try_is_taken_back(
         other.release()
 
 
+class Hurried(Suspendable):
+    """Where somebody sleeps, the machine slept."""
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_ms += round(seconds * 1000)
+
+
+@pytest.mark.parametrize("ttl_s", [60, None])
+def test_a_release_that_may_yet_land_does_not_end_the_next_grant(
+    server: Emulator, lock: Callable[..., AzureBlobLease], blob: Any, ttl_s: int | None
+) -> None:
+    with Proxy(server.azure) as proxy:
+        mine = lock(proxy.url, ttl_s=ttl_s, clock=Hurried())
+        assert mine.acquire(timeout=0)
+        old = mine.lease_id
+        proxy.inject(Fault("drop", operation="put", when="before", next="every"))
+        with pytest.warns(UnprovenRelease):
+            mine.release()
+        proxy.clear()
+        assert mine.acquire(timeout=0)
+        late = told(lambda: BlobLeaseClient(blob, lease_id=old).release())
+        assert late == "409 LeaseIdMismatchWithLeaseOperation"
+        mine.renew()
+        mine.release()
+
+
 def test_a_service_that_falls_silent_costs_the_lock(
     server: Emulator, lock: Callable[..., AzureBlobLease]
 ) -> None:
@@ -216,8 +244,6 @@ def test_a_lock_that_names_no_blob_is_refused() -> None:
 
 
 def lease(store: AzureStore, id: str) -> Any:
-    from azure.storage.blob import BlobLeaseClient
-
     return BlobLeaseClient(store.blob("blob"), lease_id=id)
 
 

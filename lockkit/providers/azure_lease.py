@@ -121,6 +121,9 @@ class AzureBlobLease(Leased):
     # --- what the base asks ----------------------------------------------------------------------
 
     def _take(self) -> Taken | Busy:
+        if self._giving:  # it may yet land, and would end a grant of the same id
+            self._heard(self._write("give it back", self._lease().release))
+            self._id, self._giving = "", False
         self._id = self._id or self.clock.unique()
         seconds = FOR_EVER if self.ttl_s is None else int(self.ttl_s)
         for _ in range(TURNS_MAX):
@@ -128,7 +131,7 @@ class AzureBlobLease(Leased):
             answer = self._write("take it", lambda: self._lease().acquire(lease_duration=seconds))
             self._taking = self._taking or isinstance(answer, Unknown)
             if self._heard(answer):
-                self._taking = self._giving = False
+                self._taking = False
                 return Taken(self._id, None, sent_ms)
             if self._is_there():
                 return Busy(NAMELESS, self._look_s)
@@ -136,9 +139,9 @@ class AzureBlobLease(Leased):
         raise NoAnswer(f"{self}: its blob comes and goes; ask again")
 
     def _withdraw(self) -> None:
-        if self._taking:
+        if self._taking or self._giving:
             self._heard(self._write("give it back", self._lease().release))
-        self._id, self._taking = "", False
+        self._id, self._taking, self._giving = "", False, False
 
     def _beat(self, taken: Taken) -> None:
         if not self._heard(self._write("renew it", self._lease().renew)):
@@ -148,7 +151,8 @@ class AzureBlobLease(Leased):
         answer = self._write("give it back", self._lease().release)
         lost_before, self._giving = self._giving, self._giving or isinstance(answer, Unknown)
         was_ours = self._heard(answer) or lost_before
-        self._id = ""  # the next grant has another: no write of this one's passes under it
+        # The next grant has another id: no write of this one's passes under it.
+        self._id, self._giving = "", False
         if not was_ours:
             raise NotOurs("Azure says that the lease was over, broken or another's")
 

@@ -138,6 +138,7 @@ class DynamoDBLock(Leased):
         """Draw the token, then prove that nobody else was granted the lock meanwhile."""
         epoch, sent_ms = self._draw(), self.clock.boot_ms()
         self._renew()
+        self._deleted = False  # of this version, none was sent
         return Taken(self._key, epoch, sent_ms)
 
     def _withdraw(self) -> None:

@@ -83,6 +83,10 @@ class HiveMetastoreLock(Leased):
 
     def _take(self) -> Taken | Busy:
         self._learn_lease()
+        if self._releasing and self._id is not None:
+            # The unlock that was never answered may yet be carried out: not under the next grant.
+            self._unlock(self._id)
+            self._id, self._releasing = None, False
         if self._id is None and self._unsettled:
             self._id = self._found()
         sent_ms = self.clock.boot_ms()
@@ -105,12 +109,13 @@ class HiveMetastoreLock(Leased):
             if self._unsettled:
                 self._found()
             if self._id is not None:
+                self._releasing = True
                 self._unlock(self._id)
-        except StoreError as error:
-            self._unsettled = True  # found and withdrawn, or taken up, by the next attempt
+        except StoreError as error:  # the next attempt withdraws it first
             text = f"{self}: a request may stay in the queue until it times out: {error}"
             self._emit("note", text=text[:500])
-        self._id = None
+        else:
+            self._id, self._releasing = None, False
 
     def _beat(self, taken: Taken) -> None:
         self._heartbeat(taken.handle)
@@ -126,6 +131,9 @@ class HiveMetastoreLock(Leased):
             self._releasing = True
             self._unlock(taken.handle)
         self._id, self._releasing = None, False
+
+    def _abandon(self) -> None:
+        self._releasing = self._id is not None
 
     def _look(self) -> Busy | None:
         rows = self._queue()
