@@ -15,6 +15,7 @@ from lockkit import settings
 from lockkit.lock import Fence, Lock, LockBusy
 from lockkit.providers.leased import Leased
 from lockkit.state import LockLost
+from lockkit.stores import StoreError
 
 
 class Both:
@@ -110,5 +111,5 @@ class Both:
             try:
                 if each is not None:
                     each.release()
-            except (LockLost, RuntimeError):
+            except (LockLost, StoreError, RuntimeError):
                 pass
