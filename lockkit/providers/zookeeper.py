@@ -190,6 +190,8 @@ class ZookeeperLock(Leased):
     def _placed(self, session: Session) -> tuple[str, int]:
         """Our node's name and czxid; made, unless an earlier request has already."""
         if self._place is None and self._unsettled:
+            # Another server of the ensemble, which we may be connected to by now, may be behind.
+            session.ask("sync", self.path)
             for name in self._ours(self._contenders(session)):
                 stat = session.ask("exists", f"{self.path}/{name}")
                 if stat is not None:

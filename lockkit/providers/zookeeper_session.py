@@ -21,6 +21,8 @@ whom it has heard; until then the leader counts from the proof before."""
 
 _LOG = logging.getLogger("lockkit.zookeeper")
 _LOG.addHandler(logging.NullHandler())  # what kazoo would print is told in our own words
+# At DEBUG it prints each request, also the one with the credentials.
+_LOG.addFilter(lambda told: not any(type(each).__name__ == "Auth" for each in told.args or ()))
 
 
 class Session:
