@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lockkit.workbench.export import export_html as export_html
     from lockkit.workbench.panels import Workbench as Workbench
     from lockkit.workbench.plays import PatternSteps as PatternSteps
+    from lockkit.workbench.predict import Predict as Predict
     from lockkit.workbench.providers import Providers as Providers
     from lockkit.workbench.stepper import PatternStepper as PatternStepper
     from lockkit.workbench.stepper import Stepper as Stepper
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 _ROOM = {
     "Contest": "contest", "Deadlocks": "striping", "PatternStepper": "stepper",
-    "PatternSteps": "plays", "Providers": "providers", "Stepper": "stepper", "Steps": "steps",
-    "StoreProbe": "store_probe", "Workbench": "panels", "export_html": "export",
+    "PatternSteps": "plays", "Predict": "predict", "Providers": "providers", "Stepper": "stepper",
+    "Steps": "steps", "StoreProbe": "store_probe", "Workbench": "panels", "export_html": "export",
     "operations": "striping", "race": "striping",
 }  # fmt: skip
 

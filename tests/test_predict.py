@@ -1,0 +1,93 @@
+"""A prediction without a browser: locked until a guess is picked, and nobody's text is markup."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+import ipywidgets as widgets
+
+from lockkit.workbench import Predict
+from lockkit.workbench.predict import NotPredicted
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.fixture(autouse=True)
+def somebody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCKKIT_FAST", raising=False)
+
+
+def text(predict: Predict) -> str:
+    return "".join(each.value for each in predict.view.children if isinstance(each, widgets.HTML))
+
+
+def test_nothing_runs_before_a_guess_is_picked() -> None:
+    predict, ran = Predict("Which?", ["one", "two"]), []
+    with pytest.raises(NotPredicted, match=r"Predict first.*\(Which\?\)") as refused:
+        predict.run(ran.append, 1)
+    assert ran == [] and predict.did is None
+    assert len(refused.value._render_traceback_()) == 1, "a sentence, no traceback"
+    predict.choice.value = "two"  # the click
+    assert predict.run("{}".format, "one") == "one"
+
+
+def test_afterwards_it_says_what_was_predicted_and_what_it_did() -> None:
+    predict = Predict("Which?", ["one", "two"])
+    predict.pick("two")
+    assert "Now run" in text(predict)
+    predict.run("{}".format, "one")
+    assert "You predicted: two. It did: one." in text(predict) and "role='status'" in text(predict)
+    predict.run("{}".format, "two")
+    assert "It did: one." in repr(predict), "a second run does not mend the first"
+    right = Predict("Which?", ["one", "two"])
+    right.pick("one")
+    right.run("{}".format, "one")
+    assert "You predicted it: one." in text(right)
+
+
+def test_a_guess_is_not_changed_after_the_run() -> None:
+    predict = Predict("Which?", ["one", "two"])
+    predict.pick("one")
+    predict.show("two")
+    assert predict.choice.disabled
+    with pytest.raises(ValueError, match="run the cell of the question again"):
+        predict.pick("two")
+
+
+def test_a_button_of_another_panel_is_locked_by_it() -> None:
+    predict, button = Predict("Which?", ["one", "two"]), widgets.Button()
+    predict.locks(button)
+    assert button.disabled
+    predict.pick("two")
+    assert not button.disabled
+
+
+def test_where_nobody_can_be_asked_the_first_guess_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCKKIT_FAST", "1")
+    predict = Predict("Which?", ["one", "two"])
+    assert predict.picked == "one"
+    predict.pick("two")
+    assert predict.run("{}".format, "two") == "two"
+
+
+def test_the_text_of_others_stays_text() -> None:
+    predict = Predict(HOSTILE, [HOSTILE, "two"])
+    predict.pick(HOSTILE)
+    predict.run("{}".format, HOSTILE * 20)
+    assert "<img" not in text(predict) and "&lt;img" in text(predict)
+    assert len(text(predict)) < 6_000
+
+
+@pytest.mark.parametrize("guesses", [[], ["one"], ["one", "one"]])
+def test_a_question_without_a_choice_is_none(guesses: list[str]) -> None:
+    with pytest.raises(ValueError, match="two guesses or more"):
+        Predict("Which?", guesses)
+
+
+def test_a_guess_that_is_not_offered_is_told_what_is() -> None:
+    with pytest.raises(ValueError, match="no guess is 'three'; there are: one; two"):
+        Predict("Which?", ["one", "two"]).pick("three")
