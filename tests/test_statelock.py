@@ -50,6 +50,7 @@ from lockkit.patterns.terraform.statelock import (
 from lockkit.rules import Recognise
 from lockkit.sim import Outcome, simulate
 from lockkit.stores import StoreError, UnsafeStore
+from lockkit.table.ask import TRIES_MAX, Unanswered
 
 SEEDS = 400
 
@@ -424,6 +425,19 @@ def test_a_store_that_ignores_conditions_is_refused(bucket: str) -> None:
         state = StateLock(f"s3://{bucket}/s", endpoint=server.s3)
         with closing(state), pytest.raises(UnsafeStore, match="excludes nobody"):
             state.lock()
+
+
+def test_a_lock_that_could_not_be_proven_does_not_stay(bucket: str, shared_emulator: Any) -> None:
+    with Proxy(shared_emulator.s3) as proxy:
+        url = f"s3://{bucket}/t.tfstate"
+        with closing(StateLock(url, endpoint=proxy.url, clock=Patient())) as state:
+            unheard: dict[str, Any] = {"operation": "get", "key": "*.tflock", "next": TRIES_MAX}
+            proxy.inject(Fault("status", code=503, **unheard))
+            with pytest.raises(Unanswered), state:
+                pass
+            assert state.show().info is None
+            with state:
+                pass
 
 
 def test_two_runs_of_one_user_are_two() -> None:

@@ -33,7 +33,7 @@ from lockkit.outcome import (
 from lockkit.patterns.guarded import prove_refusal
 from lockkit.patterns.terraform.lockinfo import BODY_BYTES_MAX, Foreign, LockInfo, decode, encode
 from lockkit.rules import Recognise
-from lockkit.stores import StoreError, UnsafeStore, open_store, split_url
+from lockkit.stores import StoreError, open_store, split_url
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
 
 SUFFIX = ".tflock"
@@ -276,8 +276,8 @@ class StateLock:
         if self.store.options.endpoint:  # not a provider's own: incus #3651 ignored the condition
             try:
                 self._run(prove_refusal(self.key, str(self)))
-            except UnsafeStore:
-                self.unlock()
+            except BaseException:
+                self.unlock()  # nobody else would: it never expires
                 raise
         return mine
 
