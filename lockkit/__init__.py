@@ -29,6 +29,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     probe      finds out whether a store is safe to lock on
 
     table      tables in Apache Hudi's layout: commits, services and readers
+    incident   what stands at a table in trouble, which known pattern it is, and what to do
     spark      a DataFrame into a table and back; writer processes, and their supervisor
     services   ZooKeeper, Hive, DynamoDB, ... themselves, on this machine, to try their locks
     workbench  the notebook's controls and pictures

@@ -17,7 +17,7 @@ ROWS = [
     "clock", "stores", "drive", "pace", "client", "heartbeat", "proof", "settings", "lock",
     "providers",
     "emulator", "faults", "sim", "explore", "probe",
-    "table", "spark", "patterns", "services",
+    "table", "incident", "spark", "patterns", "services",
     "workbench", "soak", "commands", "cli", "__main__",
 ]  # fmt: skip
 

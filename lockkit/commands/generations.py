@@ -9,14 +9,15 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.commands.terminal import Trouble, clock_time
-from lockkit.history import STORE, Event, event, plain
+from lockkit.history import plain
+from lockkit.incident.versions import Generation
 from lockkit.lease import frees_ms
 from lockkit.lock import LOCK_KEY
 from lockkit.outcome import Found, Missing, NotModified, Version
 from lockkit.record import RECORD_BYTES_MAX, Garbled, Record, decode
 from lockkit.rules import Expiry, Rules
 from lockkit.state import Seen, Sight
-from lockkit.stores import ObjectVersion, Store, open_store
+from lockkit.stores import Store, open_store
 
 
 @contextmanager
@@ -80,22 +81,6 @@ def standing(sight: Sight) -> Standing:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
-    """One state of the object. `record` is None where it was deleted."""
-
-    number: ObjectVersion
-    record: Record | Garbled | None
-
-
-def generations(store: Store, *, newest: int) -> list[Generation]:
-    """The newest ones, newest first; a read each. Only the current one where none are kept."""
-    return [
-        Generation(each, None if each.deleted else decode(store.get_version(LOCK_KEY, each)))
-        for each in list(store.versions(LOCK_KEY))[:newest]
-    ]
-
-
 def told(kept: Sequence[Generation]) -> list[str]:
     """The same as a story, oldest first: a bucket keeps what was written, not who was refused."""
     lines = []
@@ -123,44 +108,3 @@ def _told(record: Record | Garbled | None, before: Record | Garbled | None) -> s
         return f"{who} renewed it, {epoch}, {until}"
     taken = f"{plain(before.owner, limit=60)}, who had not released it"
     return f"{who} took the lock over from {taken}, {epoch}, {until}"
-
-
-def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
-    """The writes that made these generations, oldest first, as the truth lane of a history."""
-    events: list[Event] = []
-    before = ""
-    for each in reversed(kept):
-        record = each.record if isinstance(each.record, Record) else None
-        version = "" if each.number.deleted else each.number.version
-        events.append(
-            event(
-                each.number.modified_ms,
-                STORE,
-                "request",
-                client=(record.holder or record.owner) if record else "",
-                method="DELETE" if each.number.deleted else "PUT",
-                key=key,
-                condition="",  # a bucket keeps what was written, not on what condition
-                status=200,
-                answer="applied",
-                applied=True,
-                before=before,
-                version=version,
-                attempt=record.attempt if record else "",
-                began_ms=each.number.modified_ms,
-                **_lease(record),
-            )
-        )
-        before = version
-    return events
-
-
-def _lease(record: Record | None) -> dict[str, Any]:
-    if record is None:
-        return {}
-    return {
-        "owner": record.owner,
-        "epoch": record.epoch,
-        "expired": record.expired,
-        "valid_until_ms": record.valid_until_ms,
-    }

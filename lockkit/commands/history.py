@@ -31,7 +31,8 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from lockkit.commands.generations import as_events, generations, opened, told
+    from lockkit.commands.generations import opened, told
+    from lockkit.incident.versions import as_events, generations
     from lockkit.lock import LOCK_KEY
 
     if "://" in args.source:

@@ -79,7 +79,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
-    from lockkit.commands.generations import generations, look, opened, standing
+    from lockkit.commands.generations import look, opened, standing
+    from lockkit.incident.versions import generations
     from lockkit.lock import LOCK_KEY
     from lockkit.record import Garbled
 

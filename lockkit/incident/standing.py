@@ -1,0 +1,164 @@
+"""One look at a table that is in trouble: who holds its lock, and what stands beside it.
+
+Reads only, so that it works with read-only rights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockkit.client import LOCK_KEY, sight_of
+from lockkit.drive import Procedure, Sleep, WallMs
+from lockkit.outcome import Found
+from lockkit.record import RECORD_BYTES_MAX, Garbled, Record
+from lockkit.rules import Rules
+from lockkit.state import Sight
+from lockkit.stores import StoreError
+from lockkit.table.ask import TableError, listing, read
+from lockkit.table.condition import Condition, condition
+from lockkit.table.failed import leftovers
+from lockkit.table.markers import MARKERS
+from lockkit.table.pulse import HeartbeatRules
+
+WATCH_S = 3.0
+RENEWALS_PER_LEASE = 10
+"""Hudi's rule and ours: at least ten renewals fit into a lease."""
+MISSED_MAX = 3
+"""A holder that missed so many renewals does not renew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """How long the lease still lasts, in ms, by each clock; None: this one cannot tell."""
+
+    ours_ms: int | None = None
+    """This machine's clock against `validUntil`: Hudi's rule."""
+    store_ms: int | None = None
+    """The store's own two times, Last-Modified and Date; for a lease of Hudi's, Date against
+    `validUntil`."""
+    observed_ms: int | None = None
+    """The same version has to be watched for a whole lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The lock object as two looks showed it."""
+
+    sight: Sight
+    state: str
+    """absent, released, held, overdue (nobody renewed it in time) or garbled."""
+    left: Left
+    watched_ms: int
+    renews: bool | None
+    """None: two looks so close together cannot tell."""
+    breakable: bool
+    why: str
+    """Why it may, or may not, be broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The table beside its lock."""
+
+    condition: Condition
+    dead_heartbeats: tuple[str, ...]
+    """Of instants that are over."""
+    left_markers: tuple[str, ...]
+    """Instants that are over, and whose markers are still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one look found. Without a table, `trouble` says why there is none."""
+
+    holder: Holder
+    table: Beside | None
+    trouble: str = ""
+
+
+def stand(
+    *, watch_s: float = WATCH_S, rules: Rules = Rules(), hearts: HeartbeatRules = HeartbeatRules()
+) -> Procedure[Standing]:
+    """Look at the lock twice, `watch_s` apart if it is held, and at the table in between."""
+    first = yield from _sight()
+    began_ms, table, trouble = (yield WallMs()), None, ""
+    try:
+        table = yield from _beside(hearts)
+    except (TableError, StoreError) as error:
+        trouble = str(error)
+    sight = first
+    if isinstance(first.record, Record) and not first.record.expired:
+        spent_ms = (yield WallMs()) - began_ms
+        yield Sleep(max(0.0, watch_s - spent_ms / 1000))
+        sight = yield from _sight()
+    wall_ms = yield WallMs()
+    holder = judge(first, sight, watched_ms=wall_ms - began_ms, wall_ms=wall_ms, rules=rules)
+    return Standing(holder, table, trouble)
+
+
+def _sight() -> Procedure[Sight]:
+    match (yield from read(LOCK_KEY, limit=RECORD_BYTES_MAX)):
+        case Found() as found:
+            return sight_of(found)
+        case _missing:
+            return Sight(None, None)
+
+
+def _beside(hearts: HeartbeatRules) -> Procedure[Beside]:
+    found = yield from condition(hearts)
+    dead = yield from leftovers(found.config.names, hearts)
+    marked = yield from listing(MARKERS)
+    instants = {each.key.removeprefix(MARKERS).partition("/")[0] for each in marked}
+    return Beside(found, dead, tuple(sorted(instants - set(found.timeline.pending))))
+
+
+def judge(first: Sight, second: Sight, *, watched_ms: int, wall_ms: int, rules: Rules) -> Holder:
+    """What two sights say of the holder, and whether its lock may be broken."""
+    record = second.record
+    match record:
+        case None:
+            why = "nobody has it: nothing is to be broken, acquire it"
+            return Holder(second, "absent", Left(), watched_ms, None, False, why)
+        case Garbled():
+            why = "it is no lock record: find out who wrote it before anything is done"
+            return Holder(second, "garbled", Left(), watched_ms, None, False, why)
+        case Record(expired=True):
+            why = "it was released: nothing is to be broken, acquire it"
+            return Holder(second, "released", Left(), watched_ms, None, False, why)
+    left = left_of(second, record, wall_ms=wall_ms, rules=rules, watched_ms=watched_ms)
+    decides = left.store_ms if record.ttl_ms and left.store_ms is not None else left.ours_ms
+    over = decides is not None and decides <= 0
+    renews = True if second.version != first.version else _silent(second, record)
+    if renews:
+        safe, why = False, "its holder renews it: it lives, and would go on writing"
+    elif over:
+        safe, why = True, "its lease is over, and nobody renewed it: any writer may take it"
+    else:
+        seconds = max(0, decides or 0) / 1000
+        why = f"its lease lasts {seconds:.0f} s more: wait, unless you know that its holder is dead"
+        safe = False
+    return Holder(second, "overdue" if over else "held", left, watched_ms, renews, safe, why)
+
+
+def left_of(sight: Sight, record: Record, *, wall_ms: int, rules: Rules, watched_ms: int) -> Left:
+    """What is left of a live lease by each of the three clocks."""
+    modified, date = sight.modified_ms, sight.date_ms
+    store_ms = None
+    if record.ttl_ms and modified is not None and date is not None:
+        store_ms = modified + record.ttl_ms + rules.slack_ms - date
+    elif date is not None:
+        store_ms = record.valid_until_ms + rules.drift_ms - date
+    return Left(
+        record.valid_until_ms + rules.drift_ms - wall_ms,
+        store_ms,
+        record.ttl_ms - watched_ms if record.ttl_ms else None,
+    )
+
+
+def _silent(sight: Sight, record: Record) -> bool | None:
+    """False: it missed too many renewals, by the store's own clock. None: it may be between two."""
+    modified, date = sight.modified_ms, sight.date_ms
+    if modified is None or date is None:
+        return None
+    lease_ms = record.ttl_ms or record.valid_until_ms - modified
+    return False if date - modified > MISSED_MAX * lease_ms / RENEWALS_PER_LEASE else None
