@@ -184,11 +184,12 @@ class Leased(ABC):
             if taken is None:
                 raise RuntimeError(f"{self}: released, but not held by this handle")
             self._halt()
+            proven = False
             try:
                 proven = self._let_go(taken)
-                if not proven:
-                    self._abandon()
             finally:
+                if not proven:  # also after Ctrl-C, or where the service refuses
+                    self._abandon()
                 self._taken, why, self._lost_why = None, self._lost_why, ""
         self._emit("released", epoch=taken.token or 0, proven=proven)
         if why and not self._published:
