@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from lockkit.clock import Clock
@@ -159,7 +160,8 @@ class BrokerServer:
 
     def _hang_up(self, why: str) -> None:
         """Tell everybody what became of their requests, as far as they listen."""
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # macOS knows no such thing of a listener
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._desk.close(why)
         with self._door:
