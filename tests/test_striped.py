@@ -32,7 +32,8 @@ from lockkit.stores import NoAnswer, StoreError, reopen
 from lockkit.stores.below import Below
 
 STRIPES = 8
-QUICK: dict[str, Any] = {"ttl_s": 2.0, "renew_interval_s": 0.1}
+QUICK: dict[str, Any] = {"ttl_s": 30.0, "renew_interval_s": 0.1}
+"""A loss is noticed at the next renewal, and a slow machine is none."""
 
 
 def key_in(stripe: int, stripes: int = STRIPES) -> str:
