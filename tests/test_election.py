@@ -31,7 +31,7 @@ from lockkit.sim import Outcome, simulate
 from lockkit.state import Me
 from lockkit.stores import Entry, UnsafeStore, open_store
 
-SEEDS, TTL_S = 250, 5.0
+SEEDS, TTL_S = 250, 60.0
 FOUND_BY = {"look_again": 366, "judge_at_send": 107, "in_time": 212}
 """Seeds of what is rarely met; the others are found among the first hundred."""
 
@@ -240,7 +240,7 @@ def test_a_leader_renews_for_as_long_as_it_leads_and_is_deposed_by_a_later_epoch
     bucket: str, shared_emulator: Any
 ) -> None:
     url = f"s3://{bucket}/e"
-    with closing(Election(url, endpoint=shared_emulator.s3, ttl_s=3.0)) as node:
+    with closing(Election(url, endpoint=shared_emulator.s3, ttl_s=10.0)) as node:
         assert node.campaign(timeout=0)
         first = body(node, 1).attempt
         until(lambda: body(node, 1).attempt != first)
