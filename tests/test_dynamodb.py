@@ -13,6 +13,7 @@ from lock_world import PATIENCE_S, Suspendable, Tale, until
 
 from lockkit import Fault, LockLost, Proxy, StoreError
 from lockkit.history import Event
+from lockkit.lock import UnprovenRelease
 from lockkit.outcome import PreconditionFailed
 from lockkit.providers.dynamodb import COUNTER, DynamoDBLock, Item, item_of
 from lockkit.stores import NoAnswer, StoreOptions, aws
@@ -296,6 +297,29 @@ def test_a_release_of_what_a_hand_deleted_is_no_release(
     sdk.delete_item(TableName=TABLE, Key={"key": {"S": key}})
     with pytest.raises(LockLost, match="its item is now gone"):
         mine.release()
+
+
+class Hurried(Suspendable):
+    """Where somebody sleeps, the machine slept."""
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_ms += round(seconds * 1000)
+
+
+def test_a_deletion_of_an_earlier_grant_proves_nothing_about_this_one(
+    dynamodb: Any, lock: Callable[..., DynamoDBLock], sdk: Any, key: str
+) -> None:
+    with Proxy(dynamodb.endpoint) as proxy:
+        mine = lock(proxy.url, clock=Hurried())
+        assert mine.acquire(timeout=PATIENCE_S)
+        proxy.inject(Fault("drop", operation="delete", when="before", next="every"))
+        with pytest.warns(UnprovenRelease):
+            mine.release()
+        proxy.clear()
+        assert mine.acquire(timeout=PATIENCE_S)
+        sdk.delete_item(TableName=TABLE, Key={"key": {"S": key}})
+        with pytest.raises(LockLost, match="its item is now gone"):
+            mine.release()
 
 
 def test_throttling_is_waited_out_by_who_asks_and_by_who_holds(
