@@ -29,12 +29,12 @@ PURE_STDLIB = {
 
 # Everything that is not in Python's own library, and the rooms made for it.
 SDKS = {
-    "boto3": ["stores.aws"],
-    "botocore": ["stores.aws", "stores.s3", "faults.hook_botocore"],
-    "google": ["stores.gcs"],
+    "boto3": ["stores.aws", "workbench.lost"],  # which shows an SDK as it comes
+    "botocore": ["stores.aws", "stores.s3", "faults.hook_botocore", "workbench.lost"],
+    "google": ["stores.gcs", "workbench.lost"],
     "requests": ["stores.gcs", "faults.hook_requests"],  # google-cloud-storage's transport,
     "urllib3": ["stores.gcs", "faults.hooks", "faults.hook_botocore", "faults.hook_requests"],
-    "azure": ["stores.azure", "providers.azure_lease", "services.azurite"],
+    "azure": ["stores.azure", "providers.azure_lease", "services.azurite", "workbench.lost"],
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "hmsclient": ["providers.hive", "providers.hive_wire"],
     "thrift": ["providers.hive_wire"],

@@ -36,15 +36,25 @@ def run(*command: str, cwd: Path) -> None:
     assert ran.returncode == 0, ran.stderr[-3000:]
 
 
-@each_notebook
-def test_the_stored_notebook_is_the_source_and_nothing_else(source: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def made_again(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all notebooks were made from their sources, at once: each start takes seconds."""
     pytest.importorskip("jupytext", reason="make test installs jupytext")
     pytest.importorskip("nbstripout", reason="make test installs nbstripout")
-    copy = tmp_path / source.name
-    copy.write_text(source.read_text())
-    run("jupytext", "--to", "ipynb", "--set-kernel", "python3", copy.name, cwd=tmp_path)
-    run("nbstripout", copy.with_suffix(".ipynb").name, cwd=tmp_path)
-    fresh = copy.with_suffix(".ipynb").read_text()
+    folder = tmp_path_factory.mktemp("notebooks")
+    for source in NOTEBOOKS:
+        (folder / source.name).write_text(source.read_text())
+    names = [source.name for source in NOTEBOOKS]
+    run("jupytext", "--to", "ipynb", "--set-kernel", "python3", *names, cwd=folder)
+    run("nbstripout", *(name.replace(".py", ".ipynb") for name in names), cwd=folder)
+    return folder
+
+
+@each_notebook
+def test_the_stored_notebook_is_the_source_and_nothing_else(
+    source: Path, made_again: Path
+) -> None:
+    fresh = (made_again / source.with_suffix(".ipynb").name).read_text()
     assert fresh == source.with_suffix(".ipynb").read_text(), (
         f"make it again: jupytext --to ipynb --set-kernel python3 notebooks/{source.name} "
         f"&& nbstripout notebooks/{source.stem}.ipynb"

@@ -1,0 +1,44 @@
+"""What the notebooks of the course stand on, where no notebook says it."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.history import event
+from lockkit.workbench.ground import Ground
+from lockkit.workbench.lost import LOST, NOTHING, WON, Told
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+def told(status: int, *, said: str = "", stored: str = "W1/1") -> Told:
+    sent = event(
+        1, "store", "request", client="", method="put", key="k", condition="if-absent", status=200,
+        answer="applied", applied=True, before="", version="1", attempt=stored, began_ms=0,
+    )  # fmt: skip
+    return Told(sdk="boto3", said=said, status=status, sent=(sent,), stored=stored)
+
+
+@pytest.mark.parametrize(
+    ("status", "means"), [(200, WON), (201, WON), (412, LOST), (409, LOST), (0, NOTHING)]
+)
+def test_what_an_sdk_told_is_one_of_the_guesses(status: int, means: str) -> None:
+    assert str(told(status)) == means
+
+
+def test_what_an_object_or_an_error_says_is_no_markup() -> None:
+    page = told(412, said=HOSTILE, stored=HOSTILE)._repr_html_()
+    assert "<img" not in page and page.count("&lt;img") == 3
+
+
+def test_an_attempt_of_somebody_else_is_not_called_ones_own() -> None:
+    assert told(412).mine and "the very one" in repr(told(412))
+    other = told(412, stored="W2/1")
+    assert not other.mine and "the very one" not in repr(other) + other._repr_html_()
+
+
+def test_there_is_no_ground_of_an_unknown_provider() -> None:
+    with pytest.raises(ValueError, match="no provider 'ftp'; there are s3, gcs, azure"):
+        Ground("ftp")
