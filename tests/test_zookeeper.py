@@ -343,6 +343,7 @@ def test_another_identity_can_neither_read_nor_delete_nor_join(
 ) -> None:
     from kazoo.exceptions import NoAuthError
 
+    server().ensure_path(BASE)
     lock = make(auth=WRITER)
     assert lock.acquire(timeout=30)
     path = f"{BASE}/{key}"
@@ -359,6 +360,35 @@ def test_another_identity_can_neither_read_nor_delete_nor_join(
         with pytest.raises(StoreError, match="does not let this identity"):
             make(auth=auth).acquire(timeout=5)
     lock.renew()
+
+
+def test_credentials_are_in_no_log_however_much_of_kazoos_is_asked_for(
+    make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server().ensure_path(BASE)  # by somebody who keeps nobody out
+    caplog.clear()
+    with caplog.at_level(0), make(auth=WRITER):
+        pass
+    assert "Sending request" in caplog.text
+    assert "secret-of-writer" not in caplog.text
+
+
+def test_a_release_that_is_refused_ends_the_session_and_with_it_the_node(
+    make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient], key: str
+) -> None:
+    user, password = WRITER[1].split(":")
+    server().ensure_path(BASE)
+    look = server(("digest", "admin:secret"))
+    admin = make_digest_acl("admin", "secret", all=True)
+    writer = make_digest_acl(user, password, read=True, create=True, delete=True)
+    look.create(f"{BASE}/{key}", acl=[writer, admin])
+    lock = make(auth=WRITER)
+    assert lock.acquire(timeout=30)
+    look.set_acls(f"{BASE}/{key}", [make_digest_acl(user, password, read=True), admin])
+    with pytest.raises(StoreError, match="does not let this identity delete"):
+        lock.release()
+    until(lambda: nodes(look, key) == [])
 
 
 def test_a_writer_needs_to_read_create_and_delete_and_no_more(
