@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -712,6 +713,21 @@ def test_the_loss_of_either_is_the_loss_of_both(tmp_path: Path) -> None:
     with pytest.raises(LockLost):
         both.release()
     assert both.new.acquire(timeout=0)  # the other was given back all the same
+
+
+def test_where_the_second_cannot_even_be_given_back_the_first_still_is(tmp_path: Path) -> None:
+    def trouble(kind: str, **_: Any) -> None:
+        if kind == "held":  # the old one is lost, and the new one's folder is gone
+            (tmp_path / "old" / "lock").unlink()
+            with pytest.raises(LockLost):
+                both.old.renew()
+            shutil.rmtree(tmp_path / "new")
+
+    both = Both(FilesystemLock(tmp_path / "old"), FilesystemLock(tmp_path / "new", emit=trouble))
+    with pytest.raises(LockLost, match="old/lock"):
+        both.acquire(timeout=0)
+    assert both.old.acquire(timeout=0)
+    both.old.release()
 
 
 def test_both_are_waited_for_under_one_deadline_and_none_is_kept(tmp_path: Path) -> None:
