@@ -2,14 +2,113 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from lockkit.history import STORE, Event, read
+from lockkit.incident.diagnosis import Diagnosis, diagnose
+from lockkit.incident.patterns import CARDS, Pattern
 from lockkit.incident.standing import judge
+from lockkit.mutants import LEASE_MUTANTS
 from lockkit.record import Garbled, Record
 from lockkit.rules import Rules
+from lockkit.sim import LEASE, simulate
 from lockkit.state import Sight
 
+DATASETS = Path(__file__).parents[1] / "datasets"
+ANSWERS = json.loads((DATASETS / "incidents" / "answers.json").read_text())
+HOSTILE: tuple[Any, ...] = (None, [], {"a": 1}, "\x1b[31m", float("nan"))
+# What a client that keeps the rules may leave behind all the same: nobody answered it.
+BAD_LUCK = {Pattern.UNKNOWN, Pattern.GHOST, Pattern.THROTTLED, Pattern.DANGLING}
+
 NOW_MS = 1_767_225_600_000
+
+
+def events(path: Path) -> list[Event]:
+    with path.open(encoding="utf-8") as file:
+        return list(read(file))
+
+
+def incident(name: str) -> list[Event]:
+    return events(DATASETS / "incidents" / f"{name}.jsonl")
+
+
+def named(found: Diagnosis) -> set[Pattern]:
+    return {found.pattern, *(each.pattern for each in found.also)}
+
+
+# --- diagnosis -----------------------------------------------------------------------------------
+
+
+def test_every_recorded_incident_has_its_answer_elsewhere() -> None:
+    recorded = {path.stem for path in (DATASETS / "incidents").glob("*.jsonl")}
+    assert recorded == set(ANSWERS)
+    assert len(recorded) >= 8
+    assert set(ANSWERS.values()) == {str(each) for each in Pattern}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_incident_is_named_with_events_of_its_own_history(name: str) -> None:
+    history = incident(name)
+    found = diagnose(history)
+    assert found.pattern == ANSWERS[name]
+    moments = {(each.at_ms, each.who, each.kind) for each in history}
+    assert {(each.at_ms, each.who, each.kind) for each in found.evidence} <= moments
+    assert found.evidence or found.pattern is Pattern.UNKNOWN
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_history_that_breaks_off_is_unknown_rather_than_something_else(name: str) -> None:
+    history = incident(name)
+    may = {Pattern.UNKNOWN} | named(diagnose(history))
+    for length in range(0, len(history), 3):
+        assert diagnose(history[:length]).pattern in may
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_without_the_clients_lanes_nothing_is_named_that_only_they_can_tell(name: str) -> None:
+    history = incident(name)
+    truth = [each for each in history if each.who == STORE]
+    assert diagnose(truth).pattern in {Pattern.UNKNOWN} | named(diagnose(history))
+
+
+@pytest.mark.parametrize(
+    "path", sorted((DATASETS / "histories" / "good").glob("*.jsonl")), ids=lambda path: path.stem
+)
+def test_a_healthy_history_is_unknown(path: Path) -> None:
+    assert diagnose(events(path)).pattern is Pattern.UNKNOWN
+
+
+def test_clients_that_keep_the_rules_are_accused_of_nothing() -> None:
+    for seed in range(80):
+        history = simulate(LEASE, seed, judge=False).run.world.history()
+        assert named(diagnose(history)) <= BAD_LUCK, seed
+
+
+def test_a_store_that_ignores_conditions_is_named_on_every_seed() -> None:
+    mutant = LEASE_MUTANTS["ignores conditions"]
+    for seed in range(20):
+        history = simulate(LEASE, seed, mutant=mutant, judge=False).run.world.history()
+        assert diagnose(history).pattern is Pattern.NO_CAS, seed
+
+
+def test_a_damaged_history_is_unknown() -> None:
+    for each in incident("hudi-14373-renewal-retried"):
+        for name in each.data:
+            for wrong in HOSTILE:
+                diagnose([Event(each.at_ms, each.who, each.kind, dict(each.data) | {name: wrong})])
+    request = Event(1.0, STORE, "request", {"key": ["x"], "condition": 4, "applied": True})
+    assert diagnose([request]).pattern is Pattern.UNKNOWN
+
+
+def test_every_pattern_has_a_card() -> None:
+    assert set(CARDS) == set(Pattern)
+
+
+# --- standing ------------------------------------------------------------------------------------
 
 
 def record(**over: object) -> Record:
