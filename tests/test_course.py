@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.history import event
+from lockkit.workbench.clocks import ONE, TWO, Searched, meet, search
 from lockkit.workbench.ground import Ground
 from lockkit.workbench.lost import LOST, NOTHING, WON, Told
 
@@ -42,3 +45,14 @@ def test_an_attempt_of_somebody_else_is_not_called_ones_own() -> None:
 def test_there_is_no_ground_of_an_unknown_provider() -> None:
     with pytest.raises(ValueError, match="no provider 'ftp'; there are s3, gcs, azure"):
         Ground("ftp")
+
+
+def test_a_rule_about_clocks_that_nobody_has_is_told() -> None:
+    with pytest.raises(ValueError, match="'sundial' is not a valid Expiry"):
+        meet("sundial", 3.0)
+
+
+def test_a_search_without_a_violation_has_no_story() -> None:
+    found = Searched(replace(search("skew").row, violation=None, counterexample=None))
+    assert (str(found), found.story, found.events) == (ONE, "", [])
+    assert str(search("skew")) == TWO
