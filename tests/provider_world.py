@@ -10,10 +10,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -28,7 +29,6 @@ from lockkit.providers.both import Both
 from lockkit.providers.leased import Leased
 from lockkit.services.dynamodb import DynamoDB
 from lockkit.services.service import Service
-from lockkit.spark.connect import free_port
 
 NAMES = ("storage", "zookeeper", "dynamodb", "hive", "azure_lease", "filesystem", "process")
 LOCK = "hoodie.write.lock."
@@ -64,7 +64,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._db = str(folder / "objects.sqlite")
-        self._port = free_port()  # named, so that the other dialects' are the next ones, again too
+        self._port = three_ports()  # named, so that they are the same ones again
         self._clock = Clock()
 
     def age(self) -> None:
@@ -82,6 +82,19 @@ class Server:
     def restart(self) -> None:
         self.__exit__()
         self.__enter__()
+
+
+def three_ports() -> int:
+    """The first of three neighbours that are free, below those that kernels give to clients."""
+    for first in range(20_000 + os.getpid() % 3_000 * 3, 32_000, 3):
+        try:
+            with ExitStack() as held:
+                for port in range(first, first + 3):
+                    held.enter_context(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            continue
+        return first
+    raise OSError("no three neighbouring ports are free on 127.0.0.1")
 
 
 def world(name: str, key: str, service: Any, folder: Path) -> World:
