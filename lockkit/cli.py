@@ -20,6 +20,7 @@ from lockkit.commands import (
     demo,
     explore,
     history,
+    incident,
     lab,
     lock,
     probe,
@@ -34,7 +35,7 @@ from lockkit.commands.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, 
 from lockkit.history import plain
 
 COMMANDS = (
-    demo, lab, serve, providers, probe, bench, lock, tflock, table, history, check,
+    demo, lab, serve, providers, probe, bench, lock, tflock, table, incident, history, check,
     simulate, explore, soak,
 )  # fmt: skip
 

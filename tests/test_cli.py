@@ -32,6 +32,7 @@ COMMANDS = [
     ("lock", "acquire"), ("table",), ("table", "show"), ("table", "clean"), ("table", "cluster"),
     ("table", "rollback"), ("table", "services"), ("tflock",), ("tflock", "show"),
     ("tflock", "lock"), ("tflock", "unlock"), ("tflock", "force-unlock"), ("history",), ("check",),
+    ("incident",),
     ("explore",),
 ]  # fmt: skip
 MARK = "LOCKKIT_TEST_CLI"

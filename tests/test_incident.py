@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
+from table_world import CLOCK, new_table
 
+from lockkit.cli import main
+from lockkit.client import LOCK_KEY
+from lockkit.emulator import Emulator
 from lockkit.history import STORE, Event, read
+from lockkit.incident.audit import parse_audit, validate
 from lockkit.incident.diagnosis import Diagnosis, diagnose
 from lockkit.incident.patterns import CARDS, Pattern
 from lockkit.incident.standing import judge
 from lockkit.mutants import LEASE_MUTANTS
-from lockkit.record import Garbled, Record
+from lockkit.outcome import Applied, over
+from lockkit.record import Garbled, Record, encode
 from lockkit.rules import Rules
 from lockkit.sim import LEASE, simulate
 from lockkit.state import Sight
+from lockkit.stores import Store, open_store
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 ANSWERS = json.loads((DATASETS / "incidents" / "answers.json").read_text())
@@ -106,6 +114,128 @@ def test_a_damaged_history_is_unknown() -> None:
 
 def test_every_pattern_has_a_card() -> None:
     assert set(CARDS) == set(Pattern)
+
+
+# --- Hudi's audit log ----------------------------------------------------------------------------
+
+
+def audit(owner: str, *lines: tuple[str, int, int]) -> str:
+    return "".join(
+        json.dumps({
+            "ownerId": owner, "transactionStartTime": lines[0][1], "timestamp": at_ms,
+            "state": state, "lockExpiration": until_ms, "lockHeld": True,
+        }) + "\n" for state, at_ms, until_ms in lines
+    )  # fmt: skip
+
+
+ENDED = audit("A", ("START", 1_000, 301_000), ("RENEW", 31_000, 331_000), ("END", 40_000, 331_000))
+LATER = audit("B", ("START", 40_100, 340_100), ("END", 50_000, 340_100))
+CRASHED = audit("C", ("START", 60_000, 360_000))
+BESIDE = audit("D", ("START", 100_000, 400_000), ("END", 110_000, 400_000))
+
+
+@pytest.mark.parametrize(
+    ("files", "outcome", "pattern"),
+    [
+        ([ENDED, LATER], "PASSED", Pattern.UNKNOWN),
+        ([ENDED, CRASHED], "WARNING", Pattern.UNKNOWN),
+        ([CRASHED, BESIDE], "FAILED", Pattern.TWO_BELIEVERS),
+        # Each writes its own clock's time: 100 ms are no second believer.
+        ([ENDED, LATER.replace("40100", "39900")], "FAILED", Pattern.UNKNOWN),
+        ([ENDED + "torn {", LATER], "PASSED", Pattern.UNKNOWN),
+    ],
+)
+def test_the_audit_log_is_judged_by_hudis_rules_and_named_only_beyond_its_clocks(
+    files: list[str], outcome: str, pattern: Pattern
+) -> None:
+    audits = [parse_audit(each) for each in files]
+    said = validate(audits)
+    assert (said.outcome, said.skipped) == (outcome, sum("torn" in each for each in files))
+    assert diagnose(event for each in audits for event in each.events).pattern is pattern
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def url(shared_emulator: Emulator, bucket: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A table in a bucket that keeps versions."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "anybody")
+    on = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    new_table(f"s3://{bucket}/orders", endpoint=shared_emulator.s3)
+    ask = Request(f"{shared_emulator.s3}/{bucket}?versioning", data=on, method="PUT")
+    urlopen(ask).close()
+    return f"s3://{bucket}/orders"
+
+
+def console(emulator: Emulator, *arguments: str) -> int:
+    return main(["incident", *arguments, "--endpoint", emulator.s3, "--watch-s", "0"])
+
+
+def written(emulator: Emulator, url: str, *records: Record) -> Store:
+    store = open_store(url, endpoint=emulator.s3)
+    version = None
+    for each in records:
+        answer = store.put(LOCK_KEY, encode(each), over(version))
+        assert isinstance(answer, Applied)
+        version = answer.version
+    return store
+
+
+def test_a_table_in_order_exits_0(shared_emulator: Emulator, url: str) -> None:
+    assert console(shared_emulator, url) == 0
+
+
+def test_the_console_says_who_holds_the_lock_and_that_nothing_is_to_be_broken(
+    shared_emulator: Emulator, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(shared_emulator, url, record(valid_until_ms=CLOCK.wall_ms() + 30_000))
+    assert console(shared_emulator, url, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["state"], said["owner"], said["epoch"]) == ("held", "W1", 7)
+    assert not said["breakable"]
+    assert said["table"]["completed"] == 0
+
+
+def test_a_hand_deleted_lock_is_named_from_the_buckets_versions_alone(
+    shared_emulator: Emulator, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = written(shared_emulator, url, record())
+    store.delete(LOCK_KEY)
+    written(shared_emulator, url, record(owner="W2", epoch=1))
+    assert console(shared_emulator, url) == 1
+    said = capsys.readouterr().out
+    assert str(Pattern.HAND_DELETED) in said
+    assert f"lockkit table show {url}" in said
+
+
+def test_a_hostile_lock_file_puts_nothing_on_the_terminal_that_it_would_obey(
+    shared_emulator: Emulator, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "\x1b]0;owned\x07\n\u202e"
+    store = written(shared_emulator, url, record(owner=evil, holder=evil * 40, attempt=evil))
+    store.delete(LOCK_KEY)
+    written(shared_emulator, url, record(owner=evil, holder=evil))
+    console(shared_emulator, url)
+    said = capsys.readouterr().out
+    assert all(each.isprintable() for each in said.replace("\n", ""))
+    assert "owned" in said
+
+
+def test_files_of_both_kinds_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs = [tmp_path / "1_C.jsonl", tmp_path / "2_D.jsonl"]
+    for path, text in zip(logs, (CRASHED, BESIDE), strict=True):
+        path.write_text(text)
+    assert main(["incident", *map(str, logs)]) == 1
+    assert "FAILED, 2 files" in capsys.readouterr().out
+    history = DATASETS / "incidents" / "hudi-20027-release-500.jsonl"
+    assert main(["incident", str(history), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["diagnosis"]["pattern"] == str(Pattern.DANGLING)
+    assert main(["incident", str(DATASETS / "histories" / "good" / "throttled_release.jsonl")]) == 2
+    assert main(["incident", str(tmp_path / "none.jsonl")]) == 3
 
 
 # --- standing ------------------------------------------------------------------------------------

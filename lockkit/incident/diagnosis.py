@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.check.commits import no_stale_commit
@@ -22,6 +22,8 @@ from lockkit.incident.patterns import CARDS, Card, Pattern
 SKEW_MS = 1_000
 """Clocks that differ by less are within what drift and margin allow for."""
 MARGIN_MS = 1_000
+BUFFER_MS = 500
+"""Hudi's CLOCK_DRIFT_BUFFER_MS."""
 NOT_TOLD = "the history shows none of the known patterns, or too little of one to name it"
 
 
@@ -252,7 +254,12 @@ def failed_release(case: Case) -> Iterator[Diagnosis]:
 
 
 def two_believers(case: Case) -> Iterator[Diagnosis]:
-    for each in one_believer(case.lanes):
+    """By each client's own lane; of Hudi's audit log each on its own clock, so with its buffer."""
+    beliefs = [
+        replace(each, until_ms=each.until_ms - BUFFER_MS) if each.start.get("audit") else each
+        for each in case.lanes.beliefs
+    ]
+    for each in one_believer(replace(case.lanes, beliefs=beliefs)):
         if each.kind is Kind.INVALID:
             yield Diagnosis(Pattern.TWO_BELIEVERS, each.because, each.evidence)
 
