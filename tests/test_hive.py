@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from hmsclient import HMSClient
 from hmsclient.genthrift.hive_metastore import ttypes as hive
-from lock_world import Tale, until
+from lock_world import Suspendable, Tale, until
 from service_world import Wire
 
+from lockkit.lock import UnprovenRelease
 from lockkit.providers.hive import HiveMetastoreLock, seconds
 from lockkit.providers.hive_wire import servers, uris_of_site
 from lockkit.spark.connect import free_port
@@ -172,6 +173,31 @@ def test_a_release_whose_answer_was_lost_is_proven_all_the_same(
         wire.lose(b"\x00\x00\x00\x06unlock")
         lock.release()
         assert wire.lost.is_set()
+        assert beside.queue() == []
+
+
+class Hurried(Suspendable):
+    """Where somebody sleeps, the machine slept."""
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_ms += round(seconds * 1000)
+
+
+def test_an_unlock_that_may_yet_be_carried_out_does_not_end_the_next_grant(
+    make: Callable[..., HiveMetastoreLock], metastore: Any, beside: Beside
+) -> None:
+    with Wire(metastore.port) as wire:
+        lock = make(wire.address, clock=Hurried())
+        assert lock.acquire(timeout=60)
+        ((first, _),) = beside.queue()
+        wire.refuse()
+        with pytest.warns(UnprovenRelease):
+            lock.release()
+        wire.admit()
+        assert lock.acquire(timeout=60)
+        beside.unlock(first)  # it comes late
+        lock.renew()
+        lock.release()
         assert beside.queue() == []
 
 
