@@ -96,16 +96,14 @@ class Providers:
         self._asked.put(do)
 
     def _obey(self) -> None:
-        while not self._over.is_set():
-            do = self._asked.get()
-            if do is None:
-                return
+        while not self._over.is_set() and (do := self._asked.get()) is not None:
             try:
                 do()
             except (ServiceUnavailable, ServiceFailed, OSError) as error:
                 self._say(f"{type(error).__name__}: {error}")
                 self.stop()
             self._enable()
+        self.stop()  # what was being started when the panel was closed
 
     def _say(self, text: str) -> None:
         self._status.value = escape(text[:2000]).replace("\n", "<br>")
