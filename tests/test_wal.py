@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import fields, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 from faults_world import SCHEMES
 from wal_orders import orders
 
@@ -58,6 +58,8 @@ from lockkit.patterns.wal.writer import Log, append, open_log, settle
 from lockkit.sim import Outcome, simulate
 from lockkit.stores import Store, StoreError, UnsafeStore, open_store
 from lockkit.table.ask import Unanswered
+
+ROOT = Path(__file__).parents[1]
 
 SEEDS = 200
 FOUND_WITHIN = 60
