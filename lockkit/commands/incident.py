@@ -92,7 +92,7 @@ def _of_table(args: argparse.Namespace) -> int:
     if args.json:
         say_json(_as_json(standing, kept, said, found, args.source[0]))
     else:
-        say(f"{plain(args.source[0])}", *(f"  {line}" for line in _lock_lines(standing.holder)))
+        say(f"{plain(args.source[0])}", *(f"  {line}" for line in lock_lines(standing.holder)))
         say(*_table_lines(standing), f"  {kept} generations of the lock object are kept{trouble}")
         say(*_audit_lines(said))
         say(*_diagnosis_lines(found, args.source[0]))
@@ -123,7 +123,7 @@ def _is_left(standing: Standing) -> bool:
     )
 
 
-def _lock_lines(holder: Holder) -> list[str]:
+def lock_lines(holder: Holder) -> list[str]:
     from lockkit.record import Record
 
     record = holder.sight.record

@@ -1,4 +1,4 @@
-"""`lockkit lock`: look at a table's lock, follow it, or run a command under it."""
+"""`lockkit lock`: look at a table's lock, follow it, run a command under it, or break it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.commands import acquire
+from lockkit.commands import acquire, breaking
 from lockkit.commands.terminal import (
     FOUND,
     OK,
@@ -40,10 +40,11 @@ WATCH_EXAMPLE = "lockkit lock watch gs://bucket/table --json | tee lock.jsonl"
 
 
 def add(commands: Any) -> None:
-    about = "Look at a table's lock, follow it, or run a command under it."
+    about = "Look at a table's lock, follow it, run a command under it, or break it."
     lock = command(
-        commands, "lock", help="show, watch or acquire a lock", about=about, example=SHOW_EXAMPLE
-    )
+        commands, "lock", help="show, watch, acquire or break a lock", about=about,
+        example=SHOW_EXAMPLE,
+    )  # fmt: skip
     verbs = lock.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     parser = command(
@@ -64,6 +65,7 @@ def add(commands: Any) -> None:
     )
     parser.set_defaults(run=watch, name="lock watch")
     acquire.add(verbs)
+    breaking.add(verbs)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

@@ -79,21 +79,24 @@ class Standing:
 def stand(
     *, watch_s: float = WATCH_S, rules: Rules = Rules(), hearts: HeartbeatRules = HeartbeatRules()
 ) -> Procedure[Standing]:
-    """Look at the lock twice, `watch_s` apart if it is held, and at the table in between."""
-    first = yield from _sight()
-    began_ms, table, trouble = (yield WallMs()), None, ""
+    """The table, then its lock; a table that cannot be read does not hide its lock."""
+    table, trouble = None, ""
     try:
         table = yield from _beside(hearts)
     except (TableError, StoreError) as error:
         trouble = str(error)
+    return Standing((yield from watch(watch_s, rules)), table, trouble)
+
+
+def watch(watch_s: float, rules: Rules = Rules()) -> Procedure[Holder]:
+    """Look at the lock; if it is held, look again `watch_s` later."""
+    first, began_ms = (yield from _sight()), (yield WallMs())
     sight = first
     if isinstance(first.record, Record) and not first.record.expired:
-        spent_ms = (yield WallMs()) - began_ms
-        yield Sleep(max(0.0, watch_s - spent_ms / 1000))
+        yield Sleep(watch_s)
         sight = yield from _sight()
     wall_ms = yield WallMs()
-    holder = judge(first, sight, watched_ms=wall_ms - began_ms, wall_ms=wall_ms, rules=rules)
-    return Standing(holder, table, trouble)
+    return judge(first, sight, watched_ms=wall_ms - began_ms, wall_ms=wall_ms, rules=rules)
 
 
 def _sight() -> Procedure[Sight]:

@@ -1,0 +1,107 @@
+"""`lockkit lock break`: take a lock away from a holder that is gone, guarded by what was shown."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import shlex
+import socket
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.commands.terminal import (
+    BUSY,
+    OK,
+    USAGE,
+    Trouble,
+    add_store,
+    command,
+    say,
+    say_json,
+    store_options,
+)
+from lockkit.history import plain
+
+ABOUT = """\
+Takes the lock away from a holder that is gone: a tombstone replaces the very version that was
+shown, the epoch goes on, and .hoodie/.locks/breaks/ keeps who did it. Never a delete. Without
+--version it only says what would be broken, and how. Refused (exit 75) while the lease lasts or is
+renewed, unless its epoch is typed in, and if the lock object has changed. Exit 0: broken, or
+nothing to break."""
+
+EXAMPLE = """\
+lockkit lock break s3://bucket/table
+lockkit lock break s3://bucket/table --version '"6dd671d9771f97132818793a016605ac"'"""
+
+
+def add(verbs: Any) -> None:
+    parser = command(
+        verbs, "break", help="take it from a dead holder", about=ABOUT, example=EXAMPLE
+    )
+    parser.add_argument("url", metavar="URL", help="of the table")
+    parser.add_argument("--version", metavar="V", help="break this one, as it was shown")
+    parser.add_argument(
+        "--epoch", type=int, metavar="N", help="although this grant's lease lasts, or is renewed"
+    )
+    parser.add_argument(
+        "--watch-s", type=float, default=3.0, metavar="S", help="between two looks (default 3)"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON, for programs")
+    add_store(parser)
+    parser.set_defaults(run=run, name="lock break", extra="s3,gcs,azure")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.commands.generations import opened
+    from lockkit.commands.incident import lock_lines
+    from lockkit.drive import run as carry_out
+    from lockkit.incident.standing import watch
+    from lockkit.incident.takeover import BreakRefused, take_over
+
+    if not 0 <= args.watch_s <= 3600:
+        raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
+    if args.epoch is not None and args.version is None:
+        raise Trouble("--epoch goes with the --version that was shown", code=USAGE)
+    with opened(args.url, store_options(args)) as store:
+        holder = carry_out(watch(args.watch_s), store, Clock())
+        if not args.json:
+            say(plain(args.url), *(f"  {line}" for line in lock_lines(holder)))
+        if holder.state in ("absent", "released"):
+            _say(args, {"broken": False, "why": holder.why}, "nothing to break")
+            return OK
+        if args.version is None:
+            return _preview(args, holder.sight.version, holder.breakable, holder.why)
+        try:
+            done = carry_out(
+                take_over(holder, shown=args.version, epoch=args.epoch, by=_me()), store, Clock()
+            )
+        except BreakRefused as refused:
+            raise Trouble(plain(refused, limit=600), code=BUSY) from None
+    said = {"broken": True, "version": done.version, "epoch": done.epoch, "log": done.log}
+    _say(args, said, f"broken: free for the next one, logged as {done.log}")
+    return OK
+
+
+def _preview(args: argparse.Namespace, version: object, breakable: bool, why: str) -> int:
+    line = shlex.join(["lockkit", "lock", "break", args.url, "--version", str(version)])
+    said = {"broken": False, "breakable": breakable, "why": why, "version": version}
+    if not breakable:
+        _say(args, said, "not to be broken now")
+        return BUSY
+    _say(args, said, f"nothing was changed; to break it: {plain(line, limit=1000)}")
+    return OK
+
+
+def _say(args: argparse.Namespace, said: dict[str, Any], line: str) -> None:
+    if args.json:
+        say_json({"url": args.url} | said)
+    else:
+        say(line)
+
+
+def _me() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,134 @@
+"""Breaking a lock: a guarded takeover that leaves a tombstone, and is logged before it is done.
+
+Never a delete: the epoch goes on rising, and the holder's next renewal meets another's version.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from lockkit.client import LOCK_KEY
+from lockkit.drive import Procedure, Put, Sleep, Unique, WallMs
+from lockkit.incident.standing import Holder
+from lockkit.outcome import (
+    Applied,
+    Found,
+    IfVersion,
+    NotOurs,
+    Ours,
+    PreconditionFailed,
+    StillOut,
+    Throttled,
+    Unknown,
+    Version,
+    resolve,
+)
+from lockkit.record import EPOCH_MAX, RECORD_BYTES_MAX, Record, decode, encode
+from lockkit.table.ask import TRIES_MAX, Unanswered, create, pause_s, read
+
+BREAKS = ".hoodie/.locks/breaks/"
+"""A file for each break that was tried: who, when, over what. Whether it was done, the lock object
+and its generations say, by the attempt."""
+BY_MAX = 200
+
+
+class BreakRefused(Exception):
+    """Not broken, and nothing was written over: says why, and what next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The tombstone that stands now, and where the break is logged."""
+
+    version: Version
+    epoch: int
+    log: str
+
+
+def guard(holder: Holder, *, shown: Version, epoch: int | None) -> Version:
+    """The version to be replaced; `BreakRefused` unless it is the one that was shown and is over.
+
+    A lease that is not over, or is being renewed, needs its epoch typed in; that names the grant,
+    so a renewal since it was shown is no other lock. A lease of Hudi's has none (0) and is guarded
+    by the version alone.
+    """
+    record, version = holder.sight.record, holder.sight.version
+    if not isinstance(record, Record) or record.expired or version is None:
+        raise BreakRefused(f"not broken: {holder.why}")
+    if epoch is not None and epoch != record.epoch:
+        raise BreakRefused(
+            f"not broken: it is epoch {record.epoch}, and not {epoch}; look again before you break"
+        )
+    if version != shown and not epoch:
+        raise BreakRefused(
+            "not broken: the lock object has changed since it was shown; look again before you "
+            "break"
+        )
+    if not holder.breakable and epoch is None:
+        raise BreakRefused(
+            f"not broken: {holder.why}; if its holder must be stopped all the same, name the grant "
+            f"with --epoch {record.epoch}"
+        )
+    return version
+
+
+def take_over(
+    holder: Holder, *, shown: Version, epoch: int | None, by: str
+) -> Procedure[Broken]:  # fmt: skip
+    """Replace the version that was shown by a tombstone. Raises `BreakRefused`, `Unanswered`."""
+    version = guard(holder, shown=shown, epoch=epoch)
+    was = holder.sight.record
+    assert isinstance(was, Record)
+    attempt, wall_ms = (yield Unique()), (yield WallMs())
+    after = min(was.epoch + 1, EPOCH_MAX - 1) if was.epoch else 0
+    note = f"broken by {by[:BY_MAX]}"
+    log = f"{BREAKS}{wall_ms}_{attempt}.json"
+    said = {
+        "attempt": attempt, "at_ms": wall_ms, "by": by[:BY_MAX], "version": version,
+        "owner": was.owner, "holder": was.holder, "epoch": was.epoch,
+        "valid_until_ms": was.valid_until_ms, "renews": holder.renews, "over": holder.breakable,
+    }  # fmt: skip
+    yield from create(log, json.dumps(said).encode())
+    tombstone = Record(attempt, wall_ms, True, after, attempt, was.ttl_ms, note)
+    return Broken((yield from _replace(version, tombstone)), after, log)
+
+
+def _replace(version: Version, tombstone: Record) -> Procedure[Version]:
+    """The same bytes under the same condition, until it is known what became of them."""
+    doubt = False
+    for tries in range(TRIES_MAX):
+        match (yield Put(LOCK_KEY, encode(tombstone), IfVersion(version))):
+            case Applied(now):
+                return now
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+                continue
+            case PreconditionFailed() | Unknown() as answer:
+                doubt = doubt or isinstance(answer, Unknown)
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        match (yield from _settle(version, tombstone.attempt)):
+            case Ours(now):
+                return now
+            case NotOurs():
+                raise BreakRefused(
+                    "not broken: the lock object changed in the same moment; look again"
+                )
+            case StillOut():
+                yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"{LOCK_KEY} could not be written in {TRIES_MAX} tries; see that the store answers, then "
+        "look whether it is broken: lockkit lock show",
+        doubt=doubt,
+    )
+
+
+def _settle(version: Version, attempt: str) -> Procedure[Ours | NotOurs | StillOut]:
+    match (yield from read(LOCK_KEY, limit=RECORD_BYTES_MAX)):
+        case Found(body, seen):
+            record = decode(body)
+            found = record.attempt if isinstance(record, Record) else ""
+            return resolve(seen, found, attempt=attempt, wrote_over=version)
+        case _missing:
+            return NotOurs()

@@ -1,0 +1,195 @@
+"""`lockkit lock break`: a guarded takeover, never a delete, of nothing but what was shown."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from table_world import CLOCK
+
+from lockkit import Lock, LockLost
+from lockkit.cli import main
+from lockkit.client import LOCK_KEY
+from lockkit.drive import run
+from lockkit.emulator import Emulator
+from lockkit.faults import Fault, FaultPlan, Faulty
+from lockkit.incident.standing import Holder, watch
+from lockkit.incident.takeover import BREAKS, BreakRefused, guard, take_over
+from lockkit.outcome import Applied, Condition, Found, IfAbsent, over
+from lockkit.record import EPOCH_MAX, Record, decode, encode
+from lockkit.stores import Store, open_store
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/orders"
+
+
+@pytest.fixture
+def store(url: str) -> Store:
+    return open_store(url)
+
+
+def dead(epoch: int = 7) -> Record:
+    """Of Hudi's kind (no ttl): over by `validUntil`, with nothing to wait for."""
+    return Record("W1", CLOCK.wall_ms() - 60_000, epoch=epoch, attempt="W1/1")
+
+
+def put(store: Store, record: Record, condition: Condition | None = None) -> str:
+    answer = store.put(LOCK_KEY, encode(record), condition or IfAbsent())
+    assert isinstance(answer, Applied)
+    return answer.version
+
+
+def stands(store: Store) -> Record:
+    found = store.get(LOCK_KEY)
+    assert isinstance(found, Found)
+    record = decode(found.body)
+    assert isinstance(record, Record)
+    return record
+
+
+def look(store: Store) -> Holder:
+    return run(watch(0), store, CLOCK)
+
+
+def command(url: str, *more: str) -> int:
+    return main(["lock", "break", url, *more, "--watch-s", "0"])
+
+
+def test_a_dry_run_changes_nothing_and_prints_the_line_that_breaks_it(
+    url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(store, dead())
+    assert command(url) == 0
+    assert stands(store).owner == "W1"
+    assert not store.list(BREAKS)
+    line = shlex.split(capsys.readouterr().out.splitlines()[-1].partition("break it: ")[2])
+    assert command(*line[3:]) == 0
+    assert stands(store).expired
+
+
+def test_what_is_broken_is_free_for_the_next_epoch_and_logged(
+    url: str, store: Store
+) -> None:
+    version = put(store, dead())
+    assert command(url, "--version", version) == 0
+    tombstone = stands(store)
+    assert (tombstone.expired, tombstone.epoch) == (True, 8)
+    (entry,) = store.list(BREAKS)
+    found = store.get(entry.key)
+    assert isinstance(found, Found)
+    logged = json.loads(found.body)
+    assert (logged["owner"], logged["epoch"], logged["version"]) == ("W1", 7, version)
+    assert logged["attempt"] == tombstone.attempt
+    with Lock(url, ttl_s=30, timeout=10) as lock:
+        assert lock.fence.epoch == 9
+
+
+def test_what_has_changed_since_it_was_shown_is_not_broken(
+    url: str, store: Store
+) -> None:
+    shown = put(store, dead())
+    put(store, replace(dead(), attempt="W1/2"), over(shown))
+    assert command(url, "--version", shown) == 75
+    assert stands(store).attempt == "W1/2"
+    assert not store.list(BREAKS)
+
+
+def test_what_changes_in_the_very_moment_is_not_broken(store: Store) -> None:
+    shown = put(store, dead())
+    holder = look(store)
+    put(store, replace(dead(), attempt="W1/2"), over(shown))
+    with pytest.raises(BreakRefused, match="changed in the same moment"):
+        run(take_over(holder, shown=shown, epoch=None, by="me"), store, CLOCK)
+    assert stands(store).attempt == "W1/2"
+
+
+def test_a_lease_that_lasts_is_broken_only_by_its_epoch_and_its_holder_is_told(
+    url: str, store: Store
+) -> None:
+    lock = Lock(url, ttl_s=60, renew_interval_s=6)
+    assert lock.acquire(timeout=10)
+    shown = look(store).sight.version or ""
+    assert command(url, "--version", shown) == 75
+    assert command(url, "--version", shown, "--epoch", "2") == 75
+    assert lock.owned()
+    lock.renew()  # the epoch names the grant: another version of it is no other lock
+    assert command(url, "--version", shown, "--epoch", "1") == 0
+    with pytest.raises(LockLost):
+        lock.renew()
+    with pytest.raises(LockLost):
+        lock.release()
+    lock.close()
+
+
+def test_a_holder_that_renews_is_spared_even_where_its_clock_says_that_it_is_over(
+    store: Store,
+) -> None:
+    shown = put(store, dead())
+    renewing = replace(look(store), renews=True, breakable=False)
+    with pytest.raises(BreakRefused, match="--epoch 7"):
+        guard(renewing, shown=shown, epoch=None)
+    assert guard(renewing, shown=shown, epoch=7) == shown
+
+
+def test_a_lease_of_hudis_has_no_epoch_and_is_guarded_by_its_version(store: Store) -> None:
+    shown = put(store, dead(epoch=0))
+    holder = look(store)
+    with pytest.raises(BreakRefused, match="changed"):
+        guard(holder, shown="another", epoch=0)
+    done = run(take_over(holder, shown=shown, epoch=None, by="me"), store, CLOCK)
+    assert (stands(store).expired, done.epoch) == (True, 0)
+
+
+@pytest.mark.parametrize("what", ["reset", "status"])
+def test_a_lost_answer_is_read_back(
+    emulator: Emulator, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "anybody")
+    code = {"code": 503} if what == "status" else {}
+    lost = Fault(what, operation="put", key="table_lock.json", nth=2, **code)  # type: ignore[arg-type]
+    faulty = Faulty(FaultPlan((lost,)))
+    store = open_store("s3://lake/orders", endpoint=emulator.s3, faults=faulty)
+    shown = put(store, dead())
+    run(take_over(look(store), shown=shown, epoch=None, by="me"), store, CLOCK)
+    assert (stands(store).expired, stands(store).epoch) == (True, 8)
+
+
+def test_the_last_epoch_leaves_a_record_that_can_be_read(store: Store) -> None:
+    shown = put(store, dead(epoch=EPOCH_MAX - 1))
+    run(take_over(look(store), shown=shown, epoch=None, by="me"), store, CLOCK)
+    assert stands(store).expired
+
+
+def test_nothing_is_broken_where_nobody_holds_and_what_is_no_record_is_left_alone(
+    url: str, store: Store
+) -> None:
+    assert command(url, "--version", "x") == 0
+    answer = store.put(LOCK_KEY, b"not ours", IfAbsent())
+    assert isinstance(answer, Applied)
+    assert command(url) == 75
+    assert command(url, "--version", answer.version, "--epoch", "0") == 75
+    found = store.get(LOCK_KEY)
+    assert isinstance(found, Found)
+    assert found.body == b"not ours"
+
+
+def test_a_hostile_record_reaches_neither_the_terminal_nor_the_shell(
+    url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(store, replace(dead(), owner="\x1b]0;owned\x07", holder="$(rm -rf /)\n\x1b[2J"))
+    assert command(url) == 0
+    said = capsys.readouterr().out
+    assert all(each.isprintable() for each in said.replace("\n", ""))
+
+
+def test_the_command_reads_an_epoch_only_with_what_was_shown(
+    url: str,
+) -> None:
+    assert command(url, "--epoch", "1") == 64
+    assert main(["lock", "break", url, "--watch-s", "-1"]) == 64
