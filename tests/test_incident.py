@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -12,19 +13,23 @@ from table_world import CLOCK, new_table
 
 from lockkit.cli import main
 from lockkit.client import LOCK_KEY
+from lockkit.drive import run
 from lockkit.emulator import Emulator
-from lockkit.history import STORE, Event, read
+from lockkit.history import STORE, Event, read, write
 from lockkit.incident.audit import parse_audit, validate
 from lockkit.incident.diagnosis import Diagnosis, diagnose
 from lockkit.incident.patterns import CARDS, Pattern
-from lockkit.incident.standing import judge
+from lockkit.incident.standing import judge, stand
 from lockkit.mutants import LEASE_MUTANTS
-from lockkit.outcome import Applied, over
+from lockkit.outcome import Applied, IfAbsent, over
 from lockkit.record import Garbled, Record, encode
 from lockkit.rules import Rules
 from lockkit.sim import LEASE, simulate
 from lockkit.state import Sight
 from lockkit.stores import Store, open_store
+from lockkit.table.markers import mark
+from lockkit.table.pulse import HeartbeatRules, heartbeat_key
+from lockkit.table.timeline import V6
 
 DATASETS = Path(__file__).parents[1] / "datasets"
 ANSWERS = json.loads((DATASETS / "incidents" / "answers.json").read_text())
@@ -101,6 +106,31 @@ def test_a_store_that_ignores_conditions_is_named_on_every_seed() -> None:
     for seed in range(20):
         history = simulate(LEASE, seed, mutant=mutant, judge=False).run.world.history()
         assert diagnose(history).pattern is Pattern.NO_CAS, seed
+
+
+def test_a_renewal_whose_client_reads_back_is_no_incident() -> None:
+    history = incident("hudi-14373-renewal-retried")
+    until_ms = max(each.at_ms for each in history if each.who == "W1") + 1_000
+    found_out = [
+        Event(each.at_ms, each.who, "renewed", {"epoch": 1, "until_ms": until_ms, "version": "v"})
+        if each.kind == "lost" else each for each in history
+    ]  # fmt: skip
+    assert diagnose(found_out).pattern is Pattern.UNKNOWN
+
+
+def test_a_release_that_lands_late_leaves_nothing_dangling() -> None:
+    history = incident("hudi-20027-release-500")
+    asked = [each for each in history if each.kind == "ask" and each["op"] == "release"]
+    (over,) = (each for each in history if each.kind == "released")
+    first = next(each for each in history if each.kind == "request" and each["applied"])
+    landed = dict(first.data) | {
+        "attempt": asked[0]["attempt"], "before": first["version"], "version": "late",
+        "condition": f"if-version {first['version']}", "body": {**first["body"], "expired": True},
+    }  # fmt: skip
+    before = [each for each in history if each.at_ms <= over.at_ms]
+    assert diagnose(before).pattern is Pattern.DANGLING
+    late = Event(over.at_ms + 1, STORE, "request", landed)
+    assert diagnose([*before, late]).pattern is Pattern.UNKNOWN
 
 
 def test_a_damaged_history_is_unknown() -> None:
@@ -211,16 +241,56 @@ def test_a_hand_deleted_lock_is_named_from_the_buckets_versions_alone(
 
 
 def test_a_hostile_lock_file_puts_nothing_on_the_terminal_that_it_would_obey(
-    shared_emulator: Emulator, url: str, capsys: pytest.CaptureFixture[str]
+    shared_emulator: Emulator, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evil = "\x1b]0;owned\x07\n\u202e"
     store = written(shared_emulator, url, record(owner=evil, holder=evil * 40, attempt=evil))
     store.delete(LOCK_KEY)
     written(shared_emulator, url, record(owner=evil, holder=evil))
     console(shared_emulator, url)
+    history = tmp_path / "history.jsonl"
+    with history.open("w", encoding="utf-8") as file:
+        write((replace(each, who=evil if each.who == "W1" else each.who)
+               for each in incident("hudi-18438-release-429")), file)  # fmt: skip
+    assert main(["incident", str(history)]) == 2  # the store's lane calls it W1: not the same one
+    log = tmp_path / "log.jsonl"
+    log.write_text(CRASHED.replace('"C"', json.dumps(evil)) + BESIDE)
+    assert main(["incident", str(log)]) == 1
     said = capsys.readouterr().out
     assert all(each.isprintable() for each in said.replace("\n", ""))
     assert "owned" in said
+
+
+def test_what_dead_writers_left_is_found_by_reading_only(
+    shared_emulator: Emulator, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone, pending = "20250101000000000", "20250101000000001"
+    store = open_store(url, endpoint=shared_emulator.s3)
+    for instant in (gone, pending):
+        run(mark(instant, "part=US/f-1_0-0-0_x.parquet", "CREATE"), store, CLOCK)
+        store.put(heartbeat_key(instant), b"", IfAbsent())
+    store.put(V6.requested(pending, "commit"), b"{}", IfAbsent())
+    asked = len(shared_emulator.requests())
+    hearts = HeartbeatRules(slack_ms=-1_000_000)  # long after their last beat
+    standing = run(stand(watch_s=0, hearts=hearts), store, CLOCK)
+    assert standing.table is not None
+    assert standing.table.left_markers == standing.table.dead_heartbeats == (gone,)
+    (left,) = standing.table.condition.pending
+    assert (left.instant, left.lives) == (pending, False)
+    assert console(shared_emulator, url) == 1
+    assert f"leftover markers: {gone}" in capsys.readouterr().out
+    assert {each["method"] for each in shared_emulator.requests(asked)} <= {"get", "list", "head"}
+
+
+def test_a_lock_without_a_table_is_shown_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(f"file://{tmp_path}")
+    store.put(LOCK_KEY, encode(record(valid_until_ms=1, ttl_ms=0)), over(None))
+    assert main(["incident", f"file://{tmp_path}", "--watch-s", "0"]) == 1
+    said = capsys.readouterr().out
+    assert "overdue: W1" in said
+    assert "no table to be read" in said
 
 
 def test_files_of_both_kinds_are_told_apart(
