@@ -11,6 +11,7 @@ pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 from lockkit.history import event
 from lockkit.workbench.clocks import ONE, TWO, Searched, meet, search
 from lockkit.workbench.ground import Ground
+from lockkit.workbench.hot import FREE, HELD, release_once
 from lockkit.workbench.lost import LOST, NOTHING, WON, Told
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -56,3 +57,9 @@ def test_a_search_without_a_violation_has_no_story() -> None:
     found = Searched(replace(search("skew").row, violation=None, counterexample=None))
     assert (str(found), found.story, found.events) == (ONE, "", [])
     assert str(search("skew")) == TWO
+
+
+def test_a_release_that_is_sent_once_leaves_a_hot_object_held() -> None:
+    """Without the limit of one write a second, the same two writes leave it free."""
+    assert (str(release_once("gcs")), str(release_once("s3"))) == (HELD, FREE)
+    assert "1 x PUT 200, 1 x PUT 429" in repr(release_once("gcs"))

@@ -21,10 +21,10 @@ SCHEMES = {"s3": ("s3", "aws"), "gcs": ("gs", "gcs"), "azure": ("az", "azure")}
 class Ground:
     """`with Ground("gcs") as ground:` a store that behaves like that provider's, and its locks.
 
-    Raises `ValueError` for a provider that isn't in `SCHEMES`.
+    `clock` is the server's. Raises `ValueError` for a provider that isn't in `SCHEMES`.
     """
 
-    def __init__(self, provider: str = "s3") -> None:
+    def __init__(self, provider: str = "s3", *, clock: Clock | None = None) -> None:
         if provider not in SCHEMES:
             raise ValueError(f"no provider {provider!r}; there are {', '.join(SCHEMES)}")
         self.provider = provider
@@ -32,9 +32,12 @@ class Ground:
         self._open = ExitStack()
         self._told: list[Event] = []
         self._clock = Clock()
+        self._servers = clock
 
     def __enter__(self) -> Ground:
-        self.server = self._open.enter_context(Emulator(profile=self._profile))
+        self.server = self._open.enter_context(
+            Emulator(profile=self._profile, clock=self._servers)
+        )
         self.proxy = self._open.enter_context(Proxy(getattr(self.server, self.provider)))
         return self
 
