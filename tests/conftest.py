@@ -67,7 +67,7 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     from lockkit.services.hive import HiveMetastore
 
-    yield from running(HiveMetastore, tmp_path_factory.mktemp("hive"), timeout_s=4)
+    yield from running(HiveMetastore, tmp_path_factory.mktemp("hive"), timeout_s=6)
 
 
 @pytest.fixture(scope="session")

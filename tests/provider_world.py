@@ -10,11 +10,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
@@ -28,6 +27,7 @@ from lockkit.lock import Lock
 from lockkit.providers.both import Both
 from lockkit.providers.leased import Leased
 from lockkit.services.dynamodb import DynamoDB
+from lockkit.services.objects import free_ports
 from lockkit.services.service import Service
 
 NAMES = ("storage", "zookeeper", "dynamodb", "hive", "azure_lease", "filesystem", "process")
@@ -49,6 +49,8 @@ class World:
     options: dict[str, Any] = field(default_factory=dict)
     short: dict[str, Any] = field(default_factory=dict)
     """What makes a holder's silence its end within a few seconds."""
+    agreed: bool = False
+    """Whether all must be told the same of it."""
     threads: bool = False
     """Its parties are threads of this process."""
     restart: Callable[[], None] | None = None
@@ -64,7 +66,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._db = str(folder / "objects.sqlite")
-        self._port = three_ports()  # named, so that they are the same ones again
+        self._port = free_ports(Clock())  # named, so that they are the same ones again
         self._clock = Clock()
 
     def age(self) -> None:
@@ -82,19 +84,6 @@ class Server:
     def restart(self) -> None:
         self.__exit__()
         self.__enter__()
-
-
-def three_ports() -> int:
-    """The first of three neighbours that are free, below those that kernels give to clients."""
-    for first in range(20_000 + os.getpid() % 3_000 * 3, 32_000, 3):
-        try:
-            with ExitStack() as held:
-                for port in range(first, first + 3):
-                    held.enter_context(socket.create_server(("127.0.0.1", port)))
-        except OSError:
-            continue
-        return first
-    raise OSError("no three neighbouring ports are free on 127.0.0.1")
 
 
 def world(name: str, key: str, service: Any, folder: Path) -> World:
@@ -134,7 +123,7 @@ def _azure_lease(key: str, server: Server, _: Path) -> World:
 
 
 def _filesystem(key: str, _: None, folder: Path) -> World:
-    return World(f"filesystem://{folder}/{key}", short={"expire_minutes": 3 / 60})
+    return World(f"filesystem://{folder}/{key}", short={"expire_minutes": 3 / 60}, agreed=True)
 
 
 def _process(key: str, _: None, __: Path) -> World:

@@ -99,6 +99,7 @@ class ZookeeperLock(Leased):
         # What was read may be old: the session may be over by now, and our node gone.
         path = f"{self.path}/{name}"
         try:
+            self._deleting = False
             return Taken(path, czxid, session.prove(path))
         except NotOurs as error:
             self._place = None

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import sys
+from pathlib import Path
 
+from lockkit.clock import Clock
 from lockkit.services.service import Service, ask
 
 QUESTION = b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n"
+PORTS = (20_000, 31_000)
+"""Below those that the kernel gives away by itself: the server must find its own free again."""
+PORT_TRIES_MAX = 50
 
 
 class ObjectServer(Service):
     """Speaks S3 on `port`; every request is in the record of its database."""
 
     name = "storage"
+
+    def __init__(self, folder: Path | str, *, port: int | None = None) -> None:
+        super().__init__(folder, port=port or free_ports(Clock()))
 
     def command(self) -> list[str]:
         return [
@@ -52,3 +61,17 @@ class ObjectServer(Service):
                 "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
             "hoodie.base.path": self.url,
         }  # fmt: skip
+
+
+def free_ports(clock: Clock) -> int:
+    """The first of three loopback ports in a row that nobody uses now."""
+    for _ in range(PORT_TRIES_MAX):
+        first = int(clock.uniform(*PORTS))
+        try:
+            for port in range(first, first + 3):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return first
+    raise OSError(f"no three free ports in a row were found in {PORT_TRIES_MAX} tries")

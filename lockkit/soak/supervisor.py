@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import IO, Any
 
-from lockkit.clock import Clock
 from lockkit.history import Event
+from lockkit.services.objects import free_ports
 from lockkit.soak.plan import SoakPlan, Trouble
 from lockkit.soak.tally import SERVER, injected
 from lockkit.spark.connect import ServerGone, await_server
@@ -38,9 +37,6 @@ PROGRESS_S = 5.0
 ARMED_S_MAX = 30.0
 """A writer that was to stop at its next commit, and does not commit, is let go."""
 RELAUNCH_S = (0.5, 2.0)
-PORTS = (20_000, 31_000)
-"""Below those that the kernel gives away by itself: the server must find its own free again."""
-PORT_TRIES_MAX = 50
 OFFSET = "clock offset"
 
 
@@ -262,20 +258,6 @@ class SoakSupervisor(Supervisor):
             if mb:  # it may have ended just now
                 sample = {"at_ms": at_ms, "who": name, "pid": pid, "rss_mb": round(mb, 1)}
                 self._memory.write(json.dumps(sample) + "\n")
-
-
-def free_ports(clock: Clock) -> int:
-    """The first of three loopback ports in a row that nobody uses now."""
-    for _ in range(PORT_TRIES_MAX):
-        first = int(clock.uniform(*PORTS))
-        try:
-            for port in range(first, first + 3):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-    raise OSError(f"no three free ports in a row were found in {PORT_TRIES_MAX} tries")
 
 
 def main() -> int:

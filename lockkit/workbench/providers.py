@@ -13,7 +13,6 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from lockkit.clock import Clock
-from lockkit.services.service import ServiceFailed, ServiceUnavailable
 from lockkit.workbench.contest import LEASE_S, PROVIDERS, Contest, Figures, Side, spans
 
 REDRAW_S = 1.0
@@ -99,7 +98,7 @@ class Providers:
         while not self._over.is_set() and (do := self._asked.get()) is not None:
             try:
                 do()
-            except (ServiceUnavailable, ServiceFailed, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
                 self._say(f"{type(error).__name__}: {error}")
                 self.stop()
             self._enable()
