@@ -38,7 +38,6 @@ wall
 
 # %%
 by_wall = wall.run(meet, "wall", 3.0)
-print(by_wall.verdict.because)
 Workbench.replay(by_wall.events)
 
 # %% [markdown]

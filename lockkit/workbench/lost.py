@@ -26,8 +26,8 @@ MINE = "W1/1"
 KEY = f"orders/{LOCK_KEY}"
 TTL_S = 10.0
 TRY_S = 0.4
-STYLE = """<style>.lockkit-lost td,.lockkit-lost th{text-align:left;padding:2px 12px}
-.lockkit-lost{margin:4px 0}.lockkit-lost th{font-weight:600}</style>"""
+SAID_CHARS_MAX = 160
+LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +62,15 @@ class Told:
         return "told to the caller" if number == len(self.sent) else "kept by the SDK: it tries on"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{number}</td><td>create if absent, attempt {escape(str(each['attempt']))}"
-            f"</td><td>{each['status']}, {'written' if each['applied'] else 'not written'}</td>"
-            f"<td>{self._heard(number)}</td></tr>"
-            for number, each in enumerate(self.sent, 1)
-        )
-        head = "<tr><th>try</th><th>what was sent</th><th>the store</th><th>its answer</th></tr>"
+        rows = [("try", "what was sent", "the store", "its answer")]
+        for number, each in enumerate(self.sent, 1):
+            what = f"create if absent, attempt {each['attempt']}"
+            done = "written" if each["applied"] else "not written"
+            rows.append((str(number), what, f"{each['status']}, {done}", self._heard(number)))
+        head, *rest = ("".join(f"<td {LEFT}>{escape(c)}</td>" for c in row) for row in rows)
+        table = "".join(f"<tr>{row}</tr>" for row in (head.replace("td", "th"), *rest))
         return (
-            f"{STYLE}<table class='lockkit-lost'>{head}{rows}</table>"
+            f"<table class='lockkit-lost'>{table}</table>"
             f"<div><b>{escape(self.sdk)}</b> says: <code>{escape(self.said)}</code></div>"
             f"<div>The object holds attempt <b>{escape(self.stored)}</b>"
             f"{', the very one that was sent.' if self.mine else '.'}</div>"
@@ -149,7 +149,8 @@ def _azure(url: str, body: bytes) -> tuple[int, str]:
 
 
 def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
+    line = str(error).splitlines()[0]
+    return f"{type(error).__name__}: {line[:SAID_CHARS_MAX]}{'…' * (len(line) > SAID_CHARS_MAX)}"
 
 
 Create = Callable[[str, bytes], tuple[int, str]]
