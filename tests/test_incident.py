@@ -116,6 +116,11 @@ def test_a_renewal_whose_client_reads_back_is_no_incident() -> None:
         if each.kind == "lost" else each for each in history
     ]  # fmt: skip
     assert diagnose(found_out).pattern is Pattern.UNKNOWN
+    (held,) = (each for each in history if each.kind == "held" and each.who == "W1")
+    ran_out = [
+        replace(each, at_ms=held["until_ms"]) if each.kind == "lost" else each for each in history
+    ]
+    assert diagnose(ran_out).pattern is Pattern.UNKNOWN
 
 
 def test_a_release_that_lands_late_leaves_nothing_dangling() -> None:
