@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from lockkit.incident.audit import parse_audit, validate
 from lockkit.incident.diagnosis import Diagnosis, diagnose
 from lockkit.incident.patterns import CARDS, Pattern
 from lockkit.incident.standing import judge, stand
+from lockkit.incident.versions import as_events, generations
 from lockkit.mutants import LEASE_MUTANTS
-from lockkit.outcome import Applied, IfAbsent, over
+from lockkit.outcome import Applied, Found, IfAbsent, over
 from lockkit.record import Garbled, Record, encode
 from lockkit.rules import Rules
 from lockkit.sim import LEASE, simulate
@@ -243,6 +245,24 @@ def test_a_hand_deleted_lock_is_named_from_the_buckets_versions_alone(
     said = capsys.readouterr().out
     assert str(Pattern.HAND_DELETED) in said
     assert f"lockkit table show {url}" in said
+
+
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_where_a_delete_leaves_no_marker_the_epochs_tell(
+    shared_emulator: Emulator, bucket: str, scheme: str
+) -> None:
+    endpoint = shared_emulator.gcs if scheme == "gs" else shared_emulator.azure
+    with closing(open_store(f"{scheme}://{bucket}/orders", endpoint=endpoint)) as store:
+        for epoch in (7, 1, 2):
+            if epoch == 1:
+                store.delete(LOCK_KEY)
+            found = store.get(LOCK_KEY)
+            seen = found.version if isinstance(found, Found) else None
+            put = store.put(LOCK_KEY, encode(record(epoch=epoch, expired=True)), over(seen))
+            assert isinstance(put, Applied)
+        found_out = diagnose(as_events(LOCK_KEY, generations(store, newest=9)))
+    assert found_out.pattern is Pattern.HAND_DELETED
+    assert [each["epoch"] for each in found_out.evidence] == [7, 1]
 
 
 def test_a_hostile_lock_file_puts_nothing_on_the_terminal_that_it_would_obey(

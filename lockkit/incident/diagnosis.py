@@ -107,6 +107,16 @@ def hand_deleted(case: Case) -> Iterator[Diagnosis]:
         )
         evidence = (before.event, each.event) if before else (each.event,)
         yield Diagnosis(Pattern.HAND_DELETED, because, evidence)
+    for one, other in zip(case.writes, case.writes[1:], strict=False):
+        # GCS and Azure leave no marker of a delete: the listing shows epochs that begin again.
+        was, now = one.event.get("epoch"), other.event.get("epoch")
+        listed = not other.event["condition"] and type(was) is type(now) is int
+        if listed and 0 < now < was:
+            because = (
+                f"epoch {now} follows epoch {was}: between them the lock object was deleted or "
+                "overwritten by hand"
+            )
+            yield Diagnosis(Pattern.HAND_DELETED, because, (one.event, other.event))
 
 
 def _lets_go(case: Case, delete: Write) -> bool:
