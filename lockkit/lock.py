@@ -309,16 +309,7 @@ class Lock:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        try:
-            self.release()
-        except (LockLost, StoreError, RuntimeError) as failed:
-            if kind is None:
-                raise
-            if isinstance(error, LockLost) and isinstance(failed, LockLost):
-                return  # the block knows
-            # The block's own error goes first.
-            late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
-            warnings.warn(late(str(failed)), stacklevel=2)
+        leave(self.release, error)
 
     def __str__(self) -> str:
         return f"the lock of {self.url}"
@@ -469,6 +460,19 @@ class Lock:
                 f"{self}: used after fork (made in process {self._pid}); a child that inherits a "
                 "lease would be a second holder: make a new Lock in the child"
             )
+
+
+def leave(release: Callable[[], None], error: object) -> None:
+    """Release at the end of a `with` block that raised `error`, or None; that error goes first."""
+    try:
+        release()
+    except (LockLost, StoreError, RuntimeError) as failed:
+        if error is None:
+            raise
+        if isinstance(error, LockLost) and isinstance(failed, LockLost):
+            return  # the block knows
+        late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
+        warnings.warn(late(str(failed)), stacklevel=3)
 
 
 def _retry_s(told: list[Action], failures: int, clock: Clock) -> float:

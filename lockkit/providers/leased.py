@@ -20,7 +20,7 @@ from lockkit import settings
 from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, silent
 from lockkit.heartbeat import CallbackFailed
-from lockkit.lock import BACK_OUT_S, Fence, LateLoss, UnprovenRelease
+from lockkit.lock import BACK_OUT_S, Fence, LateLoss, UnprovenRelease, leave
 from lockkit.state import LockBusy, LockLost
 from lockkit.stores import NoAnswer, StoreError
 
@@ -262,15 +262,7 @@ class Leased(ABC):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        try:
-            self.release()
-        except (LockLost, StoreError, RuntimeError) as failed:
-            if kind is None:
-                raise
-            if isinstance(error, LockLost) and isinstance(failed, LockLost):
-                return  # the block knows
-            late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
-            warnings.warn(late(str(failed)), stacklevel=2)  # the block's own error goes first
+        leave(self.release, error)
 
     def __str__(self) -> str:
         return f"the lock {self.url} ({self.service})"

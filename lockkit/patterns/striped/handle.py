@@ -13,7 +13,6 @@ at `<url>/stripes/<i>`; how many there are is agreed on in `<url>/stripes.json`.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,13 +21,13 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, Together, run, silent
-from lockkit.lock import Fence, LateLoss, Lock, UnprovenRelease
+from lockkit.lock import Fence, Lock, leave
 from lockkit.patterns.striped.layout import STRIPES_MAX, agree, stripe_key
 from lockkit.patterns.stripes import index_of, indexes, rounded
 from lockkit.patterns.taking import TakingRules, carry_out, give_all, take_all
 from lockkit.settings import limit_s, request_timeout_s
 from lockkit.state import LockBusy, LockLost
-from lockkit.stores import NoAnswer, StoreError, open_store
+from lockkit.stores import NoAnswer, open_store
 from lockkit.stores.below import Below
 from lockkit.table.ask import Unanswered
 
@@ -207,16 +206,7 @@ class Keys:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        try:
-            self.release()
-        except (LockLost, StoreError, RuntimeError) as failed:
-            if kind is None:
-                raise
-            if isinstance(error, LockLost) and isinstance(failed, LockLost):
-                return  # the block knows
-            # The block's own error goes first.
-            late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
-            warnings.warn(late(str(failed)), stacklevel=2)
+        leave(self.release, error)
 
     def _still_held(self) -> None:
         if not self._striped.rules.check:
