@@ -61,7 +61,7 @@ print(by_wall.warned[0])
 # %%
 for expiry in ("wall", "store", "observed"):
     for fast_s in (-3.0, 3.0):
-        print(f"{expiry:10}W2 is {fast_s:+.0f} s fast: {meet(expiry, fast_s)}")
+        print(f"{expiry:10}W2's clock {fast_s:+.0f} s: {meet(expiry, fast_s)}")
 
 # %% [markdown]
 # Three seconds *slow* is safe under every rule; by the wall clock W2 then waits three seconds more

@@ -100,8 +100,8 @@ assert waited.requests("W2")["GET 200"] == 1 and waited.verdict.kind == "VALID"
 # ## In production
 #
 # * **Google Cloud Storage:** [quotas](https://cloud.google.com/storage/quotas), *one write per
-#   second* to the same object name. Cloudflare's R2 has the same limit for a key. S3's and Azure's
-#   limits are of a prefix or an account, not of one object.
+#   second* to the same object name. Cloudflare's R2 has the same limit for a key. S3's limit is of
+#   a prefix, and in the thousands.
 # * **Apache Hudi:** [#18438](https://github.com/apache/hudi/issues/18438), a release that was
 #   throttled left the lock dangling, mended in 1.2.0 for 429. A 503 on release still does
 #   ([#20027](https://github.com/apache/hudi/issues/20027)), and S3 throttles with 503.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from lockkit.clock import Clock
 from lockkit.explore import Row, explore_rows
 from lockkit.history import Event
 from lockkit.rules import Expiry, Rules
@@ -34,13 +36,14 @@ def meet(expiry: str, fast_s: float) -> Met:
 
     `expiry` is wall, store or observed; raises `ValueError` for another.
     """
-    rules = Rules(expiry=Expiry(expiry))
+    rules, lost = Rules(expiry=Expiry(expiry)), threading.Event()
     with warnings.catch_warnings(record=True) as caught, Ground("s3") as ground:
         warnings.simplefilter("always")
-        first = ground.lock("W1", ttl_s=TTL_S, rules=rules)
+        first = ground.lock("W1", ttl_s=TTL_S, rules=rules, on_lost=lambda *_: lost.set())
         second = ground.lock("W2", ttl_s=TTL_S, rules=rules, fast_s=fast_s)
         first.acquire()
-        second.acquire(timeout=0)
+        if second.acquire(timeout=0):
+            Clock().wait(lost, TTL_S)  # until W1 hears of it, at its next renewal
         warned = tuple(str(each.message) for each in caught)
         return Met(events=tuple(ground.events), verdict=ground.verdict, warned=warned)
 

@@ -42,7 +42,7 @@ class Used:
         return FREE if self.free else HELD
 
     def __repr__(self) -> str:
-        who = sorted({each["client"] for each in self.events if each.kind == "request"} - {"look"})
+        who = sorted({each["client"] for each in self.events if each.kind == "request"})
         told = [f"{each}: {_counted(self.requests(each))}" for each in who]
         return f"{self}, after {self.seconds:.1f} s. {'; '.join(told)}"
 
@@ -97,15 +97,13 @@ def wait(provider: str) -> Used:
 
 
 def _used(ground: Ground, clock: Clock, began_ms: int, verdict: Any = None) -> Used:
-    seconds = (clock.boot_ms() - began_ms) / 1000
-    with closing(open_store(ground.url, endpoint=ground.proxy.url, client="look")) as store:
+    seconds, events = (clock.boot_ms() - began_ms) / 1000, tuple(ground.events)
+    with closing(open_store(ground.url, endpoint=ground.proxy.url)) as store:
         found = store.get(LOCK_KEY)
     assert isinstance(found, Found), found
     record = decode(found.body)
     assert isinstance(record, Record), record
-    return Used(
-        free=record.expired, seconds=seconds, events=tuple(ground.events), verdict=verdict
-    )  # fmt: skip
+    return Used(free=record.expired, seconds=seconds, events=events, verdict=verdict)
 
 
 def _counted(requests: Counter[str]) -> str:
