@@ -270,3 +270,11 @@ def test_a_second_make_does_nothing_but_the_work_asked_for(checkout: Path) -> No
     assert run("make", "test", cwd=checkout).stdout.startswith("ran: -m pytest")
     os.utime(checkout / "constraints.txt", (2**31, 2**31))
     assert "pip" in run("make", "test", cwd=checkout).stdout
+
+
+@pytest.mark.xdist_group("kept together")
+def test_xdist_keeps_a_group_of_tests_together(request: pytest.FixtureRequest) -> None:
+    """What is heavy would be started in each worker, else: it sorts by what follows the `@`."""
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("there are no workers: pytest -n 0")
+    assert request.node.nodeid.endswith("@kept together")

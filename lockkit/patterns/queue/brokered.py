@@ -29,6 +29,7 @@ from lockkit.table.ask import pause_s
 ASKED_MAX = 10
 """Brokers that are asked, or started, for one request."""
 START_S_MAX = 60.0
+WHY_CHARS = 500
 
 
 class NotTheBroker(UserWarning):
@@ -43,7 +44,8 @@ class Gone:
 
 
 Ask = Callable[[Broker, Operation], Procedure[Outcome | Gone]]
-Start = Callable[[Broker | None], Procedure[None]]
+Start = Callable[[Broker | None], Procedure[str]]
+"""Answers why none could be started, or ""."""
 
 
 @dataclass(slots=True)
@@ -59,13 +61,15 @@ def through(operation: Operation, known: Known, ask: Ask, start: Start) -> Proce
     for tries in range(ASKED_MAX):
         broker = known.broker or (yield from load()).file.broker
         if broker is None:
-            yield from start(None)
+            if failed := (yield from start(None)):
+                why = failed
+                yield Sleep(pause_s(tries))
             continue
         known.broker = broker
         match (yield from ask(broker, operation)):
             case Gone(why):
                 known.broker = None
-                yield from start(broker)
+                why = (yield from start(broker)) or why
             case NotDone(why):
                 known.broker = None
             case Unsure(why, since):
@@ -126,12 +130,14 @@ class BrokerQueue(Queue):
             self._links.discard(link)
             link.close()
 
-    def _start(self, dead: Broker | None) -> Procedure[None]:
+    def _start(self, dead: Broker | None) -> Procedure[str]:
         with self._starting:
             if (yield from load()).file.broker == dead:  # else somebody was quicker
-                self._launch(dead)
+                return self._launch(dead)
+        return ""
 
-    def _launch(self, dead: Broker | None) -> None:
+    def _launch(self, dead: Broker | None) -> str:
+        """Why it ended before it could serve, or "". Raises `QueueError` where none can start."""
         options = self.store.options
         asked = {
             "rules": asdict(self.rules), "instead_of": dead.id if dead else "",
@@ -151,5 +157,7 @@ class BrokerQueue(Queue):
             ).stdout  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             raise QueueError(f"no broker could be started ({error}); {by_hand}") from None
-        if not said.endswith(b"\n"):
-            raise QueueError(f"the broker that was started ended without a word; {by_hand}")
+        try:
+            return str(json.loads(said).get("ended", ""))[:WHY_CHARS]
+        except (ValueError, AttributeError):  # killed while it started, say
+            return f"the broker that was started ended without a word; {by_hand}"

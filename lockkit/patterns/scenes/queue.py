@@ -146,11 +146,12 @@ class QueueRun:
         self.world.reached.add("cut off")
         return Unsure("cut off", since)
 
-    def start(self, dead: Broker | None) -> Procedure[None]:
+    def start(self, dead: Broker | None) -> Procedure[str]:
         node = self.world.dice.choice(self.machines)
         if not node.down:
             self.world.spawn(node, self.serve(node, dead.id if dead else ""), f"{node.name} serves")
         yield Sleep(self.world.dice.random() / 2)
+        return ""
 
 
 @dataclass(slots=True)
