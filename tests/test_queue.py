@@ -21,8 +21,8 @@ from typing import Any
 
 import psutil
 import pytest
-from schedules import Lane, Shelf, stand
 from lock_world import until
+from schedules import Lane, Shelf, stand
 from table_world import Hasty
 
 from lockkit.cli import main
