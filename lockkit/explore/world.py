@@ -43,6 +43,7 @@ from lockkit.explore.triggers import trigger
 from lockkit.lease import step
 from lockkit.mutants import Invariant
 from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version, WriteAnswer
+from lockkit.record import Record
 from lockkit.rules import Expiry, Fence, Rules
 from lockkit.state import (
     Action,
@@ -441,7 +442,8 @@ class LeaseWorld:
                     return f"{Invariant.NO_SELF_LOSS}: told that it was beaten by itself"
                 case Lost() if until is not None and until > 0:
                     return f"{Invariant.NO_SELF_LOSS}: told of a loss of what it still has"
-                case Busy():
+                # By what it saw: a write that landed since is recognised at the next look.
+                case Busy(Record(owner=seen)) if seen == record.owner:
                     return f"{Invariant.NO_SELF_LOSS}: it waits for its own live lease"
                 case _:
                     pass

@@ -94,7 +94,8 @@ Decide(me, s, looked) ==
                s.seen.version)
     ELSE IF ~looked
     THEN Looks([s EXCEPT !.phase = "looking"])
-    ELSE Telling(Quiet([s EXCEPT !.phase = "waiting"]), {"waits"})
+    ELSE Telling(Quiet([s EXCEPT !.phase = "waiting"]),
+                 IF s.seen.record.owner = me.owner THEN {"waits"} ELSE {})
 
 Remember(s, sight) ==
     LET known == s.seen # NONE /\ s.seen.version = sight.version
