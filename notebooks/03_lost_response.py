@@ -27,7 +27,7 @@
 
 # %%
 from lockkit.workbench import Predict
-from lockkit.workbench.lost import GUESSES
+from lockkit.course.lost import GUESSES
 
 told = Predict("The write landed, its answer did not. What does boto3 tell its caller?", GUESSES)
 told
@@ -39,7 +39,7 @@ told
 # on and drops the answer.
 
 # %%
-from lockkit.workbench.lost import lose_answer
+from lockkit.course.lost import lose_answer
 
 told.run(lose_answer, "s3")
 
@@ -70,7 +70,7 @@ azure
 
 # %%
 from lockkit.workbench import Workbench
-from lockkit.workbench.lost import CAREFUL, TRUSTING, acquire
+from lockkit.course.lost import CAREFUL, TRUSTING, acquire
 
 trusting = acquire("s3", TRUSTING)
 Workbench.replay(trusting.events)

@@ -28,7 +28,7 @@
 
 # %%
 from lockkit.workbench import Predict, Workbench
-from lockkit.workbench.clocks import GUESSES, meet, search
+from lockkit.course.clocks import GUESSES, meet, search
 
 wall = Predict("After W2's look, while W1 goes on working:", GUESSES)
 wall

@@ -27,7 +27,7 @@
 
 # %%
 from lockkit.workbench import Predict, Workbench
-from lockkit.workbench.hot import GUESSES, release_once, use, wait
+from lockkit.course.hot import GUESSES, release_once, use, wait
 
 once = Predict("On Google Cloud Storage, a minute's lease, W1 has gone. What is left?", GUESSES)
 once

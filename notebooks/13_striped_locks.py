@@ -28,7 +28,7 @@
 # *nothing*.
 
 # %%
-from lockkit.workbench import Deadlocks, operations, race
+from lockkit.course.striping import Deadlocks, operations, race
 
 Deadlocks("ordered")
 

@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
+from lockkit.course.clocks import ONE, TWO, Searched, meet, search
+from lockkit.course.ground import Ground
+from lockkit.course.hot import FREE, HELD, release_once
+from lockkit.course.lost import LOST, NOTHING, WON, Told
 from lockkit.history import event
-from lockkit.workbench.clocks import ONE, TWO, Searched, meet, search
-from lockkit.workbench.ground import Ground
-from lockkit.workbench.hot import FREE, HELD, release_once
-from lockkit.workbench.lost import LOST, NOTHING, WON, Told
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

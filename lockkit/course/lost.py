@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from lockkit.course.ground import Ground
 from lockkit.history import Event
 from lockkit.lock import LOCK_KEY
 from lockkit.outcome import Found
 from lockkit.rules import Ambiguous, Rules
 from lockkit.stores import open_store
-from lockkit.workbench.ground import Ground
 from lockkit.workbench.predict import FAST
 
 WON, LOST, NOTHING = "that it won", "that somebody else won", "nothing: the connection broke"

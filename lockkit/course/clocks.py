@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.clock import Clock
+from lockkit.course.ground import Ground
 from lockkit.explore import Row, explore_rows
 from lockkit.history import Event
 from lockkit.rules import Expiry, Rules
-from lockkit.workbench.ground import Ground
 
 ONE, TWO = "one believes that it holds the lock", "two believe that they hold the lock"
 GUESSES = (ONE, TWO)
