@@ -33,6 +33,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     spark      a DataFrame into a table and back; writer processes, and their supervisor
     services   ZooKeeper, Hive, DynamoDB, ... themselves, on this machine, to try their locks
     workbench  the notebook's controls and pictures
+    course     what one notebook shows, where no other room has it
     soak       real writers for minutes or hours, in all kinds of trouble, and what it came to
     commands   what each command of the command line does
     cli        the command line
