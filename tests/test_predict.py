@@ -64,6 +64,33 @@ def test_a_button_of_another_panel_is_locked_by_it() -> None:
     assert not button.disabled
 
 
+class Drawn(widgets.HTML):
+    """A picture of something that ended as the first guess says."""
+
+    def __str__(self) -> str:
+        return "one"
+
+
+def test_what_has_run_already_is_out_of_sight_until_a_guess_is_picked_and_asked_for() -> None:
+    predict, picture = Predict("Which?", ["one", "two"]), Drawn(value="the answer")
+    veil = predict.reveal(picture)
+    with pytest.raises(NotPredicted):
+        veil.open()
+    assert veil.button.disabled and veil.view.children == (veil.button,)
+    assert "Predict first" in repr(veil)
+    predict.pick("two")
+    assert predict.did is None and veil.view.children == (veil.button,), "picked is not yet asked"
+    veil.button.click()
+    assert veil.view.children == (picture,) and "It did: one." in text(predict)
+
+
+def test_a_stage_that_is_no_answer_leaves_the_prediction_open() -> None:
+    predict = Predict("Which?", ["one", "two"])
+    predict.pick("two")
+    predict.reveal(widgets.HTML("a stage to play on")).open()
+    assert predict.did is None and not predict.choice.disabled
+
+
 def test_where_nobody_can_be_asked_the_first_guess_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -72,6 +99,7 @@ def test_where_nobody_can_be_asked_the_first_guess_is_taken(
     assert predict.picked == "one"
     predict.pick("two")
     assert predict.run("{}".format, "two") == "two"
+    assert predict.reveal(widgets.HTML()).opened
 
 
 def test_the_text_of_others_stays_text() -> None:

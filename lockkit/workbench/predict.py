@@ -83,6 +83,15 @@ class Predict:
         self.show(str(result))
         return result
 
+    def reveal(self, result: Any) -> Veil:
+        """A place for what has run already, out of sight until a guess is picked.
+
+        For a picture or a stage on a page whose cells nobody runs again (Voila): nothing fails
+        before. Shown is the result's `view`, or itself; where its text is one of the guesses, that
+        is what it did.
+        """
+        return Veil(self, result)
+
     def show(self, did: str) -> None:
         """Put what it did beside what was predicted; only the first time counts."""
         if self.did is not None:
@@ -112,6 +121,43 @@ class Predict:
 
     def __repr__(self) -> str:
         return f"{self.question} {self.said}"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle
+
+
+class Veil:
+    """What a prediction keeps out of sight; `open` is the same as a click on its button."""
+
+    def __init__(self, predict: Predict, result: Any) -> None:
+        self._predict, self._result = predict, result
+        self.opened = False
+        self.button = widgets.Button(
+            description="Show it", icon="eye", button_style="info",
+            tooltip="Locked until a guess is picked",
+        )  # fmt: skip
+        self.button.add_class("lockkit-reveal")
+        self.button.on_click(lambda _: self.open())
+        self.view = widgets.VBox([self.button])
+        predict.locks(self.button)
+        if os.environ.get(FAST):
+            self.open()
+
+    def open(self) -> None:
+        """`NotPredicted` without a guess."""
+        if self._predict.picked is None:
+            raise NotPredicted(f"{FIRST} ({self._predict.question})")
+        if not self.opened:
+            self.opened = True
+            self.view.children = [getattr(self._result, "view", self._result)]
+            if str(self._result) in self._predict.guesses:
+                self._predict.show(str(self._result))
+
+    def __repr__(self) -> str:
+        return repr(self._result) if self.opened else FIRST
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         bundle = self.view._repr_mimebundle_(**options)
