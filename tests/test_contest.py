@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockkit.history import Event, event
-from lockkit.services.contender import LETS_GO
-from lockkit.workbench.contest import Contest, Figures, figures, spans
+from lockkit.workbench.contest import Contest
+from lockkit.workbench.figures import Figures, Price, beliefs, figures, until_ms
 
 
 def held(at_s: float, who: str, until_s: float = 100.0) -> Event:
@@ -14,7 +14,12 @@ def held(at_s: float, who: str, until_s: float = 100.0) -> Event:
 
 
 def lets_go(at_s: float, who: str) -> Event:
-    return event(at_s * 1000, who, "note", text=LETS_GO)
+    return asks(at_s, who, "release")
+
+
+def asks(at_s: float, who: str, op: str, *, attempt: str = "", call: str = "") -> Event:
+    more = {"call": call} if call else {}
+    return event(at_s * 1000, who, "ask", request=1, op=op, key="lock", attempt=attempt, **more)
 
 
 def test_a_grant_lasts_until_it_is_let_go_or_until_its_belief_ends() -> None:
@@ -23,10 +28,8 @@ def test_a_grant_lasts_until_it_is_let_go_or_until_its_belief_ends() -> None:
         held(3, "W2", until_s=5), event(4000, "W2", "stalled", pid=1, why="by hand"),
         held(6, "W1"), event(9000, "W2", "lost", epoch=1, why="late"),
     ]  # fmt: skip
-    found = [(each.who, each.from_ms, each.to_ms, each.ended) for each in spans(history)]
-    assert found == [
-        ("W1", 1000, 2000, "released"), ("W2", 3000, 5000, "lost"), ("W1", 6000, 9000, ""),
-    ]  # fmt: skip
+    found = [(each.who, each.start.at_ms, until_ms(each, 9000)) for each in beliefs(history)]
+    assert found == [("W1", 1000, 2000), ("W2", 3000, 5000), ("W1", 6000, 9000)]
     assert figures(history).overlap_s == 0
 
 
@@ -41,14 +44,26 @@ def test_hand_offs_waits_runs_and_takeovers_are_told() -> None:
         held(3.25, "W2"), event(4000, "W2", "killed", pid=1),
         held(8, "W1"), lets_go(9, "W1"),
     ]  # fmt: skip
-    assert figures(history, requests=20) == Figures(
+    assert figures(history) == Figures(
         grants=4, per_s=4 / 7, hand_off_p50_s=0.25, wait_max_s=5.0, longest_run=2,
-        taken_over_s=(4.0,), overlap_s=0.0, requests_per_grant=5.0,
+        taken_over_s=(4.0,), overlap_s=0.0, requests_per_grant=3 / 4,
     )  # fmt: skip
 
 
+def test_a_million_grants_cost_what_their_writes_and_reads_do_the_waiters_too() -> None:
+    history = [
+        asks(0, "W1", "acquire", attempt="a"), held(1, "W1"), asks(1, "W2", "look"),
+        asks(1.5, "W2", "acquire", call="get_item"), asks(2, "W1", "release", call="delete_item"),
+        asks(2.5, "W2", "acquire", call="put_item"), held(3, "W2"),
+    ]  # fmt: skip
+    price = Price(5.0, 0.5, "somebody's")
+    assert figures(history, price).requests_per_grant == 5 / 2
+    assert figures(history, price).million_grants_usd == (3 * 5.0 + 2 * 0.5) / 2
+    assert figures(history).million_grants_usd is None
+
+
 def test_an_empty_history_has_figures_too() -> None:
-    assert figures([]) == Figures(0, 0.0, None, None, 0, (), 0.0, None)
+    assert figures([]) == Figures()
 
 
 def test_a_service_that_nobody_knows_is_said() -> None:

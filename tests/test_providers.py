@@ -169,6 +169,24 @@ def test_a_waiter_gets_it_when_the_holder_lets_go(
     waiter.ask("release")
 
 
+@of(*(each for each in NAMES if each != "process"))
+def test_each_request_is_told_with_what_it_was_for(world: World) -> None:
+    events: list[tuple[str, dict[str, Any]]] = []
+    lock = open_lock(world.lock, emit=lambda kind, **told: events.append((kind, told)),
+                     **world.options)  # fmt: skip
+    lock.acquire(timeout=PATIENCE_S)
+    lock.renew()
+    lock.release()
+    lock.close()
+    asked = [told for kind, told in events if kind == "ask"]
+    assert {each["op"] for each in asked} >= {"acquire", "renew", "release"}
+    answered = {told["request"] for kind, told in events if kind == "answer"}
+    assert answered == {each["request"] for each in asked}
+    kinds = [kind for kind, told in events if kind in ("held", "released")
+             or kind == "ask" and told["op"] == "release"]  # fmt: skip
+    assert kinds[0] == "held" and kinds[1] == "ask" and kinds[-1] == "released"
+
+
 @of(*OF_PROCESSES)
 def test_an_interrupted_waiter_leaves_nothing_half_held(
     world: World, parties: Callable[..., list[Party]]

@@ -8,6 +8,7 @@ other, without a number that rises.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from lockkit.outcome import Applied, IfAbsent, PreconditionFailed, Throttled, Unknown, WriteAnswer
@@ -135,7 +136,8 @@ class AzureBlobLease(Leased):
                 return Taken(self._id, None, sent_ms)
             if self._is_there():
                 return Busy(NAMELESS, self._look_s)
-            self._store.put(self._name, b"", IfAbsent())  # or somebody else does
+            made = partial(self._store.put, self._name, b"", IfAbsent())
+            self._telling.ask("make its blob", made)  # or somebody else does
         raise NoAnswer(f"{self}: its blob comes and goes; ask again")
 
     def _withdraw(self) -> None:
@@ -199,6 +201,9 @@ class AzureBlobLease(Leased):
         return Applied("")
 
     def _send(self, doing: str, send: Callable[[], T]) -> T | Refusal | Unknown:
+        return self._telling.ask(doing, lambda: self._answer(doing, send))
+
+    def _answer(self, doing: str, send: Callable[[], T]) -> T | Refusal | Unknown:
         self._endpoint.enter()
         try:
             said = send()

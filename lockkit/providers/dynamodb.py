@@ -106,7 +106,8 @@ class DynamoDBLock(Leased):
             extra=({"region_name": region} if region else {}) | dict(aws or {}),
         )  # fmt: skip
         self._table = LockTable(
-            table, str(self), store, clock=self.clock, billing_mode=billing_mode,
+            table, str(self), store, clock=self.clock, telling=self._telling,
+            billing_mode=billing_mode,
             read_capacity=read_capacity, write_capacity=write_capacity,
             creation_timeout_s=creation_timeout_s,
         )  # fmt: skip

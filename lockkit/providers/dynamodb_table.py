@@ -8,6 +8,7 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.outcome import Applied, Unknown, WriteAnswer
+from lockkit.providers.telling import Telling
 from lockkit.stores import NoAnswer, StoreError, StoreOptions
 from lockkit.stores.endpoint import ANY_CODE, ANY_STATUS, Endpoint, Meaning, Refusal, Table, meaning
 
@@ -50,6 +51,7 @@ class LockTable:
         options: StoreOptions,
         *,
         clock: Clock,
+        telling: Telling,
         billing_mode: str,
         read_capacity: int,
         write_capacity: int,
@@ -59,7 +61,7 @@ class LockTable:
             raise ValueError(f"a table's name has 3 to 255 of A-Z a-z 0-9 _ . -; not {name!r:.100}")
         if billing_mode not in BILLING:
             raise ValueError(f"billing_mode is {' or '.join(BILLING)}, not {billing_mode!r:.40}")
-        self.name, self._who, self._clock = name, who, clock
+        self.name, self._who, self._clock, self._telling = name, who, clock, telling
         self._making: dict[str, Any] = {"BillingMode": billing_mode}
         if billing_mode == "PROVISIONED":
             self._making["ProvisionedThroughput"] = {
@@ -102,7 +104,7 @@ class LockTable:
 
     def ask(self, doing: str, operation: str, **about: Any) -> Mapping[str, Any] | None:
         """The answer to what may be asked again, None if there is no table; raises `NoAnswer`."""
-        said = self._send(doing, operation, about)
+        said = self._telling.ask(operation, lambda: self._send(doing, operation, about))
         if isinstance(said, Refusal) and meaning(TABLE, said.status, said.code) is Meaning.MISSING:
             self._ready = False
             return None
@@ -112,7 +114,7 @@ class LockTable:
 
     def write(self, doing: str, operation: str, **about: Any) -> WriteAnswer:
         """What became of a conditional write; `PreconditionFailed` also where there is no table."""
-        said = self._send(doing, operation, about)
+        said = self._telling.ask(operation, lambda: self._send(doing, operation, about))
         if isinstance(said, Refusal | Unknown):
             return self._endpoint.write(TABLE, said, doing)
         return Applied("")

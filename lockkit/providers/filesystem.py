@@ -17,11 +17,11 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lockkit.clock import utc
 from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
@@ -32,6 +32,8 @@ try:
     import fcntl
 except ImportError:  # Windows has no flock
     fcntl = None  # type: ignore[assignment]
+
+T = TypeVar("T")
 
 NAME = "lock"
 FILE_BYTES_MAX = 64 * 1024
@@ -117,22 +119,7 @@ class FilesystemLock(Leased):
     # --- what the base asks ----------------------------------------------------------------------
 
     def _take(self) -> Taken | Busy:
-        with self._told("create"):
-            found = self._read()
-            if found and not self._expired(found, self.clock.wall_ns()):
-                return self._held(found)
-            self._attempt = self.clock.unique()
-            scratch = self._folder / f"{SCRATCH}-{self._attempt}"
-            try:
-                self._write(scratch)
-                if found:
-                    self._break(found, scratch.stat().st_mtime_ns)
-                if self._link(scratch):
-                    return Taken(self._attempt)
-            finally:
-                scratch.unlink(missing_ok=True)
-            self._attempt = ""
-            return self._held(self._read())
+        return self._ask("create", self._create)
 
     def _withdraw(self) -> None:
         if not self._attempt:
@@ -141,24 +128,39 @@ class FilesystemLock(Leased):
             self._give_back(Taken(self._attempt))
 
     def _beat(self, taken: Taken) -> None:
-        with self._told("renew"), self._alone():
-            self._guard_mine(taken)
+        def touch() -> None:
             os.utime(self._file)  # without an expiry too: another writer may go by one
 
+        self._ask("renew", lambda: self._while_mine(taken, touch))
+
     def _give_back(self, taken: Taken) -> None:
-        with self._told("delete"), self._alone():
-            self._guard_mine(taken)
-            self._file.unlink()
+        self._ask("delete", lambda: self._while_mine(taken, self._file.unlink))
         self._attempt = ""
 
     def _look(self) -> Busy | None:
-        with self._told("read"):
-            found = self._read()
-            if found is None or self._expired(found, self.clock.wall_ns()):
-                return None
-            return self._held(found)
+        found = self._ask("read", self._read)
+        if found is None or self._expired(found, self.clock.wall_ns()):
+            return None
+        return self._held(found)
 
     # --- the file --------------------------------------------------------------------------------
+
+    def _create(self) -> Taken | Busy:
+        found = self._read()
+        if found and not self._expired(found, self.clock.wall_ns()):
+            return self._held(found)
+        self._attempt = self.clock.unique()
+        scratch = self._folder / f"{SCRATCH}-{self._attempt}"
+        try:
+            self._write(scratch)
+            if found:
+                self._break(found, scratch.stat().st_mtime_ns)
+            if self._link(scratch):
+                return Taken(self._attempt)
+        finally:
+            scratch.unlink(missing_ok=True)
+        self._attempt = ""
+        return self._held(self._read())
 
     def _write(self, scratch: Path) -> None:
         """Hudi's three fields as Jackson prints them, then ours; durable before it has its name."""
@@ -203,12 +205,14 @@ class FilesystemLock(Leased):
     def _expired(self, found: LockFile, now_ns: int) -> bool:
         return self.ttl_s is not None and now_ns - found.modified_ns > self.ttl_s * 1e9
 
-    def _guard_mine(self, taken: Taken) -> None:
-        found = self._read()
-        if found is None:
-            raise NotOurs("its file was deleted")
-        if found.attempt != taken.handle:
-            raise NotOurs(f"its file is now that of {found.said}")
+    def _while_mine(self, taken: Taken, act: Callable[[], None]) -> None:
+        with self._alone():
+            found = self._read()
+            if found is None:
+                raise NotOurs("its file was deleted")
+            if found.attempt != taken.handle:
+                raise NotOurs(f"its file is now that of {found.said}")
+            act()
 
     def _held(self, found: LockFile | None) -> Busy:
         self._orphan = found if found and found.left_behind() else None
@@ -228,10 +232,12 @@ class FilesystemLock(Leased):
         finally:
             os.close(descriptor)
 
-    @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _ask(self, doing: str, act: Callable[[], T]) -> T:
+        return self._telling.ask(doing, lambda: self._answer(doing, act))
+
+    def _answer(self, doing: str, act: Callable[[], T]) -> T:
         try:
-            yield
+            return act()
         except OSError as error:
             what = f"{self}: cannot {doing} its file: {error.strerror or error}"
             advice = _LASTING.get(error.errno or 0)

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lockkit.providers.leased import NotOurs
+from lockkit.providers.telling import Telling
 from lockkit.stores import NoAnswer, StoreError
 
 PORT = 9083
@@ -57,14 +58,24 @@ def servers(uris: str) -> list[tuple[str, int]]:
 class Wire:
     """To the first server that takes the connection. May be asked from several threads."""
 
-    def __init__(self, at: Sequence[tuple[str, int]], *, answer_s: float) -> None:
-        self.at, self.answer_s = at, answer_s
+    def __init__(self, at: Sequence[tuple[str, int]], *, answer_s: float, telling: Telling) -> None:
+        self.at, self.answer_s, self._telling = at, answer_s, telling
         self._client: Any = None
         self._socket: Any = None
         self._turn = threading.Lock()
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """The answer. Raises `NotOurs` where the lock is no more, `NoAnswer`, `StoreError`."""
+        return self._telling.ask(method, lambda: self._answer(method, *arguments))
+
+    def close(self) -> None:
+        with self._turn:
+            self._drop()
+
+    def __str__(self) -> str:
+        return "the metastore at " + ",".join(f"{host}:{port}" for host, port in self.at)
+
+    def _answer(self, method: str, *arguments: Any) -> Any:
         from hmsclient.genthrift.hive_metastore import ttypes
         from thrift.protocol.TProtocol import TProtocolException
         from thrift.Thrift import TApplicationException, TException
@@ -94,13 +105,6 @@ class Wire:
             finally:
                 if not whole:  # the rest of an answer would be taken for the next one
                     self._drop()
-
-    def close(self) -> None:
-        with self._turn:
-            self._drop()
-
-    def __str__(self) -> str:
-        return "the metastore at " + ",".join(f"{host}:{port}" for host, port in self.at)
 
     def _connected(self) -> Any:
         if self._client is not None:

@@ -20,7 +20,9 @@ from lockkit import settings
 from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, silent
 from lockkit.heartbeat import CallbackFailed
+from lockkit.history import TIME_MS_MAX
 from lockkit.lock import BACK_OUT_S, Fence, LateLoss, UnprovenRelease, leave
+from lockkit.providers.telling import Telling, during
 from lockkit.state import LockBusy, LockLost
 from lockkit.stores import NoAnswer, StoreError
 
@@ -89,6 +91,7 @@ class Leased(ABC):
         self.clock = clock or Clock()
         self.owner = owner or self.clock.unique()
         self._emit = emit
+        self._telling = Telling(emit, where)
         self._turn = threading.RLock()
         self._acquiring = threading.Lock()
         self._taken: Taken | None = None
@@ -276,7 +279,8 @@ class Leased(ABC):
         while True:
             sent_ms = self.clock.boot_ms()
             try:
-                said = self._take()
+                with during("acquire"):
+                    said = self._take()
                 if isinstance(said, Taken):
                     return self._hold(said, sent_ms if said.sent_ms is None else said.sent_ms)
             except NoAnswer as error:
@@ -294,7 +298,8 @@ class Leased(ABC):
             if left_s <= 0:
                 if unanswered is not None:
                     raise unanswered  # nobody said that it is somebody else's
-                self._withdraw()
+                with during("acquire"):
+                    self._withdraw()
                 return False
             self._wait(min(wait_s, left_s), woken)
 
@@ -310,7 +315,7 @@ class Leased(ABC):
         if not self.owned():
             # It took longer to learn of the grant than the grant lasts.
             self._taken = None
-            with suppress(NotOurs):
+            with suppress(NotOurs), during("release"):
                 self._give_back(taken)
             raise NoAnswer(f"{self}: its lease was over before we were told of it; try again")
         self._user = threading.current_thread()
@@ -327,10 +332,11 @@ class Leased(ABC):
         self._halt()
         taken, self._taken = self._taken, None
         try:
-            if taken is not None:
-                self._give_back(taken)
-            else:
-                self._withdraw()
+            with during("release"):
+                if taken is not None:
+                    self._give_back(taken)
+                else:
+                    self._withdraw()
         except (StoreError, NotOurs):
             self._abandon()
 
@@ -351,7 +357,8 @@ class Leased(ABC):
     def _prove(self, taken: Taken) -> None:
         sent_ms = self.clock.boot_ms()
         try:
-            self._beat(taken)
+            with during("renew"):
+                self._beat(taken)
         except NotOurs as error:
             self._lose(str(error))
         else:
@@ -409,7 +416,8 @@ class Leased(ABC):
         ends_ms = now_ms + min(left_ms, BACK_OUT_S * 1000)
         while True:
             try:
-                self._give_back(taken)
+                with during("release"):
+                    self._give_back(taken)
             except NotOurs as error:
                 self._lose(str(error))
                 return True
@@ -433,8 +441,8 @@ class Leased(ABC):
             return
         until_ms = self._until_ms - self.clock.boot_ms() + self.clock.wall_ms()
         more = {} if kind == "danger" else {"version": str(taken.handle)[:200]}
-        until = until_ms if math.isfinite(until_ms) else None
-        self._emit(kind, epoch=taken.token or 0, until_ms=until, **more)
+        until_ms = min(until_ms, TIME_MS_MAX)  # of a grant that lasts as long as its process
+        self._emit(kind, epoch=taken.token or 0, until_ms=until_ms, **more)
 
     def _call(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
         try:

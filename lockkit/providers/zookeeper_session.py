@@ -10,6 +10,7 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.providers.leased import NotOurs
+from lockkit.providers.telling import Telling
 from lockkit.stores import NoAnswer, StoreError
 
 ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
@@ -39,12 +40,13 @@ class Session:
         auth: tuple[str, str] | None,
         kazoo: Mapping[str, Any],
         heard: Callable[[str], None],
+        telling: Telling,
     ) -> None:
         from kazoo.client import KazooClient
 
         self.hosts, self.over = hosts, ""
         self.granted_s = timeout_s
-        self._connect_s, self._heard = connect_s, heard
+        self._connect_s, self._heard, self._telling = connect_s, heard, telling
         self._started, self._ready = False, threading.Event()
         self._client = KazooClient(
             hosts=hosts, timeout=timeout_s, logger=_LOG,
@@ -79,7 +81,10 @@ class Session:
 
     def ask(self, request: str, *arguments: Any, **more: Any) -> Any:
         """The answer to one of KazooClient's requests. kazoo's NoNodeError passes through."""
-        return self._answer(request, getattr(self._client, f"{request}_async"), *arguments, **more)
+        send = getattr(self._client, f"{request}_async")
+        return self._telling.ask(
+            request, lambda: self._answer(request, send, *arguments, **more)
+        )
 
     def prove(self, path: str) -> int:
         """When (boot ms) a request left that only a majority of servers, among them the leader, can
@@ -94,7 +99,7 @@ class Session:
         sent_ms = Clock().boot_ms()
         asked = self._client.transaction()
         asked.check(path, -1)  # any version: it changes nothing, and wakes nobody
-        (said,) = self._answer("check", asked.commit_async)
+        (said,) = self._telling.ask("check", lambda: self._answer("check", asked.commit_async))
         if isinstance(said, NoNodeError):
             raise NotOurs("its node is gone: the session expired, or somebody deleted it")
         if isinstance(said, Exception):

@@ -21,8 +21,6 @@ from lockkit.providers.leased import Leased
 from lockkit.spark.process import die_with_parent
 from lockkit.stores import StoreError
 
-LETS_GO = "lets go"
-"""Told before the release: from here on it acts no more as the holder."""
 PATIENCE_S = 2.0
 """Of one acquire; then it looks whether it should end."""
 AGAIN_S = 0.5
@@ -37,7 +35,6 @@ def contend(
             if not lock.acquire(timeout=PATIENCE_S):
                 continue
             clock.wait(stop, clock.uniform(0.8, 1.2) * hold_s)
-            tell("note", text=LETS_GO)
             lock.release()
         except (LockLost, StoreError, RuntimeError) as error:
             tell("note", text=f"{type(error).__name__}: {error}"[:500])

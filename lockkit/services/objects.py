@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sqlite3
 import sys
 from pathlib import Path
 
@@ -45,15 +44,6 @@ class ObjectServer(Service):
     @property
     def url(self) -> str:
         return "s3://lake/orders"
-
-    def requests(self) -> int:
-        """How many it has answered, by its own record."""
-        record = sqlite3.connect(f"file:{self.folder / 'store.sqlite'}?mode=ro", uri=True)
-        try:
-            (count,) = record.execute("SELECT count(*) FROM requests").fetchone()
-        finally:
-            record.close()
-        return int(count)
 
     def recipe(self) -> dict[str, str]:
         return {

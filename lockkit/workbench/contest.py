@@ -11,14 +11,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.history import Event, event, parse
-from lockkit.services.contender import LETS_GO
 from lockkit.services.dynamodb import DynamoDB
 from lockkit.services.hive import HiveMetastore
 from lockkit.services.objects import ObjectServer
@@ -26,6 +23,7 @@ from lockkit.services.service import Service
 from lockkit.services.zookeeper import ZooKeeper
 from lockkit.spark.process import kill_tree
 from lockkit.spark.supervisor import PLAY_CREDENTIALS, directly
+from lockkit.workbench.figures import Figures, Price, figures
 
 CONTENDERS, LEASE_S, HOLD_S, THINK_S = 3, 4.0, 0.3, 0.05
 STALL_LEASES = 2.5
@@ -34,43 +32,42 @@ STRIKE_TRIES, STRIKE_POLL_S = 500, 0.01
 ENTRY = Path(__file__).parents[2]
 
 
+# List prices of us-east-1 and East US, November 2025; what waits for its turn is billed too.
+S3 = Price(5.0, 0.4, "S3 Standard")  # aws.amazon.com/s3/pricing
+DYNAMODB = Price(0.625, 0.125, "DynamoDB, on demand")  # aws.amazon.com/dynamodb/pricing/on-demand
+# Acquire, renew and release a lease are "other" operations, at the price of a read
+# (learn.microsoft.com, "Map each REST operation to a price").
+AZURE = Price(5.0, 0.4, "Blob Storage, hot, LRS")
+
+
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """How one service is started, and what a lock on it is told."""
+    """How one service is started, what a lock on it is told, and what a request costs."""
 
     says: str
     make: Callable[[Path], Service | None]
     options: Callable[[float], dict[str, Any]]
     """Of a lease of so many seconds."""
+    price: Price
 
 
 PROVIDERS = {
-    "storage": Provider("one object, S3's dialect", ObjectServer, lambda s: {"ttl_s": s}),
-    "zookeeper": Provider("ZooKeeper", ZooKeeper, lambda s: {"session_timeout_s": s}),
-    "dynamodb": Provider("DynamoDB's API", DynamoDB, lambda s: {"lease_s": s}),
-    "hive": Provider("Hive Metastore", HiveMetastore, lambda s: {"heartbeat_interval_s": s / 4}),
+    "storage": Provider("one object, S3's dialect", ObjectServer, lambda s: {"ttl_s": s}, S3),
+    "zookeeper": Provider(
+        "ZooKeeper", ZooKeeper, lambda s: {"session_timeout_s": s},
+        Price(0, 0, "three servers, by the hour"),
+    ),
+    "dynamodb": Provider("DynamoDB's API", DynamoDB, lambda s: {"lease_s": s}, DYNAMODB),
+    "hive": Provider(
+        "Hive Metastore", HiveMetastore, lambda s: {"heartbeat_interval_s": s / 4},
+        Price(0, 0, "the metastore, by the hour"),
+    ),
     # Azure leases nothing for less than 15 s.
-    "azure-lease": Provider("an Azure blob's lease", ObjectServer, lambda _: {"ttl_s": 15}),
-    "filesystem": Provider("a file", lambda _: None, lambda s: {"expire_minutes": s / 60}),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What one side came to. A hand-off is from letting go to the next grant; times in seconds."""
-
-    grants: int
-    per_s: float
-    hand_off_p50_s: float | None
-    wait_max_s: float | None
-    longest_run: int
-    """Most grants in a row to one process."""
-    taken_over_s: tuple[float, ...]
-    """From each stall or crash of a holder to the next grant."""
-    overlap_s: float
-    """For how long two believed that they held it."""
-    requests_per_grant: float | None
-    """Where the service's own record tells."""
+    "azure-lease": Provider("an Azure blob's lease", ObjectServer, lambda _: {"ttl_s": 15}, AZURE),
+    "filesystem": Provider(
+        "a file", lambda _: None, lambda s: {"expire_minutes": s / 60}, Price(0, 0, "the disk")
+    ),
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -223,10 +220,7 @@ class Side:
             self.service.stop()
 
     def figures(self) -> Figures:
-        return figures(self.history, self._requests())
-
-    def _requests(self) -> int | None:
-        return self.service.requests() if isinstance(self.service, ObjectServer) else None
+        return figures(self.history, PROVIDERS[self.name].price)
 
 
 class Contest:
@@ -278,93 +272,3 @@ class Contest:
         for side in self.sides:
             side.stop()
         self._folder.cleanup()
-
-
-# --- what it came to ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One grant: who, and from when to when it was believed (ms)."""
-
-    who: str
-    from_ms: float
-    to_ms: float
-    ended: str
-    """`released`, `lost`, `killed`, or "" where the history does not say."""
-
-
-def spans(history: Sequence[Event]) -> list[Span]:
-    """Grants in the order in which they were told."""
-    found: list[Span] = []
-    open_: dict[str, tuple[float, float]] = {}
-    end_ms = history[-1].at_ms if history else 0.0
-
-    def close(who: str, at_ms: float, how: str) -> None:
-        began_ms, until_ms = open_.pop(who)
-        found.append(Span(who, began_ms, max(began_ms, min(at_ms, until_ms)), how))
-
-    for each in history:
-        match each.kind:
-            case "held":
-                open_[each.who] = each.at_ms, _until(each)
-            case "renewed" if each.who in open_:
-                open_[each.who] = open_[each.who][0], _until(each)
-            case "note" if each["text"] == LETS_GO and each.who in open_:
-                close(each.who, each.at_ms, "released")
-            case "lost" | "killed" if each.who in open_:
-                close(each.who, each.at_ms, each.kind)
-    for who in list(open_):
-        close(who, end_ms, "")
-    return sorted(found, key=lambda each: each.from_ms)
-
-
-def _until(held: Event) -> float:
-    until = held["until_ms"]
-    return float("inf") if until is None else float(until)
-
-
-def figures(history: Sequence[Event], requests: int | None = None) -> Figures:
-    granted = spans(history)
-    struck = [each for each in history if each.kind in ("stalled", "killed")]
-    lasted_s = (granted[-1].from_ms - granted[0].from_ms) / 1000 if len(granted) > 1 else 0.0
-    handed = [
-        (b.from_ms - a.to_ms) / 1000 for a, b in pairwise(granted)
-        if a.ended == "released" and a.who != b.who and b.from_ms >= a.to_ms
-    ]  # fmt: skip
-    run = longest = 1 if granted else 0
-    for a, b in pairwise(granted):
-        run = run + 1 if a.who == b.who else 1
-        longest = max(longest, run)
-    took = [
-        next((each.from_ms for each in granted if each.from_ms > at.at_ms and each.who != at.who),
-             None)
-        for at in struck
-    ]  # fmt: skip
-    return Figures(
-        grants=len(granted),
-        per_s=len(granted) / lasted_s if lasted_s else 0.0,
-        hand_off_p50_s=median(handed) if handed else None,
-        wait_max_s=_longest_wait_s(granted),
-        longest_run=longest,
-        taken_over_s=tuple(
-            (next_ms - at.at_ms) / 1000
-            for at, next_ms in zip(struck, took, strict=True) if next_ms is not None
-        ),
-        overlap_s=sum(
-            max(0.0, min(a.to_ms, b.to_ms) - b.from_ms) / 1000
-            for a, b in pairwise(granted) if a.who != b.who
-        ),
-        requests_per_grant=requests / len(granted) if requests and granted else None,
-    )  # fmt: skip
-
-
-def _longest_wait_s(granted: Sequence[Span]) -> float | None:
-    """From one grant of a process to its next."""
-    last: dict[str, float] = {}
-    longest: float | None = None
-    for each in granted:
-        if each.who in last:
-            longest = max(longest or 0.0, (each.from_ms - last[each.who]) / 1000)
-        last[each.who] = each.to_ms
-    return longest

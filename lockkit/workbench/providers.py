@@ -13,7 +13,8 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from lockkit.clock import Clock
-from lockkit.workbench.contest import LEASE_S, PROVIDERS, Contest, Figures, Side, spans
+from lockkit.workbench.contest import LEASE_S, PROVIDERS, Contest, Side
+from lockkit.workbench.figures import Figures, beliefs, until_ms
 
 REDRAW_S = 1.0
 SHOWN_S = 45.0
@@ -23,16 +24,6 @@ GUESSES = [
     ("– predict first: after a stall of the holder, who hands over sooner? –", None),
     ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
 ]  # fmt: skip
-PRICES = {
-    "storage": "S3 Standard, us-east-1: 5.00 US$ a million writes, 0.40 a million reads",
-    "dynamodb": "on demand, us-east-1: 0.625 US$ a million writes, 0.125 a million reads",
-    "zookeeper": "three servers",
-    "hive": "the metastore that is there already, and its database",
-    "azure-lease": "Blob Storage, hot, a write for each lease, renewal and release",
-    "filesystem": "nothing",
-}
-"""What a grant costs besides time; the providers' price pages, 2025."""
-
 _newest: Providers | None = None
 
 
@@ -185,15 +176,18 @@ def draw(drawn: go.FigureWidget, side: Side) -> None:
         return
     start_ms, end_ms = history[0].at_ms, history[-1].at_ms
     since_ms = max(start_ms, end_ms - SHOWN_S * 1000)
-    held = [each for each in spans(history) if each.to_ms >= since_ms]
+    held = [
+        (each.who, each.start.at_ms, to_ms) for each in beliefs(history)
+        if (to_ms := until_ms(each, end_ms)) >= since_ms
+    ]  # fmt: skip
     still = [each for each in stalls(history, end_ms) if each[2] >= since_ms]
     with drawn.batch_update():
         drawn.layout.title = {"text": escape(side.name), "font": {"size": 13}}
         bars, stops = drawn.data
-        bars.y = [each.who for each in held]
-        bars.base = [(each.from_ms - start_ms) / 1000 for each in held]
-        bars.x = [(each.to_ms - each.from_ms) / 1000 for each in held]
-        bars.marker.color = [COLOURS.get(each.who, "#888") for each in held]
+        bars.y = [who for who, _, _ in held]
+        bars.base = [(from_ms - start_ms) / 1000 for _, from_ms, _ in held]
+        bars.x = [(to_ms - from_ms) / 1000 for _, from_ms, to_ms in held]
+        bars.marker.color = [COLOURS.get(who, "#888") for who, _, _ in held]
         stops.y = [who for who, _, _ in still]
         stops.base = [(from_ms - start_ms) / 1000 for _, from_ms, _ in still]
         stops.x = [(to_ms - from_ms) / 1000 for _, from_ms, to_ms in still]
@@ -222,24 +216,33 @@ ROWS: list[tuple[str, Callable[[Figures], str]]] = [
     ("taken over after a stall or crash",
      lambda f: ", ".join(map(_seconds, f.taken_over_s)) or "–"),
     ("two believed at once for", lambda f: _seconds(f.overlap_s)),
-    ("requests per grant",
-     lambda f: f"{f.requests_per_grant:.1f}" if f.requests_per_grant else "not told"),
+    ("requests per grant, of all who want it",
+     lambda f: "–" if f.requests_per_grant is None else f"{f.requests_per_grant:.1f}"),
+    ("a million grants cost", lambda f: cost(f)),
 ]  # fmt: skip
 
 
 def table(rows: dict[str, Figures], prediction: str | None) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in rows)
     body = "".join(
-        f"<tr><td>{said}</td>{''.join(f'<td>{show(each)}</td>' for each in rows.values())}</tr>"
+        f"<tr><td>{said}</td>"
+        f"{''.join(f'<td>{escape(show(each))}</td>' for each in rows.values())}</tr>"
         for said, show in ROWS
     )
-    costs = "".join(f"<td>{escape(PRICES[name])}</td>" for name in rows)
     outcome = sooner(list(rows.values()))
     said = f"<p>You predicted: {prediction}. It was: {outcome}.</p>" if outcome else ""
     return (
-        f"<table class='lockkit-figures'><tr><td></td>{head}</tr>{body}"
-        f"<tr><td>what it costs</td>{costs}</tr></table>{said}"
+        f"<table class='lockkit-figures'><tr><td></td>{head}</tr>{body}</table>{said}"
     )
+
+
+def cost(side: Figures) -> str:
+    """For its requests, at this pace, or what is paid for instead."""
+    if side.price is None or side.million_grants_usd is None:
+        return "–"
+    if not side.price.writes:
+        return side.price.says
+    return f"US$ {side.million_grants_usd:.2f} ({side.price.says})"
 
 
 def sooner(sides: list[Figures]) -> str:
