@@ -183,7 +183,7 @@ def test_each_request_is_told_with_what_it_was_for(world: World) -> None:
     answered = {told["request"] for kind, told in events if kind == "answer"}
     assert answered == {each["request"] for each in asked}
     kinds = [kind for kind, told in events if kind in ("held", "released")
-             or kind == "ask" and told["op"] == "release"]  # fmt: skip
+             or (kind == "ask" and told["op"] == "release")]  # fmt: skip
     assert kinds[0] == "held" and kinds[1] == "ask" and kinds[-1] == "released"
 
 
