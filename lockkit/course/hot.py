@@ -11,8 +11,8 @@ from lockkit.clock import Clock
 from lockkit.course.ground import Ground
 from lockkit.history import Event
 from lockkit.lock import LOCK_KEY
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
-from lockkit.record import Record, decode, encode
+from lockkit.outcome import Applied, IfAbsent, IfVersion
+from lockkit.record import Record, encode
 from lockkit.stores import open_store
 
 FREE, HELD = "the lock is free", "the lock object still says that W1 holds it"
@@ -98,12 +98,8 @@ def wait(provider: str) -> Used:
 
 def _used(ground: Ground, clock: Clock, began_ms: int, verdict: Any = None) -> Used:
     seconds, events = (clock.boot_ms() - began_ms) / 1000, tuple(ground.events)
-    with closing(open_store(ground.url, endpoint=ground.proxy.url)) as store:
-        found = store.get(LOCK_KEY)
-    assert isinstance(found, Found), found
-    record = decode(found.body)
-    assert isinstance(record, Record), record
-    return Used(free=record.expired, seconds=seconds, events=events, verdict=verdict)
+    free = not ground.lock("reader").locked()
+    return Used(free=free, seconds=seconds, events=events, verdict=verdict)
 
 
 def _counted(requests: Counter[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import assert_never
 from zlib import crc32
 
-from lockkit.drive import Get, Procedure, Put, Sleep, Unique, WallMs
+from lockkit.drive import Procedure, Put, Sleep, Unique, WallMs
 from lockkit.outcome import (
     Applied,
     Found,
@@ -143,9 +143,8 @@ def land(
 
 def confirm(seen: Seen) -> Procedure[Landed | Lost | NotDone]:
     """A draft that changes nothing is true if what was seen is still the file."""
-    why = ""
-    for tries in range(TRIES_MAX):
-        match (yield Get(KEY, seen.version, QUEUE_BYTES_MAX)):
+    try:
+        match (yield from read(KEY, unless=seen.version, limit=QUEUE_BYTES_MAX)):
             case NotModified():
                 return Landed(seen)
             case Missing() if seen.version is None:
@@ -154,14 +153,10 @@ def confirm(seen: Seen) -> Procedure[Landed | Lost | NotDone]:
                 return Lost(Seen(decode(body), version))
             case Missing():
                 return Lost(Seen(File(), None))
-            case Throttled(after_s):
-                why = "the store throttled every try"
-                yield Sleep(pause_s(tries, after_s))
-            case Unknown(why):
-                yield Sleep(pause_s(tries))
-            case other:
-                raise AssertionError(f"not an answer to a read: {other!r}")
-    return NotDone(why)
+            case never:
+                assert_never(never)
+    except Unanswered as error:
+        return NotDone(str(error))
 
 
 def commit(
