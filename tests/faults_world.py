@@ -32,6 +32,15 @@ DEFEAT = {
 """What an SDK with its usual retries tells the winner whose first answer was lost."""
 
 Install = Callable[[Any], None]
+LOST: list[dict[str, Any]] = [
+    {"what": "drop"},
+    {"what": "reset"},
+    {"what": "status", "code": 503, "when": "after"},
+    {"what": "status", "code": 500, "when": "before"},
+    {"what": "status", "code": 429},
+]
+STRUCK = [*(("s3", each) for each in LOST), ("gcs", LOST[0]), ("azure", LOST[0])]
+"""Ways in which a write's answer does not arrive, by the dialect in which each is tried."""
 
 
 def record(attempt: str) -> bytes:

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+from faults_world import STRUCK
 from lock_world import SCHEMES, memory, process, said, until
 
 from lockkit.clock import Clock
@@ -130,16 +131,6 @@ def test_past_epochs_are_collected_and_the_highest_never(elect: Make) -> None:
     assert node.campaign(timeout=0)
     assert elect().collect(KEPT) == 0
     assert node.check() == 5
-
-
-LOST = [
-    {"what": "drop"},
-    {"what": "reset"},
-    {"what": "status", "code": 503, "when": "after"},
-    {"what": "status", "code": 500, "when": "before"},
-    {"what": "status", "code": 429},
-]
-STRUCK = [*(("s3", each) for each in LOST), ("gcs", LOST[0]), ("azure", LOST[0])]
 
 
 @pytest.mark.parametrize(("kind", "fault"), STRUCK, ids=str)

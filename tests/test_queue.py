@@ -456,6 +456,22 @@ def brokers_of(url: str) -> list[psutil.Process]:
     return found
 
 
+def test_a_broker_that_dies_while_it_starts_costs_another_start_and_no_request(
+    shared_emulator: Any, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = tmp_path / "died once"
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nmkdir "{once}" 2>/dev/null && kill -9 $$\nexec "{sys.executable}" "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with BrokerQueue(f"s3://{bucket}/q", endpoint=shared_emulator.s3, idle_s=0.2) as queue:
+        queue.push("tea")
+        assert [each.payload for each in queue.jobs()] == ["tea"]
+    assert once.exists()
+
+
 @contextmanager
 def serving(store: Store, url: str, **options: Any) -> Iterator[tuple[BrokerServer, Any]]:
     """A broker in a thread of this process; the future of why it ended."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from faults_world import STRUCK
 from lock_world import SCHEMES, memory
 from schedules import Lane, Stand, stand
 from schedules import Shelf as Unconditional
@@ -318,16 +319,6 @@ def test_it_waits_as_terraform_does_a_second_doubling_to_sixteen() -> None:
         with pytest.raises(StateLocked):
             other.lock(timeout=50)
         assert clock.waits == [1, 2, 4, 8, 16, 16, 3]
-
-
-LOST = [
-    {"what": "drop"},
-    {"what": "reset"},
-    {"what": "status", "code": 503, "when": "after"},
-    {"what": "status", "code": 500, "when": "before"},
-    {"what": "status", "code": 429},
-]
-STRUCK = [*(("s3", each) for each in LOST), ("gcs", LOST[0]), ("azure", LOST[0])]
 
 
 @pytest.mark.parametrize(("kind", "fault"), STRUCK, ids=str)
