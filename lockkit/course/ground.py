@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
+from urllib.error import HTTPError
 
 from lockkit.check import check
 from lockkit.clock import Clock
+from lockkit.drive import run
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
 from lockkit.history import Event, event
+from lockkit.incident.standing import watch
+from lockkit.incident.takeover import take_over
 from lockkit.lock import Lock
+from lockkit.record import Record
+from lockkit.stores import open_store
 
 LOCK = "table_lock.json"
 SCHEMES = {"s3": ("s3", "aws"), "gcs": ("gs", "gcs"), "azure": ("az", "azure")}
 """By provider: of its URLs, and the embedded server's profile."""
+PUT_S_MAX = 10.0
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+_standing: Ground | None = None
 
 
 class Ground:
@@ -54,10 +65,38 @@ class Ground:
         Options as `Lock` takes them.
         """
         clock = Clock(offset_ms=round(fast_s * 1000))
-        lock = Lock(self.url, endpoint=self.proxy.url, owner=name, client=name, clock=clock,
-                    emit=self._emit(name), **options)  # fmt: skip
+        lock = Lock(self.url, owner=name, clock=clock, **self.of(name), **options)
         self._open.callback(lock.close)
         return lock
+
+    def of(self, name: str) -> dict[str, Any]:
+        """For `Lock`, `Table` and `open_lock`: where the store is, and what keeps `name`'s lane."""
+        return {"endpoint": self.proxy.url, "client": name, "emit": self._emit(name)}
+
+    def put(self, name: str, key: str, body: bytes, **condition: str) -> int:
+        """One plain PUT of S3's API by `name`: its status. No condition, unless `If_Match` is."""
+        headers = {each.replace("_", "-"): said for each, said in condition.items()}
+        headers["User-Agent"] = f"lockkit-client/{name}"
+        place = f"{self.server.s3}/lake/orders/{key}"
+        asked = urllib.request.Request(place, data=body, headers=headers, method="PUT")
+        try:
+            with _DIRECT.open(asked, timeout=PUT_S_MAX) as answer:
+                return int(answer.status)
+        except HTTPError as refused:
+            with refused:
+                return refused.code
+
+    def break_lock(self, by: str = "colleague") -> None:
+        """What `lockkit lock break` does to whoever holds it."""
+        with closing(open_store(self.url, endpoint=self.proxy.url, client=by)) as store:
+            holder = run(watch(0), store, Clock())
+            record, shown = holder.sight.record, holder.sight.version
+            assert isinstance(record, Record) and shown is not None, holder.why
+            run(take_over(holder, shown=shown, epoch=record.epoch, by=by), store, Clock())
+
+    def tell(self, name: str, kind: str, **fields: Any) -> None:
+        """What `name` believes, for the history."""
+        self._emit(name)(kind, **fields)
 
     def lose(self) -> None:
         """The next write of the lock object is applied, and its answer dropped."""
@@ -83,3 +122,12 @@ class Ground:
             self._told.append(event(self._clock.stamp_ms(), who, kind, **fields))
 
         return emit
+
+
+def stand(provider: str = "s3") -> Ground:
+    """A ground that lasts from cell to cell, until another one is asked for."""
+    global _standing
+    if _standing is not None:
+        _standing.__exit__()
+    _standing = Ground(provider).__enter__()
+    return _standing

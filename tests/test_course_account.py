@@ -1,0 +1,79 @@
+"""The account of notebook 01: what each way of paying leaves, whoever is scheduled when."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockkit import Lock, LockLost
+from lockkit.course.account import (
+    BEGIN_AGAIN,
+    GIVE_UP,
+    GUESSES,
+    LATE_GUESSES,
+    ONLY_ONE,
+    ONLY_TWO,
+    REFUSED,
+    SUM,
+    WRITE_AGAIN,
+    Paid,
+    at_once,
+    in_turn,
+    late,
+)
+from lockkit.course.ground import stand
+from lockkit.history import event
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+def test_payments_at_once_lose_one_and_payments_in_turn_lose_none() -> None:
+    assert (str(at_once()), str(in_turn())) == (ONLY_TWO, SUM)
+    assert ONLY_TWO in GUESSES and SUM in GUESSES
+
+
+@pytest.mark.parametrize(
+    ("guarded", "then", "left"),
+    [
+        (False, GIVE_UP, ONLY_ONE),
+        (True, GIVE_UP, REFUSED),
+        (True, WRITE_AGAIN, ONLY_ONE),
+        (True, BEGIN_AGAIN, SUM),
+    ],
+)
+def test_a_late_write_does_harm_unless_it_says_what_it_is_to_replace(
+    guarded: bool, then: str, left: str
+) -> None:
+    """And the checker has no complaint about the lock in any of them: that is the lesson."""
+    paid = late(guarded=guarded, then=then)
+    assert (str(paid), paid.verdict.kind) == (left, "VALID")
+    assert left in LATE_GUESSES
+
+
+def test_what_else_it_might_do_is_refused() -> None:
+    with pytest.raises(ValueError, match="'hope': it can 'give up', 'write it again' or 'begin"):
+        late(guarded=True, then="hope")
+
+
+def test_a_lock_that_was_broken_is_told_at_the_end_of_its_block() -> None:
+    ground = stand()
+    with pytest.raises(LockLost, match="epoch 2"), Lock(ground.url, ttl_s=30, **ground.of("W1")):
+        ground.break_lock()
+    assert ground.verdict.kind == "VALID"
+
+
+def test_a_ground_stands_until_another_is_asked_for() -> None:
+    first = stand()
+    assert first.put("W1", "x.json", b"{}") == 200
+    second = stand("gcs")
+    assert second.provider == "gcs"
+    with pytest.raises(OSError):
+        first.put("W1", "x.json", b"{}")
+
+
+def test_who_paid_is_no_markup() -> None:
+    write = event(
+        1, "store", "request", client=HOSTILE, method="put", key="balance.json", condition="",
+        status=200, answer="applied", applied=True, before="", version="1", attempt="", began_ms=0,
+    )  # fmt: skip
+    page = Paid(balance=30, writes=(write,), events=(), verdict=None)._repr_html_()
+    assert "<img" not in page and "&lt;img" in page
