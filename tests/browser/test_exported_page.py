@@ -1,0 +1,49 @@
+"""The page that a run is exported to: one file, opened from the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser.world import HOSTILE, ROOT, SOON_MS, elsewhere, shot
+from lockkit.check import check
+from lockkit.history import event, read
+from lockkit.workbench.export import export_html
+
+pytestmark = [
+    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240),
+    pytest.mark.xdist_group("voila"),
+]  # fmt: skip
+
+STALLED = ROOT / "datasets" / "histories" / "bad" / "stalled_commit_accepted.jsonl"
+
+
+def test_the_exported_page_opens_anywhere_and_asks_nobody(tmp_path: Path, page: Any) -> None:
+    events = list(read(STALLED.read_text().splitlines(keepends=True)))
+    export_html(events, check(events), file := tmp_path / "story.html", title="A stall")
+    page.goto(f"file://{file}#t=5.0")
+    page.wait_for_selector(".lk[data-ready=true][data-verdict=INVALID]", timeout=SOON_MS)
+    assert page.locator(".lk-clock").last.text_content() == "5.00 s"
+    page.get_by_role("button", name="Jump to the events").click()
+    assert page.locator(".lk-arrow.lk-selected, .lk-mark.lk-selected").count() >= 1
+    shot(page, "5-exported-light")
+    page.emulate_media(color_scheme="dark")
+    shot(page, "6-exported-dark")
+    assert elsewhere(page) == []
+    assert page.trouble == []
+
+
+def test_hostile_text_stays_text(tmp_path: Path, page: Any) -> None:
+    events = [
+        event(0, HOSTILE, "started", pid=1),
+        event(1, HOSTILE, "waiting", owner=HOSTILE, epoch=1, until_ms=9),
+        event(2, HOSTILE, "refused", instant=HOSTILE, epoch=1, error=HOSTILE, why=HOSTILE),
+    ]
+    export_html(events, check(events), file := tmp_path / "hostile.html", title=HOSTILE)
+    page.goto(f"file://{file}")
+    page.wait_for_selector(".lk[data-ready=true]", timeout=SOON_MS)
+    assert HOSTILE in page.locator(".lk-title b").all_text_contents()
+    assert page.locator("img").count() == 0 and page.title() == HOSTILE
+    assert page.trouble == []
