@@ -7,10 +7,33 @@ from contextlib import closing
 
 import pytest
 
+from lockkit.drive import Put
 from lockkit.outcome import IfAbsent
+from lockkit.workbench import lease_play
+from lockkit.workbench.decisions import Choice, Decision
 from lockkit.workbench.plays import PLAYS, RESOURCE_KEY, PatternSteps
 
+LOCK = "table_lock.json"
+
 STORIES = {
+    ("lock", "nothing guards the write itself"): [
+        ("until", "W1", lease_play.RESOURCE_KEY, "PUT"), ("pause", "W1"), ("end_lease",),
+        ("finish", "W2"), ("wake", "W1"), ("finish", "W1"),
+    ],
+    ("lock", "a lost answer to a claim is a yes"): [
+        ("until", "W1", LOCK, "PUT"), ("drop", "W1"), ("finish", "W2"), ("finish", "W1"),
+    ],
+    ("lock", "a lost answer to a claim is a no"): [
+        ("until", "W1", LOCK, "PUT"), ("lose", "W1"), ("finish", "W1"), ("finish", "W2"),
+    ],
+    ("lock", "a lost answer to a renewal is a yes"): [
+        ("until", "W1", LOCK, "PUT"), ("step", "W1"), ("until", "W1", LOCK, "PUT"),
+        ("drop", "W1"), ("finish", "W2"), ("finish", "W1"),
+    ],
+    ("lock", "release deletes whatever is there by then"): [
+        ("until", "W1", lease_play.RESOURCE_KEY, "PUT"), ("step", "W1"), ("step", "W1"),
+        ("end_lease",), ("until", "W2", lease_play.RESOURCE_KEY, "PUT"), ("finish", "W1"),
+    ],
     ("election", "the resource does not look at the epoch"): [
         ("until", "W1", RESOURCE_KEY, "PUT"), ("finish", "W2"), ("finish", "W1"),
     ],
@@ -64,21 +87,25 @@ def test_every_mistake_that_can_be_planted_has_its_story() -> None:
 
 
 @pytest.mark.parametrize("pattern", PLAYS)
-@pytest.mark.parametrize(("requests", "how"), [(0, "lose"), (1, "drop"), (3, "lose"), (4, "drop")])
-def test_a_message_lost_on_the_way_is_survived(pattern: str, requests: int, how: str) -> None:
+@pytest.mark.parametrize("requests", range(8))
+@pytest.mark.parametrize("how", [Choice.LOSE, Choice.DROP, Choice.LATE])
+def test_a_message_lost_on_the_way_is_survived(pattern: str, requests: int, how: Choice) -> None:
+    """At any request; what is applied late lands after its sender has settled, and ended."""
     with closing(PatternSteps(pattern)) as steps:
         for _ in range(requests):
             if steps.actors["W1"].waits is not None:
                 steps.step("W1")
-        if steps.actors["W1"].waits is not None:
-            steps.step("W1", **{how: True})
+        if how in steps.choices("W1"):
+            steps.decide(Decision("W1", how))
         assert steps.finish("W1").startswith("done")
+        if Choice.LAND in steps.choices("W1"):
+            steps.land("W1")
         assert steps.finish("W2").startswith(("done", "NotLocked"))
         assert steps.verdict.well, steps.verdict
 
 
 def test_names_that_are_not_there_are_said() -> None:
-    with pytest.raises(ValueError, match="no pattern 'lease'; there are election, wal,"):
+    with pytest.raises(ValueError, match="no pattern 'lease'; there are lock, election, wal,"):
         PatternSteps("lease")
     with pytest.raises(ValueError, match="wal has no mistake 'x'; it has 'a lost answer"):
         PatternSteps("wal", "x")
@@ -91,9 +118,8 @@ def test_what_is_in_the_bucket_is_no_html() -> None:
     view = PatternStepper("queue")
     with closing(view):
         view.steps.finish("W1")
-        view.show()
-        assert "send invoice 7" in view._below.value
+        assert "send invoice 7" in view.below(view.steps)
         evil = view.steps.objects["queue.json"].replace("send invoice 7", "<img src=x>")
-        view.steps._look.put("queue2.json", evil.encode(), IfAbsent())
-        view.show()
-        assert "<img" not in view._below.value and "&lt;img" in view._below.value
+        view.steps.shelf.decide("mallory", Put("queue2.json", evil.encode(), IfAbsent()), 0)
+        below = view.below(view.steps)
+        assert "<img" not in below and "&lt;img" in below

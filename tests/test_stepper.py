@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from lockkit.workbench.steps import Steps
+from lockkit.workbench.decisions import THE_LEASE, Choice, Decision
+from lockkit.workbench.steps import VARIANTS, Steps
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.workbench.stepper import Stepper, asked_so_far
+from lockkit.workbench.stage_panel import asked_so_far
+from lockkit.workbench.stepper import PatternStepper, Stepper
 
 
-@pytest.fixture(params=[("fenced", 6), ("fenced", 9), ("hudi", 6), ("hudi", 9)])
-def steps(request: pytest.FixtureRequest) -> Iterator[Steps]:
-    mode, version = request.param
-    steps = Steps(mode, version=version)
-    yield steps
-    steps.close()
-
-
-def test_a_writer_that_slept_is_refused_by_the_fence_and_by_nothing_else(steps: Steps) -> None:
+@pytest.mark.parametrize(("mode", "version"), VARIANTS.values())
+def test_a_writer_that_slept_is_refused_by_the_fence_and_by_nothing_else(
+    mode: str, version: int
+) -> None:
     """Both modes, both table versions: the same steps, and what readers and the checker say."""
-    fenced = steps.config.mode == "fenced"
+    steps = Steps(mode, version=version)
     steps.until("W1", "checked")
     assert steps.finish("W2").startswith("committed")
     ended = steps.finish("W1")
-    if fenced:
+    if mode == "fenced":
         assert ended.startswith("LockLost") and steps.rows == {"order-1": 20}
         assert steps.verdict.kind == "VALID"
     else:
@@ -36,37 +31,116 @@ def test_a_writer_that_slept_is_refused_by_the_fence_and_by_nothing_else(steps: 
 
 
 @pytest.mark.parametrize("requests", range(12))
-def test_an_answer_lost_anywhere_costs_no_commit(requests: int) -> None:
+@pytest.mark.parametrize("how", [Choice.LOSE, Choice.DROP, Choice.LATE])
+def test_an_answer_lost_anywhere_costs_no_commit(requests: int, how: Choice) -> None:
     steps = Steps()
     writer = steps.actors["W1"]
     for _ in range(requests):
         if writer.waits is not None:
             steps.step("W1")
-    if writer.waits is not None:
-        steps.step("W1", lose=True)
+    if how in steps.choices("W1"):
+        steps.decide(Decision("W1", how))
     assert steps.finish("W1").startswith("committed")
+    if Choice.LAND in steps.choices("W1"):
+        steps.land("W1")
     assert steps.finish("W2").startswith("CommitConflict")
     assert steps.rows == {"order-1": 10}
     assert steps.verdict.kind == "VALID"
-    steps.close()
 
 
-def test_names_that_are_not_there_and_steps_after_the_end_are_said(steps: Steps) -> None:
+def test_what_cannot_happen_is_refused_and_said() -> None:
+    steps = Steps()
     with pytest.raises(ValueError, match="there is no 'W9'; there are W1, W2"):
         steps.step("W9")
+    steps.pause("W2")
+    with pytest.raises(ValueError, match="W2 is paused; what can: wake, kill"):
+        steps.step("W2")
+    with pytest.raises(ValueError, match="nothing is leased in commit"):
+        steps.end_lease()
     steps.kill("W1")
     with pytest.raises(ValueError, match="nothing more to ask: killed"):
         steps.step("W1")
+    assert str(steps.moment) == "commit: W2 pause, W1 kill"
 
 
-def test_buttons_step_and_what_they_show_is_escaped() -> None:
+# --- the buttons ----------------------------------------------------------------------------------
+
+
+def press(view: PatternStepper | Stepper, who: str, what: Choice, run: int = 0) -> None:
+    button = view._panels[run].buttons[who, what]
+    assert not button.disabled
+    button.click()
+
+
+def test_buttons_decide_and_those_of_what_cannot_happen_are_disabled() -> None:
+    view = PatternStepper("lock")
+    for what in (Choice.ANSWER, Choice.LATE, Choice.LAND, Choice.PAUSE):
+        press(view, "W1", what)
+    press(view, THE_LEASE, Choice.ENDS)
+    panel = view._panels[0]
+    enabled = {key for key, each in panel.buttons.items() if not each.disabled}
+    assert enabled == {
+        ("W1", Choice.WAKE), ("W1", Choice.KILL), (THE_LEASE, Choice.ENDS),
+        *(("W2", each) for each in view.steps.choices("W2")),
+    }  # fmt: skip
+    assert panel.moment.value == "lock: W1 answer, W1 late, W1 land, W1 pause, the lease ends"
+    assert "role='status'>the lease ends" in view._status.value
+    shown = panel._lines["W1"].value
+    assert "still on its way" in shown and "applied, and nobody hears it" in shown
+    view.close()
+
+
+def test_a_fork_stands_beside_its_run_and_what_differs_is_marked() -> None:
+    view = PatternStepper("lock", "nothing guards the write itself")
+    view.steps.until("W1", "resource.json", "PUT")
+    view.steps.pause("W1")
+    view.show()
+    view._past.value = 5  # before the pause
+    view._fork.click()
+    assert len(view._both.children) == 2 and len(view.other.decisions) == 5
+    press(view, "W1", Choice.ANSWER, run=1)
+    assert "number 6: W1 pause, and W1 answer" in view._status.value
+    assert all("≠ differs" in each._lines["W1"].value for each in view._panels[1:])
+    assert "≠ differs" not in view._panels[0]._lines["W2"].value
+    view._unfork.click()
+    assert view.other is None and len(view._both.children) == 1
+    view.close()
+
+
+def test_the_same_decisions_are_made_once_more_without_the_mistake() -> None:
+    view = PatternStepper("lock", "nothing guards the write itself")
+    view.paste(
+        "lock/nothing guards the write itself: W1 answer x5, W1 pause, the lease ends, "
+        "W2 answer x7, W1 wake, W1 answer"
+    )
+    view.fork()
+    view.plant("", 1)
+    assert view.other.decisions == view.steps.decisions
+    assert not view.steps.verdict.well and view.other.verdict.well
+    assert "W1's lines differ: 6" in str(view.difference)
+    view.close()
+
+
+def test_a_moment_that_is_pasted_leads_there_and_nonsense_is_said() -> None:
+    view = PatternStepper("wal")
+    view._panels[0].moment.value = "wal: W1 answer x2, W2 drop"
+    assert [str(each) for each in view.steps.decisions] == ["W1 answer", "W1 answer", "W2 drop"]
+    for nonsense in ("<img src=x>", "queue: W1 answer", "wal: W1 wake"):
+        view._panels[0].moment.value = nonsense
+        assert "Not done: " in view._status.value and "<img" not in view._status.value
+        assert view._panels[0].moment.value == "wal: W1 answer x2, W2 drop"
+    view.go_back(1)
+    assert str(view.steps.moment) == "wal: W1 answer"
+    view.close()
+
+
+def test_what_is_shown_is_escaped_and_readable_without_a_page() -> None:
     stepper = Stepper()
-    next_w1 = stepper.view.children[1].children[0].children[0].children[1]
-    assert next_w1.description == "Next"
-    next_w1.click()
+    press(stepper, "W1", Choice.ANSWER)
     assert len(stepper.steps.actors["W1"].lines) == 1
     stepper.steps.actors["W1"].ended = "<img src=x>"
     stepper.steps.actors["W1"].waits = None
     assert "<img" not in asked_so_far(stepper.steps.actors["W1"])
+    assert "commit: W1 answer" in repr(stepper)
     assert "a reader sees {'order-1': 0}" in repr(stepper)
     stepper.close()

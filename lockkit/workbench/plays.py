@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from lockkit.clock import Clock
-from lockkit.drive import Procedure, run
-from lockkit.outcome import Found
+from lockkit.drive import Procedure
 from lockkit.patterns.election.candidate import Candidate
 from lockkit.patterns.election.epochs import ElectionError, ElectionRules
 from lockkit.patterns.guarded import NotLeader, read_guarded, write_guarded
@@ -37,10 +35,11 @@ from lockkit.patterns.terraform.statelock import look as look_at_state
 from lockkit.patterns.wal.reader import look
 from lockkit.patterns.wal.slot import WalError, WalRules
 from lockkit.patterns.wal.writer import append, open_log
-from lockkit.rules import Ambiguous, Expiry
-from lockkit.state import Me
+from lockkit.rules import Ambiguous, Expiry, Rules
+from lockkit.state import LockLost, Me
 from lockkit.stores import StoreError
 from lockkit.table.ask import TableError
+from lockkit.workbench import lease_play
 from lockkit.workbench.staged import Staged
 
 RESOURCE_KEY = "resource.json"
@@ -69,6 +68,8 @@ class Play:
     judge: Callable[[PatternSteps], Judged]
     mistakes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """In words: the fields of its rules that are otherwise."""
+    lease_ms: int = 0
+    """How long until what is leased has run out for everybody; 0: nothing is leased."""
 
 
 class PatternSteps(Staged):
@@ -76,7 +77,7 @@ class PatternSteps(Staged):
 
     refusals = (
         ElectionError, NotLeader, WalError, QueueError, QueueUnknown, StateLocked, NotLocked,
-        LockUnknown, TableError, StoreError,
+        LockUnknown, LockLost, TableError, StoreError,
     )  # fmt: skip
 
     def __init__(self, pattern: str = "election", mistake: str = "") -> None:
@@ -84,35 +85,32 @@ class PatternSteps(Staged):
         self.play = play = PLAYS[pattern]
         if mistake not in ("", *play.mistakes):
             raise ValueError(f"{pattern} has no mistake {mistake!r}; it has {known}")
-        super().__init__(f"s3://lake/{pattern}")
+        super().__init__(pattern, mistake)
+        self.lease_ms = play.lease_ms
         self.rules = replace(play.rules, **play.mistakes.get(mistake, {}))
         self.results: dict[str, Any] = {}
         play.bring_on(self)
 
-    def keep(self, name: str, procedure: Procedure[Any], clock: Clock | None = None) -> None:
+    def keep(self, name: str, procedure: Procedure[Any]) -> None:
         """An actor comes on whose result the judge will want."""
 
         def kept() -> Procedure[str]:
             self.results[name] = yield from procedure
             return str(self.results[name])
 
-        self.act(name, kept(), clock=clock)
+        self.act(name, kept())
 
     @property
     def objects(self) -> dict[str, str]:
         """What is in the store, as text."""
-        found = {each.key: self._look.get(each.key) for each in self._look.list("")}
         return {
             key: each.body.decode(errors="replace")
-            for key, each in found.items() if isinstance(each, Found)
-        }  # fmt: skip
+            for key, each in sorted(self.shelf.objects.items())
+        }
 
     @property
     def verdict(self) -> Judged:
         return self.play.judge(self)
-
-    def read(self, procedure: Procedure[Any]) -> Any:
-        return run(procedure, self._look, self.clock)
 
 
 # --- leader election by epochs --------------------------------------------------------------------
@@ -120,9 +118,9 @@ class PatternSteps(Staged):
 
 def _elect(steps: PatternSteps) -> None:
     for name, off_ms in (("W1", 0), ("W2", LATER_MS)):
-        clock = Clock(off_ms)
+        clock = steps.clock(name, ahead_ms=off_ms)
         candidate = Candidate(Me(name, TTL_MS, name, name), clock, steps.rules)
-        steps.keep(name, _lead(candidate, name), clock)
+        steps.keep(name, _lead(candidate, name))
 
 
 def _lead(candidate: Candidate, name: str) -> Procedure[str]:
@@ -255,12 +253,18 @@ def _state_kept(steps: PatternSteps) -> Judged:
 
 
 PLAYS = {
+    "lock": Play(
+        lease_play.SAYS, Rules(), lease_play.bring_on,
+        lambda steps: Judged(*lease_play.judge(steps)), lease_play.MISTAKES,
+        lease_play.TTL_MS + lease_play.WAITS_BEYOND_MS,
+    ),
     "election": Play(
         "Each becomes leader of the next epoch, then writes resource.json. W2's clock is a minute "
         "ahead: to it, any epoch of W1's is over.",
         ElectionRules(expiry=Expiry.WALL), _elect, _never_back,
         {"the resource does not look at the epoch": {"fence": False},
          "the next epoch is led unasked": {"create_412": Ambiguous.OURS}},
+        LATER_MS,
     ),
     "wal": Play(
         "Each opens the log with a new epoch, puts its fence in the next free slot, and appends "

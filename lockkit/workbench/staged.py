@@ -1,70 +1,78 @@
 """Procedures of several actors, one request at a time: each stopped at its next request.
 
-The requests go to an embedded object server, whose own record is the truth. Sleeping takes no time
-here: an actor's clock is put forward instead. No widgets; `stepper` has the buttons.
+The store is a simulated one, whose own record is the truth. Nothing here happens by itself: time
+goes on with each move, ids come from dice that are thrown by the actor's name. So the same
+decisions lead to the same state, to the byte. No widgets; `stepper` has the buttons.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockkit.clock import Clock
-from lockkit.drive import Delete, Get, List, Note, Procedure, Put, Request, Sleep, in_turn, perform
-from lockkit.emulator import Emulator
+from lockkit.drive import (
+    Delete,
+    Emit,
+    Get,
+    List,
+    Note,
+    Procedure,
+    Put,
+    Request,
+    Sleep,
+    Unique,
+    WallMs,
+    in_turn,
+    silent,
+)
 from lockkit.history import Event, event
-from lockkit.outcome import IfAbsent, Unknown
-from lockkit.stores import NoAnswer, Store, StoreError, open_store
+from lockkit.outcome import Unknown
+from lockkit.sim.clock import Time, VirtualClock
+from lockkit.sim.shelf import PROFILES, Shelf
+from lockkit.sim.told import history_of
+from lockkit.stores import NoAnswer, StoreError
+from lockkit.workbench.actor import Actor, Line, plain, shown
+from lockkit.workbench.decisions import DECISIONS_MAX, THE_LEASE, Choice, Decision, Moment
 
 STEPS_MAX = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One request, and what came of it."""
-
-    asked: str
-    answered: str
-
-
-@dataclass(slots=True)
-class Actor:
-    """One procedure: where it stands, and what it has asked so far."""
-
-    name: str
-    store: Store
-    clock: Clock
-    procedure: Procedure[Any]
-    waits: Request | None = None
-    lines: list[Line] = field(default_factory=list)
-    ended: str = ""
-    """"" while it is under way, then how it ended, in a sentence."""
+TRIP_MS = 20.0
+"""From sending a request to hearing its answer."""
+UNANSWERED = "nobody answered"
 
 
 class Staged:
-    """Actors by name, over one server. Raises `ValueError` for names that are not there."""
+    """Actors by name, over one store. Raises `ValueError` for what can't be decided, and says why.
+
+    `play` and `mistake` name it, for a `Moment`.
+    """
 
     refusals: tuple[type[Exception], ...] = (StoreError,)
     """What a procedure may end with, by its contract."""
+    lease_ms = 0
+    """How long it takes until nothing that is held now is held any more; 0: nothing is leased."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.clock = Clock()
+    def __init__(self, play: str, mistake: str = "") -> None:
+        self.play_name, self.mistake = play, mistake
         self.actors: dict[str, Actor] = {}
-        self._server = Emulator().__enter__()
-        self._events: list[Event] = []
-        self._look = self._open("reader")
+        self.decisions: list[Decision] = []
+        self.time = Time()
+        self.shelf = Shelf(PROFILES["s3"], self.time, random.Random(play), spread_ms=0)
+        self._told: list[tuple[float, str, str, Any]] = []
+        self._clocks: dict[str, VirtualClock] = {}
 
-    def act(
-        self, name: str, procedure: Procedure[Any], store: Store | None = None,
-        clock: Clock | None = None,
-    ) -> None:  # fmt: skip
+    def act(self, name: str, procedure: Procedure[Any]) -> None:
         """An actor comes on: its procedure goes to its first request."""
-        actor = Actor(name, store or self._open(name), clock or Clock(), in_turn(procedure))
+        actor = Actor(name, self.clock(name), procedure, in_turn(procedure))
         self.actors[name] = actor
         self._go(actor, partial(actor.procedure.send, None))
+
+    def clock(self, name: str, ahead_ms: int = 0) -> VirtualClock:
+        """The stage's one time as this actor's wall clock shows it, and dice for its ids."""
+        dice = random.Random(name)
+        new = VirtualClock(offset_ms=ahead_ms, time=self.time, dice=dice)
+        return self._clocks.setdefault(name, new)
 
     def told(self, result: Any) -> str:
         """How a procedure ended that returned `result`."""
@@ -72,24 +80,44 @@ class Staged:
 
     # --- what a reader of the notebook does -------------------------------------------------------
 
+    def choices(self, who: str) -> tuple[Choice, ...]:
+        """What could happen next to this actor, or to `the lease`."""
+        if who == THE_LEASE:
+            return (Choice.ENDS,) if self.lease_ms else ()
+        return self._actor(who).choices
+
+    def decide(self, decision: Decision) -> Line | None:
+        """Let it happen; the line that it adds to what the actor asked, if it adds one."""
+        who, what = decision.who, decision.what
+        if what not in self.choices(who):
+            raise ValueError(self._why_not(decision))
+        if len(self.decisions) >= DECISIONS_MAX:
+            raise ValueError(f"{DECISIONS_MAX} decisions were made here; start over")
+        self.decisions.append(decision)
+        if what is Choice.ENDS:
+            self.time.now_ms += self.lease_ms
+            return None
+        actor = self._actor(who)
+        match what:
+            case Choice.PAUSE | Choice.WAKE:
+                actor.paused = what is Choice.PAUSE
+                self._process(actor, "stalled" if actor.paused else "resumed")
+            case Choice.KILL:
+                actor.close()
+                actor.waits, actor.paused, actor.ended = None, False, "killed"
+                self._process(actor, "killed")
+            case Choice.LAND:
+                return self._land(actor)
+            case _:
+                return self._step(actor, what)
+        return None
+
     def step(self, who: str, *, lose: bool = False, drop: bool = False) -> Line:
         """Carry out the next request of an actor; with `lose`, its answer never arrives; with
         `drop`, neither does the request."""
-        actor = self._actor(who)
-        if actor.waits is None:
-            raise ValueError(f"{who} has nothing more to ask: {actor.ended}")
-        request, lost = actor.waits, lose or drop
-        try:
-            answer = None if drop else self._perform(actor, request)
-            if lost and isinstance(request, List):  # a listing has no answer for "no answer"
-                raise NoAnswer("no answer")
-        except StoreError as error:
-            line = _tell(actor, request, str(error))
-            self._go(actor, partial(actor.procedure.throw, error))
-            return line
-        line = _tell(actor, request, "no answer" if lost else plain(answer))
-        answer = Unknown("nobody answered") if lost else answer
-        self._go(actor, partial(actor.procedure.send, answer))
+        what = Choice.DROP if drop else Choice.LOSE if lose else Choice.ANSWER
+        line = self.decide(Decision(who, what))
+        assert line is not None
         return line
 
     def until(self, who: str, end: str, verb: str = "") -> str:
@@ -112,90 +140,166 @@ class Staged:
             self.step(who)
         return actor.ended
 
+    def late(self, who: str) -> Line | None:
+        """Tell an actor nothing of its write, which is on its way; it lands when `land` is said."""
+        return self.decide(Decision(who, Choice.LATE))
+
+    def land(self, who: str) -> Line | None:
+        return self.decide(Decision(who, Choice.LAND))
+
+    def pause(self, who: str) -> None:
+        self.decide(Decision(who, Choice.PAUSE))
+
+    def wake(self, who: str) -> None:
+        self.decide(Decision(who, Choice.WAKE))
+
     def kill(self, who: str) -> None:
         """End an actor where it stands, as `kill -9` does."""
-        actor = self._actor(who)
-        actor.procedure.close()
-        actor.waits, actor.ended = None, actor.ended or "killed"
+        self.decide(Decision(who, Choice.KILL))
+
+    def end_lease(self) -> None:
+        """Let so much time pass, for everybody, that whatever is held now has run out."""
+        self.decide(Decision(THE_LEASE, Choice.ENDS))
+
+    # --- what came of it --------------------------------------------------------------------------
+
+    @property
+    def moment(self) -> Moment:
+        """Where this is, to be copied: `fork.at` leads there again."""
+        return Moment(self.play_name, self.mistake, tuple(self.decisions))
 
     @property
     def events(self) -> list[Event]:
-        """Truth (the server's record) and beliefs (what the actors told), in order of time."""
-        return sorted([*self._server.requests(), *self._events], key=lambda each: each.at_ms)
+        """Truth (the store's record) and beliefs (what the actors told), in order of time."""
+        return history_of(self.shelf.truth, self._told)
+
+    def read(self, procedure: Procedure[Any]) -> Any:
+        """What a reader's procedure returns; it leaves nothing behind, neither object nor time."""
+        time = Time(self.time.now_ms)
+        dice = random.Random("reader")
+        shelf = Shelf(self.shelf.profile, time, dice, 0, dict(self.shelf.objects))
+        clock = VirtualClock(time=time, dice=dice)
+        return _to_the_end(procedure, lambda each: _answer(each, shelf, "reader", clock, silent))
+
+    def go(self, name: str, procedure: Procedure[Any]) -> Any:
+        """What a procedure returns that this actor runs before anybody is stopped anywhere."""
+        clock, emit = self.clock(name), self.emit(name)
+        return _to_the_end(
+            procedure, lambda each: _answer(each, self.shelf, name, clock, emit)
+        )
 
     def close(self) -> None:
-        """End the server; running the cell again makes another one."""
+        """Procedures under way are ended; nothing else is open."""
         for actor in self.actors.values():
-            actor.store.close()
-        self._look.close()
-        self._server.__exit__(None, None, None)
+            actor.close()
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _open(self, name: str) -> Store:
-        return open_store(self.url, endpoint=self._server.s3, client=name)
+    def emit(self, who: str) -> Emit:
+        """For what an actor tells: its wall clock's time is put onto the stage's own."""
 
-    def _emit(self, who: str) -> Callable[..., None]:
         def emit(kind: str, **fields: Any) -> None:
-            self._events.append(event(self.clock.stamp_ms(), who, kind, **fields))
+            if fields.get("until_ms"):
+                fields["until_ms"] += self.time.now_ms - self.clock(who).wall_ms()
+            self._told.append((self.time.now_ms, who, kind, event(0, who, kind, **fields).data))
 
         return emit
+
+    def _process(self, actor: Actor, kind: str) -> None:
+        self.emit(actor.name)(kind, pid=0, **({"why": "by hand"} if kind == "stalled" else {}))
 
     def _actor(self, who: str) -> Actor:
         if who not in self.actors:
             raise ValueError(f"there is no {who!r}; there are {', '.join(self.actors)}")
         return self.actors[who]
 
-    def _perform(self, actor: Actor, request: Request) -> Any:
-        if isinstance(request, Sleep):
-            actor.clock.offset_ms += round(request.seconds * 1000)
-            return None
-        return perform(request, actor.store, actor.clock, self._emit(actor.name))
+    def _why_not(self, decision: Decision) -> str:
+        who = decision.who
+        if who == THE_LEASE:
+            return f"{decision}: nothing is leased in {self.play_name}"
+        actor = self._actor(who)
+        can = ", ".join(actor.choices)
+        if actor.waits is None:
+            return f"{who} has nothing more to ask: {actor.ended}"
+        stands = "is paused" if actor.paused else f"is about to: {shown(actor.waits)}"
+        return f"{decision} can't happen now: {who} {stands}; what can: {can}"
+
+    def _step(self, actor: Actor, what: Choice) -> Line:
+        """The next request, there and back."""
+        request = actor.waits
+        assert request is not None
+        self.time.now_ms += TRIP_MS / 2
+        if what is Choice.LATE:
+            assert isinstance(request, Put | Delete)
+            actor.flying.append((request, actor.since_ms))
+        answer: Any = None
+        if what in (Choice.ANSWER, Choice.LOSE):
+            answer = self._answer(actor, request)
+        self.time.now_ms += TRIP_MS / 2
+        if what is not Choice.ANSWER:
+            answer = NoAnswer("no answer") if isinstance(request, List) else Unknown(UNANSWERED)
+        said = "no answer" if what is not Choice.ANSWER else plain(answer)
+        if what is Choice.LATE:
+            said = "no answer: still on its way"
+        line = Line(shown(request), said)
+        actor.lines.append(line)
+        send = actor.procedure.throw if isinstance(answer, Exception) else actor.procedure.send
+        self._go(actor, partial(send, answer))
+        return line
+
+    def _land(self, actor: Actor) -> Line:
+        request, sent_ms = actor.flying.pop(0)
+        self.time.now_ms += TRIP_MS / 2
+        answer = self.shelf.decide(actor.name, request, sent_ms)
+        line = Line(f"late: {shown(request)}", f"{plain(answer)}, and nobody hears it")
+        actor.lines.append(line)
+        return line
+
+    def _answer(self, actor: Actor, request: Request) -> Any:
+        emit = self.emit(actor.name)
+        return _answer(request, self.shelf, actor.name, actor.clock, emit, actor.since_ms)
 
     def _go(self, actor: Actor, move: Callable[[], Request]) -> None:
-        """On to the next request that a server would see, or to the next pause."""
+        """On to the next request that a store would see, or to the next pause."""
         try:
             actor.waits = move()
             while not shown(actor.waits):
-                actor.waits = actor.procedure.send(self._perform(actor, actor.waits))
+                actor.waits = actor.procedure.send(self._answer(actor, actor.waits))
+            actor.since_ms = self.time.now_ms
         except StopIteration as done:
             actor.waits, actor.ended = None, self.told(done.value)
         except self.refusals as error:
             actor.waits, actor.ended = None, f"{type(error).__name__}: {error}"
 
 
-def _tell(actor: Actor, request: Request, answered: str) -> Line:
-    line = Line(shown(request), answered)
-    actor.lines.append(line)
-    return line
+def _to_the_end(procedure: Procedure[Any], answer: Callable[[Request], Any]) -> Any:
+    procedure = in_turn(procedure)
+    try:
+        request = procedure.send(None)
+        while True:
+            request = procedure.send(answer(request))
+    except StopIteration as done:
+        return done.value
 
 
-def shown(request: Request) -> str:
-    """A request as a server sees it; "" for what never leaves the process."""
+def _answer(
+    request: Request, shelf: Shelf, who: str, clock: VirtualClock, emit: Emit,
+    sent_ms: float | None = None,
+) -> Any:  # fmt: skip
+    """One request, carried out here and now. Sleeping puts the time forward, for everybody."""
     match request:
-        case Get(key):
-            return f"GET {key}"
-        case List(prefix):
-            return f"LIST {prefix}*"
-        case Put(key, _, IfAbsent()):
-            return f"PUT if absent {key}"
-        case Put(key):
-            return f"PUT if unchanged {key}"
-        case Delete(key):
-            return f"DELETE {key}"
         case Sleep(seconds):
-            return f"- waits {seconds:.3g} s"
-        case Note("checked"):
-            return "- nobody conflicts, and the lease still stands: checked"
+            clock.time.now_ms += seconds * 1000
+            return None
+        case Unique():
+            return clock.unique()
+        case WallMs():
+            return clock.wall_ms()
+        case Note(kind, data):
+            emit(kind, **data)
+            return None
+        case Get() | Put() | List() | Delete():
+            began_ms = clock.time.now_ms if sent_ms is None else sent_ms
+            return shelf.decide(who, request, began_ms)
         case _:
-            return ""
-
-
-def plain(answer: Any) -> str:
-    """An answer in a word: applied, precondition failed, found, missing, 7 objects."""
-    if isinstance(answer, list):
-        return f"{len(answer)} objects"
-    if answer is None:
-        return ""
-    name = type(answer).__name__
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
+            raise AssertionError(f"what goes together goes in turn here: {request!r}")

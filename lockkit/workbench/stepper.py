@@ -1,124 +1,211 @@
-"""The stepper: buttons for `Steps`, what each writer has asked so far, and what readers see."""
+"""The stepper: a stage under buttons, back to any decision, and a second run beside the first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
+from lockkit.workbench.decisions import Decision, Moment
 from lockkit.workbench.export import judged
-from lockkit.workbench.plays import RIGHT, PatternSteps, mistakes
-from lockkit.workbench.staged import Actor, shown
-from lockkit.workbench.steps import Steps
+from lockkit.workbench.fork import Difference, at, compare, follow, fork, stage
+from lockkit.workbench.plays import RIGHT, mistakes
+from lockkit.workbench.stage_panel import StagePanel, button, row
+from lockkit.workbench.steps import VARIANTS
 
 MODES = [
-    ("fenced: the store decides", ("fenced", 6)),
-    ("hudi: the lock decides", ("hudi", 6)),
-    ("fenced, table version 9", ("fenced", 9)),
+    ("fenced: the store decides", ""),
+    ("hudi: the lock decides", "hudi mode"),
+    ("fenced, table version 9", "version 9"),
+    ("hudi, table version 9", "hudi mode, version 9"),
 ]
-STYLE = (
-    "<style>.lockkit-steps td{padding:1px 8px;vertical-align:top;font-size:12px;line-height:1.35}"
-    ".lockkit-steps td:first-child{font-family:var(--jp-code-font-family,monospace)}"
-    ".lockkit-steps .bad{color:#b3261e}.lockkit-steps .good{color:#1b6e3c}"
-    ".lockkit-steps .next{opacity:.65}</style>"
-)
-SHORTER = (".hoodie/", "")
 BODY_CHARS = 300
+FIRST, FORK = 0, 1
 
 _newest: dict[str, StageView] = {}
 """By what is on the stage."""
 
 
 class StageView:
-    """Buttons for what is on a stage, beside what each actor asked; `steps` is the same by code.
+    """Buttons for what could happen next, beside what each actor asked.
 
-    Running the cell again ends the one before.
+    `steps` is the first run, to be moved by code as well (`show()` then draws it), and `other` the
+    second, once `fork` has made one. Running the cell again ends the one before.
     """
 
-    options: list[tuple[str, Any]]
+    options: list[tuple[str, str]]
     label: str
-    about = "commits"
-    drops = False
-    """Whether there is a button that loses a request, too, and not only an answer."""
 
-    def __init__(self, choice: Any) -> None:
-        if before := _newest.pop(self.about, None):
+    def __init__(self, play: str, mistake: str = "") -> None:
+        if before := _newest.pop(play, None):
             before.close()
-        _newest[self.about] = self
-        self.steps = self.make(choice)
-        self._choice = widgets.Dropdown(
-            options=self.options, value=choice, description=self.label,
-            layout=widgets.Layout(width="420px"),
+        _newest[play] = self
+        self.play = play
+        self.runs: list[Any] = [stage(play, mistake)]
+        self._panels: list[StagePanel] = []
+        self._said = "Nothing is decided yet."
+        self._status = widgets.HTML()
+        self._past = widgets.SelectionSlider(
+            options=[("the beginning", 0)], description="Decision", continuous_update=False,
+            layout=widgets.Layout(width="440px"),
         )  # fmt: skip
-        self._choice.observe(self._restart, "value")
-        again = _button("Start over", lambda: self._restart(None))
-        self._columns = {name: widgets.HTML() for name in self.steps.actors}
-        self._below = widgets.HTML()
-        columns = [self._column(name) for name in self._columns]
-        self.view = widgets.VBox(
-            [widgets.HBox([self._choice, again]), widgets.HBox(columns), self._below]
+        self._fork = button(
+            "Fork here", "a second run beside this one, which goes on from after this decision",
+            self._tried(lambda: self.fork(self._past.value)), "lockkit-fork",
+        )  # fmt: skip
+        self._back = button(
+            "Go back to here", "undo what was decided after this",
+            self._tried(lambda: self.go_back(self._past.value)), "lockkit-back",
+        )  # fmt: skip
+        self._unfork = button(
+            "Drop the fork", "keep the first run only", self.drop_fork, "lockkit-unfork"
         )
+        again = button("Start over", "from the beginning", self._tried(lambda: self.go_back(0)),
+                       "lockkit-again")  # fmt: skip
+        bar = [again, self._past, self._fork, self._back, self._unfork]
+        self._both = widgets.HBox(layout=row("stretch"))
+        self.view = widgets.VBox([widgets.HBox(bar, layout=row()), self._status, self._both])
         self.view.add_class("lockkit-stepper")
-        self.show()
+        self._rebuild()
 
-    def make(self, choice: Any) -> Any:
-        """What the choice puts on the stage."""
-        raise NotImplementedError
-
-    def below(self) -> str:
-        """What readers and the judge say, as HTML."""
+    def below(self, run: Any) -> str:
+        """What readers and the judge say of a run, as HTML."""
         raise NotImplementedError
 
     def close(self) -> None:
-        self.steps.close()
+        for run in self.runs:
+            run.close()
+
+    @property
+    def steps(self) -> Any:
+        return self.runs[FIRST]
+
+    @property
+    def other(self) -> Any:
+        """The second run; None before there is one."""
+        return self.runs[FORK] if len(self.runs) > FORK else None
+
+    @property
+    def difference(self) -> Difference | None:
+        """Where the two runs differ; None while there is one."""
+        return None if self.other is None else compare(self.steps, self.other)
+
+    # --- going back, and another way -----------------------------------------------------------
+
+    def fork(self, decisions: int | None = None) -> Any:
+        """A second run beside the first, after so many of its decisions (None: all of them)."""
+        new = fork(self.steps, decisions)
+        self.runs[FORK:] = [new]
+        self._rebuild(f"The fork goes on from after decision {len(new.decisions)}.")
+        return new
+
+    def drop_fork(self) -> None:
+        del self.runs[FORK:]
+        self._rebuild("The fork is gone.")
+
+    def go_back(self, decisions: int) -> None:
+        """Undo what the first run decided after so many."""
+        self.runs[FIRST] = fork(self.steps, decisions)
+        self._rebuild(f"Back after decision {decisions}." if decisions else "Back at the start.")
+
+    def paste(self, moment: str, number: int = FIRST) -> None:
+        """Take a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
+        if Moment.of(moment).play != self.play:
+            raise ValueError(f"this stage plays {self.play!r}, and that is another play's moment")
+        self.runs[number] = at(moment)
+        self._rebuild(f"At that moment: {len(self.runs[number].decisions)} decisions were made.")
+
+    def plant(self, mistake: str, number: int = FIRST) -> None:
+        """The first run starts over with this mistake; the fork makes its decisions once more."""
+        new = stage(self.play, mistake)
+        why = follow(new, self.runs[number].decisions) if number == FORK else ""
+        self.runs[number] = new
+        said = f"The same decisions, as far as they go. {why}" if number else "Started over."
+        self._rebuild(said.strip())
 
     # --- what it shows ----------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Draw what is; whatever steps were taken, by button or by code."""
-        for name, html in self._columns.items():
-            html.value = STYLE + asked_so_far(self.steps.actors[name])
-        self._below.value = self.below()
+        """Draw what is; whatever was decided, by button or by code."""
+        difference = self.difference
+        marks = {} if difference is None else difference.lines
+        titles = ("Run", "") if self.other is None else ("First run", "Fork")
+        for panel, title in zip(self._panels, titles, strict=False):
+            panel.show(title, self.below(panel.run), marks)
+        self._show_past()
+        self._unfork.disabled = self.other is None
+        said = escape(self._said)
+        if difference is not None:
+            said += f"<br><b>Difference:</b> {escape(str(difference))}."
+        self._status.value = f"<span role='status'>{said}</span>"
 
-    def _column(self, name: str) -> widgets.VBox:
-        def tried(act: Callable[[], Any]) -> Callable[[], None]:
-            def press() -> None:
-                if self.steps.actors[name].waits is not None:
-                    act()
-                self.show()
+    def _show_past(self) -> None:
+        made = self.steps.decisions
+        options = [("the beginning", 0), *((f"{n}: {each}", n) for n, each in enumerate(made, 1))]
+        if list(self._past.options) != options:
+            self._past.options = options
+            self._past.value = len(made)
 
-            return press
-
-        buttons = [
-            _button("Next", tried(lambda: self.steps.step(name)), f"lockkit-next-{name}"),
-            _button("Next, answer lost", tried(lambda: self.steps.step(name, lose=True)),
-                    f"lockkit-lose-{name}"),
-            *self._dropping(name, tried),
-            _button("To the end", tried(lambda: self.steps.finish(name)), f"lockkit-end-{name}"),
-            _button("Kill", tried(lambda: self.steps.kill(name)), f"lockkit-kill-{name}"),
-        ]  # fmt: skip
-        title = widgets.HTML(f"<b>{escape(name)}</b>")
-        layout = widgets.Layout(width="50%", margin="0 12px 0 0")
-        return widgets.VBox(
-            [widgets.HBox([title, *buttons]), self._columns[name]], layout=layout
-        )
-
-    def _dropping(self, name: str, tried: Callable[..., Any]) -> list[widgets.Button]:
-        act = tried(lambda: self.steps.step(name, drop=True))
-        return [_button("Next, request lost", act, f"lockkit-drop-{name}")] if self.drops else []
-
-    def _restart(self, _change: Any) -> None:
-        self.steps.close()
-        self.steps = self.make(self._choice.value)
+    def _rebuild(self, said: str = "") -> None:
+        """Panels for the runs that there are now."""
+        self._said = said or self._said
+        self._panels = [self._panel(number, run) for number, run in enumerate(self.runs)]
+        self._both.children = [each.view for each in self._panels]
         self.show()
+
+    def _panel(self, number: int, run: Any) -> StagePanel:
+        choice = widgets.Dropdown(
+            options=self.options, value=run.mistake, description=self.label,
+            layout=widgets.Layout(width="400px"),
+        )  # fmt: skip
+        choice.observe(lambda change: self.plant(change["new"], number), "value")
+        panel = StagePanel(
+            run, choice,
+            press=lambda decision: self._tried(partial(self._decide, run, decision))(),
+            finish=lambda who: self._tried(partial(self._finish, run, who))(),
+        )  # fmt: skip
+        panel.moment.observe(
+            lambda change: self._pasted(run, change["new"], number), "value"
+        )
+        return panel
+
+    def _decide(self, run: Any, decision: Decision) -> None:
+        line = run.decide(decision)
+        told = f": {line.asked} → {line.answered}" if line and line.answered else ""
+        ended = getattr(run.actors.get(decision.who), "ended", "")
+        self._said = f"{decision}{told}" + (f". {decision.who} ended: {ended}" if ended else "")
+
+    def _finish(self, run: Any, who: str) -> None:
+        self._said = f"{who} ended: {run.finish(who)}"
+
+    def _pasted(self, run: Any, text: str, number: int) -> None:
+        if text != str(run.moment):
+            self._tried(lambda: self.paste(text, number))()
+
+    def _tried(self, act: Callable[[], Any]) -> Callable[[], None]:
+        """What can't be done is said, not raised: a callback has nobody to raise to."""
+
+        def press() -> None:
+            try:
+                act()
+            except ValueError as error:
+                self._said = f"Not done: {error}"
+            self.show()
+
+        return press
 
     def __repr__(self) -> str:
         lines = []
-        for name, actor in self.steps.actors.items():
-            lines += [f"{name}: {actor.ended or 'under way'}"]
-            lines += [f"  {each.asked} -> {each.answered}" for each in actor.lines]
+        for run in self.runs:
+            lines.append(str(run.moment))
+            for name, actor in run.actors.items():
+                lines += [f"{name}: {actor.ended or 'under way'}"]
+                lines += [f"  {each.asked} -> {each.answered}" for each in actor.lines]
+        if self.difference is not None:
+            lines.append(f"difference: {self.difference}")
         return "\n".join(lines)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
@@ -134,15 +221,12 @@ class Stepper(StageView):
     options, label = MODES, "Table"
 
     def __init__(self, mode: str = "fenced", *, version: int = 6) -> None:
-        super().__init__((mode, version))
+        names = {of: name for name, of in VARIANTS.items()}
+        super().__init__("commit", names.get((mode, version), mode))
 
-    def make(self, choice: Any) -> Steps:
-        mode, version = choice
-        return Steps(mode, version=version)
-
-    def below(self) -> str:
-        rows = ", ".join(f"{order} = {amount}" for order, amount in self.steps.rows.items())
-        said = judged(self.steps.verdict)
+    def below(self, run: Any) -> str:
+        rows = ", ".join(f"{order} = {amount}" for order, amount in run.rows.items())
+        said = judged(run.verdict)
         return (
             f"<b>A reader sees:</b> {escape(rows) or 'nothing'}<br>"
             f"<b>The checker says:</b> {escape(said['verdict'])}: {escape(said['because'])}"
@@ -153,57 +237,22 @@ class Stepper(StageView):
 
 
 class PatternStepper(StageView):
-    """Two actors of another protocol (`election`, `wal`, `queue`), with a mistake to plant."""
+    """Two actors of a protocol (`lock`, `election`, `wal`, ...), with a mistake to plant."""
 
-    label, drops = "Mistake", True
+    label = "Mistake"
 
-    def __init__(self, pattern: str = "election") -> None:
-        self.about = pattern
+    def __init__(self, pattern: str = "election", mistake: str = "") -> None:
         self.options = [(RIGHT, ""), *((each, each) for each in mistakes(pattern))]
-        super().__init__("")
+        super().__init__(pattern, mistake)
 
-    def make(self, choice: Any) -> PatternSteps:
-        return PatternSteps(self.about, choice)
-
-    def below(self) -> str:
+    def below(self, run: Any) -> str:
         rows = "".join(
             f"<tr><td>{escape(key)}</td><td><code>{escape(body[:BODY_CHARS])}</code></td></tr>"
-            for key, body in self.steps.objects.items()
+            for key, body in run.objects.items()
         )
-        well, because = self.steps.verdict
-        colour, word = ("good", "agrees") if well else ("bad", "does not agree")
+        well, because = run.verdict
+        colour, word = ("good", "✓ agrees") if well else ("bad", "✗ does not agree")
         return (
-            f"{STYLE}<i>{escape(self.steps.play.says)}</i><table class='lockkit-steps'>{rows}"
-            f"</table><span class='lockkit-steps'><b class='{colour}'>What was told and what is "
-            f"there {word}:</b> {escape(because)}</span>"
+            f"<i>{escape(run.play.says)}</i><table>{rows}</table>"
+            f"<b class='{colour}'>What was told and what is there {word}:</b> {escape(because)}"
         )
-
-
-def asked_so_far(writer: Actor) -> str:
-    """A table of a writer's requests and answers, the next one last; escaped."""
-    rows = [
-        f"<tr><td>{escape(each.asked.replace(*SHORTER))}</td>"
-        f"<td class='{_colour(each.answered)}'>{escape(each.answered)}</td></tr>"
-        for each in writer.lines
-    ]
-    if writer.waits is not None:
-        next_one = escape(shown(writer.waits).replace(*SHORTER))
-        rows.append(f"<tr class='next'><td>{next_one}</td><td>next</td></tr>")
-    else:
-        good = "good" if writer.ended.startswith(("committed", "done")) else "bad"
-        rows.append(f"<tr><td colspan=2 class='{good}'><b>{escape(writer.ended)}</b></td></tr>")
-    return f"<table class='lockkit-steps'>{''.join(rows)}</table>"
-
-
-def _colour(answered: str) -> str:
-    if answered in ("precondition failed", "no answer"):
-        return "bad"
-    return "good" if answered == "applied" else ""
-
-
-def _button(text: str, press: Callable[[], None], name: str = "") -> widgets.Button:
-    button = widgets.Button(description=text, layout=widgets.Layout(width="auto"))
-    button.on_click(lambda _: press())
-    if name:
-        button.add_class(name.lower())
-    return button

@@ -7,14 +7,18 @@ from typing import Any
 
 import lockkit.table as table
 from lockkit.check import check
-from lockkit.drive import run
+from lockkit.drive import Procedure
 from lockkit.state import LockLost
-from lockkit.stores import Store, StoreError
+from lockkit.stores import StoreError
 from lockkit.table.ask import create
 from lockkit.table.transaction import Prepared
 from lockkit.workbench.staged import Staged
 
-URL = "s3://lake/orders"
+VARIANTS = {
+    "": ("fenced", 6), "hudi mode": ("hudi", 6), "version 9": ("fenced", 9),
+    "hudi mode, version 9": ("hudi", 9),
+}  # fmt: skip
+"""Of the play `commit`, as a moment names them: the table's mode and version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +37,16 @@ class Steps(Staged):
     refusals = (table.TableError, table.CommitUnknown, LockLost, StoreError)
 
     def __init__(self, mode: str = "fenced", *, version: int = 6) -> None:
-        super().__init__(URL)
+        names = {of: name for name, of in VARIANTS.items()}
+        if (mode, version) not in names:
+            known = ", ".join(map(str, names))
+            raise ValueError(f"no table here is {(mode, version)}; there are: {known}")
+        super().__init__("commit", names[mode, version])
         self.config = table.TableConfig(name="orders", record_key="id", mode=mode, version=version)
-        run(table.create_table(self.config), self._look, self.clock)
-        first = self._prepare("W0", self._look, 0)
-        run(table.commit(first, Grant(0)), self._look, self.clock, self._emit("W0"))
+        self.go("W0", table.create_table(self.config))
+        self.go("W0", table.commit(self._prepare("W0", 0), Grant(0)))
         for epoch, name in enumerate(("W1", "W2"), 1):
-            store = self._open(name)
-            prepared = self._prepare(name, store, epoch)
-            self.act(name, table.commit(prepared, Grant(epoch)), store)
+            self.act(name, table.commit(self._prepare(name, epoch), Grant(epoch)))
 
     def told(self, result: Any) -> str:
         return f"committed {result.instant}"
@@ -49,28 +54,34 @@ class Steps(Staged):
     @property
     def rows(self) -> dict[str, int]:
         """What a reader of the table sees: order -> amount."""
-        found = table.read_table(self._look, self.clock).to_pylist()
-        return {each["id"]: each["amount"] for each in found}
+        rows: dict[str, int] = self.read(_rows())
+        return rows
 
     @property
     def verdict(self) -> Any:
         return check(self.events)
 
-    def _prepare(self, name: str, store: Store, amount: int) -> Prepared:
+    def _prepare(self, name: str, amount: int) -> Prepared:
         import pyarrow as pa
 
-        emit = self._emit(name)
-        transaction = run(table.begin(), store, self.clock, emit)
+        transaction = self.go(name, table.begin())
         rows = pa.table({"id": ["order-1"], "amount": pa.array([amount * 10], pa.int64())})
         if amount == 0:
             file = table.write_inserts(transaction.target, rows, file_id="orders-0")
         else:
-            snapshot = run(table.load_snapshot(covering=transaction.covered), store, self.clock)
+            snapshot = self.go(name, table.load_snapshot(covering=transaction.covered))
             (base,) = snapshot.slices
-            old = run(table.read_slice(base), store, self.clock)
+            old = self.go(name, table.read_slice(base))
             file = table.rewrite_group(transaction.target, base, old, rows)
-        run(create(file.key, file.body), store, self.clock)
+        self.go(name, create(file.key, file.body))
         schema = table.avro_schema(rows.schema, "orders")
-        ready = table.prepare(transaction, [file.stat], schema=schema)
-        prepared: Prepared = run(ready, store, self.clock, emit)
+        prepared: Prepared = self.go(name, table.prepare(transaction, [file.stat], schema=schema))
         return prepared
+
+
+def _rows() -> Procedure[dict[str, int]]:
+    snapshot, rows = (yield from table.load_snapshot()), dict[str, int]()
+    for each in snapshot.slices:
+        found = (yield from table.read_slice(each)).to_pydict()
+        rows |= dict(zip(found["id"], found["amount"], strict=True))
+    return rows
