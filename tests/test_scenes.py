@@ -40,7 +40,7 @@ class Played:
 
 
 PLAYED = {
-    "wal": Played(200, WalRules, 500),
+    "wal": Played(200, WalRules, 500, frozenset({"tail"})),
     "queue": Played(200, QueueRules, 400, frozenset({"recent_max"})),
     # Stripes are let go together: their order only matters to granular locks (test_granular).
     "striped": Played(120, StripedRules, 200, frozenset({"reverse"})),

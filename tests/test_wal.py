@@ -37,12 +37,14 @@ from lockkit.patterns.wal.handle import (
     Position,
     Reader,
     SameEpoch,
+    Tail,
     Wal,
     WalError,
     WalRules,
 )
 from lockkit.patterns.wal.reader import fold, look
 from lockkit.patterns.wal.slot import (
+    HEAD_KEY,
     MANIFEST_KEY,
     RECORD_BYTES_MAX,
     SLOT_BYTES_MAX,
@@ -51,6 +53,7 @@ from lockkit.patterns.wal.slot import (
     Standing,
     decode_manifest,
     decode_slot,
+    encode_head,
     encode_record,
     slot_key,
 )
@@ -60,6 +63,7 @@ from lockkit.table.ask import Unanswered
 
 ROOT = Path(__file__).parents[1]
 
+HEAD = WalRules(tail=Tail.HEAD)
 SEEDS = 200
 FOUND_WITHIN = 60
 _NAMES = count()
@@ -478,6 +482,52 @@ def test_a_poll_is_one_request_that_finds_nothing(
         assert told[0] in (("get", 200), ("get", 206))
         assert set(told[1:]) == {("get", 404)}
         assert reader.entries[-1].record == "news"
+
+
+def test_a_head_that_every_append_moves_is_asked_for_and_304_keeps_the_view(
+    place: dict[str, Any], provider: str, servers: dict[str, Emulator], bucket: str
+) -> None:
+    server = servers[provider.partition(" ")[0]]
+
+    def requests_of(do: Callable[[], Any]) -> list[tuple[str, int]]:
+        before = len(asked(server, bucket))
+        do()
+        return [(e["method"], e["status"]) for e in asked(server, bucket)[before:]]
+
+    with Reader(**place, client="R", rules=HEAD) as reader:
+        with Wal(**place) as plain:
+            plain.append("before")
+        assert reader.look() and requests_of(reader.look) == [("get", 404), ("get", 404)]
+        with Wal(**place, rules=HEAD) as wal:
+            wal.append("named")
+        reader.look()
+        for _ in range(3):
+            assert requests_of(reader.look) == [("get", 304)]
+        with Wal(**place) as plain:  # goes on with the head that it found
+            plain.append("after")
+        reader.look()
+        assert requests_of(reader.look) == [("get", 304)]
+        assert [each.record for each in reader.entries] == ["before", "named", "after"]
+
+
+def test_a_head_that_was_set_forward_by_hand_is_told_and_nothing_is_taken_in(store: Store) -> None:
+    go(append(go(open_log(HEAD), store), [['"a"']], HEAD), store)
+    store.put(HEAD_KEY, encode_head(9, "by hand"), IfVersion(store.get(HEAD_KEY).version))
+    with pytest.raises(Damaged, match=r"slots below 9 are there, and .*02.json is missing"):
+        go(look(rules=HEAD), store)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"format":1,"head":-1}', b'{"format":2}'])
+def test_what_is_no_head_is_not_written_over_and_the_append_is_in_doubt(
+    store: Store, body: bytes
+) -> None:
+    log = go(open_log(HEAD), store)
+    store.put(HEAD_KEY, body, IfVersion(store.get(HEAD_KEY).version))
+    (told,) = go(append(log, [['"a"']], HEAD), store)
+    assert isinstance(told, AppendUnknown) and HEAD_KEY in str(told)
+    assert store.get(HEAD_KEY).body == body
+    with pytest.raises(Damaged, match=HEAD_KEY):
+        go(look(rules=HEAD), store)
 
 
 # --- when nothing is known ------------------------------------------------------------------------

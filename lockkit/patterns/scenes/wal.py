@@ -143,6 +143,10 @@ class WalRun:
 
     # --- who is there ----------------------------------------------------------------------------
 
+    def ways(self) -> WalRules:
+        """Some name the head, some do not; some readers ask it."""
+        return replace(self.rules, tail=self.world.dice.choice(list(Tail)))
+
     def last(self) -> Procedure[list[str]]:
         log = yield from open_log(self.rules)
         (told,) = yield from append(log, [[json.dumps("last")]], self.rules)
@@ -151,12 +155,12 @@ class WalRun:
         return (yield from view_of(Cursor(), self.rules))[1]
 
     def writer(self, node: Node, parallel: int) -> Procedure[None]:
-        dice = self.world.dice
+        dice, rules = self.world.dice, self.ways()
         for opening in range(OPENS_MAX):
             yield Sleep(dice.random() * 3)
             try:
-                log = yield from open_log(self.rules)
-                _, known = yield from view_of(Cursor(), self.rules)
+                log = yield from open_log(rules)
+                _, known = yield from view_of(Cursor(), rules)
             except (Fenced, TableError):
                 continue
             except (SameEpoch, UnsafeStore) as error:
@@ -169,26 +173,31 @@ class WalRun:
                     for batch in range(1 + int(dice.random() * parallel))
                 ]
                 first, texts = log.next, [[json.dumps(text) for text in each] for each in batches]
-                self.told(log, first, batches, (yield from append(log, texts, self.rules)))
+                self.told(log, first, batches, (yield from append(log, texts, rules)))
                 if log.ended is not None:
                     break
                 yield Sleep(dice.random())
 
     def reader(self, node: Node) -> Procedure[None]:
-        cursor, view = Cursor(), list[str]()
+        cursor, view, rules = Cursor(), list[str](), self.ways()
         for _ in range(LOOKS_MAX):
             yield Sleep(self.world.dice.random())
-            before = list(self.acknowledged)
+            before, seen = list(self.acknowledged), cursor
             try:
-                cursor, new = yield from view_of(cursor, self.rules)
+                cursor, new = yield from view_of(cursor, rules)
             except TableError:
                 continue
+            if cursor == seen and cursor.head is not None:
+                self.world.reached.add("304")
             view += new
             self.saw(view, before)
 
 
 def view_of(cursor: Cursor, rules: WalRules) -> Procedure[tuple[Cursor, list[str]]]:
-    cursor, entries = yield from look(cursor, rules)
+    try:
+        cursor, entries = yield from look(cursor, rules)
+    except Damaged as error:
+        raise Violated(LOST, str(error)) from error
     return cursor, [each.record for each in entries]
 
 
@@ -250,7 +259,8 @@ def _begin_reader(run: WalRun, node: Node) -> None:
 SCENARIO = Scenario(
     "wal", "writers take a log from one another and append to it, readers follow it",
     STEPS, _set_up,
-    ("fenced", "slot taken", "in doubt", "void slot", "overtaken at the start", "stall", "restart"),
+    ("fenced", "slot taken", "in doubt", "void slot", "overtaken at the start", "stall", "restart",
+     "304"),
 )  # fmt: skip
 
 MUTANTS = {
@@ -276,8 +286,12 @@ MUTANTS = {
                {"epoch_read_back": False}),
         Mutant("same_epoch_halts", "and another writer of one's own epoch is passed by",
                {"epoch_read_back": False, "same_epoch_halts": False}),
-        Mutant("tail", "a reader takes the head in the manifest for the end of the log",
-               {"tail": Tail.MANIFEST}),
+        Mutant("head_proven", "an append is acknowledged before the head is known to name it",
+               {"head_proven": False}),
+        Mutant("head_forward", "a writer that was replaced moves the head back",
+               {"head_forward": False}),
+        Mutant("head_kept", "a new writer does not name the head as those before it did",
+               {"head_kept": False}),
         Mutant("ignores conditions", "the store ignores the conditions of a write, unproven",
                {"proves": False}, profile="ignores conditions"),
         Mutant("not atomic", "the store judges a condition first and writes afterwards",

@@ -9,6 +9,7 @@ from lockkit.patterns.wal.handle import (
     Position,
     Reader,
     SameEpoch,
+    Tail,
     Wal,
     WalError,
     WalRules,
@@ -16,5 +17,5 @@ from lockkit.patterns.wal.handle import (
 
 __all__ = [
     "AppendUnknown", "Cursor", "Damaged", "Entry", "Fenced", "Position", "Reader", "SameEpoch",
-    "Wal", "WalError", "WalRules",
+    "Tail", "Wal", "WalError", "WalRules",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from lockkit.patterns.wal.slot import (
     Damaged,
     Fenced,
     SameEpoch,
+    Tail,
     WalError,
     WalRules,
     encode_record,
@@ -31,7 +32,7 @@ from lockkit.table.ask import AT_ONCE_MAX
 
 __all__ = [
     "AppendUnknown", "Cursor", "Damaged", "Entry", "Fenced", "Position", "Reader", "SameEpoch",
-    "Wal", "WalError", "WalRules",
+    "Tail", "Wal", "WalError", "WalRules",
 ]  # fmt: skip
 
 PARALLEL_MAX = AT_ONCE_MAX

@@ -3,10 +3,11 @@
 A slot whose epoch is lower than that of any slot before it is void: its writer had been fenced, and
 was told so, or never told anything. So all readers replay the same, whenever they come.
 
-What a reader has it keeps for as long as the next slot is missing. That is its conditional read,
-and 404 its 304: without a body, and the truth. An object that names the head would cost a second
-write for each append, on one hot key, and would prove nothing: it is behind by what was not yet
-written to it.
+What a reader has it keeps for as long as the next slot is missing: one request, whose 404 has no
+body and is the truth. Or (`Tail.HEAD`) for as long as a conditional read of the object that names
+the head answers 304. That is the truth too where each append moves the head before it is
+acknowledged, at the price of a second write, on one hot key. A head that is moved at leisure is
+behind by what was not yet written to it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Procedure, run
-from lockkit.outcome import Found, NotModified, Version
+from lockkit.outcome import Found, Missing, NotModified, Version
 from lockkit.patterns.wal.slot import (
+    COUNT_MAX,
+    HEAD_KEY,
     MANIFEST_BYTES_MAX,
-    MANIFEST_KEY,
+    Damaged,
     Standing,
     Tail,
     WalError,
     WalRules,
-    decode_manifest,
+    decode_head,
     read_slot,
+    slot_key,
 )
 from lockkit.stores import Store, open_store
 from lockkit.table.ask import AT_ONCE_MAX, all_of, read
@@ -40,8 +44,8 @@ class Cursor:
 
     next: int = 0
     epoch: int = 0
-    manifest: Version | None = None
-    """Only of a reader that believes the manifest's head (`Tail.MANIFEST`)."""
+    head: Version | None = None
+    """Of `head.json` when all below it had been read; None: it was not asked."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -81,13 +85,28 @@ def look(
     Has every append that was acknowledged before the first request left. Reads ahead in windows
     that double, so that k slots cost at most 2k + 1 requests, most of them together.
     """
-    if rules.tail is Tail.MANIFEST:
-        return (yield from _look_at_head(cursor, rules))
+    end, head = COUNT_MAX, cursor.head
+    if rules.tail is Tail.HEAD:
+        match (yield from read(HEAD_KEY, unless=cursor.head, limit=MANIFEST_BYTES_MAX)):
+            case NotModified():
+                return cursor, []
+            case Found(body, head):
+                end = decode_head(body)
+            case Missing():  # no writer of it names its head: the next slot tells
+                pass
     entries: list[Entry] = []
     ahead = 1
     for _ in range(WINDOWS_MAX):
-        window = range(cursor.next, cursor.next + ahead)
+        window = range(cursor.next, min(cursor.next + ahead, end))
+        if not window:
+            return replace(cursor, head=head), entries
         for slot in (yield from all_of(read_slot(number) for number in window)):
+            if slot is None and end < COUNT_MAX:
+                raise Damaged(
+                    f"{HEAD_KEY} says that the slots below {end} are there, and "
+                    f"{slot_key(cursor.next)} is missing; restore it, or delete {HEAD_KEY} if "
+                    "the log was cut on purpose"
+                )
             if slot is None:
                 return cursor, entries
             cursor, found = fold(cursor, slot, rules)
@@ -97,21 +116,6 @@ def look(
         f"the log had no end after {WINDOWS_MAX} reads ahead, at slot {cursor.next}; begin again "
         "from there, or slow its writers down"
     )
-
-
-def _look_at_head(cursor: Cursor, rules: WalRules) -> Procedure[tuple[Cursor, list[Entry]]]:
-    """The mistake that a hint invites: no news in it is taken for no news."""
-    entries: list[Entry] = []
-    match (yield from read(MANIFEST_KEY, unless=cursor.manifest, limit=MANIFEST_BYTES_MAX)):
-        case Found(body, version):
-            head, cursor = decode_manifest(body).head, replace(cursor, manifest=version)
-            slots = yield from all_of(read_slot(number) for number in range(cursor.next, head))
-            for slot in slots:
-                cursor, found = fold(cursor, slot, rules)
-                entries += found
-        case NotModified() | _:
-            pass
-    return cursor, entries
 
 
 class Reader:

@@ -1,6 +1,7 @@
 """What a log holds, as bytes: its slots, and the manifest that counts its writers.
 
-    manifest.json                    {"format":1, "writer_epoch":3, "attempt":..., "head":41}
+    manifest.json                    {"format":1, "writer_epoch":3, "attempt":..., "head":41,
+                                      "names_head":false}
     wal/00000000000000000041.json    {"format":1, "slot":41, "epoch":3, ..., "records":[]}
 
 A slot is created once and never written again, so what a write of one became can be told for ever.
@@ -21,7 +22,7 @@ from lockkit.outcome import Found, Version
 from lockkit.rules import Ambiguous
 from lockkit.table.ask import read
 
-MANIFEST_KEY, FOLDER = "manifest.json", "wal/"
+MANIFEST_KEY, HEAD_KEY, FOLDER = "manifest.json", "head.json", "wal/"
 FORMAT = 1
 COUNT_MAX = 2**63 - 1
 ID_CHARS_MAX = 100
@@ -37,10 +38,10 @@ _KEY = re.compile(r"wal/(\d{20})\.json")
 
 
 class Tail(Enum):
-    """Where a reader looks for the end of the log."""
+    """What tells a reader that there is no more."""
 
-    NEXT_SLOT = "the slot after the last: 404 proves that there is no more"
-    MANIFEST = "the head in the manifest, while that answers 304"
+    NEXT_SLOT = "404 for the slot after the last"
+    HEAD = "304 for the object that names the head; each append moves it, which is a second write"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,12 @@ class WalRules:
     voids: bool = True
     """A slot behind one of a higher epoch holds nothing for a reader."""
     tail: Tail = Tail.NEXT_SLOT
+    head_proven: bool = True
+    """An append is acknowledged when the head is known to name it; else when that was tried."""
+    head_forward: bool = True
+    """And never back."""
+    head_kept: bool = True
+    """Whoever writes a log after one that named its head goes on naming it."""
 
 
 class WalError(Exception):
@@ -191,27 +198,35 @@ def read_slot(number: int) -> Procedure[Standing | None]:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The epoch of the newest writer; all slots below `head` were taken when it was claimed."""
+    """The epoch of the newest writer; all slots below `head` were taken when it was claimed.
+
+    `names_head`: from this epoch on `head.json` names each append before it is acknowledged.
+    """
 
     epoch: int = 0
     attempt: str = ""
     head: int = 0
+    names_head: bool = False
 
     def encode(self) -> bytes:
         return json.dumps(
             {
                 "format": FORMAT, "writer_epoch": self.epoch, "attempt": self.attempt,
-                "head": self.head,
+                "head": self.head, "names_head": self.names_head,
             }
         ).encode()  # fmt: skip
 
 
 def decode_manifest(body: bytes) -> Manifest:
     fields = _fields(MANIFEST_KEY, body, MANIFEST_BYTES_MAX)
+    names_head = fields.get("names_head")
+    if type(names_head) is not bool:
+        raise _damaged(MANIFEST_KEY, f"its 'names_head' is {_shown(names_head)}")
     return Manifest(
         _count(MANIFEST_KEY, fields, "writer_epoch", least=1),
         _id(MANIFEST_KEY, fields, "attempt"),
         _count(MANIFEST_KEY, fields, "head", least=0),
+        names_head,
     )
 
 
@@ -222,6 +237,18 @@ def read_manifest() -> Procedure[tuple[Manifest, Version | None]]:
             return decode_manifest(body), version
         case _missing:
             return Manifest(), None
+
+
+# --- the head -------------------------------------------------------------------------------------
+
+
+def encode_head(number: int, attempt: str) -> bytes:
+    """All slots below that number are there, for good."""
+    return json.dumps({"format": FORMAT, "head": number, "attempt": attempt}).encode()
+
+
+def decode_head(body: bytes) -> int:
+    return _count(HEAD_KEY, _fields(HEAD_KEY, body, MANIFEST_BYTES_MAX), "head", least=1)
 
 
 # --- untrusted bytes ------------------------------------------------------------------------------

@@ -25,11 +25,14 @@ from lockkit.outcome import (
     PreconditionFailed,
     Throttled,
     Unknown,
+    Version,
     over,
 )
 from lockkit.patterns.wal.claim import End, Landed, Missed, Taken, claim
 from lockkit.patterns.wal.slot import (
     FOLDER,
+    HEAD_KEY,
+    MANIFEST_BYTES_MAX,
     MANIFEST_KEY,
     AppendUnknown,
     Damaged,
@@ -38,15 +41,18 @@ from lockkit.patterns.wal.slot import (
     SameEpoch,
     Slot,
     Standing,
+    Tail,
     WalError,
     WalRules,
+    decode_head,
+    encode_head,
     first_gap,
     read_manifest,
     read_slot,
     slot_key,
     slot_number,
 )
-from lockkit.stores import UnsafeStore
+from lockkit.stores import StoreError, UnsafeStore
 from lockkit.table.ask import TRIES_MAX, Unanswered, all_of, listing, pause_s, read
 
 ROUNDS_MAX = 100
@@ -62,6 +68,9 @@ class Log:
     next: int
     ended: WalError | None = None
     """Why it may not append any more."""
+    names_head: bool = False
+    head: Version | None = None
+    """Of `head.json` as it moved that last."""
 
 
 # --- slots together -------------------------------------------------------------------------------
@@ -137,6 +146,20 @@ def append(
     Tells each its slot, or `Fenced` (it never will be read), `AppendUnknown` (it may be), or what
     else kept it from being written. Not to be called while a call before it is under way.
     """
+    told = yield from _written(log, batches, rules)
+    if log.names_head and any(isinstance(each, int) for each in told):
+        try:
+            yield from move_head(log, rules)
+        except (Unanswered, StoreError, Damaged) as error:
+            if rules.head_proven:  # readers may go on without them
+                why = str(error)
+                return [in_doubt(each, why) if isinstance(each, int) else each for each in told]
+    return told
+
+
+def _written(
+    log: Log, batches: Sequence[Sequence[str]], rules: WalRules
+) -> Procedure[list[int | Exception]]:
     told: list[Told] = [log.ended] * len(batches)
     for _ in range(ROUNDS_MAX):
         left = [place for place, each in enumerate(told) if each is None]
@@ -162,6 +185,39 @@ def append(
     return [refused if each is None else each for each in told]
 
 
+def move_head(log: Log, rules: WalRules = WalRules()) -> Procedure[None]:
+    """`head.json` names all that is settled, for good. Raises `Unanswered`, `Damaged`.
+
+    Always over what was seen there, so a copy that arrives late moves nothing back.
+    """
+    for tries in range(TRIES_MAX):
+        body = encode_head(log.next, (yield Unique()))
+        match (yield Put(HEAD_KEY, body, over(log.head))):
+            case Applied(version):
+                log.head = version
+                return
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+                continue
+            case PreconditionFailed() | Unknown():
+                pass
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        found = yield from read(HEAD_KEY, limit=MANIFEST_BYTES_MAX)
+        if isinstance(found, Found):
+            log.head = found.version
+            if decode_head(found.body) >= log.next and rules.head_forward:
+                return
+        else:
+            log.head = None
+        yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"{HEAD_KEY} could not be moved to slot {log.next} in {TRIES_MAX} tries; see who else "
+        "writes the log, and that the store answers, then append again",
+        doubt=True,
+    )
+
+
 # --- a writer begins ------------------------------------------------------------------------------
 
 
@@ -171,7 +227,7 @@ def open_log(rules: WalRules = WalRules()) -> Procedure[Log]:
     Raises `Fenced` where a newer one has begun meanwhile, `Damaged`, `Unanswered`, `UnsafeStore`.
     """
     manifest = yield from claim_epoch(rules)
-    log = Log(manifest.epoch, manifest.attempt, manifest.head)
+    log = Log(manifest.epoch, manifest.attempt, manifest.head, names_head=manifest.names_head)
     if rules.fences:
         (fence,) = yield from append(log, [()], rules)
         if isinstance(fence, AppendUnknown):
@@ -201,7 +257,8 @@ def claim_epoch(rules: WalRules = WalRules()) -> Procedure[Manifest]:
                 raise _set_back(seen, head, newest)
             suspect = version
             continue
-        mine = Manifest(seen.epoch + 1, (yield Unique()), head)
+        names_head = rules.tail is Tail.HEAD or (seen.names_head and rules.head_kept)
+        mine = Manifest(seen.epoch + 1, (yield Unique()), head, names_head)
         match (yield Put(MANIFEST_KEY, mine.encode(), over(version))):
             case Applied():
                 return mine
