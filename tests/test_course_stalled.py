@@ -1,0 +1,102 @@
+"""What notebook 04 says of a commit that was stopped, where its own run does not show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from table_world import Holder, new_table
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.clock import Clock
+from lockkit.course.stalled import (
+    ACCEPTED,
+    BY_ITSELF,
+    BY_THE_STORE,
+    Beside,
+    Stalled,
+    decided,
+    orders,
+)
+from lockkit.drive import run
+from lockkit.history import Event, event
+from lockkit.outcome import Applied
+from lockkit.spark.orders import TABLE
+from lockkit.table import TaskId, avro_schema, begin, commit, partition_path, prepare
+from lockkit.table.groups import Aim, Work, write_group
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+def request(key: str, status: int, at_ms: float) -> Event:
+    return event(
+        at_ms, "store", "request", client="W1", method="put", key=key, condition="if-match",
+        status=status, answer="refused", applied=status == 200, before="", version="", attempt="a",
+        began_ms=at_ms,
+    )  # fmt: skip
+
+
+WOKEN = event(10, "W1", "resumed", pid=1)
+LATE = event(12, "W1", "refused", instant="1", epoch=1, error="LockLost", why="")
+
+
+def test_who_refused_a_late_commit_is_taken_from_the_stores_own_record() -> None:
+    """A 412 of the fence after the waking; one before it, or of the lock, decides nothing."""
+    fence, lock = "orders/.hoodie/.locks/fence.json", "orders/.hoodie/.locks/table_lock.json"
+    assert decided([WOKEN, request(fence, 412, 11)], LATE) == BY_THE_STORE
+    for other in (request(fence, 412, 9), request(lock, 412, 11), request(fence, 200, 11)):
+        assert decided([other, WOKEN], LATE) == BY_ITSELF
+    published = event(12, "W1", "published", instant="1", epoch=1)
+    assert decided([WOKEN, request(fence, 412, 11)], published) == ACCEPTED
+
+
+def test_orders_that_a_reader_no_longer_finds_are_counted_as_lost(
+    shared_emulator: Any, bucket: str
+) -> None:
+    """The last commit is written, and never published; of the first the completed file goes."""
+    place = {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
+    store, told = new_table(place["url"], TABLE, endpoint=place["endpoint"]), []
+    for number, count in enumerate((3, 4, 2)):
+        transaction = run(begin(), store, Clock())
+        rows = some_orders(number, count)
+        aim = Aim((partition_path(TABLE, "EU"), f"group-{number}"))
+        stat = write_group(Work(store, transaction.target, TaskId(), Clock()), aim, rows)
+        assert stat is not None
+        told.append(event(1, "W1", "note", text="wrote", files=[{"file": stat.path}]))
+        avro = avro_schema(rows.schema, TABLE.name)
+        if number < 2:
+            prepared = run(prepare(transaction, [stat], schema=avro), store, Clock())
+            run(commit(prepared, Holder(1)), store, Clock())
+            told.append(event(1, "W1", "published", instant=prepared.instant, epoch=1))
+    assert orders(**place, events=told) == (7, 7)
+    first = next(str(each["instant"]) for each in told if each.kind == "published")
+    assert isinstance(store.delete(f".hoodie/{first}.commit"), Applied)
+    assert orders(**place, events=told) == (7, 4)
+
+
+def some_orders(number: int, count: int) -> pa.Table:
+    keys = [f"o{number}-{each}" for each in range(count)]
+    return pa.table({"order_id": keys, "region": ["EU"] * count, "ordered_at": [1] * count})
+
+
+def stalled(**other: Any) -> Stalled:
+    class Verdict:
+        kind, because = "INVALID", HOSTILE
+
+    said: dict[str, Any] = {
+        "fence": False, "kind": "plain", "decided": HOSTILE, "told": 7, "there": 4,
+        "events": (WOKEN,), "verdict": Verdict(),
+    }  # fmt: skip
+    return Stalled(**said | other)
+
+
+def test_what_a_run_says_is_no_markup_and_reads_the_same_without_a_page() -> None:
+    page = stalled()._repr_html_()
+    assert "<img" not in page and "&lt;img" in page and "✗ 3 lost" in page
+    assert "✓ none lost" in stalled(there=7)._repr_html_()
+    beside = Beside(stalled(), stalled(fence=True))
+    text = beside._repr_mimebundle_()
+    text = text[0] if isinstance(text, tuple) else text
+    assert text["text/plain"].splitlines()[1].startswith("Fence on. W1's late commit")
