@@ -24,6 +24,7 @@ LOCK = "table_lock.json"
 SCHEMES = {"s3": ("s3", "aws"), "gcs": ("gs", "gcs"), "azure": ("az", "azure")}
 """By provider: of its URLs, and the embedded server's profile."""
 PUT_S_MAX = 10.0
+VERSIONED = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 _standing: Ground | None = None
@@ -76,8 +77,14 @@ class Ground:
     def put(self, name: str, key: str, body: bytes, **condition: str) -> int:
         """One plain PUT of S3's API by `name`: its status. No condition, unless `If_Match` is."""
         headers = {each.replace("_", "-"): said for each, said in condition.items()}
-        headers["User-Agent"] = f"lockkit-client/{name}"
-        place = f"{self.server.s3}/lake/orders/{key}"
+        return self._put(f"orders/{key}", body, {"User-Agent": f"lockkit-client/{name}"} | headers)
+
+    def keep_versions(self) -> None:
+        """From now on the bucket remembers what was overwritten, as S3 does if it is told to."""
+        assert self._put("?versioning", VERSIONED, {}) == 200, "the bucket is there for everybody"
+
+    def _put(self, place: str, body: bytes, headers: dict[str, str]) -> int:
+        place = f"{self.server.s3}/lake/{place}"
         asked = urllib.request.Request(place, data=body, headers=headers, method="PUT")
         try:
             with _DIRECT.open(asked, timeout=PUT_S_MAX) as answer:

@@ -1,0 +1,83 @@
+"""The lock object of notebook 02: written with and without a condition, kept, handed on."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockkit.clock import Clock
+from lockkit.course.ground import Ground
+from lockkit.course.lockfile import (
+    BOTH_WON,
+    ONE_WON,
+    REPEATED,
+    RISEN,
+    Claimed,
+    Handed,
+    claim_at_once,
+    hand_on,
+    kept,
+    look,
+    resume,
+    version_of,
+)
+from lockkit.lock import LOCK_KEY, LockBusy
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+def test_without_a_condition_both_are_told_that_they_won_and_the_checker_finds_two() -> None:
+    plain, guarded = claim_at_once(conditional=False), claim_at_once(conditional=True)
+    assert (str(plain), plain.verdict.kind) == (BOTH_WON, "INVALID")
+    assert "two believers: W1" in plain.verdict.because
+    assert (str(guarded), guarded.verdict.kind) == (ONE_WON, "VALID")
+
+
+def test_a_tombstone_remembers_the_epoch_and_a_deleted_object_does_not() -> None:
+    tombstone, deleted = hand_on("tombstone"), hand_on("conditional delete")
+    assert (str(tombstone), tombstone.epochs, tombstone.verdict.kind) == (RISEN, (1, 2), "VALID")
+    assert (str(deleted), deleted.epochs, deleted.verdict.kind) == (REPEATED, (1, 1), "INVALID")
+    assert [row[2] for row in deleted.kept.rows].count("deleted") == 2
+    assert [row[4] for row in tombstone.kept.rows].count("yes") == 2
+
+
+def test_what_was_written_by_hand_decides_the_next_epoch() -> None:
+    by_hand = {"expired": True, "validUntil": 0, "owner": "copied"}
+    assert resume(**by_hand).epochs == (1,), "the challenge is committed unsolved"
+    solved = resume(**by_hand, epoch=41)
+    assert (solved.epochs, solved.verdict.kind) == ((42,), "VALID")
+    with pytest.raises(LockBusy):
+        resume(**by_hand | {"expired": False, "validUntil": Clock().wall_ms() + 60_000})
+
+
+def test_every_state_is_kept_in_its_order_and_the_last_is_what_a_look_shows() -> None:
+    with Ground("s3") as ground:
+        ground.keep_versions()
+        for epoch in (1, 2):
+            body = f'{{"expired":false,"validUntil":1,"owner":"W1","epoch":{epoch}}}'
+            assert ground.put("W1", LOCK_KEY, body.encode()) == 200
+        assert [row[3] for row in kept(ground).rows] == ["1", "2"]
+        assert '"epoch": 2' in repr(look(ground))
+
+
+@pytest.mark.parametrize(("provider", "begins"), [("s3", '"'), ("gcs", "1"), ("azure", '"0x')])
+def test_each_provider_names_the_state_of_an_object_in_its_own_way(
+    provider: str, begins: str
+) -> None:
+    assert version_of(provider).startswith(begins)
+
+
+def test_what_a_lock_object_says_is_no_markup() -> None:
+    with Ground("s3") as ground:
+        ground.keep_versions()
+        ground.put("W1", LOCK_KEY, f'{{"expired":false,"validUntil":1,"owner":"{HOSTILE[:4]}",'
+                                   f'"attempt":"{HOSTILE[:10]}"}}'.encode())  # fmt: skip
+        page = Handed(epochs=(), kept=kept(ground), verdict=_Said())._repr_html_()
+    assert "<img" not in page and page.count("&lt;img") == 3
+
+
+class _Said:
+    kind, because = "INVALID", HOSTILE
+
+
+def test_two_refusals_are_not_called_two_wins() -> None:
+    assert str(Claimed(statuses=(412, 412), events=(), verdict=None)) == ONE_WON
