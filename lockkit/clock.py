@@ -74,6 +74,17 @@ def utc(ms: float) -> str:
         return f"{ms:.0f} ms"
 
 
+def clock_time(at_ms: float | None) -> str:
+    """Epoch ms as a UTC time of day, with its date; `-` where nobody told us."""
+    if at_ms is None:
+        return "-"
+    try:
+        at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms:.0f} ms (beyond any calendar)"
+    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
 def back_off_s(
     tries: int, clock: Clock, *, first_s: float, longest_s: float, factor: float = 2.0
 ) -> float:

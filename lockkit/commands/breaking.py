@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import shlex
-import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.commands.terminal import (
@@ -21,6 +19,9 @@ from lockkit.commands.terminal import (
     store_options,
 )
 from lockkit.history import plain
+
+if TYPE_CHECKING:
+    from lockkit.incident.standing import Holder
 
 ABOUT = """\
 Takes the lock away from a holder that is gone: a tombstone replaces the very version that was
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.commands.incident import lock_lines
     from lockkit.drive import run as carry_out
     from lockkit.incident.standing import watch
-    from lockkit.incident.takeover import BreakRefused, take_over
+    from lockkit.incident.takeover import BreakRefused, me, take_over
 
     if not 0 <= args.watch_s <= 3600:
         raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
@@ -70,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
             _say(args, {"broken": False, "why": holder.why}, "nothing to break")
             return OK
         if args.version is None:
-            return _preview(args, holder.sight.version, holder.breakable, holder.why)
+            return _preview(args, holder)
         try:
             done = carry_out(
-                take_over(holder, shown=args.version, epoch=args.epoch, by=_me()), store, Clock()
+                take_over(holder, shown=args.version, epoch=args.epoch, by=me()), store, Clock()
             )
         except BreakRefused as refused:
             raise Trouble(plain(refused, limit=600), code=BUSY) from None
@@ -82,12 +83,20 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _preview(args: argparse.Namespace, version: object, breakable: bool, why: str) -> int:
+def _preview(args: argparse.Namespace, holder: Holder) -> int:
+    from lockkit.incident.takeover import me, planned
+    from lockkit.record import encode
+
+    version = holder.sight.version
     line = shlex.join(["lockkit", "lock", "break", args.url, "--version", str(version)])
-    said = {"broken": False, "breakable": breakable, "why": why, "version": version}
-    if not breakable:
+    said = {"broken": False, "breakable": holder.breakable, "why": holder.why, "version": version}
+    if not holder.breakable:
         _say(args, said, "not to be broken now")
         return BUSY
+    plan = planned(holder, by=me(), wall_ms=Clock().wall_ms())
+    if not args.json:
+        say(f"it would write  {plain(encode(plan.tombstone).decode())}")
+        say(f"and log it as   {plan.log}")
     _say(args, said, f"nothing was changed; to break it: {plain(line, limit=1000)}")
     return OK
 
@@ -97,11 +106,3 @@ def _say(args: argparse.Namespace, said: dict[str, Any], line: str) -> None:
         say_json({"url": args.url} | said)
     else:
         say(line)
-
-
-def _me() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"

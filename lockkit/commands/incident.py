@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.clock import Clock
 from lockkit.commands.terminal import (
     FOUND,
     OK,
@@ -16,35 +14,36 @@ from lockkit.commands.terminal import (
     USAGE,
     Trouble,
     add_store,
-    clock_time,
     command,
     say,
     say_json,
     store_options,
 )
-from lockkit.history import KINDS, Event, plain
+from lockkit.history import plain
+from lockkit.incident.words import audit_facts, command_of, lock_facts, proof, table_facts
 
 if TYPE_CHECKING:
-    from lockkit.incident.audit import Audit, Validation
+    from lockkit.incident.audit import Validation
     from lockkit.incident.diagnosis import Diagnosis
-    from lockkit.incident.patterns import Card
+    from lockkit.incident.dropped import Evidence
+    from lockkit.incident.examine import Examined
     from lockkit.incident.standing import Holder, Standing
-    from lockkit.stores import Store
 
 ABOUT = """\
 For a table in trouble: who owns its lock, until when by whose clock, whether it is renewed and may
 be broken; what is pending, dead or left beside it; and which known pattern the lock object's
 generations and Hudi's audit log show, with the evidence and a card: what to do, and what not. Reads
-only. Takes recorded histories and Hudi's audit files too. Exit 0: nothing to be seen, 1: a pattern
-is named or something was left, 2: a history that shows no known pattern."""
+only. Takes files too, alone or after a URL: recorded histories, Hudi's audit files, a bucket's
+listing of versions (S3, GCS, Azure), debug logs of boto3, google-cloud-storage and
+azure-storage-blob. Exit 0: nothing to be seen, 1: a pattern is named or something was left, 2:
+files that show no known pattern."""
 
 EXAMPLE = """\
 lockkit incident s3://bucket/table
-lockkit incident datasets/incidents/hudi-14373-renewal-retried.jsonl --json"""
+lockkit incident datasets/incidents/hudi-14373-renewal-retried.jsonl --json
+lockkit incident s3://bucket/table boto3-debug.log .hoodie/.locks/audit/*.jsonl"""
 
-NEWEST = 200
 EVIDENCE_MAX = 8
-
 
 def add(commands: Any) -> None:
     parser = command(
@@ -52,7 +51,8 @@ def add(commands: Any) -> None:
         example=EXAMPLE,
     )  # fmt: skip
     parser.add_argument(
-        "source", nargs="+", metavar="URL|FILE", help="a table; or histories, Hudi's audit files"
+        "source", nargs="+", metavar="URL|FILE",
+        help="a table; histories, audit files, listings, logs",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.add_argument(
@@ -63,13 +63,16 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from lockkit.incident.dropped import NotUnderstood
+
     if not 0 <= args.watch_s <= 3600:
         raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
-    if "://" in args.source[0]:
-        if len(args.source) > 1:
-            raise Trouble("one URL at a time", code=USAGE)
-        return _of_table(args)
-    return _of_files(args)
+    if any("://" in each for each in args.source[1:]):
+        raise Trouble("one URL at a time, and first", code=USAGE)
+    try:
+        return _of_table(args) if "://" in args.source[0] else _of_files(args)
+    except NotUnderstood as error:
+        raise Trouble(str(error)) from None
 
 
 # --- a table -------------------------------------------------------------------------------------
@@ -77,117 +80,52 @@ def run(args: argparse.Namespace) -> int:
 
 def _of_table(args: argparse.Namespace) -> int:
     from lockkit.commands.generations import opened
-    from lockkit.drive import run as carry_out
-    from lockkit.incident.audit import load_audits, validate
-    from lockkit.incident.diagnosis import diagnose
-    from lockkit.incident.standing import stand
+    from lockkit.incident.examine import examine
 
-    with opened(args.source[0], store_options(args)) as store:
-        standing = carry_out(stand(watch_s=args.watch_s), store, Clock())
-        history, kept, trouble = _generations(store)
-        audits = carry_out(load_audits(), store, Clock())
-    events = [*history, *(each for audit in audits for each in audit.events)]
-    found = diagnose(sorted(events, key=lambda each: each.at_ms))
-    said = validate(audits) if audits else None
+    url, *names = args.source
+    with opened(url, store_options(args)) as store:
+        found = examine(store, watch_s=args.watch_s, files=_contents(names))
     if args.json:
-        say_json(_as_json(standing, kept, said, found, args.source[0]))
+        say_json(_as_json(found, url))
     else:
-        say(f"{plain(args.source[0])}", *(f"  {line}" for line in lock_lines(standing.holder)))
-        say(*_table_lines(standing), f"  {kept} generations of the lock object are kept{trouble}")
-        say(*_audit_lines(said))
-        say(*_diagnosis_lines(found, args.source[0]))
-    return FOUND if found.evidence or _is_left(standing) else OK
-
-
-def _generations(store: Store) -> tuple[list[Event], int, str]:
-    """As events; a reader may not be allowed to list versions."""
-    from lockkit.incident.versions import as_events, generations
-    from lockkit.lock import LOCK_KEY
-    from lockkit.stores import StoreError
-
-    try:
-        kept = generations(store, newest=NEWEST)
-    except StoreError as error:
-        return [], 0, f" ({plain(error, limit=200)})"
-    return as_events(LOCK_KEY, kept), len(kept), ""
-
-
-def _is_left(standing: Standing) -> bool:
-    from lockkit.commands.pending import is_left
-
-    table = standing.table
-    if standing.holder.state in ("overdue", "garbled"):
-        return True
-    return table is not None and bool(
-        table.dead_heartbeats or table.left_markers or any(map(is_left, table.condition.pending))
-    )
+        untold = f" ({found.untold})" if found.untold else ""
+        say(f"{plain(url)}", *(f"  {line}" for line in lock_lines(found.standing.holder)))
+        say(*_table_lines(found.standing))
+        say(f"  {len(found.kept)} generations of the lock object are kept{untold}")
+        say(*_audit_lines(found.validation), *_taken_lines(found.evidence))
+        say(*_diagnosis_lines(found.diagnosis, url))
+    return FOUND if found.troubled else OK
 
 
 def lock_lines(holder: Holder) -> list[str]:
-    from lockkit.record import Record
-
-    record = holder.sight.record
-    if not isinstance(record, Record) or holder.state == "released":
-        return [f"{holder.state}: {holder.why}"]
-    epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
-    who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=100) or 'no description'})"
-    left = holder.left
-    clocks = (
-        ("this machine's clock", left.ours_ms), ("the store's clock", left.store_ms),
-        ("watching it for a whole lease", left.observed_ms),
-    )  # fmt: skip
-    ends = (f"{_seconds(ms)} by {whose}" for whose, ms in clocks if ms is not None)
-    renews = {True: "yes", False: "no: it missed several renewals", None: "not seen"}[holder.renews]
-    return [
-        f"{holder.state}: {who}, {epoch}",
-        f"since    {clock_time(holder.sight.modified_ms)} (the store's clock)",
-        f"until    {clock_time(record.valid_until_ms)} (the holder's clock)",
-        f"left     {', '.join(ends)}",
-        f"renewed  {renews} (watched for {holder.watched_ms / 1000:.1f} s)",
-        f"break    {'yes' if holder.breakable else 'no'}: {holder.why}",
-        f"version  {plain(holder.sight.version)}",
-    ]
-
-
-def _seconds(ms: int) -> str:
-    return f"{ms / 1000:.1f} s" if ms > 0 else f"over for {-ms / 1000:.1f} s"
+    """The state stands for itself; every other fact after its name."""
+    (_, state), *facts = lock_facts(holder)
+    return [state, *(f"{name:8} {told}" for name, told in facts)]
 
 
 def _table_lines(standing: Standing) -> list[str]:
-    from lockkit.commands.pending import pending_lines
-
-    table = standing.table
-    if table is None:
-        return [f"  no table to be read: {plain(standing.trouble)}"]
-    found = table.condition
-    lines = [f"  {len(found.timeline.completed)} completed instants, {len(found.pending)} pending"]
-    if found.fence:
-        head = found.fence.head
-        lines.append(f"  fence: {head.kind} {head.instant}, epoch {found.fence.epoch}")
-    if found.pending:
-        lines += [f"  {line}" for line in pending_lines(found.pending)]
-    for what, instants in (
-        ("dead heartbeats", table.dead_heartbeats), ("leftover markers", table.left_markers)
-    ):  # fmt: skip
-        if instants:
-            lines.append(f"  {what}: {plain(', '.join(instants))}")
+    lines = []
+    for name, told in table_facts(standing):
+        lines.append(f"  {told}" if name in ("table", "timeline") else f"  {name}: {told}")
     return lines
 
 
 def _audit_lines(said: Validation | None) -> list[str]:
     if said is None:
         return []
-    head = f"  Hudi's audit log: {said.outcome}, {said.files} files, {said.skipped} lines skipped"
-    return [head, *(f"    {plain(each)}" for each in said.findings[:EVIDENCE_MAX])]
+    head, *findings = audit_facts(said)
+    return [f"  {head}", *(f"    {each}" for each in findings)]
 
 
-def _as_json(
-    standing: Standing, kept: int, said: Validation | None, found: Diagnosis, url: str
-) -> dict[str, Any]:
-    from lockkit.commands.pending import is_left
+def _taken_lines(evidence: Evidence) -> list[str]:
+    return [f"  {each.name}: {each.kind}, {each.said}" for each in evidence.taken]
+
+
+def _as_json(found: Examined, url: str) -> dict[str, Any]:
+    from lockkit.incident.words import is_left
     from lockkit.record import Record
 
-    holder, table = standing.holder, standing.table
+    holder, table = found.standing.holder, found.standing.table
     record = holder.sight.record
     held = isinstance(record, Record)
     return {
@@ -199,7 +137,7 @@ def _as_json(
         "left_ms": {"ours": holder.left.ours_ms, "store": holder.left.store_ms,
                     "observed": holder.left.observed_ms} if held else None,
         "renews": holder.renews, "breakable": holder.breakable, "why": holder.why,
-        "generations": kept, "trouble": standing.trouble,
+        "generations": len(found.kept), "trouble": found.standing.trouble,
         "table": None if table is None else {
             "completed": len(table.condition.timeline.completed),
             "fence_epoch": table.condition.fence.epoch if table.condition.fence else None,
@@ -207,9 +145,8 @@ def _as_json(
                         for each in table.condition.pending],
             "dead_heartbeats": list(table.dead_heartbeats),
             "left_markers": list(table.left_markers)},
-        "audit": None if said is None else {"outcome": said.outcome, "findings": said.findings,
-                                            "files": said.files, "skipped": said.skipped},
-        **_found_json(found, url),
+        "audit": _audit_json(found.validation), **_taken_json(found.evidence),
+        **_found_json(found.diagnosis, url),
     }  # fmt: skip
 
 
@@ -217,64 +154,58 @@ def _as_json(
 
 
 def _of_files(args: argparse.Namespace) -> int:
-    from lockkit.commands.check import events as recorded
-    from lockkit.incident.audit import validate
     from lockkit.incident.diagnosis import diagnose
+    from lockkit.incident.dropped import take_in
 
-    events: list[Event] = []
-    audits: list[Audit] = []
-    for name in args.source:
-        audit = _audit_of(name)
-        if audit is not None:
-            audits.append(audit)
-            events += audit.events
-        else:
-            events += recorded(name)
-    if len(args.source) > 1:
-        events.sort(key=lambda each: each.at_ms)
-    found = diagnose(events)
-    said = validate(audits) if audits else None
+    evidence = take_in(_contents(args.source))
+    found = diagnose(evidence.events)
     if args.json:
-        audit_json = None if said is None else {"outcome": said.outcome, "findings": said.findings}
-        say_json({"audit": audit_json} | _found_json(found, "URL"))
+        said = {"audit": _audit_json(evidence.validation), **_taken_json(evidence)}
+        say_json(said | _found_json(found, "URL"))
     else:
-        say(*_audit_lines(said), *_diagnosis_lines(found, "URL"))
+        say(*_taken_lines(evidence), *_audit_lines(evidence.validation))
+        say(*_diagnosis_lines(found, "URL"))
     return FOUND if found.evidence else UNKNOWN
 
 
-def _audit_of(name: str) -> Audit | None:
-    """A file as Hudi's audit log; None if its first line is not of one."""
-    from lockkit.incident.audit import FILE_BYTES_MAX, is_audit, parse_audit
+def _contents(names: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Each file's bytes, and one more than are allowed where there are more."""
+    from lockkit.incident.dropped import FILE_BYTES_MAX
 
-    try:
-        with Path(name).open("rb") as file:
-            body = file.read(FILE_BYTES_MAX).decode("utf-8", "replace")
-    except OSError:
-        return None  # whoever reads it as a history says what is wrong with it
-    return parse_audit(body) if is_audit(body.partition("\n")[0]) else None
+    files = []
+    for name in names:
+        try:
+            with Path(name).open("rb") as file:
+                files.append((name, file.read(FILE_BYTES_MAX + 1)))
+        except OSError as error:
+            raise Trouble(f"cannot read {plain(name)}: {error.strerror}") from None
+    return files
+
+
+def _audit_json(said: Validation | None) -> dict[str, Any] | None:
+    return None if said is None else {
+        "outcome": said.outcome, "findings": said.findings, "files": said.files,
+        "skipped": said.skipped,
+    }  # fmt: skip
+
+
+def _taken_json(evidence: Evidence) -> dict[str, Any]:
+    rows = [{"name": each.name, "kind": each.kind, "said": each.said} for each in evidence.taken]
+    return {"files": rows}
 
 
 # --- the diagnosis -------------------------------------------------------------------------------
 
 
-def _card(found: Diagnosis, url: str) -> tuple[Card, str]:
-    return found.card, found.card.command.format(url=shlex.quote(url))
-
-
 def _found_json(found: Diagnosis, url: str) -> dict[str, Any]:
-    card, line = _card(found, url)
+    card, line = found.card, command_of(found, url)
     return {"diagnosis": found.to_json(), "do": card.do, "dont": card.dont, "command": line}
 
 
 def _diagnosis_lines(found: Diagnosis, url: str) -> Sequence[str]:
-    card, line = _card(found, url)
+    card = found.card
     lines = ["", f"{found.pattern}: {plain(found.because, limit=1000)}"]
-    for each in found.evidence[:EVIDENCE_MAX]:
-        fields = " ".join(
-            f"{name}={plain(each.get(name), limit=60)}"
-            for name in KINDS[each.kind] if each.get(name) not in ("", None)
-        )  # fmt: skip
-        who = plain(each.who, limit=20)
-        lines.append(f"  {clock_time(each.at_ms)}  {who}  {each.kind}  {fields}")
+    lines += [f"  {proof(each)}" for each in found.evidence[:EVIDENCE_MAX]]
     lines += [f"also: {each.pattern}: {plain(each.because, limit=300)}" for each in found.also]
-    return [*lines, "", f"do       {card.do}", f"don't    {card.dont}", f"run      {plain(line)}"]
+    line = plain(command_of(found, url))
+    return [*lines, "", f"do       {card.do}", f"don't    {card.dont}", f"run      {line}"]

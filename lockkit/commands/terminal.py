@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from lockkit.clock import clock_time as clock_time
 from lockkit.history import Event, Teller, plain
 
 if TYPE_CHECKING:
@@ -47,17 +47,6 @@ def say_json(value: Any) -> None:
 
 def warn(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def clock_time(at_ms: float | None) -> str:
-    """Epoch ms as a UTC time of day, with its date; `-` where nobody told us."""
-    if at_ms is None:
-        return "-"
-    try:
-        at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{at_ms:.0f} ms (beyond any calendar)"
-    return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

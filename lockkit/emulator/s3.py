@@ -21,7 +21,7 @@ from lockkit.emulator.call import (
 from lockkit.emulator.markup import plain
 from lockkit.emulator.objects import Check, Object, Objects
 from lockkit.emulator.profiles import Profile
-from lockkit.emulator.s3_body import payload
+from lockkit.emulator.s3_body import crc32_of, payload
 
 KEPT_HEADERS = (
     "content-type", "content-encoding", "cache-control", "content-disposition", "content-language",
@@ -272,6 +272,8 @@ class S3:
         body = self.objects.body(found, start, end)
         if body is None:
             raise Refusal(410, "Gone", "this past version was too large for this server to keep")
+        if call.headers.get("x-amz-checksum-mode", "").lower() == "enabled" and span is None:
+            headers["x-amz-checksum-crc32"] = crc32_of(body)
         return Reply(status, headers, body, deed)
 
     # --- what Google's XML API does otherwise ----------------------------------------------------

@@ -101,7 +101,7 @@ def hand_deleted(case: Case) -> Iterator[Diagnosis]:
         if each.event["version"] or not each.event["before"] or _lets_go(case, each):
             continue
         before = case.writes[place - 1] if place else None
-        held = before is not None and before.live
+        held = before is not None and before.live and before.until_ms is not None
         because = f"{each.client} deleted the lock object" + (
             f" while {before.client} held it" if held and before else ", and its epochs with it"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockkit.client import LOCK_KEY, sight_of
-from lockkit.drive import Procedure, Sleep, WallMs
+from lockkit.drive import Note, Procedure, Sleep, WallMs
 from lockkit.outcome import Found
 from lockkit.record import RECORD_BYTES_MAX, Garbled, Record
 from lockkit.rules import Rules
@@ -21,6 +21,7 @@ from lockkit.table.markers import MARKERS
 from lockkit.table.pulse import HeartbeatRules
 
 WATCH_S = 3.0
+LOOKS_MAX = 60
 RENEWALS_PER_LEASE = 10
 """Hudi's rule and ours: at least ten renewals fit into a lease."""
 MISSED_MAX = 3
@@ -89,12 +90,18 @@ def stand(
 
 
 def watch(watch_s: float, rules: Rules = Rules()) -> Procedure[Holder]:
-    """Look at the lock; if it is held, look again `watch_s` later."""
+    """Look at the lock; if it is held, again and again for `watch_s`, until it changes."""
     first, began_ms = (yield from _sight()), (yield WallMs())
-    sight = first
-    if isinstance(first.record, Record) and not first.record.expired:
-        yield Sleep(watch_s)
+    sight, looks = first, min(LOOKS_MAX, max(1, round(watch_s)))
+    held = isinstance(first.record, Record) and not first.record.expired
+    for number in range(looks if held else 0):
+        past_s = watch_s * number / looks
+        said = f"watching whether it is renewed: {past_s:.0f} of {watch_s:g} s"
+        yield Note("note", {"text": said})
+        yield Sleep(watch_s / looks)
         sight = yield from _sight()
+        if sight.version != first.version:
+            break
     wall_ms = yield WallMs()
     return judge(first, sight, watched_ms=wall_ms - began_ms, wall_ms=wall_ms, rules=rules)
 

@@ -5,7 +5,9 @@ Never a delete: the epoch goes on rising, and the holder's next renewal meets an
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 from dataclasses import dataclass
 
 from lockkit.client import LOCK_KEY
@@ -35,6 +37,18 @@ BY_MAX = 200
 
 class BreakRefused(Exception):
     """Not broken, and nothing was written over: says why, and what next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a break would write, and over what: shown first, nothing is changed by it."""
+
+    version: Version
+    """Only this one would be replaced."""
+    tombstone: Record
+    log: str
+    refused: str
+    """Why it would not be done now, and what next; "" if it would."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,22 @@ def guard(holder: Holder, *, shown: Version, epoch: int | None) -> Version:
     return version
 
 
+def planned(holder: Holder, *, by: str, wall_ms: int, attempt: str = "(a new id)") -> Planned:
+    """The dry run. Raises `BreakRefused` where there is nothing to break."""
+    was, version = holder.sight.record, holder.sight.version
+    if not isinstance(was, Record) or was.expired or version is None:
+        raise BreakRefused(f"not broken: {holder.why}")
+    try:
+        guard(holder, shown=version, epoch=None)
+        refused = ""
+    except BreakRefused as error:
+        refused = str(error)
+    after = min(was.epoch + 1, EPOCH_MAX - 1) if was.epoch else 0
+    note = f"broken by {by[:BY_MAX]}"
+    tombstone = Record(attempt, wall_ms, True, after, attempt, was.ttl_ms, note)
+    return Planned(version, tombstone, f"{BREAKS}{wall_ms}_{attempt}.json", refused)
+
+
 def take_over(
     holder: Holder, *, shown: Version, epoch: int | None, by: str
 ) -> Procedure[Broken]:  # fmt: skip
@@ -81,17 +111,15 @@ def take_over(
     was = holder.sight.record
     assert isinstance(was, Record)
     attempt, wall_ms = (yield Unique()), (yield WallMs())
-    after = min(was.epoch + 1, EPOCH_MAX - 1) if was.epoch else 0
-    note = f"broken by {by[:BY_MAX]}"
-    log = f"{BREAKS}{wall_ms}_{attempt}.json"
+    plan = planned(holder, by=by, wall_ms=wall_ms, attempt=attempt)
     said = {
         "attempt": attempt, "at_ms": wall_ms, "by": by[:BY_MAX], "version": version,
         "owner": was.owner, "holder": was.holder, "epoch": was.epoch,
         "valid_until_ms": was.valid_until_ms, "renews": holder.renews, "over": holder.breakable,
     }  # fmt: skip
-    yield from create(log, json.dumps(said).encode())
-    tombstone = Record(attempt, wall_ms, True, after, attempt, was.ttl_ms, note)
-    return Broken((yield from _replace(version, tombstone)), after, log)
+    yield from create(plan.log, json.dumps(said).encode())
+    now = yield from _replace(version, plan.tombstone)
+    return Broken(now, plan.tombstone.epoch, plan.log)
 
 
 def _replace(version: Version, tombstone: Record) -> Procedure[Version]:
@@ -132,3 +160,12 @@ def _settle(version: Version, attempt: str) -> Procedure[Ours | NotOurs | StillO
             return resolve(seen, found, attempt=attempt, wrote_over=version)
         case _missing:
             return NotOurs()
+
+
+def me() -> str:
+    """Who breaks it, for the log: user and machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

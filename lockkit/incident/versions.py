@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lockkit.client import LOCK_KEY
 from lockkit.history import STORE, Event, event
+from lockkit.incident.logs.wire import digests_of
+from lockkit.incident.telling import Seen, lease_of
 from lockkit.record import Garbled, Record, decode
 from lockkit.stores import ObjectVersion, Store
 
@@ -18,14 +19,28 @@ class Generation:
 
     number: ObjectVersion
     record: Record | Garbled | None
+    digests: frozenset[str] = frozenset()
+    """Of its bytes, as SDKs' logs tell them."""
 
 
 def generations(store: Store, *, newest: int) -> list[Generation]:
     """The newest ones, newest first; a read each. Only the current one where none are kept."""
     return [
-        Generation(each, None if each.deleted else decode(store.get_version(LOCK_KEY, each)))
+        Generation(each, None) if each.deleted else _read(each, store.get_version(LOCK_KEY, each))
         for each in list(store.versions(LOCK_KEY))[:newest]
     ]
+
+
+def _read(number: ObjectVersion, body: bytes) -> Generation:
+    return Generation(number, decode(body), digests_of(body))
+
+
+def seen(kept: Sequence[Generation]) -> list[Seen]:
+    """For logs beside them: what a log does not show of a write, its version here does."""
+    return [
+        Seen(each.number.version, each.digests, each.number.modified_ms, each.record)
+        for each in kept if isinstance(each.record, Record)
+    ]  # fmt: skip
 
 
 def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
@@ -51,20 +66,10 @@ def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
                 version=version,
                 attempt=record.attempt if record else "",
                 began_ms=each.number.modified_ms,
-                **_lease(record),
+                **lease_of(record),
+                listed=True,
             )
         )
         before = version
     return events
 
-
-def _lease(record: Record | None) -> dict[str, Any]:
-    if record is None:
-        return {}
-    return {
-        "owner": record.owner,
-        "epoch": record.epoch,
-        "expired": record.expired,
-        "valid_until_ms": record.valid_until_ms,
-        "ttl_ms": record.ttl_ms,
-    }

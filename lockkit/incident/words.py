@@ -1,0 +1,104 @@
+"""What was found at a table, in words: for a terminal, and for a page."""
+
+from __future__ import annotations
+
+import shlex
+
+from lockkit.clock import clock_time
+from lockkit.history import KINDS, Event, plain
+from lockkit.incident.audit import Validation
+from lockkit.incident.diagnosis import Diagnosis
+from lockkit.incident.standing import Holder, Standing
+from lockkit.record import Record
+from lockkit.table.condition import Unfinished
+
+FINDINGS_MAX = 8
+
+
+def lock_facts(holder: Holder) -> list[tuple[str, str]]:
+    """What each is called, and what it is; the state first."""
+    record = holder.sight.record
+    if not isinstance(record, Record) or holder.state == "released":
+        return [("state", f"{holder.state}: {holder.why}")]
+    epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
+    who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=100) or 'no description'})"
+    left = holder.left
+    clocks = (
+        ("this machine's clock", left.ours_ms), ("the store's clock", left.store_ms),
+        ("watching it for a whole lease", left.observed_ms),
+    )  # fmt: skip
+    ends = (f"{_seconds(ms)} by {whose}" for whose, ms in clocks if ms is not None)
+    renews = {True: "yes", False: "no: it missed several renewals", None: "not seen"}[holder.renews]
+    return [
+        ("state", f"{holder.state}: {who}, {epoch}"),
+        ("since", f"{clock_time(holder.sight.modified_ms)} (the store's clock)"),
+        ("until", f"{clock_time(record.valid_until_ms)} (the holder's clock)"),
+        ("left", ", ".join(ends)),
+        ("renewed", f"{renews} (watched for {holder.watched_ms / 1000:.1f} s)"),
+        ("break", f"{'yes' if holder.breakable else 'no'}: {holder.why}"),
+        ("version", plain(holder.sight.version)),
+    ]
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms > 0 else f"over for {-ms / 1000:.1f} s"
+
+
+def table_facts(standing: Standing) -> list[tuple[str, str]]:
+    """The table beside its lock; of one that cannot be read, why."""
+    table = standing.table
+    if table is None:
+        return [("table", f"no table to be read: {plain(standing.trouble)}")]
+    found = table.condition
+    done = f"{len(found.timeline.completed)} completed instants, {len(found.pending)} pending"
+    facts = [("timeline", done)]
+    if found.fence:
+        head = found.fence.head
+        facts.append(("fence", f"{head.kind} {head.instant}, epoch {found.fence.epoch}"))
+    for each in found.pending:
+        state = "inflight" if each.inflight else "requested"
+        facts.append(("pending", f"{each.instant} {each.action}, {state}: {sign_of_life(each)}"))
+    for what, instants in (
+        ("dead heartbeats", table.dead_heartbeats), ("leftover markers", table.left_markers)
+    ):  # fmt: skip
+        if instants:
+            facts.append((what, plain(", ".join(instants))))
+    return facts
+
+
+def sign_of_life(each: Unfinished) -> str:
+    ago = f"{each.age_ms / 1000:.0f} s ago"
+    if each.action in ("rollback", "clean"):
+        return f"begun {ago}; the next run of a service finishes it"
+    if each.pulse.ended:
+        return "gave up, or was ended: roll it back"
+    if each.pulse.version is None and each.action == "clustering" and each.lives:
+        return f"planned {ago}, for its maker to carry out"
+    if each.pulse.version is None:
+        return f"no heartbeat, begun {ago}: {'wait' if each.lives else 'dead'}"
+    who = f" ({plain(each.pulse.holder, limit=60)})" if each.pulse.holder else ""
+    return f"{'lives' if each.lives else 'dead'}{who}, last beat {ago}"
+
+
+def is_left(each: Unfinished) -> bool:
+    return not each.lives and each.action not in ("rollback", "clean")
+
+
+def audit_facts(said: Validation) -> list[str]:
+    """What Hudi's own `locks audit validate` would say, and its first findings."""
+    head = f"Hudi's audit log: {said.outcome}, {said.files} files, {said.skipped} lines skipped"
+    return [head, *(plain(each) for each in said.findings[:FINDINGS_MAX])]
+
+
+def proof(each: Event) -> str:
+    """An event of the evidence in one line."""
+    fields = " ".join(
+        f"{name}={plain(each.get(name), limit=60)}"
+        for name in KINDS[each.kind] if each.get(name) not in ("", None)
+    )  # fmt: skip
+    return f"{clock_time(each.at_ms)}  {plain(each.who, limit=20)}  {each.kind}  {fields}"
+
+
+def command_of(found: Diagnosis, url: str) -> str:
+    """The card's command for this table, quoted for a shell."""
+    return found.card.command.format(url=shlex.quote(url))
