@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -302,6 +303,15 @@ def test_an_interrupt_while_waiting_for_a_thread_leaves_no_place_in_the_queue() 
     let_go.set()
     thread.join()
     assert ProcessLock(name).acquire(timeout=0)
+
+
+def test_a_handle_that_was_dropped_is_renewed_no_more(tmp_path: Path) -> None:
+    """Of any provider that renews; as with the storage lock."""
+    FilesystemLock(tmp_path, expire_minutes=1 / 60).acquire()
+    gc.collect()
+    other = FilesystemLock(tmp_path, expire_minutes=1 / 60)
+    assert other.acquire(timeout=30), "a handle that nobody has is renewed for ever"
+    other.release()
 
 
 def test_a_forked_child_does_not_think_that_its_parents_threads_hold_anything() -> None:

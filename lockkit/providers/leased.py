@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -322,7 +323,7 @@ class Leased(ABC):
         self._tell("held")
         if self.beat_s is not None:
             threading.Thread(
-                target=self._keep, args=(taken, self._stop, self._stir),
+                target=_keep, args=(weakref.ref(self), taken, self._stop, self._stir),
                 name="lockkit-beat", daemon=True,
             ).start()  # fmt: skip
         return True
@@ -368,25 +369,20 @@ class Leased(ABC):
                 self._extend(sent_ms)
                 self._tell("renewed")
 
-    def _keep(self, taken: Taken, stop: threading.Event, stir: threading.Event) -> None:
-        """The heartbeat. What goes wrong in it is danger, then loss; it never dies silently."""
-        assert self.beat_s is not None
-        in_danger = False
-        while True:
-            self.clock.wait(stir, self.beat_s)
-            stir.clear()
-            with self._turn:
-                if stop.is_set() or self._taken is not taken:
-                    return
-                overdue = self._beat_once(taken)
-                lost = self._lost_why
-            if lost:
-                self._call(self.on_lost, lost)
-                return
-            if overdue and not in_danger:
-                self._tell("danger")
-                self._call(self.on_danger)
-            in_danger = overdue
+    def _keep_on(self, taken: Taken, stop: threading.Event, in_danger: bool) -> bool | None:
+        """One beat, and what it tells: whether the grant is in danger; None: there is no more."""
+        with self._turn:
+            if stop.is_set() or self._taken is not taken:
+                return None
+            overdue = self._beat_once(taken)
+            lost = self._lost_why
+        if lost:
+            self._call(self.on_lost, lost)
+            return None
+        if overdue and not in_danger:
+            self._tell("danger")
+            self._call(self.on_danger)
+        return overdue
 
     def _beat_once(self, taken: Taken) -> bool:
         """Whether the last proof of the grant is older than it should be."""
@@ -473,3 +469,25 @@ class Leased(ABC):
                 f"{self}: used after fork (made in process {self._pid}); "
                 "make a new one in the child"
             )
+
+
+def _keep(
+    us: weakref.ref[Leased], taken: Taken, stop: threading.Event, stir: threading.Event
+) -> None:
+    """The heartbeat. What goes wrong in it is danger, then loss; it never dies silently.
+
+    It ends with the handle: a lock that nobody can release any more runs out.
+    """
+    in_danger = False
+    while (lock := us()) is not None:
+        clock, beat_s = lock.clock, lock.beat_s
+        del lock  # while this waits, only its user keeps it
+        assert beat_s is not None
+        clock.wait(stir, beat_s)
+        stir.clear()
+        if (lock := us()) is None:
+            return
+        said = lock._keep_on(taken, stop, in_danger)
+        if said is None:
+            return
+        in_danger = said
