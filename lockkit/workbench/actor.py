@@ -24,6 +24,11 @@ class Line:
     answered: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unguarded(Put):
+    """A write under no condition, as any store takes it; its own is looked at by nobody."""
+
+
 @dataclass(slots=True)
 class Actor:
     """One procedure: where it stands, and what it has asked so far."""
@@ -34,8 +39,6 @@ class Actor:
     procedure: Procedure[Any]
     """The same, with what may go together going one after the other."""
     waits: Request | None = None
-    since_ms: float = 0.0
-    """When it came to that request."""
     lines: list[Line] = field(default_factory=list)
     paused: bool = False
     flying: list[tuple[Put | Delete, float]] = field(default_factory=list)
@@ -73,6 +76,8 @@ def shown(request: Request) -> str:
             return f"GET {key}"
         case List(prefix):
             return f"LIST {prefix}*"
+        case Unguarded(key):
+            return f"PUT {key}"
         case Put(key, _, IfAbsent()):
             return f"PUT if absent {key}"
         case Put(key):

@@ -21,7 +21,10 @@ STYLE = (
     ".lockkit-steps .bad{color:var(--jp-error-color1,#b3261e)}"
     ".lockkit-steps .good{color:var(--jp-success-color1,#1b6e3c)}"
     ".lockkit-steps .next{opacity:.7;font-style:italic}"
-    ".lockkit-steps .differs{background:var(--jp-warn-color3,rgba(230,159,0,.25))}"
+    ".lockkit-steps .differs td{background:rgba(230,159,0,.22)}"
+    ".lockkit-steps .differs td:first-child{box-shadow:inset 3px 0 #E69F00}"
+    "div.lockkit-steps{line-height:1.4}.lockkit-steps code{overflow-wrap:anywhere}"
+    ".lockkit-steps .object{white-space:nowrap}"
     ".lockkit-stage-actor{min-width:300px;flex:1 1 0}"
     ".lockkit-run{border:1px solid var(--jp-border-color2,#999);border-radius:4px;"
     "padding:4px 8px;min-width:330px}</style>"
@@ -43,21 +46,22 @@ BUTTONS = (
 
 
 class StagePanel:
-    """The buttons and lines of one run; what can't happen is disabled.
+    """The buttons and lines of one run; what can't happen is disabled. `run` may be replaced.
 
-    `press` is called with each decision that was clicked, `finish` with who is to go to the end.
+    `press` is called with each decision that was clicked, `finish` with who is to go to the end,
+    `plant` with a mistake and `paste` with a moment.
     """
 
     def __init__(
-        self, run: Staged, choice: widgets.Widget, *, press: Callable[[Decision], None],
-        finish: Callable[[str], None],
+        self, run: Staged, mistakes: widgets.Dropdown, *, press: Callable[[Decision], None],
+        finish: Callable[[str], None], plant: Callable[[str], None], paste: Callable[[str], None],
     ) -> None:  # fmt: skip
-        self.run = run
+        self.run, self.mistakes = run, mistakes
         self.buttons: dict[tuple[str, Choice], widgets.Button] = {}
         self._ends: dict[str, widgets.Button] = {}
         self._press, self._finish = press, finish
         self._lines = {name: widgets.HTML() for name in run.actors}
-        self._title, self.below = widgets.HTML(), widgets.HTML()
+        self._title, self._below = widgets.HTML(), widgets.HTML()
         self.moment = widgets.Text(
             value=str(run.moment), description="Moment", continuous_update=False,
             layout=widgets.Layout(width="auto"),
@@ -67,11 +71,13 @@ class StagePanel:
         actors = widgets.HBox([self._actor(name) for name in run.actors], layout=row("flex-start"))
         self._lanes = _lanes_of(run)
         self.view = widgets.VBox(
-            [widgets.HBox([self._title, choice, *lease], layout=row()), self.moment, actors,
-             self.below, *([self._lanes] if self._lanes else [])],
+            [widgets.HBox([self._title, mistakes, *lease], layout=row()), self.moment, actors,
+             self._below, *([self._lanes] if self._lanes else [])],
             layout=widgets.Layout(flex="1 1 0"),
         )  # fmt: skip
         self.view.add_class("lockkit-run")
+        mistakes.observe(lambda change: plant(change["new"]), "value")
+        self.moment.observe(lambda change: paste(change["new"]), "value")
 
     def _actor(self, name: str) -> widgets.VBox:
         self._ends[name] = button(
@@ -113,8 +119,8 @@ class StagePanel:
                 each.layout.display = "none" if stands == (what is Choice.PAUSE) else None
         for name, each in self._ends.items():
             each.disabled = Choice.ANSWER not in self.run.choices(name)
-        self.moment.value = str(self.run.moment)
-        self.below.value = f"<div class='lockkit-steps'>{below}</div>"
+        self.mistakes.value, self.moment.value = self.run.mistake, str(self.run.moment)
+        self._below.value = f"<div class='lockkit-steps'>{below}</div>"
         if self._lanes is not None:
             _draw(self._lanes, self.run)
 
@@ -157,18 +163,18 @@ def _lanes_of(run: Staged) -> Any:
     return Lanes()
 
 
-def _draw(lanes: Any, run: Staged) -> None:
-    from lockkit.check import check
-    from lockkit.workbench.export import judged, told
+def _draw(lanes: Any, run: Any) -> None:
+    from lockkit.workbench.export import told
     from lockkit.workbench.models import Story
-    from lockkit.workbench.scene import scene
+    from lockkit.workbench.scene import scene, text
 
     events, story = run.events, Story()
     story.add(events)
-    verdict = check(events)
+    well, because = run.verdict
+    judged = {"verdict": "VALID" if well else "INVALID", "because": text(because)}
     with lanes.hold_sync():
-        lanes.scene = scene(story, evidence=verdict.evidence)
-        lanes.status = {"state": "replay", "log": told(events), **judged(verdict)}
+        lanes.scene = scene(story)
+        lanes.status = {"state": "replay", "log": told(events), **judged}
 
 
 def button(text: str, tooltip: str, press: Callable[[], None], name: str) -> widgets.Button:

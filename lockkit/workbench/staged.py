@@ -28,12 +28,12 @@ from lockkit.drive import (
     silent,
 )
 from lockkit.history import Event, event
-from lockkit.outcome import Unknown
+from lockkit.outcome import Unknown, over
 from lockkit.sim.clock import Time, VirtualClock
-from lockkit.sim.shelf import PROFILES, Shelf
+from lockkit.sim.shelf import PROFILES, Sent, Shelf
 from lockkit.sim.told import history_of
 from lockkit.stores import NoAnswer, StoreError
-from lockkit.workbench.actor import Actor, Line, plain, shown
+from lockkit.workbench.actor import Actor, Line, Unguarded, plain, shown
 from lockkit.workbench.decisions import DECISIONS_MAX, THE_LEASE, Choice, Decision, Moment
 
 STEPS_MAX = 200
@@ -60,6 +60,8 @@ class Staged:
         self.time = Time()
         self.shelf = Shelf(PROFILES["s3"], self.time, random.Random(play), spread_ms=0)
         self._told: list[tuple[float, str, str, Any]] = []
+        self._asks: dict[str, Any] = {}
+        """What an actor is about to ask, by its name: told once it is sent."""
         self._clocks: dict[str, VirtualClock] = {}
 
     def act(self, name: str, procedure: Procedure[Any]) -> None:
@@ -201,7 +203,11 @@ class Staged:
         def emit(kind: str, **fields: Any) -> None:
             if fields.get("until_ms"):
                 fields["until_ms"] += self.time.now_ms - self.clock(who).wall_ms()
-            self._told.append((self.time.now_ms, who, kind, event(0, who, kind, **fields).data))
+            data = event(0, who, kind, **fields).data
+            if kind == "ask":
+                self._asks[who] = data
+            else:
+                self._told.append((self.time.now_ms, who, kind, data))
 
         return emit
 
@@ -228,13 +234,16 @@ class Staged:
         """The next request, there and back."""
         request = actor.waits
         assert request is not None
+        sent_ms = self.time.now_ms
+        if actor.name in self._asks:
+            self._told.append((sent_ms, actor.name, "ask", self._asks.pop(actor.name)))
         self.time.now_ms += TRIP_MS / 2
         if what is Choice.LATE:
             assert isinstance(request, Put | Delete)
-            actor.flying.append((request, actor.since_ms))
+            actor.flying.append((request, sent_ms))
         answer: Any = None
         if what in (Choice.ANSWER, Choice.LOSE):
-            answer = self._answer(actor, request)
+            answer = self._answer(actor, request, sent_ms)
         self.time.now_ms += TRIP_MS / 2
         if what is not Choice.ANSWER:
             answer = NoAnswer("no answer") if isinstance(request, List) else Unknown(UNANSWERED)
@@ -250,14 +259,14 @@ class Staged:
     def _land(self, actor: Actor) -> Line:
         request, sent_ms = actor.flying.pop(0)
         self.time.now_ms += TRIP_MS / 2
-        answer = self.shelf.decide(actor.name, request, sent_ms)
+        answer = self.shelf.decide(actor.name, _guarded(request, self.shelf), sent_ms)
         line = Line(f"late: {shown(request)}", f"{plain(answer)}, and nobody hears it")
         actor.lines.append(line)
         return line
 
-    def _answer(self, actor: Actor, request: Request) -> Any:
+    def _answer(self, actor: Actor, request: Request, sent_ms: float | None = None) -> Any:
         emit = self.emit(actor.name)
-        return _answer(request, self.shelf, actor.name, actor.clock, emit, actor.since_ms)
+        return _answer(request, self.shelf, actor.name, actor.clock, emit, sent_ms)
 
     def _go(self, actor: Actor, move: Callable[[], Request]) -> None:
         """On to the next request that a store would see, or to the next pause."""
@@ -265,7 +274,6 @@ class Staged:
             actor.waits = move()
             while not shown(actor.waits):
                 actor.waits = actor.procedure.send(self._answer(actor, actor.waits))
-            actor.since_ms = self.time.now_ms
         except StopIteration as done:
             actor.waits, actor.ended = None, self.told(done.value)
         except self.refusals as error:
@@ -300,6 +308,14 @@ def _answer(
             return None
         case Get() | Put() | List() | Delete():
             began_ms = clock.time.now_ms if sent_ms is None else sent_ms
-            return shelf.decide(who, request, began_ms)
+            return shelf.decide(who, _guarded(request, shelf), began_ms)
         case _:
             raise AssertionError(f"what goes together goes in turn here: {request!r}")
+
+
+def _guarded(request: Sent, shelf: Shelf) -> Sent:
+    """A write under no condition, as one whose condition holds just now."""
+    if not isinstance(request, Unguarded):
+        return request
+    now = shelf.objects.get(request.key)
+    return Put(request.key, request.body, over(now and now.version))

@@ -13,7 +13,7 @@ from lockkit.workbench.decisions import Decision, Moment
 from lockkit.workbench.export import judged
 from lockkit.workbench.fork import Difference, at, compare, follow, fork, stage
 from lockkit.workbench.plays import RIGHT, mistakes
-from lockkit.workbench.stage_panel import StagePanel, button, row
+from lockkit.workbench.stage_panel import SHORTER, StagePanel, button, row
 from lockkit.workbench.steps import VARIANTS
 
 MODES = [
@@ -46,11 +46,11 @@ class StageView:
         self.play = play
         self.runs: list[Any] = [stage(play, mistake)]
         self._panels: list[StagePanel] = []
-        self._said = "Nothing is decided yet."
+        self._said = ""
         self._status = widgets.HTML()
         self._past = widgets.SelectionSlider(
             options=[("the beginning", 0)], description="Decision", continuous_update=False,
-            layout=widgets.Layout(width="440px"),
+            layout=widgets.Layout(width="520px"),
         )  # fmt: skip
         self._fork = button(
             "Fork here", "a second run beside this one, which goes on from after this decision",
@@ -69,7 +69,7 @@ class StageView:
         self._both = widgets.HBox(layout=row("stretch"))
         self.view = widgets.VBox([widgets.HBox(bar, layout=row()), self._status, self._both])
         self.view.add_class("lockkit-stepper")
-        self._rebuild()
+        self._put(FIRST, self.steps, "Nothing is decided yet.")
 
     def below(self, run: Any) -> str:
         """What readers and the judge say of a run, as HTML."""
@@ -98,33 +98,33 @@ class StageView:
     def fork(self, decisions: int | None = None) -> Any:
         """A second run beside the first, after so many of its decisions (None: all of them)."""
         new = fork(self.steps, decisions)
-        self.runs[FORK:] = [new]
-        self._rebuild(f"The fork goes on from after decision {len(new.decisions)}.")
+        self._put(FORK, new, f"The fork goes on from after decision {len(new.decisions)}.")
         return new
 
     def drop_fork(self) -> None:
-        del self.runs[FORK:]
-        self._rebuild("The fork is gone.")
+        del self.runs[FORK:], self._panels[FORK:]
+        self._said = "The fork is gone."
+        self.show()
 
     def go_back(self, decisions: int) -> None:
         """Undo what the first run decided after so many."""
-        self.runs[FIRST] = fork(self.steps, decisions)
-        self._rebuild(f"Back after decision {decisions}." if decisions else "Back at the start.")
+        said = f"Back after decision {decisions}." if decisions else "Started over."
+        self._put(FIRST, fork(self.steps, decisions), said)
 
     def paste(self, moment: str, number: int = FIRST) -> None:
         """Take a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
         if Moment.of(moment).play != self.play:
             raise ValueError(f"this stage plays {self.play!r}, and that is another play's moment")
-        self.runs[number] = at(moment)
-        self._rebuild(f"At that moment: {len(self.runs[number].decisions)} decisions were made.")
+        new = at(moment)
+        self._put(number, new, f"At that moment: {len(new.decisions)} decisions were made.")
 
     def plant(self, mistake: str, number: int = FIRST) -> None:
         """The first run starts over with this mistake; the fork makes its decisions once more."""
-        new = stage(self.play, mistake)
-        why = follow(new, self.runs[number].decisions) if number == FORK else ""
-        self.runs[number] = new
-        said = f"The same decisions, as far as they go. {why}" if number else "Started over."
-        self._rebuild(said.strip())
+        new, said = stage(self.play, mistake), "Started over."
+        if number == FORK:
+            why = follow(new, self.runs[FORK].decisions)
+            said = f"The same decisions, as far as they go. {why}".strip()
+        self._put(number, new, said)
 
     # --- what it shows ----------------------------------------------------------------------------
 
@@ -135,6 +135,7 @@ class StageView:
         titles = ("Run", "") if self.other is None else ("First run", "Fork")
         for panel, title in zip(self._panels, titles, strict=False):
             panel.show(title, self.below(panel.run), marks)
+        self._both.children = [each.view for each in self._panels]
         self._show_past()
         self._unfork.disabled = self.other is None
         said = escape(self._said)
@@ -149,41 +150,44 @@ class StageView:
             self._past.options = options
             self._past.value = len(made)
 
-    def _rebuild(self, said: str = "") -> None:
-        """Panels for the runs that there are now."""
-        self._said = said or self._said
-        self._panels = [self._panel(number, run) for number, run in enumerate(self.runs)]
-        self._both.children = [each.view for each in self._panels]
+    def _put(self, number: int, run: Any, said: str) -> None:
+        """Another run takes this place; its panel stays, and so does the reader's focus."""
+        if number == len(self._panels):
+            self.runs[number:] = [run]
+            self._panels.append(self._panel(number))
+        self.runs[number] = self._panels[number].run = run
+        self._said = said
         self.show()
 
-    def _panel(self, number: int, run: Any) -> StagePanel:
+    def _panel(self, number: int) -> StagePanel:
         choice = widgets.Dropdown(
-            options=self.options, value=run.mistake, description=self.label,
+            options=self.options, value=self.runs[number].mistake, description=self.label,
             layout=widgets.Layout(width="400px"),
         )  # fmt: skip
-        choice.observe(lambda change: self.plant(change["new"], number), "value")
-        panel = StagePanel(
-            run, choice,
-            press=lambda decision: self._tried(partial(self._decide, run, decision))(),
-            finish=lambda who: self._tried(partial(self._finish, run, who))(),
+        return StagePanel(
+            self.runs[number], choice,
+            press=lambda decision: self._tried(partial(self._decide, number, decision))(),
+            finish=lambda who: self._tried(partial(self._finish, number, who))(),
+            plant=partial(self._planted, number), paste=partial(self._pasted, number),
         )  # fmt: skip
-        panel.moment.observe(
-            lambda change: self._pasted(run, change["new"], number), "value"
-        )
-        return panel
 
-    def _decide(self, run: Any, decision: Decision) -> None:
+    def _planted(self, number: int, mistake: str) -> None:
+        if mistake != self.runs[number].mistake:  # else it is we who have just shown it
+            self._tried(lambda: self.plant(mistake, number))()
+
+    def _pasted(self, number: int, moment: str) -> None:
+        if moment != str(self.runs[number].moment):
+            self._tried(lambda: self.paste(moment, number))()
+
+    def _decide(self, number: int, decision: Decision) -> None:
+        run = self.runs[number]
         line = run.decide(decision)
         told = f": {line.asked} → {line.answered}" if line and line.answered else ""
         ended = getattr(run.actors.get(decision.who), "ended", "")
         self._said = f"{decision}{told}" + (f". {decision.who} ended: {ended}" if ended else "")
 
-    def _finish(self, run: Any, who: str) -> None:
-        self._said = f"{who} ended: {run.finish(who)}"
-
-    def _pasted(self, run: Any, text: str, number: int) -> None:
-        if text != str(run.moment):
-            self._tried(lambda: self.paste(text, number))()
+    def _finish(self, number: int, who: str) -> None:
+        self._said = f"{who} ended: {self.runs[number].finish(who)}"
 
     def _tried(self, act: Callable[[], Any]) -> Callable[[], None]:
         """What can't be done is said, not raised: a callback has nobody to raise to."""
@@ -227,9 +231,10 @@ class Stepper(StageView):
     def below(self, run: Any) -> str:
         rows = ", ".join(f"{order} = {amount}" for order, amount in run.rows.items())
         said = judged(run.verdict)
+        because, _, _ = said["because"].partition("; never reached")
         return (
             f"<b>A reader sees:</b> {escape(rows) or 'nothing'}<br>"
-            f"<b>The checker says:</b> {escape(said['verdict'])}: {escape(said['because'])}"
+            f"<b>The checker says:</b> {escape(said['verdict'])}: {escape(because)}"
         )
 
     def __repr__(self) -> str:
@@ -247,12 +252,14 @@ class PatternStepper(StageView):
 
     def below(self, run: Any) -> str:
         rows = "".join(
-            f"<tr><td>{escape(key)}</td><td><code>{escape(body[:BODY_CHARS])}</code></td></tr>"
+            f"<tr><td class='object'>{escape(key.replace(*SHORTER))}</td>"
+            f"<td><code>{escape(body[:BODY_CHARS])}</code></td></tr>"
             for key, body in run.objects.items()
         )
         well, because = run.verdict
-        colour, word = ("good", "✓ agrees") if well else ("bad", "✗ does not agree")
+        colour, word = ("good", "agrees") if well else ("bad", "does not agree")
+        said = f"{'✓' if well else '✗'} What was told and what is there {word}:"
         return (
             f"<i>{escape(run.play.says)}</i><table>{rows}</table>"
-            f"<b class='{colour}'>What was told and what is there {word}:</b> {escape(because)}"
+            f"<b class='{colour}'>{said}</b> {escape(because)}"
         )
