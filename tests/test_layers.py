@@ -38,7 +38,7 @@ SDKS = {
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "hmsclient": ["providers.hive", "providers.hive_wire"],
     "thrift": ["providers.hive_wire"],
-    "pyarrow": ["table", "spark", "workbench.steps"],
+    "pyarrow": ["table", "spark", "workbench.steps", "course"],
     "fastavro": ["table", "spark"],
     "pyspark": ["spark"],
     "pandas": ["spark"],

@@ -1,0 +1,163 @@
+"""What notebooks 09 and 10 stand on: writers that stand still in the middle of a real table."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.course.dead import (
+    REFUSED,
+    SAVED,
+    TORN,
+    WASTED,
+    ages,
+    late_beat,
+    meet,
+    remains,
+    rows_html,
+    tune,
+    wake,
+)
+from lockkit.course.lake import Lake, seen
+from lockkit.course.upkeep import (
+    AS_IT_WAS,
+    CLUSTERING,
+    COMMITS,
+    ERROR,
+    LOST,
+    NOBODY,
+    UPSERT,
+    clash,
+    hold_back,
+    matrix,
+    oversleep,
+    read_slowly,
+)
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+# --- 09: the dead, and who only seems to be -------------------------------------------------------
+
+
+def test_without_the_fence_a_writer_that_was_taken_back_publishes_a_commit_without_its_file() -> (
+    None
+):
+    wrong = wake(fence=False)
+    assert (str(wrong), wrong.told, wrong.verdict.kind) == (TORN, "committed", "INVALID")
+    assert "rolled back, and W1 made it visible" in wrong.verdict.because
+
+
+def test_with_it_that_writer_is_refused_and_begins_again() -> None:
+    right = wake(fence=True)
+    assert (str(right), right.reader, right.again) == (REFUSED, "k1 1, k2 1", "k1 1, k2 1, k3 3")
+    assert right.told.startswith("refused, twice") and right.verdict.kind == "VALID"
+
+
+def test_every_object_that_a_dead_writer_leaves_is_explained() -> None:
+    left = remains()
+    kinds = [re.sub(r"\d{17}", "T", key) for key, _, _ in left.rows]
+    assert kinds == [
+        ".hoodie/.heartbeat/T", ".hoodie/.temp/T/k1-file-0_0-0-0_T.parquet.marker.CREATE",
+        ".hoodie/T.commit.requested", ".hoodie/T.inflight", "k1-file-0_0-0-0_T.parquet",
+    ]  # fmt: skip
+
+
+def test_a_silent_writer_is_dead_after_two_misses_and_to_an_eager_one_at_once() -> None:
+    table = ages()
+    assert [table.dead(age, "LAZY") for age in (0, 60, 110, 130, 600)] == [False] * 3 + [True] * 2
+    assert table.dead(0, "EAGER") and not table.dead(600, "NEVER")
+
+
+@pytest.mark.parametrize(("guarded", "becomes"), [(True, SAVED), (False, WASTED)])
+def test_a_beat_that_lands_late_saves_its_writer_from_whoever_ends_what_it_saw(
+    guarded: bool, becomes: str
+) -> None:
+    raced = late_beat(guarded)
+    assert (str(raced), raced.verdict.kind) == (becomes, "VALID")
+
+
+def test_markers_tell_of_a_conflict_before_a_file_is_written() -> None:
+    assert (meet(early=False).files, meet(early=True).files) == (1, 0)
+    assert "began earlier and is writing" in meet(early=True).why
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "misses", "solved"),
+    [(60, 2, False), (60, 1, False), (30, 5, True), (60, 3, True), (10, 40, False)],
+)
+def test_an_interval_and_its_misses_outlast_a_pause_and_end_before_the_deadline(
+    interval_s: int, misses: int, solved: bool
+) -> None:
+    assert tune(interval_s, misses).solved is solved
+
+
+def test_an_interval_that_is_none_is_told() -> None:
+    with pytest.raises(ValueError, match="a second or more"):
+        tune(0, 2)
+
+
+# --- 10: services beside writers and readers ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("retained", "got", "solved"),
+    [(1, ERROR, False), (4, ERROR, False), (5, AS_IT_WAS, True), (6, AS_IT_WAS, False)],
+)
+def test_a_slow_reader_gets_its_rows_where_enough_is_retained_and_an_error_where_not(
+    retained: int, got: str, solved: bool
+) -> None:
+    read = read_slowly(retained)
+    assert (str(read), read.solved) == (got, solved)
+    assert read.files == min(COMMITS, retained + 1)
+
+
+def test_a_silent_writer_holds_the_clean_back_until_it_is_taken_back() -> None:
+    held = hold_back()
+    assert (held.beside, held.after) == (0, 3)
+
+
+@pytest.mark.parametrize(("fence", "lost", "kind"), [(False, LOST, "INVALID"),
+                                                     (True, CLUSTERING, "VALID")])  # fmt: skip
+def test_a_clustering_that_overslept_loses_the_upserts_rows_unless_it_is_fenced(
+    fence: bool, lost: str, kind: str
+) -> None:
+    slept = oversleep(fence)
+    assert (str(slept), slept.verdict.kind) == (lost, kind)
+    assert ("k1 10" in slept.rows) is fence
+
+
+def test_who_comes_second_gives_way_unless_writers_go_first() -> None:
+    found = matrix(tell=[].append)
+    assert [each[1] for each in found.rows] == [CLUSTERING, UPSERT, UPSERT, NOBODY]
+    assert [each[2] for each in found.rows] == [CLUSTERING, CLUSTERING, CLUSTERING, NOBODY]
+    assert {each.kind for each in found.verdicts} == {"VALID"}
+
+
+def test_an_order_or_a_retention_that_there_is_not_is_told() -> None:
+    with pytest.raises(ValueError, match="no order 'sideways'; there are: began before"):
+        clash("sideways")
+    with pytest.raises(ValueError, match="one commit at least"):
+        read_slowly(0)
+
+
+# --- both -----------------------------------------------------------------------------------------
+
+
+def test_a_stall_takes_everybodys_clock_along_and_no_time() -> None:
+    with Lake() as lake:
+        writer, before = lake.writer("W1"), lake.clock.wall_ms()
+        writer.stop_at("checked", lambda: lake.clock.leap(3_600))
+        writer.publish(writer.insert(["k1"], 1))
+        assert lake.clock.wall_ms() - before >= 3_600_000
+        stall = [each for each in lake.events if each.kind in ("stalled", "resumed")]
+        assert stall[1].at_ms - stall[0].at_ms >= 3_600_000
+        assert seen(lake) == "k1 1"
+
+
+def test_what_a_store_says_is_no_markup() -> None:
+    page = rows_html(("a",), [(HOSTILE,)])
+    assert "<img" not in page and "&lt;img" in page
