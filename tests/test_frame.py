@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -142,23 +143,69 @@ def test_a_script_stops_at_its_first_error_and_is_executable(name: str) -> None:
     assert run("bash", "-n", name).returncode == 0
 
 
+def test_binder_builds_nothing_and_downloads_nothing_after_the_environment(tmp_path: Path) -> None:
+    """All that postBuild asks for is the checkout itself, with what is there."""
+    (tmp_path / "python").write_text('#!/bin/sh\necho "ran: $*"\n')
+    (tmp_path / "python").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    built = run("binder/postBuild", PATH=path, HOME=str(tmp_path))
+    (line,) = built.stdout.splitlines()
+    assert line.startswith("ran: -m pip install ") and line.endswith(" --editable .")
+    assert {"--no-deps", "--no-build-isolation"} <= set(line.split())
+
+
+def settings_under(*before: str) -> dict[str, Any]:
+    """What a Jupyter server started so reads, as it and as Voila see it."""
+    lines = (
+        "import json",
+        "from jupyter_server.serverapp import ServerApp",
+        "from voila.paths import collect_template_paths",
+        "from voila.server_extension import load_config_file",
+        "server, voila = ServerApp(), load_config_file().VoilaConfiguration",
+        "server.load_config_file()",
+        "paths = collect_template_paths(['voila', 'nbconvert'], voila.template)",
+        "print(json.dumps([server.config, voila, paths]))",
+    )
+    done = run(*before, sys.executable, "-c", "\n".join(lines), REPO_DIR=str(ROOT))
+    server, voila, paths = json.loads(done.stdout)
+    return {"server": server, "voila": voila, "templates": paths}
+
+
 def test_binder_start_hands_over_with_the_notebooks_settings() -> None:
+    """A kernel that nobody looks at ends in minutes, and a page asks nobody but its server."""
+    pytest.importorskip("voila", reason="make lab installs voila")
     assert (ROOT / "binder/start").read_text().rstrip().endswith('exec "$@"')
     started = run("binder/start", "printenv", "JUPYTER_CONFIG_PATH", REPO_DIR=str(ROOT))
-    first = started.stdout.strip().split(":")[0]
-    assert (Path(first) / "labconfig" / "default_setting_overrides.json").is_file()
+    folders = [Path(each) for each in started.stdout.strip().split(":")]
+    assert any((each / "labconfig" / "default_setting_overrides.json").exists() for each in folders)
+    there = settings_under("binder/start")
+    assert 0 < there["server"]["MappingKernelManager"]["cull_idle_timeout"] <= 600
+    assert any((Path(each) / "conf.json").exists() for each in there["templates"][:1])
+
+
+def test_a_first_run_takes_plain_writers_where_memory_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Binder says how much there is: 2 GB at most, in MEM_LIMIT."""
+    pytest.importorskip("ipywidgets", reason="make lab installs ipywidgets")
+    from lockkit.workbench.panels import memory_bytes, usual
+
+    monkeypatch.delenv("LOCKKIT_FAST", raising=False)
+    monkeypatch.setenv("MEM_LIMIT", str(2 << 30))
+    assert memory_bytes() <= 2 << 30
+    assert usual().kind == "plain"
 
 
 # --- README ----------------------------------------------------------------------------------
 
 
 def test_every_place_that_the_readme_links_to_is_in_the_tree() -> None:
-    badges = re.findall(
-        r"mybinder\.org/v2/[^)\s]*?urlpath=(?:lab/tree|voila/render)/([^)\s]+)", README
+    binder = re.findall(
+        r"mybinder\.org/v2/[^)\s]*?urlpath=(lab/tree|voila/render)/([^)\s]+)", README
     )
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", README)
-    assert badges
-    for target in badges + links:
+    assert {kind for kind, _ in binder} == {"lab/tree", "voila/render"}
+    for target in [each for _, each in binder] + links:
         assert (ROOT / target.replace("%2F", "/")).exists(), target
 
 

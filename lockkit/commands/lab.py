@@ -58,8 +58,6 @@ def jupyterlab(notebook: Path) -> list[str]:
         sys.executable, "-m", "jupyterlab",
         f"--ServerApp.root_dir={root}", f"--LabApp.default_url={url}",
         "--ServerApp.answer_yes=True",  # one Ctrl-C is enough
-        # The writers of a page that nobody looks at any more must not run for ever.
-        "--MappingKernelManager.cull_idle_timeout=7200",
         # In a container everybody is root, and the server listens on this machine only.
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]  # fmt: skip
@@ -70,11 +68,9 @@ def until_stopped(line: list[str]) -> int:
 
     So do SIGTERM and a closed terminal: a server that nobody sees would go on for ever.
     """
-    settings = str(CHECKOUT / "notebooks" / ".jupyter")
-    paths = [settings, *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, _ended)
-    lab = subprocess.Popen(line, env=os.environ | {"JUPYTER_CONFIG_PATH": os.pathsep.join(paths)})
+    lab = subprocess.Popen(line, env=os.environ | settings())
     try:
         return lab.wait()
     finally:
@@ -85,6 +81,17 @@ def until_stopped(line: list[str]) -> int:
             except subprocess.TimeoutExpired:
                 lab.kill()
                 lab.wait()
+
+
+def settings() -> dict[str, str]:
+    """The notebooks' own settings before whatever else Jupyter would find: how long a kernel that
+    nobody looks at may live, a Voila that asks nobody else, no news.
+    """
+    own = str(CHECKOUT / "notebooks" / ".jupyter")
+    return {
+        name: os.pathsep.join(filter(None, [own, os.environ.get(name)]))
+        for name in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH")
+    }
 
 
 def _ended(number: int, _frame: object) -> None:

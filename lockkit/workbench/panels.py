@@ -43,6 +43,10 @@ OVERLAPS = [("never overlap", 0.0), ("sometimes overlap", 0.5), ("always overlap
 LEASES = [("2 s", 2.0), ("4 s", 4.0), ("10 s", 10.0), ("30 s", 30.0)]
 SPARK_BYTES_MIN = 4_000_000_000
 """A shared Spark with three clients needs 1.4 GB; on less than this machine, plain writers."""
+MEMORY_LIMITS = (
+    "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)  # fmt: skip
+"""A container's, in either version of control groups."""
 EMPTY = """\
 Nothing runs yet.
 1. Launch: concurrent writers commit orders to one table, under one lock object.
@@ -337,7 +341,8 @@ def memory_bytes() -> int:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         total = 0
-    for limit in (os.environ.get("MEM_LIMIT", ""), _first_line("/sys/fs/cgroup/memory.max")):
+    limits = (os.environ.get("MEM_LIMIT", ""), *map(_first_line, MEMORY_LIMITS))
+    for limit in limits:
         if limit.isdigit():
             total = min(total, int(limit))
     return total

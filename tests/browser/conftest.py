@@ -80,3 +80,15 @@ def voila(one_voila: Server, page: Any) -> Iterator[Server]:
     yield one_voila
     page.goto("about:blank", timeout=LATER_MS)
     assert gone(one_voila.directory), "a writer outlived its page"
+
+
+@pytest.fixture(scope="package")
+def one_guest_house(tmp_path_factory: Factory) -> Iterator[Server]:
+    """JupyterLab, and Voila in it, as on Binder; kernels that nobody looks at end in seconds."""
+    directory = tmp_path_factory.mktemp("guests")
+    notebook = str(directory / "notebooks" / FIRST)
+    flags = ["--IdentityProvider.token=", "--allow-root", "--LabApp.expose_app_in_browser=True",
+             "--MappingKernelManager.cull_idle_timeout=6",
+             "--MappingKernelManager.cull_interval=1"]  # fmt: skip
+    with serving(directory, "lockkit", "lab", notebook, *flags) as server:
+        yield server

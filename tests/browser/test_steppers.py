@@ -22,9 +22,18 @@ pytestmark = [
 ]  # fmt: skip
 
 
+def guess(page: Any) -> None:
+    """What the first prediction keeps out of sight is shown once a guess is picked."""
+    seen(page, page.locator(".lockkit-predict input").first).check()
+    shown = seen(page, page.locator(".lockkit-reveal").first)
+    assert page.locator(".lockkit-stepper").count() == 0, "predict first"
+    shown.click()
+
+
 def test_two_commits_are_stepped_through_by_clicks(lab: Server, page: Any) -> None:
     """W1 checks and pauses, W2 commits, W1 is refused; with the lock alone it is not."""
-    run_all_cells(page, lab, "01_two_commits_one_table.ipynb")
+    run_all_cells(page, lab, "08_timeline_and_occ.ipynb")
+    guess(page)
     stepper = seen(page, page.locator(".lockkit-stepper").first)
     shot(page, "7-two-commits-before")
     for mode, said in (("fenced: the store decides", "VALID"),
