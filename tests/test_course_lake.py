@@ -131,7 +131,9 @@ def test_a_clustering_that_overslept_loses_the_upserts_rows_unless_it_is_fenced(
 
 
 def test_who_comes_second_gives_way_unless_writers_go_first() -> None:
-    found = matrix(tell=[].append)
+    told: list[str] = []
+    found = matrix(tell=told.append)
+    assert len(told) == len(found.rows)
     assert [each[1] for each in found.rows] == [CLUSTERING, UPSERT, UPSERT, NOBODY]
     assert [each[2] for each in found.rows] == [CLUSTERING, CLUSTERING, CLUSTERING, NOBODY]
     assert {each.kind for each in found.verdicts} == {"VALID"}

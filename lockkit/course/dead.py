@@ -138,7 +138,7 @@ class Remains:
 def remains() -> Remains:
     """W1 has written its file, and dies before its commit."""
     with Lake() as lake:
-        instant = lake.writer("W1").insert(["k1", "k2"], 1).instant
+        instant = lake.writer("W1").insert(["k1"], 1).instant
         return Remains(tuple((key, *_meaning(key)) for key in lake.files(instant)))
 
 

@@ -170,12 +170,13 @@ class Writer:
         self.heart = self.run(beat(self.heart))
 
     def insert(self, ids: Iterable[str], amount: int, began: Transaction | None = None) -> Prepared:
-        """A file group of its own for these rows, called after the first."""
-        transaction, keys = began or self.begin(), list(ids)
-        rows = orders(keys, amount)
-        file = write_inserts(transaction.target, rows, file_id=f"{keys[0]}-file-0")
-        self._write(transaction, file, "CREATE")
-        return self._prepare(transaction, [file])
+        """A file group of its own for each of these rows."""
+        transaction, files = began or self.begin(), []
+        for id in ids:
+            rows = orders([id], amount)
+            files.append(write_inserts(transaction.target, rows, file_id=f"{id}-file-0"))
+            self._write(transaction, files[-1], "CREATE")
+        return self._prepare(transaction, files)
 
     def update(self, ids: Iterable[str], amount: int, began: Transaction | None = None) -> Prepared:
         """The file groups that have one of these rows, rewritten."""

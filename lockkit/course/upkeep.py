@@ -237,8 +237,7 @@ def clash(order: str, *, writer_first: bool = False) -> Clash:
 def _three_files(lake: Lake) -> tuple[Writer, Writer]:
     """k1, k2 and k3 in a file each: W1 wrote them, and C will join them."""
     writer = lake.writer("W1")
-    for number in (1, 2, 3):
-        writer.publish(writer.insert([f"k{number}"], number))
+    writer.publish(writer.insert(["k1", "k2", "k3"], 1))
     return writer, lake.writer("C")
 
 
