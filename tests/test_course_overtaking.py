@@ -1,0 +1,83 @@
+"""The commits of notebook 08: which pairs may stand, and what is told to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.course.overtaking import (
+    AGAIN,
+    BOTH,
+    INSERT_3,
+    OVERWRITE,
+    REFUSED,
+    UPDATE_1,
+    UPDATE_2,
+    WRITES,
+    Instants,
+    Overtaken,
+    overtake,
+    who_goes_with_whom,
+)
+from lockkit.table.timeline import V6, parse_timeline
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+def test_with_the_lock_alone_both_are_told_yes_and_one_update_is_lost() -> None:
+    hudi, fenced = overtake("hudi"), overtake("fenced")
+    assert (str(hudi), hudi.verdict.kind) == (BOTH, "INVALID")
+    assert "lost update" in hudi.verdict.because and "20260101000000002" in repr(hudi)
+    assert (str(fenced), fenced.verdict.kind, fenced.rows[0]) == (REFUSED, "VALID", ("order-1", 20))
+    assert "LockLost" in fenced.ended["W1"]
+    assert [row[3].count("completed") for row in fenced.instants.rows] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("mode", ["fenced", "hudi"])
+def test_two_updates_of_two_files_both_stand(mode: str) -> None:
+    apart = overtake(mode, UPDATE_1, UPDATE_2, late="W2")
+    assert apart.rows == (("order-1", 10), ("order-2", 20))
+    assert (str(apart), apart.rounds) == ((AGAIN, 2) if mode == "fenced" else (BOTH, 1))
+
+
+def test_who_goes_together_is_a_matter_of_file_groups() -> None:
+    """Both wrote it, or one wrote what the other took away; an insert meets nobody."""
+    pairs = who_goes_with_whom()
+    refused = {pair for pair in pairs.met if pairs.refused(*pair)}
+    everything = (UPDATE_1, UPDATE_2, OVERWRITE)
+    apart = {(UPDATE_1, UPDATE_2), (UPDATE_2, UPDATE_1)}
+    assert refused == {(one, other) for one in everything for other in everything} - apart
+    assert {each.verdict.kind for each in pairs.met.values()} == {"VALID"}
+    assert pairs._repr_html_().count("✗ refused") == repr(pairs).count("✗ refused") == 7
+    assert len(pairs.met) == len(WRITES) ** 2
+
+
+def test_two_inserts_of_one_order_show_it_twice_and_nobody_is_to_blame() -> None:
+    twice = overtake("fenced", INSERT_3, INSERT_3, late="W2")
+    assert [order for order, _ in twice.rows].count("order-3") == 2
+    assert twice.verdict.kind == "VALID"
+
+
+def test_what_is_not_there_is_told() -> None:
+    with pytest.raises(ValueError, match="no write here is 'drop'; there are: update order-1"):
+        overtake("fenced", "drop")
+    with pytest.raises(ValueError, match="'W3' is not here; there are W1 and W2"):
+        overtake(late="W3")
+
+
+def test_an_instant_that_was_only_requested_is_seen_by_nobody() -> None:
+    instants = Instants.of(parse_timeline([], V6), {})
+    assert instants.rows == () and "<table" in instants._repr_html_()
+
+
+def test_what_a_writer_is_told_is_no_markup() -> None:
+    shown = Overtaken(
+        ended={HOSTILE: HOSTILE}, rounds=0, rows=((HOSTILE, 1),), events=(),
+        instants=Instants(((HOSTILE, "", "", ""),)), verdict=_Said(),
+    )._repr_html_()  # fmt: skip
+    assert "<img" not in shown and shown.count("&lt;img") == 5
+
+
+class _Said:
+    kind, because = "INVALID", HOSTILE
