@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.commands.terminal import FOUND, OK, USAGE, Trouble, command, say, say_json, warn
-from lockkit.history import plain, write
+from lockkit.history import narrate, plain, write
 
 if TYPE_CHECKING:
-    from lockkit.mutants import Mutant
     from lockkit.sim import Outcome, Scenario
 
 ABOUT = """\
@@ -24,12 +23,14 @@ Runs the library itself in a simulated world, one for each seed: virtual clocks 
 stores of several providers, lost and late requests, hidden retries, 409, 429 and 503, pauses,
 crashes, and a schedule that favours rare orders. The same seed plays the same again. Each run is
 judged while it goes, and its history by the checker. Exit 0: no violation; 1: a violation (its seed
-is printed)."""
+is printed, as a moment: --moment takes it, tells that run up to there, and with --others how many
+other runs from there on go wrong)."""
 
 EXAMPLE = """\
 lockkit simulate --scenario lease --seeds 1..200 --json
 lockkit simulate --scenario lease --seeds 1..200 --mutant drift
-lockkit simulate --seeds 64 --history run.jsonl; lockkit check run.jsonl"""
+lockkit simulate --moment lease:64@57 --history run.jsonl; lockkit check run.jsonl
+lockkit simulate --moment 'lease/drift:1@60' --others 50"""
 
 SEEDS_MAX = 100_000_000
 PROGRESS_MS = 10_000
@@ -47,20 +48,29 @@ def add(commands: Any) -> None:
     parser.add_argument("--seeds", default="1..200", metavar="A..B", help="or one (default 1..200)")
     parser.add_argument("--steps", type=int, metavar="N", help="moves per seed, at most")
     parser.add_argument("--mutant", metavar="NAME", help="with this rule switched off")
+    parser.add_argument("--moment", metavar="M", help="one run, up to a move: lease:1234@57")
+    parser.add_argument("--others", type=int, default=0, metavar="N",
+                        help="of a moment: so many other ways on from there")  # fmt: skip
     parser.add_argument("--history", metavar="FILE", help="write the last seed's history there")
     parser.add_argument("--json", action="store_true", help="all of it as one JSON object")
     parser.set_defaults(run=run, name="simulate", extra="table")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.moment:
+        return run_moment(args)
     from lockkit.sim import simulate
+    from lockkit.workbench.moments import mutant_of, scenario_of
 
-    scenario = chosen(args.scenario)
-    mutant = mutant_of(args.mutant, scenario.name)
+    try:
+        scenario = scenario_of(args.scenario)
+        mutant = mutant_of(args.mutant or "", scenario.name)
+    except ValueError as error:
+        raise Trouble(plain(error), code=USAGE) from None
     seeds = seeds_of(args.seeds)
     if args.steps is not None and args.steps < 1:
         raise Trouble("--steps must be at least 1", code=USAGE)
-    total = Total(scenario, args.seeds, Clock())
+    total = Total(scenario, args.seeds, Clock(), args.mutant or "", args.steps is None)
     outcome: Outcome | None = None
     try:
         for seed in seeds:
@@ -79,6 +89,32 @@ def run(args: argparse.Namespace) -> int:
     return FOUND if total.violations else OK
 
 
+def run_moment(args: argparse.Namespace) -> int:
+    """One run up to one of its moves, and other ways on from there."""
+    from lockkit.workbench.moments import SeedMoment, others, play
+
+    try:
+        moment = SeedMoment.of(args.moment)
+    except ValueError as error:
+        raise Trouble(plain(error), code=USAGE) from None
+    if args.others and moment.step is None:
+        raise Trouble(f"--others needs a move to go on from: --moment '{moment}@57'", code=USAGE)
+    outcome = play(moment)
+    if args.history:
+        save(outcome, args.history)
+    ways = others(moment, args.others) if args.others > 0 else None
+    if args.json:
+        said = outcome.to_json() | {"moment": str(moment)}
+        if ways is not None:
+            said["others"] = {"runs": ways.runs, "wrong": [str(each) for each, _ in ways.wrong]}
+        say_json(said)
+    else:
+        say(*narrate(outcome.run.world.history()))
+        say(f"{moment}: {outcome.steps} moves, {plain(outcome.violation or 'no violation')}")
+        say(*([plain(str(ways))] if ways is not None else []))
+    return FOUND if outcome.violation or (ways and ways.wrong) else OK
+
+
 @dataclass(slots=True)
 class Total:
     """What came of all seeds so far; told on standard error as it goes."""
@@ -86,6 +122,9 @@ class Total:
     scenario: Scenario
     seeds: str
     clock: Clock
+    mutant: str = ""
+    whole: bool = True
+    """Whether its runs are as long as a moment's: of a shorter one, the schedule is another."""
     count: int = 0
     steps: int = 0
     violations: list[dict[str, str]] = field(default_factory=list)
@@ -105,7 +144,13 @@ class Total:
         self.trace.update(outcome.trace_hash.encode())
         if outcome.violation:
             self.violations.append({"seed": outcome.seed, "violation": outcome.violation})
-            warn(f"seed {outcome.seed}, after {outcome.steps} steps: {plain(outcome.violation)}")
+            said = f"seed {outcome.seed}, after {outcome.steps} steps: {plain(outcome.violation)}"
+            from lockkit.workbench.moments import SeedMoment
+
+            moment = SeedMoment(
+                self.scenario.name, int(outcome.seed), outcome.steps, self.mutant
+            )
+            warn(f"{said} (--moment '{moment}')" if self.whole else said)
         if self.clock.boot_ms() - self.told_ms > PROGRESS_MS:
             self.told_ms = self.clock.boot_ms()
             warn(f"{self.count} seeds, {self.steps} steps, {len(self.violations)} violations")
@@ -141,35 +186,6 @@ class Total:
         if self.never:
             yield f"  never reached, so nothing is shown of it: {', '.join(self.never)}"
         yield f"  trace {said['trace_hash']}"
-
-
-def chosen(name: str) -> Scenario:
-    from lockkit.sim import LEASE
-
-    if name == LEASE.name:
-        return LEASE
-    from lockkit.patterns.scenes import SCENES
-    from lockkit.table.simulated import SCENARIOS
-
-    patterns = [scene.SCENARIO for scene in SCENES.values()]
-    scenarios = {each.name: each for each in (LEASE, *SCENARIOS, *patterns)}
-    if name not in scenarios:
-        known = ", ".join(scenarios)
-        raise Trouble(f"no scenario {plain(name)!r}; there are: {known}", code=USAGE)
-    return scenarios[name]
-
-
-def mutant_of(name: str | None, scenario: str = "lease") -> Mutant | None:
-    from lockkit.mutants import LEASE_MUTANTS
-    from lockkit.patterns.scenes import SCENES
-
-    if name is None:
-        return None
-    mutants = SCENES[scenario].MUTANTS if scenario in SCENES else LEASE_MUTANTS
-    if name in mutants:
-        return mutants[name]
-    known = ", ".join(mutants)
-    raise Trouble(f"no mutant {plain(name)!r}; there are: {known}", code=USAGE)
 
 
 def seeds_of(said: str) -> range:

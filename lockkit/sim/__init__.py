@@ -8,16 +8,16 @@ anything with `set_up` (see `Scenario`).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lockkit.check import Kind, check
 from lockkit.mutants import Mutant
 from lockkit.sim import lease
 from lockkit.sim.world import Violated, World
 
-__all__ = ["LEASE", "Outcome", "Scenario", "simulate"]
+__all__ = ["LEASE", "Branch", "Outcome", "Scenario", "simulate"]
 
 
 class Run(Protocol):
@@ -48,6 +48,13 @@ LEASE = Scenario(
 )  # fmt: skip
 
 
+class Branch(NamedTuple):
+    """A run that is as its seed says up to this move, and then goes this way: by other dice."""
+
+    move: int
+    way: int
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one seed."""
@@ -73,9 +80,12 @@ class Outcome:
 
 def simulate(
     scenario: Scenario, seed: int | str, *, steps: int | None = None, mutant: Mutant | None = None,
-    judge: bool = True,
+    judge: bool = True, branches: Sequence[Branch] = (), until: int | None = None,
 ) -> Outcome:  # fmt: skip
-    """Play one seed, and judge its history by the checker of real ones."""
+    """Play one seed, and judge its history by the checker of real ones.
+
+    `until` a move: so far, and no further; what is to hold at the end only is not looked at.
+    """
     moves = scenario.steps if steps is None else steps
     violation: str | None = None
     reached: tuple[str, ...] = ()
@@ -84,8 +94,15 @@ def simulate(
         run = scenario.set_up(str(seed), moves, mutant)
         world = run.world
         try:
-            world.play(moves)
-            run.end()
+            turns = moves
+            for each in branches:
+                turns -= world.play_to(each.move, turns)
+                world.vary(f"{seed}@{each.move}+{each.way}")
+            if until is not None:
+                world.play_to(until, turns)
+            else:
+                world.play(turns)
+                run.end()
         except Violated as violated:
             violation = str(violated)
     if judge:

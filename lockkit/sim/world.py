@@ -101,6 +101,25 @@ class World:
             if self.weather.nodes and self.dice.random() < self.weather.nodes:
                 of_a_node(self)
 
+    def play_to(self, move: int, turns: int) -> int:
+        """Until that many moves were made, in so many turns at most: how many. Raises `Violated`.
+
+        Each turn is a move, or time going on because nobody can move.
+        """
+        for turn in range(turns):
+            if self.moves >= move:
+                return turn
+            self.play(1)
+        return turns
+
+    def vary(self, dice: str) -> None:
+        """From here on chance falls otherwise: all dice, who ranks first, and when that changes."""
+        self.dice.seed(dice)
+        for each in (*self.tasks, *self.flying):
+            each.priority = self.dice.random()
+        if not self.uniform:
+            self._schedule = Pct(self.dice, max(1, self.steps - self.moves), self._passing)
+
     def finish(self) -> None:
         """Nothing fails any more, all that is under way arrives, and everybody comes to an end."""
         self.weather = CALM

@@ -1,0 +1,117 @@
+"""Seeds as moments: a run up to one of its moves is a line of text, and so are other ways on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lockkit.cli import main
+from lockkit.mutants import LEASE_MUTANTS
+from lockkit.sim import LEASE, Branch, simulate
+from lockkit.workbench.moments import Others, SeedMoment, others, play
+
+FOUND = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]["fence off"]
+SEED = FOUND["seed"]
+WRONG = SeedMoment("lease", SEED, mutant="fence off")
+"""Ends in a violation, in each of its plays."""
+
+
+@pytest.mark.parametrize("scenario", ["lease", "commit", "wal", "queue", "striped"])
+def test_a_run_in_two_parts_is_the_run(scenario: str) -> None:
+    """What was so up to a move is so of the whole run, too; and the end is the same."""
+    whole = play(SeedMoment(scenario, 7))
+    part = play(SeedMoment(scenario, 7, step=50))
+    assert part.steps == 50 < whole.steps
+    trace = part.run.world.trace
+    assert trace == whole.run.world.trace[: len(trace)]
+    assert play(SeedMoment(scenario, 7, step=50)).trace_hash == part.trace_hash
+
+
+def test_the_moment_of_a_violation_shows_it_and_the_move_before_does_not() -> None:
+    end = play(WRONG)
+    assert end.violation == simulate(LEASE, SEED, mutant=LEASE_MUTANTS["fence off"]).violation
+    at = SeedMoment.of(f"lease/fence off:{SEED}@{end.steps}")
+    assert play(at).violation == end.violation
+    assert play(SeedMoment.of(f"lease/fence off:{SEED}@{end.steps - 1}")).violation is None
+
+
+def test_other_ways_share_the_past_and_differ_after_it() -> None:
+    here = SeedMoment("lease", SEED, step=60)
+    before = play(here).run.world.trace
+    traces = {play(here.way(number)).trace_hash for number in range(1, 11)}
+    assert len(traces) == 10
+    for number in (1, 2):
+        way = play(here.way(number)).run.world
+        assert way.trace[: len(before)] == before
+
+
+def test_the_nearer_to_a_violation_the_more_other_ways_end_in_one() -> None:
+    """And each that does is a moment of its own, which shows it again."""
+    end = play(WRONG).steps
+    far, near = (
+        others(SeedMoment("lease", SEED, end - back, "fence off"), 25) for back in (60, 2)
+    )
+    assert len(far.wrong) < len(near.wrong)
+    moment, why = near.wrong[0]
+    assert play(SeedMoment.of(str(moment))).violation == why
+    right = others(SeedMoment("lease", SEED, end - 2), 25)
+    assert right == Others(SeedMoment("lease", SEED, end - 2), 25, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("lease:1234@57", SeedMoment("lease", 1234, 57)),
+        (" lease / fence off : 1 @ 2 ", SeedMoment("lease", 1, 2, "fence off")),
+        ("wal:3", SeedMoment("wal", 3)),
+        ("lease/slack, too small:1@5+3@80",
+         SeedMoment("lease", 1, 80, "slack, too small", (Branch(5, 3),))),
+        ("commit:1@5+3@80+1", SeedMoment("commit", 1, None, "", (Branch(5, 3), Branch(80, 1)))),
+    ],
+)  # fmt: skip
+def test_a_moment_is_read_back_from_what_is_written(text: str, moment: SeedMoment) -> None:
+    assert SeedMoment.of(text) == moment
+    assert SeedMoment.of(str(moment)) == moment
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x", "is no moment; one is written 'lease:1234@57'"),
+        ("lease:x", "is no moment"),
+        ("tea:1@2", "no scenario 'tea'; there are: lease"),
+        ("lease/tea:1@2", "no mutant 'tea'; there are: count_from_send"),
+        ("lease:1@2@3", "cannot read '@3'"),
+        ("lease:1@2" + " " * 600, "is no moment"),
+    ],
+)
+def test_what_is_no_moment_is_refused_and_said(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        SeedMoment.of(text)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_violations_moment_and_takes_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["simulate", "--seeds", str(SEED), "--mutant", "fence off"]) == 1
+    moment = capsys.readouterr().err.partition("--moment '")[2].partition("'")[0]
+    assert moment == f"lease/fence off:{SEED}@{play(WRONG).steps}"
+    assert main(["simulate", "--moment", moment]) == 1
+    said = capsys.readouterr().out
+    assert f"{moment}: {play(WRONG).steps} moves, {play(WRONG).violation}" in said
+    assert "holds the lock, epoch" in said
+
+
+def test_the_command_goes_other_ways_from_a_moment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--moment", "lease:9@60", "--others", "5", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["moment"] == "lease:9@60" and said["steps"] == 60
+    assert said["others"] == {"runs": 5, "wrong": []}
+    for wrong, says in ((["lease:x"], "no moment"), (["lease:9", "--others", "5"], "@57")):
+        assert main(["simulate", "--moment", *wrong]) == 64
+        assert says in capsys.readouterr().err
