@@ -18,8 +18,20 @@
 # the middle of a commit, for longer than its lease, and then wakes up? And what happens if a write
 # succeeds, but the answer never arrives?
 #
-# **Before you run anything, decide:** the writer wakes, still sure that it holds the lock, and
-# finishes its commit. Is that commit accepted?
+# The first picture is a minute away.
+
+# %% [markdown]
+# ## Predict
+#
+# While W1 stands still, its lease ends, and W2 takes the lock and commits. W1 wakes, still sure
+# that it holds the lock, and finishes its commit: it creates its completed file, *only if absent*.
+
+# %%
+from lockkit.workbench import Predict, Workbench
+from lockkit.course.recorded import GUESSES, lacking, recorded
+
+late = Predict("What becomes of W1's commit?", GUESSES)
+late
 
 # %% [markdown]
 # ## Run
@@ -28,8 +40,6 @@
 # kernel restart the old buttons are dead: run the cell again.)
 
 # %%
-from lockkit.workbench import Workbench
-
 bench = Workbench()
 bench
 
@@ -54,18 +64,20 @@ bench
 # other. The lanes of the writers show **what each believes**. Where the two disagree, the belief
 # is red. On the right appears what readers of the table see.
 #
-# This was recorded with the fence off. Follow W1 down to *stale commit accepted*, or press **Show
-# the evidence**.
+# This was recorded with the fence off; it is shown once you have made your guess. Follow W1 down
+# from where it wakes, or press **Show the evidence**.
 
 # %%
-Workbench.replay("../datasets/histories/bad/stalled_commit_accepted.jsonl")
+fence_off = recorded("../datasets/histories/bad/stalled_commit_accepted.jsonl")
+late.reveal(fence_off)
 
 # %% [markdown]
 # The same stall with the fence on: W1 wakes and tries to publish, and the store refuses with a
 # 412.
 
 # %%
-Workbench.replay("../datasets/histories/good/stalled_commit_refused.jsonl")
+fence_on = recorded("../datasets/histories/good/stalled_commit_refused.jsonl")
+fence_on.view
 
 # %% [markdown]
 # And an answer that was lost. The cross is where it disappeared: W1's write is in the lock object
@@ -81,13 +93,8 @@ Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
 # A checker reads the history, truth and beliefs, and names the events that prove its verdict.
 
 # %%
-from lockkit.check import check
-from lockkit.history import read
-
-for name in ("bad/stalled_commit_accepted", "good/stalled_commit_refused"):
-    with open(f"../datasets/histories/{name}.jsonl") as lines:
-        verdict = check(read(lines))
-    print(verdict.kind, "-", verdict.because)
+assert (fence_off.verdict.kind, fence_on.verdict.kind) == ("INVALID", "VALID")
+print(fence_on.verdict.kind, "-", fence_on.verdict.because)
 
 # %% [markdown]
 # Everything that the buttons do can be done by code, on the same workbench. The next cells start
@@ -142,3 +149,12 @@ if BY_CODE:
 # the default for tables that only lockkit writes. Apache Hudi's writers take part in the same
 # lock, but not in the fence. `lockkit lock show s3://bucket/table` says who holds a lock, and
 # since when.
+#
+# ## Your turn
+#
+# With your own hands: one run in which a commit was refused *and* an answer was lost, and which the
+# checker calls VALID. Launch, stall, resume, lose, **Stop**; then run this cell.
+
+# %%
+lacks = lacking(bench.verdict)
+print(f"not yet: {lacks}" if lacks else "solved")

@@ -21,6 +21,7 @@ from browser.world import (
     events_above,
     run_all_cells,
     said,
+    seen,
     shot,
     theme,
 )
@@ -37,6 +38,8 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: Server, page: Any) ->
     live.wait_for(state="attached", timeout=LATER_MS)
     page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=SOON_MS)
     assert page.locator(".jp-Dialog, .jp-toastContainer button").count() == 0
+    seen(page, page.locator(".lockkit-predict input").first).check()
+    seen(page, page.locator(".lockkit-reveal").first).click()
     page.wait_for_selector(".lk[data-bench=false][data-verdict=INVALID]", state="attached",
                            timeout=LATER_MS)  # the recorded ones  # fmt: skip
     page.locator(".lockkit-launch").hover()

@@ -1,0 +1,44 @@
+"""The recorded runs of notebook 00, and what a run of one's own still lacks of its challenge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockkit.course.recorded import ACCEPTED, NOTICED, REFUSED, lacking, recorded
+from lockkit.history import HistoryError
+
+HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
+
+
+@pytest.mark.parametrize(
+    ("history", "became"),
+    [("bad/stalled_commit_accepted", ACCEPTED), ("good/stalled_commit_refused", REFUSED),
+     ("good/lost_response_recovered", NOTICED)],
+)  # fmt: skip
+def test_what_became_of_the_late_commit_is_what_the_checker_found(
+    history: str, became: str
+) -> None:
+    assert str(recorded(str(HISTORIES / f"{history}.jsonl"))) == became
+
+
+def test_a_file_that_is_no_history_is_told(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("no history\n\n")
+    with pytest.raises(HistoryError, match="line 1"):
+        recorded(str(tmp_path / "x.jsonl"))
+
+
+def test_the_challenge_wants_a_refusal_and_a_lost_answer_and_a_valid_run() -> None:
+    accepted, refused = (
+        recorded(str(HISTORIES / name)).verdict
+        for name in ("bad/stalled_commit_accepted.jsonl", "good/stalled_commit_refused.jsonl")
+    )
+    assert lacking(None) == "nothing has run: press Launch"
+    assert lacking(refused) == "no answer was lost"
+    both = replace(refused, reached=("refused commit", "lost response"))
+    assert lacking(both) == ""
+    assert lacking(replace(both, reached=("lost response",))) == "no commit was refused"
+    wrong = replace(accepted, reached=both.reached)
+    assert lacking(wrong).startswith("INVALID: lost update")
