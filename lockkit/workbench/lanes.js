@@ -1,244 +1,23 @@
-// The space-time diagram: one drawing for the live view, the replay and the one-file export.
-//
-// Time runs down. The lock object is on the left, the table on the right, the writers between them,
-// so that traffic with the lock goes left and commits go right. `layout` is pure (scene in, shapes
-// and labels out) and is tested without a browser; `render` draws what is in view. Text from a
-// bucket is untrusted: it reaches the page through textContent and setAttribute only.
-
-const TIME_W = 66;        // gutter of the clock
-const GEN_W = 86;         // gutter of the generation labels
-const TABLE_W = 84;       // gutter of the completed instants
-const LANE_MIN = 118;     // between two neighbouring lanes
-const LINE = 14;          // a line of labels
-const TOP = 14;
-const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
-const GAP_MAX = 46;       // idle time is elided beyond this
-const ELIDED_MS = 1500;
-const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
-const TICK = 30;
-
-/** How far down the page `ms` of quiet go: bursts are spread, idle time is squeezed. */
-export function fall(ms) {
-  return Math.min(GAP_MAX, 1.25 * Math.sqrt(Math.max(0, ms)));
-}
-
-/** Scene in, geometry out. No DOM; the same scene and width always give the same answer. */
-export function layout(scene, width, options = {}) {
-  const reads = options.reads !== false;
-  const lanes = place(scene.lanes, width);
-  const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
-  const arrows = scene.arrows.filter((a) => reads || a.kind !== "read");
-  const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
-  const axis = stretch(scene, arrows, marks, at);
-  const bars = scene.bars
-    .filter((b) => at[b.lane] !== undefined && (reads || b.kind !== "polls"))
-    .map((b) => ({ ...b, x: at[b.lane], y: axis.at(b.t[0]), y2: Math.max(axis.at(b.t[1]), axis.at(b.t[0]) + 2) }));
-  const drawn = arrows.map((a) => fly(a, at, axis));
-  const points = marks.map((m) => ({ ...m, x: at[m.lane], y: axis.of.get(m.id) ?? axis.at(m.t) }));
-  const labels = [...axis.labels, ...caption(bars, axis.labels, lanes)];
-  return {
-    width: lanes.length ? Math.max(width, lanes[lanes.length - 1].x + TABLE_W) : width,
-    height: axis.height + 18,
-    lanes, bars, arrows: drawn, marks: points, labels,
-    ticks: axis.ticks, gaps: axis.gaps, anchors: axis.anchors,
-    stops: stops(drawn, points, bars),
-  };
-}
-
-function place(lanes, width) {
-  const between = lanes.length - 1;
-  const first = TIME_W + GEN_W;
-  const step = Math.max(LANE_MIN, between > 0 ? (width - first - TABLE_W) / between : 0);
-  return lanes.map((lane, i) => ({ ...lane, x: Math.round(first + i * step) }));
-}
-
-/** The clock's y for every event: time order is kept, labels never meet, idle time is elided. */
-function stretch(scene, arrows, marks, at) {
-  const entries = timeline(scene, arrows, marks);
-  const placed = { anchors: [], of: new Map(), labels: [], ticks: [], gaps: [], recent: [] };
-  let y = TOP;
-  let before = entries[0].t;
-  let ticked = -TICK;
-  for (const entry of entries) {
-    const quiet = entry.t - before;
-    const down = fall(quiet);
-    if (quiet > ELIDED_MS) placed.gaps.push({ y: y + down / 2, ms: quiet });
-    const boxes = boxesOf(entry, at);
-    y = Math.max(y + down, apart(entry, placed.of), ...boxes.map((box) => clear(placed.recent, box)));
-    if (entry.arrow) placed.of.set(entry.arrow.id + entry.stage, y);
-    if (entry.mark) placed.of.set(entry.mark.id, y);
-    for (const box of boxes) {
-      box.y = y + box.dy;
-      placed.recent.push(box);
-      if (box.text) placed.labels.push(box);
-    }
-    if (placed.recent.length > 60) placed.recent.splice(0, 20);
-    if ((boxes.some((box) => box.text) || placed.anchors.length === 0) && y - ticked >= TICK) {
-      const last = placed.ticks.at(-1);
-      placed.ticks.push({ y, t: entry.t, digits: last && entry.t - last.t < 60 ? 3 : 2 });
-      ticked = y;
-    }
-    placed.anchors.push([entry.t, y]);
-    before = entry.t;
-  }
-  return { ...placed, height: y + TOP, at: (t) => interpolate(placed.anchors, t) };
-}
-
-/** Every moment that needs a y. A mark that an arrow makes (a generation, a commit) shares its tip. */
-function timeline(scene, arrows, marks) {
-  const made = new Map(marks.filter((m) => m.arrow).map((m) => [m.arrow, m]));
-  const entries = [];
-  for (const arrow of arrows) {
-    arrow.t.forEach((t, stage) => {
-      if (t !== null) entries.push({ t, arrow, stage, mark: stage === 1 ? made.get(arrow.id) : undefined });
-    });
-  }
-  const known = new Set(arrows.map((a) => a.id));
-  for (const mark of marks) if (!known.has(mark.arrow)) entries.push({ t: mark.t, mark });
-  for (const bar of scene.bars) bar.t.forEach((t) => entries.push({ t }));
-  entries.push({ t: scene.span[0] }, { t: scene.span[1] });
-  return entries.sort((p, q) => p.t - q.t || (p.stage ?? -1) - (q.stage ?? -1));
-}
-
-/** An arrow falls a little on each leg, however fast the store was. */
-function apart({ arrow, stage }, of) {
-  if (!arrow || !stage) return -Infinity;
-  const from = of.get(arrow.id + (stage - 1)) ?? of.get(`${arrow.id}0`);
-  return from === undefined ? -Infinity : from + FLIGHT;
-}
-
-/** What an event occupies: its label beside its lane, its disc, and where an arrow ends. */
-function boxesOf({ arrow, mark, stage }, at) {
-  const boxes = [];
-  if (arrow) {
-    const home = at[arrow.lane];
-    const store = at[arrow.side];
-    const left = arrow.side === "lock";
-    const kind = arrow.kind === "read" ? "read" : arrow.look === "refused" && arrow.op === "acquire" ? "busy" : arrow.look;
-    // Where no answer comes back to hold the next label off, the arrow itself has to.
-    if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
-    if (stage === 0 && home !== undefined) {
-      boxes.push(labelled(arrow.id, arrow.label, home + (left ? -12 : 12), left ? "end" : "start", -4, kind, arrow.hue));
-    }
-    if (stage === 1) boxes.push(blank(left ? store + 2 : store - 24, left ? store + 24 : store - 2, 6));
-    if (stage === 2 && home !== undefined) boxes.push(blank(left ? home - 46 : home + 10, left ? home - 10 : home + 46, 12));
-  }
-  if (mark) {
-    const x = at[mark.lane];
-    const left = mark.kind === "generation";
-    if (mark.label) boxes.push(labelled(mark.id, mark.label, x + (left ? -13 : 13), left ? "end" : "start", 4, mark.kind, mark.hue));
-    if (!left && mark.kind !== "commit") boxes.push(blank(x - 16, x + 9, 12));
-  }
-  return boxes;
-}
-
-/** Room without a label; `tall` is how near the next thing may come. */
-function blank(x0, x1, tall) {
-  return { text: "", x0, x1, dy: 0, tall, y: 0 };
-}
-
-function labelled(id, text, x, anchor, dy, kind, hue) {
-  const wide = text.length * CHAR;
-  return { id, text, x, anchor, dy, kind, hue, x0: anchor === "end" ? x - wide : x, x1: anchor === "end" ? x : x + wide, y: 0 };
-}
-
-/** The highest place at which this box touches none of those above it. */
-function clear(recent, label) {
-  let y = -Infinity;
-  for (const other of recent) {
-    if (other.x0 >= label.x1 + 4 || label.x0 >= other.x1 + 4) continue;
-    const room = label.text && other.text ? LINE : Math.max(label.tall ?? 0, other.tall ?? 0);
-    y = Math.max(y, other.y + room - label.dy);
-  }
-  return y;
-}
-
-/** The y of a time: the last thing that happened then, or a point between two happenings. */
-function interpolate(anchors, t) {
-  let low = 0;
-  let high = anchors.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (anchors[middle][0] <= t) low = middle + 1; else high = middle;
-  }
-  if (low === 0) return anchors[0][1];
-  const [t0, y0] = anchors[low - 1];
-  if (low === anchors.length || t === t0) return y0;
-  const [t1, y1] = anchors[low];
-  return y0 + ((y1 - y0) * (t - t0)) / (t1 - t0);
-}
-
-/** Labels of bars go where there is room, or nowhere: the detail line says it all the same. */
-function caption(bars, taken, lanes) {
-  const found = [];
-  const free = (box) => ![...taken, ...found].some(
-    (other) => other.x0 < box.x1 + 4 && box.x0 < other.x1 + 4 && Math.abs(other.y - box.y) < LINE);
-  const wanted = bars.filter((b) => b.label);
-  for (const bar of wanted) {
-    const left = bar.kind !== "polls";
-    const lane = lanes.find((l) => l.id === bar.lane);
-    const label = labelled(bar.id, bar.label, lane.x + (left ? -14 : 14), left ? "end" : "start", 4, bar.kind, bar.hue);
-    const middle = (bar.y + bar.y2) / 2;
-    for (let step = 0; step <= (bar.y2 - bar.y) / 2 - 4; step += 4) {
-      const spot = [middle - step, middle + step].find((y) => free({ ...label, y: y + 4 }));
-      if (spot === undefined) continue;
-      found.push({ ...label, y: spot + 4 });
-      break;
-    }
-  }
-  return found;
-}
-
-/** An arrow's legs: there, and back unless nothing came back. */
-function fly(arrow, at, axis) {
-  const store = at[arrow.side];
-  const home = at[arrow.lane];
-  const [asked, decided, answered] = arrow.t.map((t, i) => (t === null ? null : axis.of.get(arrow.id + i) ?? axis.at(t)));
-  const inset = (x, towards) => x + Math.sign(towards - x) * 9;
-  const legs = [];
-  let cross = null;
-  if (home === undefined || asked === null) {
-    legs.push({ x1: inset(store, store + (arrow.side === "lock" ? 1 : -1)) + (arrow.side === "lock" ? 46 : -46), y1: decided, x2: inset(store, store + (arrow.side === "lock" ? 1 : -1)), y2: decided, head: true, way: "there" });
-  } else {
-    const from = inset(home, store);
-    const to = inset(store, home);
-    const half = home + (store - home) * 0.55;
-    if (decided === null) {
-      legs.push({ x1: from, y1: asked, x2: half, y2: asked + FLIGHT, head: false, way: "there" });
-      if (arrow.look === "dropped") cross = { x: half, y: asked + FLIGHT };
-      else if (answered !== null) legs.push({ x1: half, y1: asked + FLIGHT, x2: from, y2: Math.max(answered, asked + 2 * FLIGHT), head: true, way: "back" });
-    } else {
-      legs.push({ x1: from, y1: asked, x2: to, y2: decided, head: true, way: "there" });
-      if (arrow.look === "lost") {
-        legs.push({ x1: to, y1: decided, x2: half, y2: decided + FLIGHT, head: false, way: "back" });
-        cross = { x: half, y: decided + FLIGHT };
-      } else if (answered !== null && answered >= decided) {
-        legs.push({ x1: to, y1: decided, x2: from, y2: answered, head: true, way: "back" });
-      }
-    }
-  }
-  const ys = legs.flatMap((leg) => [leg.y1, leg.y2]);
-  return { ...arrow, legs, cross, y: Math.min(...ys), y2: Math.max(...ys), x: home ?? store };
-}
-
-/** What the keyboard visits, in the order of time. */
-function stops(arrows, marks, bars) {
-  const kinds = ["stall", "wrong", "over", "polls"];
-  return [
-    ...arrows.map((a) => ({ id: a.id, y: a.y, y2: a.y2, lane: a.lane, detail: a.detail, row: a.row, evidence: a.evidence })),
-    ...marks.map((m) => ({ id: m.id, y: m.y - 6, y2: m.y + 6, lane: m.lane, detail: m.detail, row: m.row || "", evidence: m.evidence })),
-    ...bars.filter((b) => kinds.includes(b.kind)).map((b) => ({ id: b.id, y: b.y, y2: b.y2, lane: b.lane, detail: b.detail, row: "", evidence: b.evidence })),
-  ].sort((p, q) => p.y - q.y || (p.id < q.id ? -1 : 1));
-}
-
-export function seconds(ms, digits = 2) {
-  return `${(ms / 1000).toFixed(digits)} s`;
-}
-
-// --- drawing -----------------------------------------------------------------------------------
+// The space-time diagram as people see it: one drawing for the live view, the replay and the
+// one-file export. layout.js and rows.js stand in front of this file wherever it is loaded
+// (`drawing` in export.py). Only what is in view is in the page. Text from a bucket is untrusted:
+// it reaches the page through textContent and setAttribute only.
 
 const SVG = "http://www.w3.org/2000/svg";
 const GLYPHS = { VALID: "\u2713", INVALID: "\u2717", UNKNOWN: "?" };
+const AROUND = 300;       // pixels that are drawn above and below what is in view
+const KEYS = [
+  ["arrow keys", "the event before, after (in the diagram, or in the table)"],
+  ["Home, End", "the first event, the last"],
+  ["/", "search: part of a writer, write, version, attempt, answer (412)"],
+  ["Enter, Shift+Enter", "in the search: the next event found, the one before (n, N elsewhere)"],
+  ["v", "the first violation: the events that prove the verdict, one after the other"],
+  ["space", "play, pause"],
+  [", and .", "a step back, a step on"],
+  ["r", "reads shown, hidden"],
+  ["Escape", "nothing chosen; leaves the search, and this help"],
+  ["?", "this help"],
+];
 let instances = 0;
 
 function svg(name, attributes = {}, parent = null) {
@@ -268,6 +47,9 @@ class View {
     this.model = model;
     this.prefix = `lk${++instances}-`;
     this.reads = true;
+    this.away = new Set();        // writers whose lanes are hidden
+    this.found = [];              // places of the stops that the search finds, and their ids
+    this.foundIds = new Set();
     this.selected = "";
     this.held = false;            // the reader is looking: keep the live picture still
     this.pinned = true;           // follow the newest event
@@ -284,6 +66,7 @@ class View {
     this.resized.observe(this.pane);
     this.status();
     this.draw();
+    this.select(this.model.get("selected") || "", false);
   }
 
   close() {
@@ -322,17 +105,20 @@ class View {
     this.pane = html("div", "lk-pane", "", body);
     this.titles = html("div", "lk-titles", "", this.pane);
     this.scroller = html("div", "lk-scroll", "", this.pane);
+    this.scroller.tabIndex = -1;
     this.canvas = svg("svg", { role: "group", "aria-label": "Space-time diagram: time runs down; arrow keys walk through the events" }, this.scroller);
     this.empty = html("div", "lk-empty", "", this.pane);
     this.detail = html("div", "lk-detail", "Point at an event, or Tab into the diagram and walk with the arrow keys.", this.pane);
     this.detail.setAttribute("aria-live", "polite");
     this.side = html("div", "lk-side", "", body);
-    this.table(this.side);
+    this.rows = new Rows(this.side, (row) => this.rowed(row));
     this.fold = html("details", "lk-legend", "", this.root);
     html("summary", "", "Log", this.fold);
     this.log = html("pre", "lk-log", "", this.fold);
     this.legend(this.root);
     this.controls();
+    this.helped();
+    this.root.addEventListener("keydown", (event) => this.shortcut(event));
     this.scroller.addEventListener("scroll", () => this.scrolled());
     this.scroller.addEventListener("pointerenter", () => this.hold(true));
     this.scroller.addEventListener("pointerleave", () => this.hold(false));
@@ -355,13 +141,47 @@ class View {
     this.slider.addEventListener("input", () => this.slid());
     this.clock = html("span", "lk-clock", "", this.bar);
     this.replaying = [back, this.play, on, this.slider, this.clock];
-    this.proof = this.button("Show the evidence", "Jump to the events that prove the verdict", () => this.prove());
+    this.proof = this.button("Show the evidence", "Show the evidence: jump to the events that prove the verdict (v)", () => this.prove());
     this.proof.hidden = true;
+    this.seek();
+    this.back = html("span", "lk-away", "", this.bar);
     const label = html("label", "lk-check", "", this.bar);
-    const box = html("input", "", "", label);
-    Object.assign(box, { type: "checkbox", checked: true });
+    this.box = html("input", "", "", label);
+    Object.assign(this.box, { type: "checkbox", checked: true });
     label.append(" reads");
-    box.addEventListener("change", () => { this.reads = box.checked; this.draw(); });
+    this.box.addEventListener("change", () => this.showReads(this.box.checked));
+    this.ask = this.button("?", "Keys", () => this.help(this.keys.hidden));
+  }
+
+  /** The search: what it finds is marked, Enter goes from one to the next, the count is said. */
+  seek() {
+    this.search = html("input", "lk-search", "", this.bar);
+    Object.assign(this.search, { type: "search", placeholder: "Find", autocomplete: "off", spellcheck: false, maxLength: 200 });
+    this.search.setAttribute("aria-label", "Find events by writer, write, version, attempt or answer");
+    this.count = html("span", "lk-count", "", this.bar);
+    this.count.setAttribute("role", "status");
+    this.search.addEventListener("input", () => this.sought());
+    this.search.addEventListener("keydown", (event) => {
+      event.stopPropagation();    // letters are letters here, not keys of ours or the notebook's
+      if (event.key === "Enter") this.next(event.shiftKey ? -1 : 1);
+      if (event.key === "Escape") { this.search.value = ""; this.sought(); this.scroller.focus(); }
+    });
+  }
+
+  helped() {
+    this.keys = html("div", "lk-keys", "", this.root);
+    this.root.insertBefore(this.keys, this.bar.nextSibling);
+    this.keys.id = `${this.prefix}keys`;
+    this.keys.setAttribute("role", "note");
+    this.keys.hidden = true;
+    const list = html("dl", "", "", this.keys);
+    for (const [key, words] of KEYS) {
+      const pair = html("div", "", "", list);
+      html("dt", "", key, pair);
+      html("dd", "", words, pair);
+    }
+    this.ask.setAttribute("aria-expanded", "false");
+    this.ask.setAttribute("aria-controls", this.keys.id);
   }
 
   /** Live: a short window that follows. Afterwards: all of it, to be scrubbed. */
@@ -382,22 +202,6 @@ class View {
     node.setAttribute("aria-label", title);
     node.addEventListener("click", act);
     return node;
-  }
-
-  table(side) {
-    html("div", "lk-caption", "Generations of the lock object", side);
-    const box = html("div", "lk-rows", "", side);
-    const table = html("table", "", "", box);
-    const row = html("tr", "", "", html("thead", "", "", table));
-    for (const name of ["#", "time", "version", "by", "epoch", "write", "answer"]) {
-      html("th", "", name, row).setAttribute("scope", "col");
-    }
-    this.rows = html("tbody", "", "", table);
-    this.rowBox = box;
-    this.rows.addEventListener("click", (event) => this.rowed(event));
-    this.rows.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.rowed(event); }
-    });
   }
 
   legend(parent) {
@@ -466,15 +270,18 @@ class View {
     this.root.dataset.events = String(scene.events || 0);
     this.badge.hidden = true;
     if (any) this.paint(scene);
-    else { this.canvas.replaceChildren(); this.plan = null; }
+    else { this.canvas.replaceChildren(); this.plan = this.hay = this.times = null; }
     this.mode();
-    this.fill(scene.rows || []);
+    this.rows.fill(scene.rows || [], this.model.get("live"));
     this.root.dataset.ready = "true";
   }
 
   paint(scene) {
     const width = Math.max(420, this.pane.clientWidth - 2);
-    this.plan = layout(scene, width, { reads: this.reads });
+    this.plan = layout(scene, width, { reads: this.reads, away: this.away });
+    this.hay = this.times = null;
+    this.sift();
+    this.heights = this.plan.stops.map((stop) => stop.y);
     this.byId = new Map(this.plan.stops.map((stop, i) => [stop.id, i]));
     this.canvas.setAttribute("width", this.plan.width);
     this.canvas.setAttribute("height", this.plan.height);
@@ -488,18 +295,44 @@ class View {
   }
 
   heads() {
+    const { lanes, width } = this.plan;
+    const stamp = JSON.stringify([lanes, width, [...this.away]]);
+    if (stamp === this.headed) return;
+    this.headed = stamp;
+    const focused = this.root.contains(document.activeElement) ? document.activeElement.dataset.lane : undefined;
     this.titles.replaceChildren();
     const strip = html("div", "lk-strip", "", this.titles);
-    strip.style.width = `${this.plan.width}px`;
-    for (const lane of this.plan.lanes) {
-      const hue = lane.role === "writer" ? `lk-w${lane.hue % 6}` : "lk-truth";
-      const title = html("div", `lk-title ${hue}`, "", strip);
+    strip.style.width = `${width}px`;
+    for (const lane of lanes) {
+      const writer = lane.role === "writer";
+      const title = html(writer ? "button" : "div", `lk-title ${writer ? `lk-w${lane.hue % 6}` : "lk-truth"}`, "", strip);
       title.style.left = `${lane.x}px`;
       html("b", "", lane.title, title);
       if (lane.state) html("i", `lk-is-${word(lane.state)}`, lane.state, title);
       else html("i", "", lane.id === "lock" ? "the truth" : "what readers see", title);
+      if (writer) this.folds(title, lane, `Hide the lane of ${lane.title}`);
     }
     strip.style.transform = `translateX(${-this.scroller.scrollLeft}px)`;
+    this.back.replaceChildren(...this.scene.lanes.filter((lane) => this.away.has(lane.id)).map((lane) => {
+      const chip = html("button", `lk-button lk-chip lk-w${lane.hue % 6}`, `+ ${lane.title}`);
+      this.folds(chip, lane, `+ ${lane.title}: show the lane again`);
+      return chip;
+    }));
+    const again = focused && [...this.root.querySelectorAll("button")].find((each) => each.dataset.lane === focused);
+    if (again) again.focus();
+  }
+
+  /** A button that takes a writer's lane out of the picture, or brings it back. */
+  folds(button, lane, title) {
+    button.type = "button";
+    button.title = title;
+    button.setAttribute("aria-label", lane.state && !this.away.has(lane.id) ? `${lane.title}, ${lane.state}. ${title}` : title);
+    button.dataset.lane = lane.id;
+    button.addEventListener("click", () => {
+      if (!this.away.delete(lane.id)) this.away.add(lane.id);
+      button.focus();             // so that it is in its new place, too
+      this.draw();
+    });
   }
 
   scrolled() {
@@ -510,28 +343,25 @@ class View {
     this.visible(false);
   }
 
-  /** Only what is in view gets nodes: a soak's replay has tens of thousands of events. */
+  /** Only what is in view gets nodes: a soak's replay has a hundred thousand events. */
   visible(force) {
     if (!this.plan) return;
-    const top = this.scroller.scrollTop - 300;
-    const bottom = this.scroller.scrollTop + (this.scroller.clientHeight || 600) + 300;
-    if (!force && this.from <= top + 250 && this.to >= bottom - 250) return;
+    const top = this.scroller.scrollTop - AROUND;
+    const bottom = this.scroller.scrollTop + (this.scroller.clientHeight || 600) + AROUND;
+    if (!force && this.from <= Math.max(0, top + AROUND - 50) && this.to >= Math.min(this.plan.height, bottom - AROUND + 50)) return;
     this.from = top;
     this.to = bottom;
     const focused = this.canvas.contains(document.activeElement);
     this.canvas.replaceChildren();
     this.patterns();
-    const inside = (y, y2 = y) => y2 >= top && y <= bottom;
+    const seen = inView(this.plan, top, bottom);
     const layer = (name) => svg("g", { class: name }, this.canvas);
-    this.grid(layer("lk-grid"), inside);
-    const bars = layer("lk-bars");
-    for (const bar of this.plan.bars) if (inside(bar.y, bar.y2)) this.drawBar(bar, bars);
-    const arrows = layer("lk-arrows");
-    for (const arrow of this.plan.arrows) if (inside(arrow.y, arrow.y2)) this.drawArrow(arrow, arrows);
-    const marks = layer("lk-marks");
-    for (const mark of this.plan.marks) if (inside(mark.y - 10, mark.y + 10)) this.drawMark(mark, marks);
-    const labels = layer("lk-labels");
-    for (const label of this.plan.labels) if (inside(label.y)) this.drawLabel(label, labels);
+    this.grid(layer("lk-grid"), seen);
+    const [bars, arrows, marks, labels] = ["bars", "arrows", "marks", "labels"].map((name) => layer(`lk-${name}`));
+    for (const bar of seen.bars) this.drawBar(bar, bars);
+    for (const arrow of seen.arrows) this.drawArrow(arrow, arrows);
+    for (const mark of seen.marks) this.drawMark(mark, marks);
+    for (const label of seen.labels) this.drawLabel(label, labels);
     this.shade = svg("rect", { class: "lk-future", x: 0, width: this.plan.width, height: 0, y: 0 }, this.canvas);
     this.shadeFrom();
     this.mark();
@@ -546,19 +376,17 @@ class View {
     }
   }
 
-  grid(layer, inside) {
+  grid(layer, seen) {
     for (const lane of this.plan.lanes) {
       svg("line", { class: `lk-lane lk-${lane.role}`, x1: lane.x, x2: lane.x, y1: 0, y2: this.plan.height }, layer);
     }
-    for (const tick of this.plan.ticks) {
-      if (!inside(tick.y)) continue;
-      svg("line", { class: "lk-tick", x1: TIME_W - 4, x2: this.plan.width, y1: tick.y, y2: tick.y }, layer);
-      svg("text", { class: "lk-time", x: TIME_W - 10, y: tick.y + 4, "text-anchor": "end" }, layer).textContent = seconds(tick.t, tick.digits);
+    for (const tick of seen.ticks) {
+      svg("line", { class: "lk-tick", x1: this.plan.clock - 4, x2: this.plan.width, y1: tick.y, y2: tick.y }, layer);
+      svg("text", { class: "lk-time", x: this.plan.clock - 10, y: tick.y + 4, "text-anchor": "end" }, layer).textContent = seconds(tick.t, tick.digits);
     }
-    for (const gap of this.plan.gaps) {
-      if (!inside(gap.y)) continue;
-      if (this.plan.ticks.some((tick) => Math.abs(tick.y - gap.y) < 13)) continue;
-      svg("text", { class: "lk-gap", x: TIME_W - 10, y: gap.y + 4, "text-anchor": "end" }, layer).textContent = `\u2248 ${seconds(gap.ms, 1)}`;
+    for (const gap of seen.gaps) {
+      if (seen.ticks.some((tick) => Math.abs(tick.y - gap.y) < 13)) continue;
+      svg("text", { class: "lk-gap", x: this.plan.clock - 10, y: gap.y + 4, "text-anchor": "end" }, layer).textContent = `\u2248 ${seconds(gap.ms, 1)}`;
     }
   }
 
@@ -576,9 +404,10 @@ class View {
   drawBar(bar, parent) {
     const node = this.group(bar, `lk-bar-${bar.kind} lk-w${bar.hue % 6}`, parent);
     const wide = { owner: 14, over: 14, belief: 8, wrong: 8, stall: 18, polls: 2 }[bar.kind];
-    const box = { x: bar.x - wide / 2, y: bar.y, width: wide, height: bar.y2 - bar.y, rx: bar.kind === "polls" ? 0 : 2 };
+    const [y, y2] = [Math.max(bar.y, this.from - 20), Math.min(bar.y2, this.to + 20)];
+    const box = { x: bar.x - wide / 2, y, width: wide, height: y2 - y, rx: bar.kind === "polls" ? 0 : 2 };
     if (bar.kind === "polls") {
-      svg("line", { x1: bar.x + 7, x2: bar.x + 7, y1: bar.y, y2: bar.y2, class: "lk-run" }, node);
+      svg("line", { x1: bar.x + 7, x2: bar.x + 7, y1: y, y2, class: "lk-run" }, node);
       return;
     }
     svg("rect", { ...box, class: "lk-fill" }, node);
@@ -671,28 +500,24 @@ class View {
   /** Show the selection in both pictures: the events and the table of generations. */
   mark() {
     const stop = this.plan && this.plan.stops[this.byId.get(this.selected)];
+    const [found, open] = [this.foundIds, this.selected || this.first()];
     for (const node of this.canvas.querySelectorAll("[data-id]")) {
       const same = Boolean(this.selected) && (node.dataset.id === this.selected || (stop && stop.row && node.dataset.id === stop.row));
       node.classList.toggle("lk-selected", same);
-      node.setAttribute("tabindex", node.hasAttribute("role") && node.dataset.id === (this.selected || this.first()) ? "0" : "-1");
+      node.classList.toggle("lk-found", found.has(node.dataset.id));
+      node.setAttribute("tabindex", node.hasAttribute("role") && node.dataset.id === open ? "0" : "-1");
     }
-    const row = stop ? stop.row : "";
-    for (const node of this.rows.children) {
-      const same = Boolean(row) && node.dataset.row === row;
-      node.classList.toggle("lk-selected", same);
-      node.setAttribute("aria-selected", String(same));
-      if (same) within(this.rowBox, node.offsetTop, node.offsetHeight);
-    }
+    this.rows.select(stop ? stop.row : "");
   }
 
   first() {
-    const stop = this.plan.stops.find((each) => each.y2 >= this.scroller.scrollTop);
-    return stop ? stop.id : "";
+    if (!this.plan || !this.plan.stops.length) return "";
+    const place = upTo(this.heights, this.scroller.scrollTop) + 1;
+    return this.plan.stops[Math.min(place, this.heights.length - 1)].id;
   }
 
   key(event) {
     const moves = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
-    if (event.key === "Escape") { this.select("", true); return; }
     if (!(event.key in moves)) return;
     event.preventDefault();
     event.stopPropagation();      // the notebook would move to another cell
@@ -720,11 +545,75 @@ class View {
     if (node) node.focus({ preventScroll: true });
   }
 
+  /** The next of the events that prove the verdict, in the order of time; first, the first. */
   prove() {
-    const proofs = this.plan.stops.filter((stop) => stop.evidence);
-    const now = proofs.findIndex((stop) => stop.id === this.selected);
-    this.select(proofs[(now + 1) % proofs.length].id, true);
+    this.leap(this.plan.stops.flatMap((stop, place) => (stop.evidence ? [place] : [])), 1);
+  }
+
+  /** On to the next of these stops (or back) from the one that is chosen. */
+  leap(places, by) {
+    if (!places.length) return;
+    const now = this.byId.get(this.selected);
+    const at = now === undefined ? -1 : upTo(places, now);
+    const exact = at >= 0 && places[at] === now;
+    const next = by > 0 ? at + 1 : at - (exact ? 1 : 0);
+    const place = places[(next + places.length) % places.length];
+    this.select(this.plan.stops[place].id, true);
     this.reveal();
+    return places.indexOf(place) + 1;
+  }
+
+  // --- keys, search, help ---
+
+  /** Keys of the whole panel, while nothing in it takes letters itself. */
+  shortcut(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.plan) return;
+    const typing = event.target.closest("input, summary, pre");
+    const pressed = event.target.closest("button");
+    const replaying = !this.model.get("live");
+    const acts = {
+      "/": () => this.search.focus(),
+      "?": () => this.help(this.keys.hidden),
+      n: () => this.next(1),
+      N: () => this.next(-1),
+      v: () => this.prove(),
+      r: () => { this.box.checked = !this.box.checked; this.showReads(this.box.checked); },
+      Escape: () => { if (this.keys.hidden) this.select("", true); else this.help(false); },
+      ...(replaying ? { ",": () => this.step(-1), ".": () => this.step(1) } : {}),
+      ...(replaying && !pressed ? { " ": () => this.toggle() } : {}),
+    };
+    if (typing || !(event.key in acts)) return;
+    event.preventDefault();
+    event.stopPropagation();        // the notebook has keys of its own
+    acts[event.key]();
+  }
+
+  help(open) {
+    this.keys.hidden = !open;
+    this.ask.setAttribute("aria-expanded", String(open));
+  }
+
+  showReads(on) {
+    this.reads = on;
+    this.draw();
+  }
+
+  sought() {
+    this.sift();
+    const wanted = this.search.value.trim();
+    this.count.textContent = wanted ? `${this.found.length} of ${this.plan.stops.length} events` : "";
+    this.mark();
+  }
+
+  sift() {
+    if (this.search.value.trim()) this.hay = this.hay || haystack(this.plan.stops);
+    this.found = matches(this.hay || [], this.search.value);
+    this.foundIds = new Set(this.found.map((place) => this.plan.stops[place].id));
+  }
+
+  next(by) {
+    const place = this.leap(this.found, by);
+    if (place) this.count.textContent = `${place} of ${this.found.length} found`;
   }
 
   // --- replay ---
@@ -747,6 +636,7 @@ class View {
     const now = t < 0 ? to : Math.min(t, to);
     this.slider.value = to > from ? ((now - from) / (to - from)) * 1000 : 1000;
     this.clock.textContent = seconds(now);
+    this.slider.setAttribute("aria-valuetext", seconds(now));
     this.shadeFrom();
     if (t >= 0) within(this.scroller, interpolate(this.plan.anchors, now) - 60, 120);
   }
@@ -759,12 +649,18 @@ class View {
     this.shade.setAttribute("height", Math.max(0, this.plan.height - y));
   }
 
+  /** Every moment at which something happens, rising. */
+  moments() {
+    this.times = this.times || [...new Set(this.plan.anchors.map(([t]) => t))];
+    return this.times;
+  }
+
   step(by) {
     if (!this.plan) return;
     this.stop();
-    const times = [...new Set(this.plan.anchors.map(([t]) => t))];
+    const times = this.moments();
     const t = this.model.get("cursor");
-    const now = t < 0 ? times.length - 1 : times.findLastIndex((each) => each <= t);
+    const now = t < 0 ? times.length - 1 : upTo(times, t);
     this.move(times[Math.max(0, Math.min(times.length - 1, now + by))]);
   }
 
@@ -774,9 +670,9 @@ class View {
     const t = this.model.get("cursor");
     if (t < 0 || t >= to) this.move(from);
     this.play.textContent = "\u275A\u275A Pause";
-    const times = [...new Set(this.plan.anchors.map(([each]) => each))];
+    this.play.setAttribute("aria-label", "Pause");
     this.playing = setInterval(() => {
-      const next = times.find((each) => each > this.model.get("cursor"));
+      const next = this.moments()[upTo(this.moments(), this.model.get("cursor")) + 1];
       if (next === undefined) this.stop();
       else this.move(next);
     }, this.still ? 600 : 120);
@@ -787,40 +683,15 @@ class View {
     clearInterval(this.playing);
     this.playing = null;
     this.play.textContent = "\u25B6 Play";
+    this.play.setAttribute("aria-label", "Play");
   }
 
-  // --- the table of generations ---
-
-  fill(rows) {
-    const below = this.rowBox.scrollTop + this.rowBox.clientHeight >= this.rowBox.scrollHeight - 30;
-    const newest = rows.length ? rows[rows.length - 1] : null;
-    const stamp = JSON.stringify([rows.length, newest, rows[0]]);
-    if (stamp === this.stamp) return;
-    this.stamp = stamp;
-    this.rows.replaceChildren(...rows.map((row) => this.row(row)));
-    if (below && this.model.get("live")) this.rowBox.scrollTop = this.rowBox.scrollHeight;
-  }
-
-  row(row) {
-    const node = document.createElement("tr");
-    node.dataset.row = row.id;
-    node.dataset.arrow = row.arrow;
-    node.tabIndex = 0;
-    const cells = [row.n, seconds(row.t), row.version, row.who, row.epoch || "", row.op, row.answer];
-    cells.forEach((cell, i) => {
-      const td = html("td", i === 3 ? `lk-who lk-w${row.hue % 6}` : "", String(cell), node);
-      if (i === 2) td.title = row.full;
-    });
-    return node;
-  }
-
-  rowed(event) {
-    const row = event.target.closest("tr");
-    if (!row) return;
-    const id = this.byId && this.byId.has(row.dataset.arrow) ? row.dataset.arrow : "";
+  /** A row of the table was chosen: the write that made it is chosen in the diagram. */
+  rowed(row) {
+    const id = this.byId && this.byId.has(row.arrow) ? row.arrow : "";
     this.select(id, true);
     this.reveal();
-    if (!id) this.detail.textContent = `generation ${row.dataset.row.slice(1)} is older than what is drawn`;
+    if (!id) this.detail.textContent = `generation ${row.n} is not drawn: it is older, or its lane is hidden`;
   }
 }
 

@@ -9,13 +9,15 @@ from typing import Any
 import anywidget
 import traitlets
 
+from lockkit.workbench.export import drawing
+
 HERE = Path(__file__).parent
 
 
 class Lanes(anywidget.AnyWidget):
     """Draws a scene. The traits are the truth: a page that is reloaded finds everything in them."""
 
-    _esm = (HERE / "lanes.js").read_text(encoding="utf-8")
+    _esm = drawing()
     _css = (HERE / "lanes.css").read_text(encoding="utf-8")
 
     scene = traitlets.Dict().tag(sync=True)

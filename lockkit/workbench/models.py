@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from lockkit.history import STORE, Event
 
@@ -23,6 +24,8 @@ JOIN_SLACK_MS = 50.0
 """How far two recorders' stamps of one request may disagree on one machine."""
 
 FAULT_SLACK_MS = 1_000.0
+STRUCK_MAX = 1_000
+"""Among so many requests, the newest ones, is the one that a fault struck."""
 SPARK = "spark"
 """The shared Spark server's process: no client of the lock, so it has no lane."""
 
@@ -349,7 +352,7 @@ class Story:
             self._passed(each)
 
     def _faulted(self, each: Event) -> None:
-        for exchange in reversed(self.exchanges):
+        for exchange in islice(reversed(self.exchanges), STRUCK_MAX):
             if self._strikes(each, exchange):
                 exchange.fault = told(each)
                 break

@@ -23,8 +23,7 @@ from lockkit.history import Event, read
 from lockkit.workbench.control import CLOSED, Controller, News, Settings
 from lockkit.workbench.export import export_html, judged, told
 from lockkit.workbench.lanes import Lanes
-from lockkit.workbench.models import Story
-from lockkit.workbench.scene import scene
+from lockkit.workbench.scene import whole
 
 FAST = "LOCKKIT_FAST"
 """Set to 1 to let notebooks run by themselves, with plain writers and short leases."""
@@ -298,10 +297,8 @@ class Workbench:
         else:
             events = list(history)
         verdict = check(events)
-        story = Story()
-        story.add(events)
         return Lanes(
-            scene=scene(story, evidence=verdict.evidence),
+            scene=whole(events, evidence=verdict.evidence),
             status={"state": "replay", "log": told(events), **judged(verdict)},
         )
 

@@ -39,16 +39,27 @@ STATES = {"danger", "note", "began", "fenced"}
 """Moments that the picture tells otherwise, or not at all."""
 
 
+def whole(events: Iterable[Event], *, evidence: Iterable[Event] = ()) -> Scene:
+    """All of a recorded history, however long: nothing of it leaves the picture or the table."""
+    kept = list(events)
+    story = Story(ring=max(1, len(kept)))
+    story.add(kept)
+    return scene(story, arrows_max=story.ring, rows_max=story.ring, evidence=evidence)
+
+
 def scene(
     story: Story,
     *,
     window_ms: float | None = None,
     now_ms: float | None = None,
     arrows_max: int = ARROWS_MAX,
+    rows_max: int = ROWS_MAX,
     evidence: Iterable[Event] = (),
 ) -> Scene:
     """The story's last `window_ms` (all of it if None), up to `now_ms` on the history's clock."""
-    return _Painter(story, window_ms, now_ms, arrows_max, evidence).paint()
+    if window_ms is not None:
+        rows_max = min(rows_max, LIVE_ROWS_MAX)
+    return _Painter(story, window_ms, now_ms, arrows_max, rows_max, evidence).paint()
 
 
 class _Painter:
@@ -60,17 +71,20 @@ class _Painter:
         window_ms: float | None,
         now_ms: float | None,
         arrows_max: int,
+        rows_max: int,
         evidence: Iterable[Event],
     ) -> None:
         self.story = story
         self.zero = story.started_ms or 0.0
-        self.rows_max = ROWS_MAX if window_ms is None else LIVE_ROWS_MAX
+        self.rows_max = rows_max
         self.now = max(story.latest_ms, now_ms or 0.0)
         self.shown = self._shown(window_ms, arrows_max)
         self.evidence = {(each.at_ms, each.who, each.kind) for each in evidence}
         self.hues = {who: hue for hue, who in enumerate(story.states)}
         self.grants = list(grants(story))
         self.begans = [began for _, _, began, _, _ in self.grants]
+        self.rivals = rivals(self.grants)
+        self.believed = {(each.who, each.epoch): each for each in story.beliefs}
 
     def paint(self) -> Scene:
         arrows, polls = self._arrows()
@@ -119,7 +133,7 @@ class _Painter:
         return ended_ms is None or ended_ms >= self.start
 
     def _proves(self, *keys: tuple[float | None, str, str]) -> bool:
-        return any(key in self.evidence for key in keys)
+        return bool(self.evidence) and any(key in self.evidence for key in keys)
 
     def _clock(self, at_ms: float | None) -> str:
         return "never" if at_ms is None else f"{(at_ms - self.zero) / 1000:.3f} s"
@@ -298,10 +312,11 @@ class _Painter:
 
     def _taken(self, belief: Belief) -> float | None:
         """When another client was granted the lock after this one; None if that never happened."""
-        for owner, _, began, _, _ in self.grants[bisect_right(self.begans, belief.began_ms) :]:
-            if owner != belief.who:
-                return began
-        return None
+        after = bisect_right(self.begans, belief.began_ms)
+        if after == len(self.grants):
+            return None
+        owner, _, began, _, _ = self.grants[after]
+        return began if owner != belief.who else self.rivals[after]
 
     def _stalls(self) -> Iterator[Scene]:
         for each in self.story.stalls:
@@ -380,11 +395,9 @@ class _Painter:
 
     def _stale(self, each: Moment) -> bool:
         """Published by a client whose grant was over, and after another client had the lock."""
-        for belief in reversed(self.story.beliefs):
-            if belief.who == each.who and belief.epoch == each.epoch:
-                taken = self._taken(belief)
-                return taken is not None and taken < each.at_ms
-        return False
+        belief = self.believed.get((each.who, each.epoch))
+        taken = None if belief is None else self._taken(belief)
+        return taken is not None and taken < each.at_ms
 
     def _recounted(self, each: Moment, stale: bool) -> str:
         parts = [f"{self._clock(each.at_ms)}: {text(each.who)} {each.kind}"]
@@ -447,6 +460,15 @@ def grants(story: Story) -> Iterator[Grant]:
             current = (each.who, each.at_ms)
     if current is not None:
         yield _grant(story, told, *current, None)
+
+
+def rivals(held: list[Grant]) -> list[float | None]:
+    """For each grant, when the next one of another owner began; None where there was none."""
+    found: list[float | None] = [None] * len(held)
+    for n in range(len(held) - 2, -1, -1):
+        after = held[n + 1]
+        found[n] = after[2] if after[0] != held[n][0] else found[n + 1]
+    return found
 
 
 def _grant(
@@ -520,9 +542,11 @@ def caption(each: Moment, stale: bool) -> str:
 
 def text(value: object, *, limit: int = TEXT_MAX) -> str:
     """Untrusted text, without control characters and of a bounded length."""
-    whole = str(value)
-    kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in whole[:limit])
-    return kept if len(whole) <= limit else kept[:-1] + "\N{HORIZONTAL ELLIPSIS}"
+    said = str(value)
+    if len(said) <= limit and said.isprintable():
+        return said
+    kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in said[:limit])
+    return kept if len(said) <= limit else kept[:-1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def tail(key: str) -> str:

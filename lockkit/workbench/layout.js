@@ -1,0 +1,312 @@
+// The geometry of the space-time diagram, without a browser: scene in, shapes and labels out.
+//
+// Time runs down. The lock object is on the left, the table on the right, the writers between them,
+// so that traffic with the lock goes left and commits go right. Nothing here takes longer than the
+// history is long: a soak's has a hundred thousand events.
+
+const TIME_W = 66;        // gutter of the clock, at least
+const GEN_W = 86;         // gutter of the generations' and the holders' labels, at least
+const GEN_W_MAX = 170;
+const TABLE_W = 84;       // gutter of the completed instants
+const LANE_MIN = 118;     // between two neighbouring lanes
+const LINE = 14;          // a line of labels
+const TOP = 14;
+const FLIGHT = 9;         // an arrow falls at least this far, so that its direction can be seen
+const GAP_MAX = 46;       // idle time is elided beyond this
+const ELIDED_MS = 1500;
+const CHAR = 6.3;         // an estimate of a label's width; the halo forgives the rest
+const TICK = 30;
+const PAGE = 600;         // what is drawn is found by pages of so many pixels
+const TALL = 8;           // a shape over more pages than this is looked at wherever one is
+const TRIES_MAX = 200;    // places that are tried for a bar's label
+
+/** How far down the page `ms` of quiet go: bursts are spread, idle time is squeezed. */
+export function fall(ms) {
+  return Math.min(GAP_MAX, 1.25 * Math.sqrt(Math.max(0, ms)));
+}
+
+/** Scene in, geometry out. No DOM; the same scene and width always give the same answer. */
+export function layout(scene, width, options = {}) {
+  const reads = options.reads !== false;
+  const away = options.away || new Set();
+  const gutter = gutters(scene);
+  const lanes = place(scene.lanes.filter((lane) => !away.has(lane.id)), width, gutter);
+  const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
+  const arrows = scene.arrows.filter((a) => (reads || a.kind !== "read") && !away.has(a.lane));
+  const marks = scene.marks.filter((m) => at[m.lane] !== undefined);
+  const axis = stretch(scene, arrows, marks, at);
+  const bars = scene.bars
+    .filter((b) => at[b.lane] !== undefined && (reads || b.kind !== "polls"))
+    .map((b) => ({ ...b, x: at[b.lane], y: axis.at(b.t[0]), y2: Math.max(axis.at(b.t[1]), axis.at(b.t[0]) + 2) }));
+  const drawn = arrows.map((a) => fly(a, at, axis));
+  const points = marks.map((m) => ({ ...m, x: at[m.lane], y: axis.of.get(m.id) ?? axis.at(m.t) }));
+  const labels = [...axis.labels, ...caption(bars, axis.labels, lanes)];
+  const plan = {
+    clock: gutter[0],
+    width: lanes.length ? Math.max(width, lanes[lanes.length - 1].x + TABLE_W) : width,
+    height: axis.height + 18,
+    lanes, bars, arrows: drawn, marks: points, labels,
+    ticks: axis.ticks, gaps: axis.gaps, anchors: axis.anchors,
+    stops: stops(drawn, points, bars),
+  };
+  return { ...plan, pages: pages(plan) };
+}
+
+/** Room for the longest time, and for the longest name of a holder. */
+function gutters(scene) {
+  const clock = seconds(scene.span[1], 3).length * CHAR + 6;
+  const longest = scene.bars.reduce((most, bar) => (bar.kind === "owner" ? Math.max(most, bar.label.length) : most), 0);
+  return [Math.max(TIME_W, Math.ceil(clock)), Math.min(GEN_W_MAX, Math.max(GEN_W, Math.ceil(longest * CHAR) + 18))];
+}
+
+function place(lanes, width, gutter) {
+  const between = lanes.length - 1;
+  const first = gutter[0] + gutter[1];
+  const step = Math.max(LANE_MIN, between > 0 ? (width - first - TABLE_W) / between : 0);
+  return lanes.map((lane, i) => ({ ...lane, x: Math.round(first + i * step) }));
+}
+
+/** The clock's y for every event: time order is kept, labels never meet, idle time is elided. */
+function stretch(scene, arrows, marks, at) {
+  const entries = timeline(scene, arrows, marks);
+  const placed = { anchors: [], of: new Map(), labels: [], ticks: [], gaps: [], recent: [] };
+  let y = TOP;
+  let before = entries[0].t;
+  let ticked = -TICK;
+  for (const entry of entries) {
+    const quiet = entry.t - before;
+    const down = fall(quiet);
+    if (quiet > ELIDED_MS) placed.gaps.push({ y: y + down / 2, ms: quiet });
+    const boxes = boxesOf(entry, at);
+    y = Math.max(y + down, apart(entry, placed.of), ...boxes.map((box) => clear(placed.recent, box)));
+    if (entry.arrow) placed.of.set(entry.arrow.id + entry.stage, y);
+    if (entry.mark) placed.of.set(entry.mark.id, y);
+    for (const box of boxes) {
+      box.y = y + box.dy;
+      placed.recent.push(box);
+      if (box.text) placed.labels.push(box);
+    }
+    if (placed.recent.length > 60) placed.recent.splice(0, 20);
+    if ((boxes.some((box) => box.text) || placed.anchors.length === 0) && y - ticked >= TICK) {
+      const last = placed.ticks.at(-1);
+      placed.ticks.push({ y, t: entry.t, digits: last && entry.t - last.t < 60 ? 3 : 2 });
+      ticked = y;
+    }
+    placed.anchors.push([entry.t, y]);
+    before = entry.t;
+  }
+  return { ...placed, height: y + TOP, at: (t) => interpolate(placed.anchors, t) };
+}
+
+/** Every moment that needs a y. A mark that an arrow makes (a generation, a commit) shares its tip. */
+function timeline(scene, arrows, marks) {
+  const made = new Map(marks.filter((m) => m.arrow).map((m) => [m.arrow, m]));
+  const entries = [];
+  for (const arrow of arrows) {
+    arrow.t.forEach((t, stage) => {
+      if (t !== null) entries.push({ t, arrow, stage, mark: stage === 1 ? made.get(arrow.id) : undefined });
+    });
+  }
+  const known = new Set(arrows.map((a) => a.id));
+  for (const mark of marks) if (!known.has(mark.arrow)) entries.push({ t: mark.t, mark });
+  for (const bar of scene.bars) bar.t.forEach((t) => entries.push({ t }));
+  entries.push({ t: scene.span[0] }, { t: scene.span[1] });
+  return entries.sort((p, q) => p.t - q.t || (p.stage ?? -1) - (q.stage ?? -1));
+}
+
+/** An arrow falls a little on each leg, however fast the store was. */
+function apart({ arrow, stage }, of) {
+  if (!arrow || !stage) return -Infinity;
+  const from = of.get(arrow.id + (stage - 1)) ?? of.get(`${arrow.id}0`);
+  return from === undefined ? -Infinity : from + FLIGHT;
+}
+
+/** What an event occupies: its label beside its lane, its disc, and where an arrow ends. */
+function boxesOf({ arrow, mark, stage }, at) {
+  const boxes = [];
+  if (arrow) {
+    const home = at[arrow.lane];
+    const store = at[arrow.side];
+    const left = arrow.side === "lock";
+    const kind = arrow.kind === "read" ? "read" : arrow.look === "refused" && arrow.op === "acquire" ? "busy" : arrow.look;
+    // Where no answer comes back to hold the next label off, the arrow itself has to.
+    if (stage === 0 && home !== undefined && arrow.t[2] === null) boxes.push(blank(left ? home - 110 : home + 10, left ? home - 10 : home + 110, 15));
+    if (stage === 0 && home !== undefined) {
+      boxes.push(labelled(arrow.id, arrow.label, home + (left ? -12 : 12), left ? "end" : "start", -4, kind, arrow.hue));
+    }
+    if (stage === 1) boxes.push(blank(left ? store + 2 : store - 24, left ? store + 24 : store - 2, 6));
+    if (stage === 2 && home !== undefined) boxes.push(blank(left ? home - 46 : home + 10, left ? home - 10 : home + 46, 12));
+  }
+  if (mark) {
+    const x = at[mark.lane];
+    const left = mark.kind === "generation";
+    if (mark.label) boxes.push(labelled(mark.id, mark.label, x + (left ? -13 : 13), left ? "end" : "start", 4, mark.kind, mark.hue));
+    if (!left && mark.kind !== "commit") boxes.push(blank(x - 16, x + 9, 12));
+  }
+  return boxes;
+}
+
+/** Room without a label; `tall` is how near the next thing may come. */
+function blank(x0, x1, tall) {
+  return { text: "", x0, x1, dy: 0, tall, y: 0 };
+}
+
+function labelled(id, text, x, anchor, dy, kind, hue) {
+  const wide = text.length * CHAR;
+  return { id, text, x, anchor, dy, kind, hue, x0: anchor === "end" ? x - wide : x, x1: anchor === "end" ? x : x + wide, y: 0 };
+}
+
+/** The highest place at which this box touches none of those above it. */
+function clear(recent, label) {
+  let y = -Infinity;
+  for (const other of recent) {
+    if (other.x0 >= label.x1 + 4 || label.x0 >= other.x1 + 4) continue;
+    const room = label.text && other.text ? LINE : Math.max(label.tall ?? 0, other.tall ?? 0);
+    y = Math.max(y, other.y + room - label.dy);
+  }
+  return y;
+}
+
+/** The y of a time: the last thing that happened then, or a point between two happenings. */
+function interpolate(anchors, t) {
+  let low = 0;
+  let high = anchors.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (anchors[middle][0] <= t) low = middle + 1; else high = middle;
+  }
+  if (low === 0) return anchors[0][1];
+  const [t0, y0] = anchors[low - 1];
+  if (low === anchors.length || t === t0) return y0;
+  const [t1, y1] = anchors[low];
+  return y0 + ((y1 - y0) * (t - t0)) / (t1 - t0);
+}
+
+/** Labels of bars go where there is room, or nowhere: the detail line says it all the same. */
+function caption(bars, taken, lanes) {
+  const found = [];
+  const rows = new Map();       // boxes by lines of the page: only those near by can be in the way
+  const row = (y) => Math.floor(y / LINE);
+  const put = (box) => (rows.get(row(box.y)) ?? rows.set(row(box.y), []).get(row(box.y))).push(box);
+  const near = (y) => [-1, 0, 1].flatMap((by) => rows.get(row(y) + by) ?? []);
+  const free = (box) => !near(box.y).some(
+    (other) => other.x0 < box.x1 + 4 && box.x0 < other.x1 + 4 && Math.abs(other.y - box.y) < LINE);
+  taken.forEach(put);
+  const home = new Map(lanes.map((lane) => [lane.id, lane.x]));
+  for (const bar of bars) {
+    if (!bar.label) continue;
+    const left = bar.kind !== "polls";
+    const label = labelled(bar.id, bar.label, home.get(bar.lane) + (left ? -14 : 14), left ? "end" : "start", 4, bar.kind, bar.hue);
+    const middle = (bar.y + bar.y2) / 2;
+    const steps = Math.min(TRIES_MAX, Math.floor(((bar.y2 - bar.y) / 2 - 4) / 4));
+    for (let step = 0; step <= steps; step += 1) {
+      const spot = [middle - 4 * step, middle + 4 * step].find((y) => free({ ...label, y: y + 4 }));
+      if (spot === undefined) continue;
+      found.push({ ...label, y: spot + 4 });
+      put(found.at(-1));
+      break;
+    }
+  }
+  return found;
+}
+
+/** An arrow's legs: there, and back unless nothing came back. */
+function fly(arrow, at, axis) {
+  const store = at[arrow.side];
+  const home = at[arrow.lane];
+  const [asked, decided, answered] = arrow.t.map((t, i) => (t === null ? null : axis.of.get(arrow.id + i) ?? axis.at(t)));
+  const inset = (x, towards) => x + Math.sign(towards - x) * 9;
+  const legs = [];
+  let cross = null;
+  if (home === undefined || asked === null) {
+    legs.push({ x1: inset(store, store + (arrow.side === "lock" ? 1 : -1)) + (arrow.side === "lock" ? 46 : -46), y1: decided, x2: inset(store, store + (arrow.side === "lock" ? 1 : -1)), y2: decided, head: true, way: "there" });
+  } else {
+    const from = inset(home, store);
+    const to = inset(store, home);
+    const half = home + (store - home) * 0.55;
+    if (decided === null) {
+      legs.push({ x1: from, y1: asked, x2: half, y2: asked + FLIGHT, head: false, way: "there" });
+      if (arrow.look === "dropped") cross = { x: half, y: asked + FLIGHT };
+      else if (answered !== null) legs.push({ x1: half, y1: asked + FLIGHT, x2: from, y2: Math.max(answered, asked + 2 * FLIGHT), head: true, way: "back" });
+    } else {
+      legs.push({ x1: from, y1: asked, x2: to, y2: decided, head: true, way: "there" });
+      if (arrow.look === "lost") {
+        legs.push({ x1: to, y1: decided, x2: half, y2: decided + FLIGHT, head: false, way: "back" });
+        cross = { x: half, y: decided + FLIGHT };
+      } else if (answered !== null && answered >= decided) {
+        legs.push({ x1: to, y1: decided, x2: from, y2: answered, head: true, way: "back" });
+      }
+    }
+  }
+  const ys = legs.flatMap((leg) => [leg.y1, leg.y2]);
+  return { ...arrow, legs, cross, y: Math.min(...ys), y2: Math.max(...ys), x: home ?? store };
+}
+
+/** What the keyboard visits, in the order of time. */
+function stops(arrows, marks, bars) {
+  const kinds = ["stall", "wrong", "over", "polls"];
+  return [
+    ...arrows.map((a) => stop(a, a.y, a.y2)),
+    ...marks.map((m) => stop(m, m.y - 6, m.y + 6)),
+    ...bars.filter((b) => kinds.includes(b.kind)).map((b) => stop(b, b.y, b.y2)),
+  ].sort((p, q) => p.y - q.y || (p.id < q.id ? -1 : 1));
+}
+
+function stop({ id, lane, detail, label, row, evidence }, y, y2) {
+  return { id, y, y2, lane, detail, find: `${lane} ${label ?? ""}`, row: row || "", evidence };
+}
+
+/** Every shape by the pages of the drawing that it touches. */
+function pages(plan) {
+  const kinds = { bars: plan.bars, arrows: plan.arrows, marks: plan.marks, labels: plan.labels, ticks: plan.ticks, gaps: plan.gaps };
+  return Object.fromEntries(Object.entries(kinds).map(([name, shapes]) => {
+    const by = new Map();
+    const tall = [];
+    shapes.forEach((shape, order) => {
+      const [first, last] = [shape.y, shape.y2 ?? shape.y].map((y) => Math.floor(y / PAGE));
+      if (last - first > TALL) { tall.push(order); return; }
+      for (let page = first; page <= last; page += 1) (by.get(page) ?? by.set(page, []).get(page)).push(order);
+    });
+    return [name, { shapes, by, tall }];
+  }));
+}
+
+/** What of a plan lies between two heights, in the plan's order, by kind of shape. */
+export function inView(plan, top, bottom) {
+  return Object.fromEntries(Object.entries(plan.pages).map(([name, { shapes, by, tall }]) => {
+    const found = new Set(tall);
+    for (let page = Math.floor((top - 12) / PAGE); page <= Math.floor((bottom + 12) / PAGE); page += 1) {
+      for (const order of by.get(page) ?? []) found.add(order);
+    }
+    const seen = [...found].sort((p, q) => p - q).map((order) => shapes[order]);
+    return [name, seen.filter((shape) => (shape.y2 ?? shape.y) >= top - 12 && shape.y <= bottom + 12)];
+  }));
+}
+
+/** What a search looks through, of each stop: whose, what, answer, version, attempt; no times. */
+export function haystack(stops) {
+  return stops.map((stop) => ` ${stop.find} ${stop.detail.replace(/-?\d+\.\d+ s\b/g, "")}`.toLowerCase());
+}
+
+/** The places of the stops that have every word of `query` at the beginning of a word. */
+export function matches(hay, query) {
+  const words = query.toLowerCase().split(/\s+/).filter(Boolean)
+    .map((each) => new RegExp(`(^|[^a-z0-9])${each.replace(/[^a-z0-9]/g, "\\$&")}`));
+  if (!words.length) return [];
+  return hay.flatMap((text, place) => (words.every((each) => each.test(text)) ? [place] : []));
+}
+
+/** The last place in a rising list whose value is not above `value`; -1 where all are. */
+export function upTo(rising, value) {
+  let low = 0;
+  let high = rising.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rising[middle] <= value) low = middle + 1; else high = middle;
+  }
+  return low - 1;
+}
+
+export function seconds(ms, digits = 2) {
+  return `${(ms / 1000).toFixed(digits)} s`;
+}
