@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
-from browser.world import (
-    BENCH,
-    FIRST,
-    LATER_MS,
-    SOON_MS,
-    Server,
-    elsewhere,
-    events_above,
-    fleets,
-    gone,
-    run_all_cells,
-)
+from browser.world import Server, elsewhere, fleets, gone, launch, run_all_cells, workbench_alone
 
 pytestmark = [
     pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240),
@@ -28,12 +15,7 @@ pytestmark = [
 ]  # fmt: skip
 
 GONE_S = 60.0
-VISIT = "visit.ipynb"
-CELLS = (
-    "from lockkit.workbench import Workbench, control",
-    "control.DEADMAN_S = 6.0  # the page says every 5 s that it is there",
-    "Workbench(kind='plain', writers=2)",
-)
+DEADMAN_S = 6.0
 
 
 def no_kernel(server: Server) -> bool:
@@ -44,25 +26,11 @@ def no_kernel(server: Server) -> bool:
     return server.kernels() == []
 
 
-def put_notebook(directory: Path) -> None:
-    cells = [nbformat.v4.new_code_cell(each) for each in CELLS]
-    spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec})
-    nbformat.write(notebook, directory / "notebooks" / VISIT)
-
-
-def launch(page: Any) -> None:
-    page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
-    page.locator(".lockkit-launch").click()
-    page.wait_for_function(events_above(5), timeout=SOON_MS)
-
-
 def test_a_closed_tab_of_jupyterlab_ends_the_writers_then_the_kernel(
     one_guest_house: Server, page: Any
 ) -> None:
     """The page's heartbeat ends, so the fleet does; then the kernel is idle, and is culled."""
-    put_notebook(one_guest_house.directory)
-    run_all_cells(page, one_guest_house, VISIT)
+    run_all_cells(page, one_guest_house, workbench_alone(one_guest_house, DEADMAN_S))
     launch(page)
     assert fleets(one_guest_house.directory) and elsewhere(page, one_guest_house) == []
     page.goto("about:blank")
@@ -75,8 +43,9 @@ def test_a_voila_page_whose_farewell_is_refused_leaves_nothing_either(
 ) -> None:
     """As in a Jupyter server that checks for forged requests: no cookie, no farewell."""
     page.context.clear_cookies()
-    put_notebook(one_guest_house.directory)
-    page.goto(f"{one_guest_house.url}/voila/render/{VISIT}")
+    page.goto(
+        f"{one_guest_house.url}/voila/render/{workbench_alone(one_guest_house, DEADMAN_S)}"
+    )
     launch(page)
     assert elsewhere(page, one_guest_house) == [] and page.trouble == []
     page.goto("about:blank")
@@ -89,8 +58,7 @@ def test_a_voila_page_with_the_servers_cookie_takes_its_kernel_along(
 ) -> None:
     """On Binder, or where JupyterLab was opened before, nobody has to be waited for."""
     page.request.get(f"{one_guest_house.url}/lab")
-    page.goto(f"{one_guest_house.url}/voila/render/{FIRST}")
-    page.locator(".lockkit-writers select").select_option("2 plain Python")
+    page.goto(f"{one_guest_house.url}/voila/render/{workbench_alone(one_guest_house)}")
     launch(page)
     page.goto("about:blank")
     assert gone(one_guest_house.directory), "a writer waits for its page"

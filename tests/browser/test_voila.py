@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from browser.world import BENCH, FIRST, LATER_MS, SOON_MS, Server, elsewhere, events_above, shot
+from browser.world import BENCH, FIRST, LATER_MS, SOON_MS, Server, elsewhere, launch, said, shot
 
 pytestmark = [
     pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240),
@@ -15,13 +15,38 @@ pytestmark = [
 
 
 def test_the_same_notebook_is_an_app_in_voila(voila: Server, page: Any) -> None:
-    """No code, the same panel: a click starts writers, and Stop ends them."""
+    """No code, the same panel: launch, stall, lose an answer, stop, scrub."""
     page.goto(f"{voila.url}/voila/render/{FIRST}", timeout=LATER_MS)
     page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
+    assert page.locator(".jp-CodeCell .jp-InputArea").count() == 0, "code is shown"
+    live = page.locator(BENCH)
     page.locator(".lockkit-writers select").select_option("2 plain Python")
-    page.locator(".lockkit-launch").click()
-    page.wait_for_function(events_above(10), timeout=SOON_MS)
+    page.locator(".lockkit-lease select").select_option("2 s")
+    launch(page)
+    page.locator(".lockkit-stall-w1").click()
+    live.locator(".lk-bar-stall").first.wait_for(state="attached", timeout=LATER_MS)
+    said(page, "held by W2|free")
+    page.locator(".lockkit-stall-w1").click()
+    live.locator(".lk-mark-refused").first.wait_for(state="attached", timeout=LATER_MS)
+    page.locator(".lockkit-lose-next-response").click()
+    live.locator(".lk-mark-fault").first.wait_for(state="attached", timeout=LATER_MS)
     page.locator(".lockkit-stop").click()
-    page.wait_for_selector(f"{BENCH}[data-state=stopped]", timeout=SOON_MS)
+    page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=SOON_MS)
+    end = live.locator(".lk-clock").last.text_content()
+    live.locator(".lk-slider").fill("300")
+    assert live.locator(".lk-clock").last.text_content() != end
     shot(page, "7-voila")
+    assert elsewhere(page, voila) == [] and page.trouble == []
+
+
+def test_a_stage_is_stepped_through_in_voila(voila: Server, page: Any) -> None:
+    """One request at a time, and an answer that is lost, where no cell can be run."""
+    page.goto(f"{voila.url}/voila/render/12_patterns.ipynb", timeout=LATER_MS)
+    log = page.locator(".lockkit-stepper").nth(1)
+    log.wait_for(timeout=LATER_MS)
+    log.locator(".lockkit-lose-w1").click()
+    log.locator("td.bad", has_text="no answer").first.wait_for(timeout=SOON_MS)
+    log.locator(".lockkit-end-w1").click()
+    log.locator("b", has_text="done: appended").first.wait_for(timeout=SOON_MS)
+    shot(page, "7-voila-stepper")
     assert elsewhere(page, voila) == [] and page.trouble == []

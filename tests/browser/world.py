@@ -31,6 +31,8 @@ KERNEL_IDLE = """(() => {
   return context?.isReady && context.session?.kernel?.connectionStatus === "connected"
     && context.session.kernel.status === "idle";
 })()"""
+LABS_OWN = "Could not restore the debugger state"
+"""JupyterLab asks a kernel that is being restarted for it, and says that it was not told."""
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 
 
@@ -58,8 +60,12 @@ def listened(page: Any) -> Any:
     page.fetched, page.trouble = [], []
     page.on("request", lambda each: page.fetched.append(each.url))
     page.on("pageerror", lambda error: page.trouble.append(str(error)))
-    page.on("console", lambda m: page.trouble.append(m.text) if m.type == "error" else None)
+    page.on("console", lambda m: page.trouble.append(m.text) if is_trouble(m) else None)
     return page
+
+
+def is_trouble(message: Any) -> bool:
+    return message.type == "error" and not message.text.startswith(LABS_OWN)
 
 
 def shot(page: Any, name: str) -> None:
@@ -148,6 +154,17 @@ def belongs(entry: Path, directory: Path) -> bool:
     return f"TMPDIR={directory}\0".encode() in environment and b"LOCKKIT_FLEET" in environment
 
 
+def kernels_pid(server: Server) -> int:
+    """The process of the server's one kernel."""
+    mark = f"TMPDIR={server.directory}\0".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            named = b"ipykernel_launcher" in (entry / "cmdline").read_bytes()
+            if named and mark in (entry / "environ").read_bytes():
+                return int(entry.name)
+    pytest.fail("no kernel runs")
+
+
 # --- JupyterLab -------------------------------------------------------------------------------
 
 
@@ -186,9 +203,53 @@ def theme(page: Any, name: str) -> None:
     light = str(name == "Light").lower()
     page.wait_for_selector(f"body[data-jp-theme-light={light}]", state="attached",
                            timeout=SOON_MS)  # fmt: skip
+    page.wait_for_selector("#jupyterlab-splash", state="detached", timeout=SOON_MS)
+
+
+def said_by_kernel(page: Any, code: str) -> str:
+    """What the notebook's kernel answers to an expression."""
+    run = """async (code) => {
+      const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+      const asked = { code: "", user_expressions: { it: code }, store_history: false };
+      const reply = await kernel.requestExecute(asked).done;
+      const { it } = reply.content.user_expressions;
+      return it.status === "ok" ? it.data["text/plain"] : `${it.ename}: ${it.evalue}`;
+    }"""
+    return str(page.evaluate(run, code))
+
+
+def restart_kernel(page: Any) -> None:
+    command(page, "kernelmenu:restart")
+    page.locator(".jp-Dialog .jp-mod-accept").click(timeout=SOON_MS)
+    page.wait_for_function(KERNEL_IDLE, timeout=LATER_MS)
 
 
 # --- the workbench's page ---------------------------------------------------------------------
+
+
+WORKBENCH = (
+    "from lockkit.workbench import Workbench, control",
+    "control.DEADMAN_S = {deadman_s}  # the page says every 5 s that it is there",
+    "bench = Workbench(kind='plain', writers=2, lease_s=2.0)\nbench",
+)
+
+
+def workbench_alone(server: Server, deadman_s: float = 120.0) -> str:
+    """Put a notebook there that has nothing but the workbench; its name."""
+    import nbformat
+
+    cells = [nbformat.v4.new_code_cell(each.format(deadman_s=deadman_s)) for each in WORKBENCH]
+    spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec})
+    name = f"workbench_{deadman_s:.0f}.ipynb"
+    nbformat.write(notebook, server.directory / "notebooks" / name)
+    return name
+
+
+def launch(page: Any) -> None:
+    page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
+    page.locator(".lockkit-launch").click()
+    page.wait_for_function(events_above(5), timeout=SOON_MS)
 
 
 def events_above(number: int) -> str:

@@ -1,0 +1,158 @@
+"""What a page survives in the middle of a run, and what a kernel's end ends; nothing but keys."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser.world import (
+    BENCH,
+    LATER_MS,
+    SOON_MS,
+    Server,
+    command,
+    elsewhere,
+    events_above,
+    fleets,
+    gone,
+    kernels_pid,
+    launch,
+    listened,
+    restart_kernel,
+    run_all_cells,
+    said_by_kernel,
+    shot,
+    theme,
+    workbench_alone,
+)
+
+pytestmark = [
+    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240),
+    pytest.mark.xdist_group("lab"),
+]  # fmt: skip
+
+
+def stopped(page: Any) -> None:
+    page.locator(".lockkit-stop").click()
+    page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=SOON_MS)
+
+
+def test_a_reload_in_mid_run_loses_nothing_and_a_restart_leaves_nothing(
+    lab: Server, page: Any
+) -> None:
+    """The writers go on under the reloaded page; they end with the kernel; then it runs again."""
+    run_all_cells(page, lab, workbench_alone(lab))
+    launch(page)
+    page.locator(f"{BENCH} tr[data-row]").first.wait_for(state="attached", timeout=SOON_MS)
+    before = int(page.locator(BENCH).get_attribute("data-events"))
+    command(page, "docmanager:save")
+    page.wait_for_function("!document.querySelector('.jp-mod-dirty')", timeout=SOON_MS)
+    page.reload()
+    page.wait_for_function(f"document.querySelector('{BENCH}')", timeout=LATER_MS)
+    page.wait_for_function(events_above(before), timeout=SOON_MS)
+    assert page.locator(BENCH).get_attribute("data-state") in ("running", "stalled")
+    assert fleets(lab.directory)
+    restart_kernel(page)
+    assert gone(lab.directory), "a writer outlived its kernel"
+    command(page, "notebook:run-all-cells")
+    launch(page)
+    stopped(page)
+    assert elsewhere(page, lab) == [] and page.trouble == []
+
+
+def test_keys_alone_launch_stop_and_walk_and_a_frozen_kernel_is_not_asked(
+    lab: Server, page: Any, context: Any, tmp_path: Path
+) -> None:
+    """Tab, Enter, arrows; to scrub is the page's own work; what happened leaves as one file."""
+    run_all_cells(page, lab, workbench_alone(lab))
+    page.wait_for_selector(f"{BENCH}[data-ready=true][data-state=idle]", timeout=LATER_MS)
+    page.locator(".lockkit-provider select").focus()
+    tab_to(page, "lockkit-launch")
+    page.keyboard.press("Enter")
+    page.wait_for_function(events_above(5), timeout=SOON_MS)
+    page.locator(f"{BENCH} tr[data-row]").first.wait_for(state="attached", timeout=SOON_MS)
+    page.locator(".lockkit-provider select").focus()
+    tab_to(page, "lockkit-stop")
+    page.keyboard.press("Space")
+    page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=SOON_MS)
+    assert said_by_kernel(page, f"str(bench.export({str(tmp_path / 'run.html')!r}))")
+    os.kill(pid := kernels_pid(lab), signal.SIGSTOP)
+    try:
+        scrub_by_keys(page)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert elsewhere(page, lab) == [] and page.trouble == []
+    look_at_export(context, tmp_path / "run.html")
+
+
+def tab_to(page: Any, name: str) -> None:
+    """At most as many Tabs as the panel has controls."""
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"Boolean(document.activeElement.closest('.{name}'))"):
+            return
+    pytest.fail(f"Tab does not reach {name}")
+
+
+def scrub_by_keys(page: Any) -> None:
+    """Slider, steps and the walk through the events, with nobody at the other end."""
+    clock = page.locator(f"{BENCH} .lk-clock").last
+    slider = page.locator(f"{BENCH} .lk-slider")
+    end = clock.text_content()
+    tab_to(page, "lk-slider")
+    page.keyboard.press("Home")
+    start = clock.text_content()
+    page.keyboard.press("PageUp")
+    assert len({start, clock.text_content(), end}) == 3
+    slider.fill("0")
+    assert clock.text_content() == start
+    page.get_by_role("button", name="Next event", exact=True).focus()
+    page.keyboard.press("Enter")
+    assert clock.text_content() != start
+    tab_to(page, "lk-scroll")
+    told = page.locator(f"{BENCH} .lk-detail")
+    seen = [told.text_content()]
+    for key in ("ArrowDown", "ArrowDown", "End", "Home"):
+        page.keyboard.press(key)
+        seen.append(told.text_content())
+    assert len(set(seen)) >= 4, seen
+
+
+def look_at_export(context: Any, file: Path) -> None:
+    page = listened(context.new_page())
+    page.goto(f"file://{file}#t=0.50")
+    page.wait_for_selector(".lk[data-ready=true][data-verdict=VALID]", timeout=SOON_MS)
+    assert page.locator(".lk-clock").last.text_content() == "0.50 s"
+    assert re.search("acquire", page.locator(".lk").text_content())
+    assert elsewhere(page) == [] and page.trouble == []
+    shot(page, "12-exported-run")
+    page.close()
+
+
+def test_a_run_is_locked_until_a_guess_is_picked_then_both_stand_side_by_side(
+    lab: Server, page: Any
+) -> None:
+    """You predicted / it did; what an SDK told, beside what the store had done."""
+    run_all_cells(page, lab, "03_lost_response.ipynb")
+    locked = page.locator(".jp-OutputArea-output", has_text="Predict first: pick one").first
+    locked.wait_for(timeout=LATER_MS)
+    assert page.locator(".lockkit-lost").count() == 0, "it ran before a guess"
+    first = page.locator(".lockkit-predict").first
+    first.get_by_text("that it won").click()
+    first.locator("[role=status]", has_text="Now run").wait_for(timeout=SOON_MS)
+    locked.click()
+    command(page, "notebook:run-cell")
+    first.locator("[role=status]", has_text="It did: that somebody else won").wait_for(
+        timeout=SOON_MS
+    )
+    page.locator(".lockkit-lost").first.wait_for(timeout=SOON_MS)
+    assert first.locator("input:not([disabled])").count() == 0, "a guess cannot be changed"
+    for name in ("Light", "Dark"):
+        theme(page, name)
+        shot(page, f"13-predicted-{name.lower()}")
+    assert elsewhere(page, lab) == [] and page.trouble == []
