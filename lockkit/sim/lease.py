@@ -252,8 +252,13 @@ class LeaseRun:
         until = session.client.state.until_ms
         if until is None or session.node.clock.boot_ms() >= until:
             return
+        yield from self.before_the_write(session)
         body = {"number": base + 1, "base": base, "epoch": grant.epoch}
         yield Put(RESOURCE_KEY, json.dumps(body).encode(), condition)
+
+    def before_the_write(self, _session: Session) -> Procedure[None]:
+        """Between the look at the lease and the write that relies on it; here nothing happens."""
+        yield from ()
 
 
 def _wait_s(told: list[Action], lot: float, client: Client) -> float:

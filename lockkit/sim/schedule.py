@@ -29,6 +29,17 @@ class Uniform:
         return ready[int(self._random() * len(ready))]
 
 
+class Prompt(Uniform):
+    """Requests take no time, next to a lease: it goes on only once nobody else can move."""
+
+    def __init__(self, dice: random.Random, time: Mover) -> None:
+        super().__init__(dice)
+        self._time = time
+
+    def pick(self, ready: list[Mover]) -> Mover:
+        return super().pick([each for each in ready if each is not self._time] or ready)
+
+
 class Pct:
     """The first in rank moves; at a change point it becomes the last.
 

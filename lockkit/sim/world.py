@@ -61,14 +61,14 @@ class World:
     going: Node | None = None
     """Whose procedure has the word."""
     trace: list[str] = field(default_factory=list)
-    _passing: Passing = field(default_factory=Passing)
-    _schedule: Uniform | Pct = field(init=False)
+    passing: Passing = field(default_factory=Passing)
+    schedule: Uniform | Pct = field(init=False)
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
         self.shelf = Shelf(self.profile, self.time, self.dice, self.spread_ms)
-        pct = Pct(self.dice, self.steps, self._passing)
-        self._schedule = Uniform(self.dice) if self.uniform else pct
+        pct = Pct(self.dice, self.steps, self.passing)
+        self.schedule = Uniform(self.dice) if self.uniform else pct
 
     # --- who is there --------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class World:
                 if not self._pass(to_next=True):
                     return
                 continue
-            self._move(self._schedule.pick(ready))
+            self._move(self.schedule.pick(ready))
             if self.weather.nodes and self.dice.random() < self.weather.nodes:
                 of_a_node(self)
 
@@ -115,10 +115,11 @@ class World:
     def vary(self, dice: str) -> None:
         """From here on chance falls otherwise: all dice, who ranks first, and when that changes."""
         self.dice.seed(dice)
-        for each in (*self.tasks, *self.flying):
+        movers: list[Mover] = [*self.tasks, *self.flying]
+        for each in movers:
             each.priority = self.dice.random()
-        if not self.uniform:
-            self._schedule = Pct(self.dice, max(1, self.steps - self.moves), self._passing)
+        if isinstance(self.schedule, Pct):
+            self.schedule = Pct(self.dice, max(1, self.steps - self.moves), self.passing)
 
     def finish(self) -> None:
         """Nothing fails any more, all that is under way arrives, and everybody comes to an end."""
@@ -157,7 +158,7 @@ class World:
             else:
                 timers = True
         if timers and ready:
-            ready.append(self._passing)
+            ready.append(self.passing)
         return ready
 
     def _move(self, mover: Any) -> None:

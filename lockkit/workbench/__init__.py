@@ -6,21 +6,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lockkit.workbench.console import Console as Console
     from lockkit.workbench.contest import Contest as Contest
     from lockkit.workbench.export import export_html as export_html
     from lockkit.workbench.panels import Workbench as Workbench
     from lockkit.workbench.plays import PatternSteps as PatternSteps
     from lockkit.workbench.predict import Predict as Predict
     from lockkit.workbench.providers import Providers as Providers
+    from lockkit.workbench.rerun import Rerun as Rerun
     from lockkit.workbench.stepper import PatternStepper as PatternStepper
     from lockkit.workbench.stepper import Stepper as Stepper
     from lockkit.workbench.steps import Steps as Steps
     from lockkit.workbench.store_probe import StoreProbe as StoreProbe
+    from lockkit.workbench.sweep_panel import Sweep as Sweep
 
 _ROOM = {
-    "Contest": "contest", "PatternStepper": "stepper",
-    "PatternSteps": "plays", "Predict": "predict", "Providers": "providers", "Stepper": "stepper",
-    "Steps": "steps", "StoreProbe": "store_probe", "Workbench": "panels", "export_html": "export",
+    "Console": "console", "Contest": "contest", "PatternStepper": "stepper",
+    "PatternSteps": "plays", "Predict": "predict", "Providers": "providers", "Rerun": "rerun",
+    "Stepper": "stepper", "Steps": "steps", "StoreProbe": "store_probe", "Sweep": "sweep_panel",
+    "Workbench": "panels", "export_html": "export",
 }  # fmt: skip
 
 __all__ = list(_ROOM)

@@ -18,7 +18,9 @@ from lockkit.sim import LEASE, Branch, Outcome, Scenario, simulate
 MOMENT_CHARS_MAX = 500
 BRANCHES_MAX = 10
 SHOWN_CHARS = 60
-_ABOUT = re.compile(r"\s*([\w-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*")
+_STALLS = re.compile(r"stalls-(\d{1,3}(?:\.\d{1,3})?)")
+"""The sweep's scenarios, by the length of a stall in leases."""
+_ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*")
 _BRANCH = re.compile(r"@\s*(\d{1,6})\s*\+\s*(\d{1,6})\s*")
 _STEP = re.compile(r"@\s*(\d{1,6})\s*")
 
@@ -117,6 +119,10 @@ def scenario_of(name: str) -> Scenario:
     """Raises `ValueError`, and says which there are."""
     if name == LEASE.name:
         return LEASE
+    if ratio := _STALLS.fullmatch(name):
+        from lockkit.workbench.sweep import stalling
+
+        return stalling(float(ratio[1]))
     from lockkit.patterns.scenes import SCENES
     from lockkit.table.simulated import SCENARIOS
 

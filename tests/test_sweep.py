@@ -1,0 +1,112 @@
+"""The sweep: what a stall does, by its length in leases; and the panel of a simulated run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockkit.workbench.moments import SeedMoment, play
+from lockkit.workbench.sweep import Swept, swept
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+pytest.importorskip("plotly", reason="make test installs plotly")
+
+from lockkit.workbench.rerun import Rerun
+from lockkit.workbench.sweep_panel import Sweep
+
+RATIOS = (0.0, 0.9, 1.5, 3.0)
+
+
+@pytest.fixture(scope="module")
+def found() -> Swept:
+    *_, last = swept(12, ratios=RATIOS)
+    return last
+
+
+def test_without_the_fence_harm_begins_where_a_stall_is_as_long_as_a_lease(found: Swept) -> None:
+    wrong = {each.ratio: each.wrong for each in found.of("no fence")}
+    assert wrong[0.0] == wrong[0.9] == 0
+    assert 0 < wrong[1.5] <= wrong[3.0]
+    assert "no fence: runs go wrong from stalls of 1.5 leases on" in str(found)
+
+
+def test_with_the_fence_the_same_runs_are_right_at_every_length(found: Swept) -> None:
+    fenced = found.of("fenced")
+    assert [(each.runs, each.wrong) for each in fenced] == [(12, 0)] * len(RATIOS)
+    assert "fenced: no run of 48 went wrong" in str(found)
+
+
+def test_what_went_wrong_is_a_moment_that_shows_it_again(found: Swept) -> None:
+    point = next(each for each in found.points if each.wrong)
+    moment = SeedMoment.of(point.first)
+    assert moment.scenario == "stalls-1.5" and play(moment).violation
+    without = SeedMoment(moment.scenario, moment.seed)
+    assert play(without).violation is None
+
+
+# --- the panels -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sweep() -> Iterator[Sweep]:
+    panel = Sweep(3, ratios=(0.9, 3.0))
+    yield panel
+    panel.close()
+    assert panel.wait()
+
+
+def test_the_figure_shows_what_was_found_and_so_does_a_page_without_one(sweep: Sweep) -> None:
+    assert repr(sweep) == "nothing was run yet"
+    found = sweep.run()
+    for trace in sweep.figure.data:
+        assert list(trace.x) == [0.9, 3.0]
+        assert list(trace.y) == [each.rate * 100 for each in found.of(trace.name)]
+    table = repr(sweep).splitlines()
+    assert table[0].split() == ["stall", "/", "lease", "no", "fence", "fenced"]
+    assert table[1].split() == ["0.9", "0", "of", "3", "0", "of", "3"]
+
+
+def test_a_sweep_that_was_stopped_says_so_and_can_be_run_again() -> None:
+    sweep = Sweep(1_000_000)
+    sweep.start_button.click()
+    assert sweep.start_button.disabled and not sweep.stop_button.disabled
+    sweep.stop_button.click()
+    assert sweep.wait()
+    assert "Stopped. nothing was run yet" in sweep._status.value
+    assert not sweep.start_button.disabled and sweep.stop_button.disabled
+
+
+def clicked(panel: Rerun, *names: str) -> None:
+    for name in names:
+        bars = (*panel.view.children[0].children, *panel.view.children[1].children)
+        next(each for each in bars if getattr(each, "description", "") == name).click()
+
+
+def test_clicks_go_through_a_run_and_the_newest_one_counts() -> None:
+    panel = Rerun("stalls-3/fence off:3@10")
+    clicked(panel, "+1", "+10", "−1")
+    assert panel.wait()
+    assert panel._text.value == "stalls-3/fence off:3@20" and panel.outcome.steps == 20
+    clicked(panel, "To the end")
+    assert panel.wait()
+    assert panel.lanes.status["verdict"] == "INVALID"
+    assert f"Move {panel.outcome.steps}, the end: {panel.outcome.violation}" in panel._status.value
+    clicked(panel, "To the start")
+    assert panel.wait()
+    assert panel.outcome.steps == 0 and panel.lanes.status["verdict"] == "VALID"
+    panel.close()
+
+
+def test_others_from_here_are_counted_and_nonsense_is_said() -> None:
+    panel = Rerun("stalls-3/fence off:3")
+    end = panel.moment
+    found = panel.others(5)
+    assert len(found.wrong) == 5 and str(end) in panel._ways.value and "█" in panel._ways.value
+    assert str(found) in repr(panel)
+    panel._text.value = "<img src=x>"
+    assert "Not done: " in panel._status.value and "<img" not in panel._status.value
+    panel._text.value = "wal:1@5"
+    assert panel.wait()
+    assert panel.outcome.steps == 5 and not panel.found
+    panel.close()
