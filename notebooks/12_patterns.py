@@ -15,11 +15,23 @@
 #
 # *Create if absent* and *replace if unchanged* are all that a lease needs. They are also enough
 # to elect a leader, to keep a write-ahead log, and to run a queue. Each of these has been built
-# on nothing but an object store, and each has a mistake that everybody makes once.
+# on nothing but an object store, and each has a mistake that everybody makes once: which?
 #
-# **Before you run anything, decide:** W1 leads in epoch 1 and is about to write. It pauses. W2
-# finds epoch 1 over, leads in epoch 2, and writes. W1 goes on. Its write carries a condition: *if
-# the file is as I read it*. Is that enough?
+# The code takes a few seconds; stepping through four protocols, as long as you like.
+
+# %% [markdown]
+# ## Predict
+#
+# W1 leads in epoch 1 and is about to write `resource.json`. It pauses. W2 finds epoch 1 over, leads
+# in epoch 2, and writes. W1 goes on. Its write carries a condition, *if the file is as I read it*;
+# nobody looks at the epoch.
+
+# %%
+from lockkit.workbench import PatternStepper, PatternSteps, Predict
+from lockkit.course.worst import AS_NO, AS_YES, FORGETFUL, GUESSES, UNASKED, UNLOOKED, play
+
+late = Predict("What is in resource.json in the end?", GUESSES)
+late
 
 # %% [markdown]
 # ## Run: leader election, the wrong version first
@@ -27,37 +39,33 @@
 # One object for each epoch, `lock_0000000001.json`, created only if absent: whoever creates it
 # leads in that epoch. W2's clock is a minute ahead, so to it any epoch of W1's is over.
 #
-# 1. Choose the mistake *the resource does not look at the epoch*.
+# 1. The mistake is planted: *the resource does not look at the epoch*.
 # 2. Press **Next** under W1 until it is about to *PUT* `resource.json`.
 # 3. Press **To the end** under W2, then under W1. Who wrote last?
 # 4. Choose *nothing: as it should be* and do the same again.
 
 # %%
-from lockkit.workbench import PatternStepper, PatternSteps
+late.reveal(PatternStepper("election", UNLOOKED))
 
-election = PatternStepper("election")
-election
+# %% [markdown]
+# Or let it be played, to the very same moment:
+
+# %%
+unfenced = play("election", UNLOOKED)
+late.reveal(unfenced)
 
 # %% [markdown]
 # ## See
 #
-# The write with a condition is refused, and W1 does what every retry loop does: it reads again
-# and writes again. A condition protects against what one *read*, not against being late. The
-# epoch does: it is the fencing token, and `resource.json` keeps the highest that ever wrote it.
+# A write under a condition is refused if the file has changed, and then W1 does what every retry
+# loop does: it reads again and writes again. A condition protects against what one *read*, not
+# against being late. The epoch does: it is the fencing token, and `resource.json` keeps the highest
+# that ever wrote it.
 
 # %%
-late = PatternSteps("election", "the resource does not look at the epoch")
-late.until("W1", "resource.json", "PUT")
-late.finish("W2"), late.finish("W1")
-print(late.verdict.because)
-assert not late.verdict.well
-
-# %%
-fenced = PatternSteps("election")
-fenced.until("W1", "resource.json", "PUT")
-fenced.finish("W2")
-print(fenced.finish("W1"))
-assert fenced.verdict.well
+fenced = play("election")
+assert fenced.well and not unfenced.well
+fenced
 
 # %% [markdown]
 # ## Run: a write-ahead log
@@ -67,7 +75,7 @@ assert fenced.verdict.well
 # W1 until it *PUT*s slot 1, then **Next, answer lost**, then **To the end**. Then the same with
 # **Next, request lost**.
 #
-# **Decide first:** with *a lost answer is a no*, what does a reader find in either case?
+# **Decide first:** with *a lost answer to a claim is a no*, what does a reader find in either case?
 
 # %%
 PatternStepper("wal")
@@ -80,19 +88,10 @@ PatternStepper("wal")
 # slot itself knows: W1 reads it back, and finds its own `attempt` there or not.
 
 # %%
-twice = PatternSteps("wal", "a lost answer to a claim is a no")
-twice.until("W1", "1.json", "PUT")
-twice.step("W1", lose=True)
-twice.finish("W1"), twice.finish("W2")
-print(twice.verdict.because)
-assert not twice.verdict.well
-
-# %%
-never = PatternSteps("wal", "a lost answer to a claim is a yes")
-never.until("W1", "1.json", "PUT")
-never.step("W1", drop=True)
-print(never.finish("W1"), "|", never.finish("W2"), "|", never.verdict.because)
-assert not never.verdict.well
+for mistake in (AS_NO, AS_YES, ""):
+    log = play("wal", mistake)
+    print(repr(log))
+    assert log.well is (mistake == "")
 
 # %% [markdown]
 # A second writer makes the first one harmless in the log itself: it takes the next epoch, and
@@ -117,39 +116,26 @@ assert "Fenced" in asleep.actors["W1"].ended and asleep.verdict.well
 PatternStepper("queue")
 
 # %%
-doubled = PatternSteps("queue", "the file does not remember past writes")
-doubled.until("W1", "queue.json", "PUT")
-doubled.step("W1", lose=True)
-doubled.finish("W2"), doubled.finish("W1")
-print(doubled.verdict.because)
-assert not doubled.verdict.well
-
-# %%
-remembered = PatternSteps("queue")
-remembered.until("W1", "queue.json", "PUT")
-remembered.step("W1", lose=True)
-remembered.finish("W2"), remembered.finish("W1")
-print(remembered.verdict.because)
-assert remembered.verdict.well
+doubled, remembered = play("queue", FORGETFUL), play("queue")
+print(repr(doubled))
+print(repr(remembered))
+assert remembered.well and not doubled.well
 
 # %% [markdown]
 # ## Run: Terraform's lock file
 #
 # `prod.tfstate.tflock` is created if absent, and deleted at the end; nothing ever expires. Two
 # mistakes to plant: Terraform and OpenTofu make the first, and make the second where the store
-# cannot delete under a condition. For the second, stop W1 at its *DELETE*, press **To the end**
-# under W2 (an impatient colleague's `force-unlock`, and a lock), then under W1. **Decide:** what
-# does W1 delete?
+# cannot delete under a condition. W2 is an impatient colleague: a `force-unlock` by W1's ID, then a
+# lock of its own.
 
 # %%
 PatternStepper("statelock")
 
 # %%
-alone = PatternSteps("statelock", "a lost answer is not looked into")
-alone.until("W1", ".tflock", "PUT")
-alone.step("W1", lose=True)
-print(alone.finish("W1"), "|", alone.verdict.because)
-assert not alone.verdict.well
+alone = play("statelock", UNASKED)
+assert not alone.well
+print(alone.because)
 
 # %% [markdown]
 # ## Why
@@ -165,8 +151,29 @@ assert not alone.verdict.well
 #
 # ## In production
 #
-# `lockkit.patterns` has them as handles: `Election`, `Wal`, `Queue` and its broker, `StateLock`
-# (Terraform's lock file) and `StripedLock`. `lockkit simulate --scenario wal --seeds 1..200` runs
-# one under faults, `--mutant` with a mistake planted. One file takes one write a second on Google
-# Cloud Storage, so the queue commits in groups, and a broker commits for everybody: `make bench
-# BENCH_ARGS=queue` compares the three.
+# * **Election:** Gunnar Morling's, of 2024: the epoch is in the object's name, and is the fencing
+#   token. Whatever is written must look at it.
+# * **Log:** SlateDB's writer fences the one before it with an empty slot of the log, and reads back
+#   an id of its own on 412. turbopuffer commits a namespace's writes into numbered files.
+# * **Queue:** turbopuffer's [queue.json](https://turbopuffer.com/blog/object-storage-queue), then
+#   group commit, then a broker: one file takes one write a second on Google Cloud Storage.
+# * **Lock file:** Terraform's and OpenTofu's S3 backends read it and then delete whatever is there.
+#   [OpenTofu #4405](https://github.com/opentofu/opentofu/issues/4405) is the first mistake, met on
+#   Cloudflare's R2: its own lock refused it, and stayed.
+# * **`lockkit.patterns`** has them as handles: `Election`, `Wal`, `Queue` and its broker,
+#   `StateLock` (Terraform's lock file) and `StripedLock`. `lockkit simulate --scenario wal --seeds
+#   1..200` runs one under faults, `--mutant` with a mistake planted; `make bench BENCH_ARGS=queue`
+#   compares the three queues.
+#
+# ## Your turn
+#
+# Terraform's second mistake: *an unlock deletes whatever is there by then*. On the stage above,
+# plant it, and bring it about that W1 deletes W2's lock. Then copy the stage's *Moment* to here.
+
+# %%
+from lockkit.workbench.fork import at
+
+MOMENT = "statelock/an unlock deletes whatever is there by then: W1 answer"
+mine = at(MOMENT)
+print(mine.verdict.because)
+print("not yet" if mine.verdict.well else "solved")

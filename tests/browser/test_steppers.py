@@ -26,13 +26,14 @@ def guess(page: Any) -> None:
     """What the first prediction keeps out of sight is shown once a guess is picked."""
     seen(page, page.locator(".lockkit-predict input").first).check()
     shown = seen(page, page.locator(".lockkit-reveal").first)
-    assert page.locator(".lockkit-stepper").count() == 0, "predict first"
     shown.click()
 
 
 def test_two_commits_are_stepped_through_by_clicks(lab: Server, page: Any) -> None:
     """W1 checks and pauses, W2 commits, W1 is refused; with the lock alone it is not."""
     run_all_cells(page, lab, "08_timeline_and_occ.ipynb")
+    seen(page, page.locator(".lockkit-reveal").first)
+    assert page.locator(".lockkit-stepper").count() == 0, "predict first"
     guess(page)
     stepper = seen(page, page.locator(".lockkit-stepper").first)
     shot(page, "7-two-commits-before")
@@ -61,6 +62,7 @@ def test_two_commits_are_stepped_through_by_clicks(lab: Server, page: Any) -> No
 def test_a_lost_answer_is_seen_to_double_a_record_of_the_log(lab: Server, page: Any) -> None:
     """Each pattern of the page has its own stage; a mistake is chosen, and shows."""
     run_all_cells(page, lab, "12_patterns.ipynb")
+    guess(page)
     log = seen(page, page.locator(".lockkit-stepper").nth(1))
     shot(page, "9-patterns-before")
     for mistake, said in (("a lost answer to a claim is a no", "does not agree"),

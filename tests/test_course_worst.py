@@ -1,0 +1,64 @@
+"""The worst moments of notebook 12: each mistake shows at the one that the course plays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.course.worst import (
+    AS_NO,
+    AS_YES,
+    FORGETFUL,
+    OF_W1,
+    OF_W2,
+    UNASKED,
+    UNGUARDED,
+    UNLOOKED,
+    WORST,
+    play,
+)
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "mistake", "because"),
+    [
+        ("election", UNLOOKED, "what the leader of epoch 2 wrote was replaced in epoch 1"),
+        ("wal", AS_NO, "a reader finds it twice"),
+        ("wal", AS_YES, "a reader finds it never"),
+        ("queue", FORGETFUL, "once in the queue, once done"),
+        ("statelock", UNASKED, "refused by its own lock"),
+        ("statelock", UNGUARDED, "its lock file is gone"),
+    ],
+)
+def test_a_mistake_shows_at_the_worst_moment(pattern: str, mistake: str, because: str) -> None:
+    played = play(pattern, mistake)
+    assert not played.well and because in played.because
+    assert repr(played).startswith("✗") and "does not agree" in played._repr_html_()
+
+
+@pytest.mark.parametrize("pattern", WORST)
+def test_without_a_mistake_the_worst_moment_does_no_harm(pattern: str) -> None:
+    played = play(pattern)
+    assert played.well, played
+    assert repr(played).startswith("✓") and "there agrees" in played._repr_html_()
+
+
+def test_a_late_leader_writes_last_unless_the_resource_looks_at_the_epoch() -> None:
+    assert (str(play("election", UNLOOKED)), str(play("election"))) == (OF_W1, OF_W2)
+
+
+def test_what_is_not_played_here_is_told() -> None:
+    with pytest.raises(ValueError, match="no worst moment of 'chess' here; there are election"):
+        play("chess")
+    with pytest.raises(ValueError, match="wal has no mistake 'hope'"):
+        play("wal", "hope")
+
+
+def test_what_an_actor_was_told_is_no_markup() -> None:
+    hostile = replace(play("wal"), ended={HOSTILE: HOSTILE}, because=HOSTILE, mistake=HOSTILE)
+    assert "<img" not in hostile.view.value and hostile.view.value.count("&lt;img") == 4
