@@ -358,6 +358,14 @@ def test_a_lock_file_that_says_nothing_is_a_lock_all_the_same(tmp_path: Path, bo
     assert (tmp_path / "lock").read_text() == body
 
 
+def test_an_empty_lock_file_is_told_as_what_hudi_leaves_and_since_when(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    os.utime(tmp_path / "lock", (1_767_694_320, 1_767_694_320))
+    lock = FilesystemLock(tmp_path)
+    assert not lock.acquire(timeout=0)
+    assert "as Hudi does, since 2026-01-06T10:12:00" in lock.busy_because()
+
+
 def test_hudis_lock_file_is_respected_until_it_is_too_old_by_its_modification_time(
     tmp_path: Path,
 ) -> None:

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 NAME = "lock"
 FILE_BYTES_MAX = 64 * 1024
-"""Hudi's file has the holder's whole stack in it."""
+"""Hudi's fields have a place for the holder's whole stack."""
 BEATS_PER_LEASE = 10
 BEAT_S = 30.0
 """Without an expiry too: a file that somebody deleted by hand is a lock that is lost."""
@@ -248,6 +248,11 @@ class FilesystemLock(Leased):
 
 def read(body: bytes, modified_ns: int) -> LockFile:
     """What a lock file says; anything at all is a lock, as with Hudi."""
+    if not body:
+        # Hudi writes its fields only where a file that it creates is not to be seen until closed,
+        # and those file systems it refuses (FileSystemBasedLockProvider.acquireLock, 1.2.0).
+        said = f"somebody who left it empty, as Hudi does, since {utc(modified_ns / 1e6)}"
+        return LockFile("", said, "", 0, modified_ns)
     fields: Any = None
     if len(body) <= FILE_BYTES_MAX:
         try:
