@@ -89,7 +89,8 @@ def _of_table(args: argparse.Namespace) -> int:
         say_json(_as_json(found, url))
     else:
         untold = f" ({found.untold})" if found.untold else ""
-        say(f"{plain(url)}", *(f"  {line}" for line in lock_lines(found.standing.holder)))
+        lines = lock_lines(found.standing.holder, found.since_ms)
+        say(f"{plain(url)}", *(f"  {line}" for line in lines))
         say(*_table_lines(found.standing))
         say(f"  {len(found.kept)} generations of the lock object are kept{untold}")
         say(*_audit_lines(found.validation), *_taken_lines(found.evidence))
@@ -97,9 +98,9 @@ def _of_table(args: argparse.Namespace) -> int:
     return FOUND if found.troubled else OK
 
 
-def lock_lines(holder: Holder) -> list[str]:
+def lock_lines(holder: Holder, since_ms: float | None = None) -> list[str]:
     """The state stands for itself; every other fact after its name."""
-    (_, state), *facts = lock_facts(holder)
+    (_, state), *facts = lock_facts(holder, since_ms)
     return [state, *(f"{name:8} {told}" for name, told in facts)]
 
 
@@ -133,7 +134,8 @@ def _as_json(found: Examined, url: str) -> dict[str, Any]:
         "owner": record.owner if isinstance(record, Record) else None,
         "epoch": record.epoch if isinstance(record, Record) else None,
         "valid_until_ms": record.valid_until_ms if isinstance(record, Record) else None,
-        "version": holder.sight.version, "since_ms": holder.sight.modified_ms,
+        "version": holder.sight.version, "since_ms": found.since_ms,
+        "written_ms": holder.sight.modified_ms,
         "left_ms": {"ours": holder.left.ours_ms, "store": holder.left.store_ms,
                     "observed": holder.left.observed_ms} if held else None,
         "renews": holder.renews, "breakable": holder.breakable, "why": holder.why,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, run, silent
@@ -12,7 +12,7 @@ from lockkit.incident.audit import Audit, Validation, load_audits, validate
 from lockkit.incident.diagnosis import Diagnosis, diagnose
 from lockkit.incident.dropped import Evidence, one_truth, take_in
 from lockkit.incident.standing import WATCH_S, Standing, stand
-from lockkit.incident.versions import Generation, as_events, generations, seen
+from lockkit.incident.versions import Generation, as_events, generations, granted_ms, names, seen
 from lockkit.incident.words import is_left
 from lockkit.lock import LOCK_KEY
 from lockkit.stores import Store, StoreError
@@ -35,6 +35,11 @@ class Examined:
     """Files that were given beside the URL."""
     events: tuple[Event, ...]
     diagnosis: Diagnosis
+
+    @property
+    def since_ms(self) -> float | None:
+        """Since when its owner has the lock, as far as the bucket kept its generations."""
+        return granted_ms(self.kept)
 
     @property
     def validation(self) -> Validation | None:
@@ -68,8 +73,10 @@ def examine(
     emit("note", text="reading Hudi's audit log")
     audits = run(load_audits(), store, clock)
     evidence = take_in(files, seen(kept))
-    told = [*evidence.events, *(each for audit in audits for each in audit.events)]
-    events = one_truth([*told, *as_events(LOCK_KEY, kept)])
+    lanes = names(kept)  # Hudi's log has owners, the lock object may say who they are
+    told = [replace(each, who=lanes.get(each.who, each.who))
+            for audit in audits for each in audit.events]  # fmt: skip
+    events = one_truth([*evidence.events, *told, *as_events(LOCK_KEY, kept)])
     events.sort(key=lambda each: each.at_ms)
     return Examined(
         standing, kept, untold, (*audits, *evidence.audits), evidence, tuple(events),

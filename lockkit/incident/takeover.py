@@ -82,7 +82,7 @@ def guard(holder: Holder, *, shown: Version, epoch: int | None) -> Version:
     if not holder.breakable and epoch is None:
         raise BreakRefused(
             f"not broken: {holder.why}; if its holder must be stopped all the same, name the grant "
-            f"with --epoch {record.epoch}"
+            f"by its epoch (--epoch {record.epoch})"
         )
     return version
 

@@ -43,6 +43,30 @@ def seen(kept: Sequence[Generation]) -> list[Seen]:
     ]  # fmt: skip
 
 
+def granted_ms(kept: Sequence[Generation]) -> int | None:
+    """Since when the newest one's owner has this grant, as far as the bucket kept it."""
+    newest = kept[0].record if kept else None
+    since_ms = None
+    for each in kept:
+        record = each.record
+        if not isinstance(record, Record) or not isinstance(newest, Record) or record.expired:
+            break
+        if (record.owner, record.epoch) != (newest.owner, newest.epoch):
+            break
+        since_ms = each.number.modified_ms
+    return since_ms
+
+
+def names(kept: Sequence[Generation]) -> dict[str, str]:
+    """What `as_events` calls each owner: by its description, where it has one."""
+    records = (each.record for each in kept)
+    return {each.owner: _name(each) for each in records if isinstance(each, Record)}
+
+
+def _name(record: Record) -> str:
+    return record.holder or record.owner
+
+
 def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
     """The writes that made these generations, oldest first, as the truth lane of a history."""
     events: list[Event] = []
@@ -55,7 +79,7 @@ def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
                 each.number.modified_ms,
                 STORE,
                 "request",
-                client=(record.holder or record.owner) if record else "",
+                client=_name(record) if record else "",
                 method="DELETE" if each.number.deleted else "PUT",
                 key=key,
                 condition="",  # a bucket keeps what was written, not on what condition

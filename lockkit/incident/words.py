@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from lockkit.clock import clock_time
-from lockkit.history import KINDS, Event, plain
+from lockkit.history import KINDS, Event, narrate, plain
 from lockkit.incident.audit import Validation
 from lockkit.incident.diagnosis import Diagnosis
 from lockkit.incident.standing import Holder, Standing
@@ -15,13 +15,15 @@ from lockkit.table.condition import Unfinished
 FINDINGS_MAX = 8
 
 
-def lock_facts(holder: Holder) -> list[tuple[str, str]]:
-    """What each is called, and what it is; the state first."""
+def lock_facts(holder: Holder, since_ms: float | None = None) -> list[tuple[str, str]]:
+    """What each is called, and what it is; the state first. `since_ms`: when it was granted."""
     record = holder.sight.record
     if not isinstance(record, Record) or holder.state == "released":
         return [("state", f"{holder.state}: {holder.why}")]
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
     who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=100) or 'no description'})"
+    written = f"written {clock_time(holder.sight.modified_ms)} (the store's clock)"
+    since = written if since_ms is None else f"granted {clock_time(since_ms)}, {written}"
     left = holder.left
     clocks = (
         ("this machine's clock", left.ours_ms), ("the store's clock", left.store_ms),
@@ -31,7 +33,7 @@ def lock_facts(holder: Holder) -> list[tuple[str, str]]:
     renews = {True: "yes", False: "no: it missed several renewals", None: "not seen"}[holder.renews]
     return [
         ("state", f"{holder.state}: {who}, {epoch}"),
-        ("since", f"{clock_time(holder.sight.modified_ms)} (the store's clock)"),
+        ("since", since),
         ("until", f"{clock_time(record.valid_until_ms)} (the holder's clock)"),
         ("left", ", ".join(ends)),
         ("renewed", f"{renews} (watched for {holder.watched_ms / 1000:.1f} s)"),
@@ -86,7 +88,8 @@ def is_left(each: Unfinished) -> bool:
 
 def audit_facts(said: Validation) -> list[str]:
     """What Hudi's own `locks audit validate` would say, and its first findings."""
-    head = f"Hudi's audit log: {said.outcome}, {said.files} files, {said.skipped} lines skipped"
+    files = f"{said.files} file{'' if said.files == 1 else 's'}"
+    head = f"Hudi's audit log: {said.outcome}, {files}, {said.skipped} lines skipped"
     return [head, *(plain(each) for each in said.findings[:FINDINGS_MAX])]
 
 
@@ -97,6 +100,28 @@ def proof(each: Event) -> str:
         for name in KINDS[each.kind] if each.get(name) not in ("", None)
     )  # fmt: skip
     return f"{clock_time(each.at_ms)}  {plain(each.who, limit=20)}  {each.kind}  {fields}"
+
+
+def sentence(each: Event) -> str:
+    """The same for those who read it at night: what happened, without the fields."""
+    at, who, get = clock_time(each.at_ms)[11:], plain(each.who, limit=40), each.get
+    name = plain(str(get("key", "")).rpartition("/")[2], limit=40)
+    match each.kind:
+        case "request":
+            client = plain(get("client") or "somebody", limit=40)
+            until = get("valid_until_ms")
+            state = "released" if get("expired") else f"until {clock_time(until)[11:]}"
+            lease = f"; epoch {plain(get('epoch'))}, {state}" if type(until) is int else ""
+            done = "applied" if get("applied") else plain(get("answer")).replace("_", " ")
+            told = f"{plain(get('method')).upper()} of {name}: {plain(get('status'))}, {done}"
+            return f"{at}  the store: {client}'s {told}{lease}"
+        case "ask":
+            return f"{at}  {who} asks: {plain(get('op'))} {name}"
+        case "answer":
+            return f"{at}  {who} is told of its {plain(get('op'))}: {plain(get('outcome'))}"
+        case _:
+            told = narrate([each])
+            return f"{at}  {told[0].partition('  ')[2]}" if told else proof(each)
 
 
 def command_of(found: Diagnosis, url: str) -> str:

@@ -1,0 +1,246 @@
+"""The incident console without a browser: looking reads, breaking is guarded, text stays text."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockkit.client import LOCK_KEY
+from lockkit.course.trouble import URL, Trouble
+from lockkit.drive import run
+from lockkit.history import Event
+from lockkit.incident.patterns import Pattern
+from lockkit.incident.standing import watch
+from lockkit.incident.takeover import BREAKS, BreakRefused
+from lockkit.outcome import Applied, Found, over
+from lockkit.record import Record, decode, encode
+from lockkit.stores import Store, open_store
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from table_world import CLOCK
+
+from lockkit.workbench import Console
+from lockkit.workbench.console_picture import labels, picture
+
+ROOT = Path(__file__).parents[1]
+INCIDENTS = ROOT / "datasets" / "incidents"
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+NOW = datetime(2025, 1, 1, tzinfo=UTC)
+READS = {"get", "list", "head"}
+
+
+@pytest.fixture
+def trouble() -> Iterator[Trouble]:
+    with closing(Trouble()) as place:
+        yield place
+
+
+@pytest.fixture
+def console(trouble: Trouble) -> Console:
+    return Console(trouble.url, endpoint=trouble.endpoint, watch_s=0.0)
+
+
+@pytest.fixture
+def store(trouble: Trouble) -> Iterator[Store]:
+    with closing(open_store(URL, endpoint=trouble.endpoint)) as store:
+        yield store
+
+
+def said(console: Console) -> str:
+    """Everything that the page shows."""
+    panel = console.panel
+    shown = (panel.status, panel.error, panel.lock, panel.card, panel.plan, panel.generations,
+             panel.table, panel.audit, panel.files)  # fmt: skip
+    return "".join(each.value for each in shown)
+
+
+def click(console: Console, button: Any) -> str:
+    button.click()
+    return done(console)
+
+
+def done(console: Console) -> str:
+    for thread in threading.enumerate():
+        if thread.name == "lockkit-console":
+            thread.join(60)
+    return said(console)
+
+
+def stands(store: Store) -> Record:
+    found = store.get(LOCK_KEY)
+    assert isinstance(found, Found)
+    record = decode(found.body)
+    assert isinstance(record, Record)
+    return record
+
+
+def test_a_look_reads_only_and_says_who_since_when_by_whose_clock_and_what_to_do(
+    console: Console, trouble: Trouble
+) -> None:
+    asked = len(trouble.requests())
+    shown = click(console, console.panel.look)
+    assert {each["method"] for each in trouble.requests(asked)} <= READS
+    for text in ("data-state='held'", "c2a9e4d0-host-9", "epoch 42", "by the store&#x27;s clock",
+                 "by this machine&#x27;s clock", "Set the clocks (NTP)", "1 pending",
+                 "leftover markers", "WARNING, 1 file,", "has no END"):  # fmt: skip
+        assert text in shown, text
+    assert "clock skew" in repr(console) and not console.panel.look.disabled
+    assert console.panel.error.value == ""
+
+
+def test_a_click_on_a_line_of_the_evidence_selects_it_in_the_diagram(console: Console) -> None:
+    console.look()
+    first, second = console.panel.evidence.children
+    drawn = {each["id"]: each for each in console.panel.lanes.scene["arrows"]}
+    second.click()
+    assert drawn[console.panel.lanes.selected]["lane"] == "backfill"
+    first.click()
+    assert drawn[console.panel.lanes.selected]["lane"] == "spark-orders"
+    rows = console.panel.lanes.scene["rows"]
+    assert [(each["epoch"], each["op"]) for each in rows] == [
+        (41, "acquire"), (42, "acquire"), (42, "renew"),
+    ]  # fmt: skip
+
+
+def test_a_break_is_shown_first_needs_the_epoch_while_the_lease_lasts_and_deletes_nothing(
+    console: Console, store: Store
+) -> None:
+    panel = console.panel
+    console.look()
+    with pytest.raises(BreakRefused, match="dry run first"):
+        console.break_lock(42)
+    shown = click(console, panel.dry)
+    assert "nothing was changed" in shown and "Refused as it stands" in shown
+    assert panel.break_it.disabled and stands(store).epoch == 42 and not stands(store).expired
+    panel.epoch.value = "41"
+    assert "it is epoch 42, and not 41" in click(console, panel.break_it)
+    assert not stands(store).expired and not store.list(BREAKS)
+    click(console, panel.dry)
+    panel.epoch.value = "42"
+    assert "data-state='released'" in click(console, panel.break_it)
+    tombstone = stands(store)
+    assert (tombstone.expired, tombstone.epoch) == (True, 43)
+    (log,) = store.list(BREAKS)
+    found = store.get(log.key)
+    assert isinstance(found, Found) and json.loads(found.body)["epoch"] == 42
+    assert panel.break_it.disabled
+
+
+def test_what_was_written_since_the_dry_run_is_not_broken(console: Console, store: Store) -> None:
+    console.look()
+    shown = console.dry_run()
+    assert shown.version == run(watch(0), store, CLOCK).sight.version
+    other = replace(stands(store), owner="another", epoch=43)
+    assert isinstance(store.put(LOCK_KEY, encode(other), over(shown.version)), Applied)
+    console.panel.epoch.value = "42"
+    assert "it is epoch 43, and not 42" in click(console, console.panel.break_it)
+    assert stands(store).owner == "another"
+
+
+def test_without_a_url_there_is_the_demonstration_and_it_stays_the_same_one() -> None:
+    console = Console(demo=Trouble, watch_s=0.0)
+    first = console.look()
+    assert first.diagnosis.pattern is Pattern.CLOCK_SKEW
+    console.dry_run()
+    console.break_lock(42)
+    assert console.look().standing.holder.state == "released"
+    empty = Console()
+    assert "no table is named" in click(empty, empty.panel.look)
+
+
+def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
+    console: Console,
+) -> None:
+    log = (INCIDENTS / "logs" / "azure-renewal-retried.log").read_bytes()
+    alone = Console()
+    alone.panel.upload.value = ({"name": "W1.log", "type": "", "size": len(log),
+                                 "last_modified": NOW, "content": memoryview(log)},)  # fmt: skip
+    assert Pattern.FALSE_412 in done(alone)
+    assert alone.panel.breaking.layout.display == "none"
+    name = INCIDENTS / "hudi-20027-*.jsonl"
+    alone.panel.paths.value = str(name)
+    assert Pattern.DANGLING in click(alone, alone.panel.read)
+    assert alone.panel.lanes.scene["arrows"]
+    console.look()
+    console.read(str(name))
+    assert console.found is not None and console.found.evidence.taken
+    assert "a recorded history" in console.panel.files.value
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [("ftp://x/y", "no store has the scheme"), ("s3://", "it names no bucket"),
+     ("az://c/t?sig=pLaNtEd", "carries a password or a signature"), ("file:///nowhere/at/all", "")],
+)  # fmt: skip
+def test_an_error_is_a_red_bar_that_says_what_and_what_next(url: str, error: str) -> None:
+    console = Console(url, watch_s=0.0)
+    shown = click(console, console.panel.look)
+    assert error in shown and "pLaNtEd" not in shown and "traceback" not in shown
+    assert bool(console.panel.error.value) is bool(error)
+    assert not console.panel.look.disabled
+
+
+def test_what_is_no_evidence_is_refused_and_what_was_there_stays(
+    console: Console, tmp_path: Path
+) -> None:
+    console.look()
+    (wrong := tmp_path / "holiday.txt").write_text(HOSTILE)
+    console.panel.paths.value = str(wrong)
+    shown = click(console, console.panel.read)
+    assert "holiday.txt is none of these" in shown and "clock skew" in shown
+    console.panel.paths.value = str(tmp_path / "none.jsonl")
+    assert "No such file" in click(console, console.panel.read)
+    odd = Event(1.0, "W1", "held", {"epoch": [], "until_ms": [], "version": 4})
+    (damaged := tmp_path / "damaged.jsonl").write_text(odd.to_json() + "\n")
+    console.panel.paths.value = str(damaged)
+    assert "the history is damaged" in click(console, console.panel.read)
+
+
+def test_a_hostile_lock_file_log_or_history_is_text_in_the_page(
+    console: Console, store: Store, tmp_path: Path
+) -> None:
+    before = store.get(LOCK_KEY)
+    assert isinstance(before, Found)
+    evil = replace(stands(store), owner=HOSTILE, holder=f"{HOSTILE}\x1b[31m", attempt=HOSTILE)
+    version = store.put(LOCK_KEY, encode(evil), over(before.version))
+    assert isinstance(version, Applied)
+    store.delete(LOCK_KEY)
+    store.put(LOCK_KEY, encode(evil), over(None))
+    line = {"ownerId": HOSTILE, "state": "START", "timestamp": 1, "lockExpiration": 2}
+    store.put(f".hoodie/.locks/audit/1_{HOSTILE[:8]}.jsonl", json.dumps(line).encode(), over(None))
+    log = (INCIDENTS / "logs" / "botocore-claim-retried.log").read_text()
+    (file := tmp_path / f"{HOSTILE[:4]}.log").write_text(log.replace("/lake/orders", f"/{HOSTILE}"))
+    console.look()
+    console.read(str(file))
+    console.dry_run()
+    shown = said(console)
+    assert "&lt;img" in shown and "<img" not in shown and "\x1b" not in shown
+    assert all(each.description.isprintable() for each in console.panel.evidence.children)
+
+
+def test_lanes_are_called_by_what_tells_them_apart() -> None:
+    uuids = ["7f3c0b1e-0000-4000-8000-000000000000", "c2a9e4d0-0000-4000-8000-000000000000"]
+    assert labels(uuids) == {uuids[0]: "7f3c0b1e…", uuids[1]: "c2a9e4d0…"}
+    assert labels(["host-4/1/writer", "host-5/1/writer", "W1"]) == {}
+    assert labels(["host-4/1/writer"]) == {"host-4/1/writer": "writer"}
+
+
+def test_every_recorded_incident_is_drawn_with_its_evidence() -> None:
+    for path in [*INCIDENTS.glob("*.jsonl"), *(INCIDENTS / "logs").glob("*.log")]:
+        console = Console()
+        found = console.read(str(path))
+        spots = picture(console.events, found.evidence).spots
+        assert not found.evidence or any(spots), path
+        assert set(filter(None, spots)) <= {
+            each["id"] for part in ("arrows", "bars", "marks")
+            for each in console.panel.lanes.scene[part]
+        }  # fmt: skip
