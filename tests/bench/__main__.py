@@ -1,6 +1,6 @@
 """`python -m tests.bench [--json | --readme] [--quick] [name ...]`: all benchmarks, or those named.
 
-`--quick` runs those of tables and patterns small, to see that they run; figures then mean nothing.
+`--quick` runs all but those of locks small, to see that they run; figures then mean nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 LOCKS = ("cold", "emulator", "uncontended", "handoff", "providers")
 TABLES = ("table", "writers", "age", "insert", "upsert", "memory")
 PATTERNS = ("queue", "striped")
-NAMES = LOCKS + TABLES + PATTERNS
+PAGES = ("binder",)
+NAMES = LOCKS + TABLES + PATTERNS + PAGES
 README = Path(__file__).parents[2] / "README.md"
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
 
@@ -61,7 +62,7 @@ def goals(results: dict[str, Any]) -> list[tuple[str, float, float]]:
             ("import lockkit, CPU ms", cold["import_lockkit_cpu_ms"], 50),
             ("click to first live event, s", cold["first_event_of_writers_after_s"], 2),
         ]
-    for name in TABLES + PATTERNS:
+    for name in TABLES + PATTERNS + PAGES:
         if name in results:
             found += import_module(f"tests.bench.{name}").goals(results[name])
     return found
@@ -102,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *NAMES], default=[])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="those of tables and patterns, small")
+    parser.add_argument("--quick", action="store_true", help="all but those of locks, small")
     parser.add_argument("--readme", action="store_true", help="put the tables into README.md")
     args = parser.parse_args()
     if args.quick and args.readme:
@@ -110,7 +111,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     results = {}
     for name in args.names or NAMES:
-        small = {"quick": True} if args.quick and name in TABLES + PATTERNS else {}
+        small = {"quick": True} if args.quick and name in TABLES + PATTERNS + PAGES else {}
         results[name] = import_module(f"tests.bench.{name}").main(**small)
         if not args.json:
             print(table(name, results[name]))
