@@ -14,6 +14,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     clock      the only place for time, sleep, randomness and ids
     stores     S3, Google Cloud Storage, Azure, files and memory behind one small protocol
     drive      procedures (generators that yield requests) and the interpreter for real stores
+    voice      who hears what a handle tells: its own observer, and whoever records the process
     pace       how often a waiter looks, and when a releaser may compete again
     client     one client of a lock object: carries out what the lease asks, and tells the history
     heartbeat  the thread that renews a grant, and tells danger and loss
@@ -44,11 +45,14 @@ Nothing below is imported until it is named, so `import lockkit` is cheap and lo
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
     from lockkit.clock import Clock as Clock
     from lockkit.emulator import Emulator as Emulator
     from lockkit.faults import Fault as Fault
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
     from lockkit.stores import UnsafeStore as UnsafeStore
     from lockkit.stores import open_store as open_store
     from lockkit.workbench import Workbench as Workbench
+    from lockkit.workbench.recording import Recording
 
 _ROOM = {
     "Lock": "lockkit.lock",
@@ -87,7 +92,20 @@ _ROOM = {
     "Workbench": "lockkit.workbench",
 }
 
-__all__ = ["__version__", *_ROOM]
+__all__ = ["__version__", "record", *_ROOM]
+
+# The room of that name is bound to it when it is first imported; from here on the name is free.
+import_module("lockkit.record")
+
+
+def record(path: str | Path, *, title: str = "") -> AbstractContextManager[Recording]:
+    """`with lockkit.record("run.html"):` what locks tell within the block, as a page with verdict.
+
+    As JSON lines where `path` ends in `.jsonl`. Written at the end at one blow, also where the
+    block raises; more in `lockkit.workbench.recording`.
+    """
+    recording = import_module("lockkit.workbench.recording")
+    return cast("AbstractContextManager[Recording]", recording.record(path, title=title))
 
 
 def __getattr__(name: str) -> Any:

@@ -49,6 +49,7 @@ from lockkit.state import (
     believes,
 )
 from lockkit.stores import NoAnswer, Store, StoreError, open_store
+from lockkit.voice import Voice
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 BACK_OUT_S = 5.0
@@ -116,6 +117,7 @@ class Lock:
         self.store = store or open_store(
             self.url, client=client, timeout_s=settings.request_timeout_s(ttl_s), **store_options
         )
+        self.lane = client or owner or self.owner[:8]
         self._renew_ms = round(renew_s * 1000)
         self._pace = Pace(self.store.capabilities.write_interval_min_s * 1000)
         self._client = Client(
@@ -130,7 +132,7 @@ class Lock:
             rules=rules,
             clock=self.clock,
             pace=self._pace,
-            tell=emit,
+            tell=Voice(self.url, self.lane, emit, self.clock),
         )
         self._acquiring = threading.Lock()
         self._heartbeat: Heartbeat | None = None

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PURE = ["outcome", "record", "rules", "mutants", "state", "lease", "history", "check"]
 ROWS = [
     *PURE,
-    "clock", "stores", "drive", "pace", "client", "heartbeat", "proof", "settings", "lock",
+    "clock", "stores", "drive", "voice", "pace", "client", "heartbeat", "proof", "settings", "lock",
     "providers",
     "emulator", "faults", "sim", "explore", "probe",
     "table", "incident", "spark", "patterns", "services",

@@ -10,6 +10,7 @@ from typing import Any
 from lockkit.emulator.call import Call, Deed, Reply
 from lockkit.emulator.objects import Objects
 from lockkit.history import STORE, Event, event, parse
+from lockkit.voice import overheard
 
 KEPT_IN_MEMORY = 50_000
 """Requests remembered by a server without a file: about 30 MB."""
@@ -48,8 +49,9 @@ class Ledger:
         return lost
 
     def tell(self, events: list[Event], listener: Callable[[Event], None] | None) -> None:
-        if listener is not None:
-            for each in events:
+        for each in events:
+            overheard("", each)
+            if listener is not None:
                 listener(each)
         self._since_forgotten += len(events)
         if self._keep is not None and self._since_forgotten > self._keep // 10:

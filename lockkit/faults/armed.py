@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from lockkit.clock import Clock
 from lockkit.faults.plan import Counts, Fault, FaultPlan, Request
 from lockkit.history import STORE, Event, event
+from lockkit.voice import overheard
 
 FIRED_MAX = 10_000
 PLANS_MAX = 1_000
@@ -181,6 +182,7 @@ class Armed:
         self._emit(event(self._clock.wall_ms(), STORE, "note", text=text, client=request.client))
 
     def _emit(self, happened: Event) -> None:
+        overheard("", happened)
         if self.on_fault is not None:
             self.on_fault(happened)
 

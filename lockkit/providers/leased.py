@@ -26,6 +26,7 @@ from lockkit.lock import BACK_OUT_S, Fence, LateLoss, UnprovenRelease, leave
 from lockkit.providers.telling import Telling, during
 from lockkit.state import LockBusy, LockLost
 from lockkit.stores import NoAnswer, StoreError
+from lockkit.voice import Voice
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 MARGIN_S_MAX, MARGIN_SHARE = 1.0, 0.1
@@ -91,8 +92,8 @@ class Leased(ABC):
         self.on_danger, self.on_lost = on_danger, on_lost
         self.clock = clock or Clock()
         self.owner = owner or self.clock.unique()
-        self._emit = emit
-        self._telling = Telling(emit, where)
+        self._emit = Voice(where, owner or self.owner[:8], emit, self.clock)
+        self._telling = Telling(self._emit, where)
         self._turn = threading.RLock()
         self._acquiring = threading.Lock()
         self._taken: Taken | None = None

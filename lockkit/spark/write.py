@@ -49,6 +49,7 @@ from lockkit.table.snapshot import Snapshot, load_snapshot
 from lockkit.table.transaction import Prepared, Transaction, abandon, begin, prepare
 from lockkit.table.turns import turns_of
 from lockkit.table.upkeep import Upkeep
+from lockkit.voice import Voice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,6 +116,7 @@ def write(
             mine = lock or opened.enter_context(
                 closing(open_lock(place, options or {}, clock, emit))
             )
+            emit = Voice(place.url, mine.lane, emit, clock)
             upkeep = opened.enter_context(
                 closing(open_upkeep(place, options or {}, store, mine, clock, emit))
             )

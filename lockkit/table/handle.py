@@ -47,6 +47,7 @@ from lockkit.table.transaction import (
 )
 from lockkit.table.turns import turns_of
 from lockkit.table.upkeep import Upkeep
+from lockkit.voice import Voice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,12 +82,12 @@ class Table:
             self.url, emit=emit, clock=self.clock, client=client, **(lock or {}), **store_options
         )
         self.turns = turns_of(options or {}, lambda: self.lock)
+        self.emit = Voice(self.url, self.lock.lane, emit, self.clock)
         self._upkeep = None if options is None else Upkeep(
-            options, self.url, self.store, self.turns, clock=self.clock, emit=emit
+            options, self.url, self.store, self.turns, clock=self.clock, emit=self.emit
         )  # fmt: skip
         self.strategy = strategy
         self.pulse = heartbeat_rules(options or {})
-        self.emit = emit
         self._known: Known | None = None
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns

@@ -1,0 +1,56 @@
+"""Who hears what a handle tells: its own observer, and whoever records the process meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.drive import Emit, silent
+from lockkit.history import Event, event
+
+Listener = Callable[[str, Event], None]
+"""`listener(url, event)`: of which lock or table; "" where it is a store's own record."""
+
+# Of the process, not of a context: a heartbeat's thread, and threads of the block's own, belong in.
+_listeners: list[Listener] = []
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Hear everything that is told from now on, by handles that are open already, too.
+
+    The listener is called from any thread, in the middle of a lease: it must be quick, and not
+    raise.
+    """
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def overheard(url: str, told: Event) -> None:
+    for listener in tuple(_listeners):
+        listener(url, told)
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """An `Emit` of one handle in the lane `who`: its own observer's, overheard by listeners."""
+
+    url: str
+    who: str
+    emit: Emit = silent
+    clock: Clock = field(default_factory=Clock)
+
+    def __call__(self, kind: str, **fields: Any) -> None:
+        if _listeners:
+            until_ms = fields.get("until_ms")
+            shown = dict(fields)
+            if until_ms is not None:  # a wrong clock's; a history has only one
+                shown["until_ms"] = until_ms - self.clock.offset_ms
+            overheard(self.url, event(Clock().stamp_ms(), self.who, kind, **shown))
+        self.emit(kind, **fields)
