@@ -48,7 +48,7 @@ alone.run(at_once)
 
 # %%
 from lockkit import Lock, LockBusy, LockLost
-from lockkit.course.ground import stand
+from lockkit.course.ground import said, stand
 
 bucket = stand("s3")
 with Lock(bucket.url, **bucket.of("W1")) as lock:
@@ -138,9 +138,8 @@ with one:
 # ## Check
 
 # %%
-verdict = bucket.verdict
-print(verdict.kind, "-", verdict.because)
-assert verdict.kind == by_lock_alone.verdict.kind == guarded.verdict.kind == "VALID"
+print(said(bucket.verdict))
+assert bucket.verdict.kind == by_lock_alone.verdict.kind == guarded.verdict.kind == "VALID"
 assert (by_lock_alone.balance, guarded.balance) == (10, 20)
 
 # %% [markdown]

@@ -27,7 +27,8 @@
 
 # %%
 from lockkit.workbench import Predict, Workbench
-from lockkit.course.lockfile import GUESSES, claim_at_once, look
+from lockkit.course.ground import said, stand
+from lockkit.course.lockfile import GUESSES, claim_at_once, kept, look
 
 plain = Predict("What does the store tell them?", GUESSES)
 plain
@@ -37,7 +38,7 @@ plain
 
 # %%
 both = plain.run(claim_at_once, conditional=False)
-print(both.verdict.kind, "-", both.verdict.because)
+print(said(both.verdict))
 Workbench.replay(both.events)
 
 # %% [markdown]
@@ -54,8 +55,6 @@ claim_at_once(conditional=True)
 # This is what W1 wrote, by the library's own `Lock`, as a GET brings it back.
 
 # %%
-from lockkit.course.ground import stand
-
 bucket = stand("s3")
 bucket.keep_versions()
 lock = bucket.lock("W1", ttl_s=30)
@@ -88,8 +87,6 @@ for provider in ("s3", "gcs", "azure"):
 # overwritten, so that every state can still be read.
 
 # %%
-from lockkit.course.lockfile import kept
-
 lock.renew()
 lock.release()
 with bucket.lock("W2", ttl_s=30):
@@ -129,7 +126,7 @@ assert both.verdict.kind == "INVALID" and str(both) == GUESSES[1]
 assert deleted.verdict.kind == "INVALID" and deleted.epochs == (1, 1)
 tombstone = hand_on("tombstone")
 assert tombstone.verdict.kind == "VALID" and tombstone.epochs == (1, 2)
-print(bucket.verdict.kind, "-", bucket.verdict.because)
+print(said(bucket.verdict))
 
 # %% [markdown]
 # ## Why

@@ -138,3 +138,8 @@ def stand(provider: str = "s3") -> Ground:
         _standing.__exit__()
     _standing = Ground(provider).__enter__()
     return _standing
+
+
+def said(verdict: Any) -> str:
+    """A verdict in a sentence, without what it had no occasion to look at."""
+    return f"{verdict.kind}: {verdict.because.partition('; never reached')[0]}"

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from lockkit.clock import Clock, utc
-from lockkit.course.ground import Ground
+from lockkit.course.ground import Ground, said
 from lockkit.history import Event
 from lockkit.incident.versions import Generation, generations
 from lockkit.lock import LOCK_KEY
@@ -89,12 +89,12 @@ def _told(each: Generation) -> tuple[str, ...]:
         case Record() as record:
             who = record.holder.rpartition("/")[2] or record.owner
             short = record.attempt if len(record.attempt) < 20 else f"…{record.attempt[-12:]}"
-            said = who[:20], str(record.epoch), "yes" if record.expired else "no", short
+            row = who[:20], str(record.epoch), "yes" if record.expired else "no", short
         case None:
-            said = "deleted", "", "", ""
+            row = "deleted", "", "", ""
         case garbled:
-            said = garbled.why, "", "", ""
-    return (each.number.version.strip('"')[:HEAD_CHARS], *said)
+            row = garbled.why, "", "", ""
+    return (each.number.version.strip('"')[:HEAD_CHARS], *row)
 
 
 def version_of(provider: str) -> str:
@@ -124,8 +124,13 @@ class Claimed:
         return BOTH_WON if self.statuses == (200, 200) else ONE_WON
 
     def __repr__(self) -> str:
-        said = " and ".join(map(str, self.statuses))
-        return f"{said}: {self}. {self.verdict.kind}: {self.verdict.because}"
+        return f"{self}. {said(self.verdict)}"
+
+    def _repr_html_(self) -> str:
+        told = "".join(
+            f"<div><b>W{n}</b> is told {each}</div>" for n, each in enumerate(self.statuses, 1)
+        )
+        return f"{told}<div>{escape(said(self.verdict))}</div>"
 
 
 def claim_at_once(*, conditional: bool) -> Claimed:
@@ -167,7 +172,7 @@ class Handed:
 
     def __repr__(self) -> str:
         epochs = ", then ".join(map(str, self.epochs))
-        return f"granted: epoch {epochs}. {self.verdict.kind}: {self.verdict.because}"
+        return f"granted: epoch {epochs}. {said(self.verdict)}"
 
     def _repr_html_(self) -> str:
         return f"{self.kept._repr_html_()}<div>{escape(repr(self))}</div>"

@@ -9,6 +9,7 @@ from typing import Any
 
 import lockkit.table as table
 from lockkit.check import check
+from lockkit.course.ground import said
 from lockkit.drive import Procedure
 from lockkit.history import Event
 from lockkit.state import LockLost
@@ -154,12 +155,7 @@ class Overtaken:
     def __repr__(self) -> str:
         told = "\n".join(f"{who}: {said}" for who, said in self.ended.items())
         seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
-        return f"{self}.\n{told}\nA reader sees {seen}.\n{self.judged}"
-
-    @property
-    def judged(self) -> str:
-        """The checker's verdict, without what it had no occasion to look at."""
-        return f"{self.verdict.kind}: {self.verdict.because.partition('; never reached')[0]}"
+        return f"{self}.\n{told}\nA reader sees {seen}.\n{said(self.verdict)}"
 
     def _repr_html_(self) -> str:
         seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
@@ -168,7 +164,7 @@ class Overtaken:
             _table(("writer", "what it is told"), self.ended.items())
             + self.instants._repr_html_()
             + f"<div><b>A reader sees</b> {escape(seen)}.</div>"
-            f"<div><b>The checker says</b> {mark} {escape(self.judged)}</div>"
+            f"<div><b>The checker says</b> {mark} {escape(said(self.verdict))}</div>"
         )
 
 
