@@ -83,8 +83,8 @@ for provider in ("s3", "gcs", "azure"):
     print(f"{provider:6}{version_of(provider)}")
 
 # %% [markdown]
-# Now renew it and release it, and let W2 take it and release it. This bucket keeps what was
-# overwritten, so that every state can still be read.
+# Now renew it and release it, and let W2 take it. This bucket keeps what was overwritten, so that
+# every state can still be read.
 
 # %%
 lock.renew()

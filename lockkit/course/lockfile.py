@@ -13,7 +13,7 @@ from lockkit.course.ground import Ground, said
 from lockkit.history import Event
 from lockkit.incident.versions import Generation, generations
 from lockkit.lock import LOCK_KEY
-from lockkit.outcome import Applied, Found, IfAbsent
+from lockkit.outcome import Applied, Found, IfAbsent, Missing
 from lockkit.record import Record, encode
 from lockkit.rules import Release, Rules
 from lockkit.stores import open_store
@@ -138,6 +138,9 @@ def claim_at_once(*, conditional: bool) -> Claimed:
     clock = Clock()
     with Ground("s3") as ground:
         condition = {"If_None_Match": "*"} if conditional else {}
+        for name in ("W1", "W2"):
+            with closing(open_store(ground.url, endpoint=ground.proxy.url, client=name)) as store:
+                assert isinstance(store.get(LOCK_KEY), Missing), "nobody has written yet"
         statuses = []
         for request, name in enumerate(("W1", "W2"), 1):
             until_ms = clock.wall_ms() + round(TTL_S * 1000)
