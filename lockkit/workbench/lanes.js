@@ -61,7 +61,7 @@ class View {
       return [name, heard];
     });
     this.timers = [];
-    if (model.get("beats")) this.timers.push(setInterval(() => model.send({ type: "hb" }), 5000));
+    if (model.get("beats")) this.timers.push(setInterval(() => this.beat(), 5000));
     this.resized = new ResizeObserver(() => this.draw());
     this.resized.observe(this.pane);
     this.status();
@@ -74,6 +74,11 @@ class View {
     this.timers.forEach(clearInterval);
     this.stop();
     this.resized.disconnect();
+  }
+
+  /** The page is there. After a restart of the kernel there is nobody to be told. */
+  beat() {
+    try { this.model.send({ type: "hb" }); } catch { this.timers.forEach(clearInterval); }
   }
 
   heard(name) {
