@@ -39,11 +39,20 @@ def test_the_same_notebook_is_an_app_in_voila(voila: Server, page: Any) -> None:
     assert elsewhere(page, voila) == [] and page.trouble == []
 
 
-def test_a_stage_is_stepped_through_in_voila(voila: Server, page: Any) -> None:
-    """One request at a time, and an answer that is lost, where no cell can be run."""
+def test_a_stage_is_shown_in_voila_once_a_guess_is_picked(voila: Server, page: Any) -> None:
+    """Nothing can be run again there: a click shows it, and then requests go one at a time."""
     page.goto(f"{voila.url}/voila/render/12_patterns.ipynb", timeout=LATER_MS)
+    reveal = page.locator(".lockkit-reveal").first
+    reveal.wait_for(timeout=LATER_MS)
+    before = page.locator(".lockkit-stepper").count()
+    assert reveal.is_disabled(), "predict first"
+    page.locator(".lockkit-predict input").first.check()
+    reveal.click()
+    page.wait_for_function(
+        "n => document.querySelectorAll('.lockkit-stepper').length === n + 1",
+        arg=before, timeout=SOON_MS,
+    )  # fmt: skip
     log = page.locator(".lockkit-stepper").nth(1)
-    log.wait_for(timeout=LATER_MS)
     log.locator(".lockkit-lose-w1").click()
     log.locator("td.bad", has_text="no answer").first.wait_for(timeout=SOON_MS)
     log.locator(".lockkit-end-w1").click()

@@ -33,6 +33,10 @@ KERNEL_IDLE = """(() => {
 })()"""
 LABS_OWN = "Could not restore the debugger state"
 """JupyterLab asks a kernel that is being restarted for it, and says that it was not told."""
+NO_NETWORK = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9") | {
+    "NO_PROXY": "127.0.0.1,localhost",
+}
+"""Nobody answers there: whatever a server or a kernel would fetch fails, as on a train."""
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 
 
@@ -92,7 +96,8 @@ def serving(directory: Path, *line: str, **env: str) -> Iterator[Server]:
     (directory / "datasets").symlink_to(ROOT / "datasets")
     own = {f"JUPYTER_{each}_DIR": str(directory / each) for each in ("CONFIG", "DATA", "RUNTIME")}
     own |= settings()  # as lockkit lab has them, and Binder
-    own |= {"TMPDIR": str(directory), "PYTHONPATH": str(ROOT), "LOCKKIT_FAST": ""} | env
+    own |= {"TMPDIR": str(directory), "PYTHONPATH": str(ROOT), "LOCKKIT_FAST": ""}
+    own |= NO_NETWORK | {name.lower(): value for name, value in NO_NETWORK.items()} | env
     url = f"http://127.0.0.1:{(port := free_port())}"
     with (directory / "server.log").open("w") as log:
         server = subprocess.Popen(
