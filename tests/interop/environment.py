@@ -55,11 +55,11 @@ def prepare() -> Environment:
     if not ready.is_file() or ready.read_text() != wanted:
         shutil.rmtree(CACHE, ignore_errors=True)
         CACHE.mkdir(parents=True)
-        _run("its own environment", [sys.executable, "-m", "venv", str(CACHE / "venv")], variables)
+        run("its own environment", [sys.executable, "-m", "venv", str(CACHE / "venv")], variables)
         pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--no-input", "-q"]
-        _run("PySpark from PyPI", [*pip, "install", PYSPARK], variables)
-        _run("Hudi's bundle from Maven Central",
-             [str(python), "-c", RESOLVE, ",".join(PACKAGES), str(ivy)], variables)  # fmt: skip
+        run("PySpark from PyPI", [*pip, "install", PYSPARK], variables)
+        run("Hudi's bundle from Maven Central",
+            [str(python), "-c", RESOLVE, ",".join(PACKAGES), str(ivy)], variables)  # fmt: skip
         ready.write_text(wanted)
     jars = tuple(sorted((ivy / "jars").glob("*.jar")))
     _compile(jars, classes, variables)
@@ -101,7 +101,8 @@ def _compile(jars: tuple[Path, ...], classes: Path, variables: dict[str, str]) -
     assert done.returncode == 0, done.stderr
 
 
-def _run(what: str, command: list[str], variables: dict[str, str]) -> None:
+def run(what: str, command: list[str], variables: dict[str, str]) -> None:
+    """Raises `Unavailable` where it fails."""
     try:
         done = subprocess.run(
             command, env=variables, text=True, capture_output=True, timeout=INSTALL_TIMEOUT_S

@@ -7,14 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environment import Unavailable
+from environment import Unavailable, run
 
 from lockkit.services.service import ServiceUnavailable, jars
 from lockkit.spark.java import NoJava, find_java
 
 CACHE = Path(__file__).parents[2] / ".cache"
 PROGRAMS = Path(__file__).parent / "lockclient"
-FETCH_S_MAX = 900.0
 ALONE, WITH_ALL = "master", "default"
 """Of a module: its own jar; those too that its pom says it runs with."""
 
@@ -71,14 +70,10 @@ def fetched(folder: str, modules: dict[tuple[str, str, str], str]) -> str:
     if not ready.exists() or ready.read_text() != wanted:
         place.mkdir(parents=True, exist_ok=True)
         asked.write_text(wanted)
-        done = subprocess.run(
-            [_java(), "-cp", _ivy(), "org.apache.ivy.Main", "-cache", str(place / "cache"),
-             "-ivy", str(asked), "-types", "jar",
-             "-retrieve", str(place / "[artifact]-[revision].[ext]")],
-            capture_output=True, text=True, timeout=FETCH_S_MAX, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise Unavailable(f"{folder} could not be had of Maven Central: {done.stdout[-300:]}")
+        fetch = [_java(), "-cp", _ivy(), "org.apache.ivy.Main", "-cache", str(place / "cache"),
+                 "-ivy", str(asked), "-types", "jar",
+                 "-retrieve", str(place / "[artifact]-[revision].[ext]")]  # fmt: skip
+        run(f"{folder} from Maven Central", fetch, dict(os.environ))
         asked.rename(ready)
     return f"{place}/*"
 
