@@ -25,6 +25,7 @@
 #
 # While W1 stands still, its lease ends, and W2 takes the lock and commits. W1 wakes, still sure
 # that it holds the lock, and finishes its commit: it creates its completed file, *only if absent*.
+# There is no fence yet: the lock alone is to keep the two apart.
 
 # %%
 from lockkit.workbench import Predict, Workbench
