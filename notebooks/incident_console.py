@@ -11,8 +11,6 @@
 # ---
 
 # %% [markdown]
-# # Probe a store: may anybody lock on it?
-# %% [markdown]
 # # The incident console
 #
 # It is three in the morning, writers stand still, and somebody says: *just delete the lock file*.
@@ -127,9 +125,16 @@ assert by_code.found.standing.holder.state == "released"
 # %% [markdown]
 # ## Your turn
 #
-# `datasets/incidents/` has seventeen recorded ones, each after a published report. Read one, say
-# what it was, then compare with `answers.json`. In three of them nothing can be named: which?
+# This was recorded after a published report. Read the picture, and name the pattern: in the words of
+# a card, or `unknown`. `datasets/incidents/` has more of them, `answers.json` beside them what they
+# were; in four nothing can be named, and the console says so.
 
 # %%
-answer = recorded.read("../datasets/incidents/hudi-14373-renewal-retried.jsonl")
-print(answer.pattern)
+from lockkit.workbench import Workbench
+
+Workbench.replay("../datasets/incidents/opentofu-4405-lock-against-itself.jsonl")
+
+# %%
+guess = ""
+told = Console().read("../datasets/incidents/opentofu-4405-lock-against-itself.jsonl")
+print("solved" if guess == told.pattern else "not yet")

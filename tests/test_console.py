@@ -229,7 +229,7 @@ def test_a_hostile_lock_file_log_or_history_is_text_in_the_page(
 
 def test_lanes_are_called_by_what_tells_them_apart() -> None:
     uuids = ["7f3c0b1e-0000-4000-8000-000000000000", "c2a9e4d0-0000-4000-8000-000000000000"]
-    assert labels(uuids) == {uuids[0]: "7f3c0b1e…", uuids[1]: "c2a9e4d0…"}
+    assert labels(uuids) == {uuids[0]: "7f3c0b1e-000…", uuids[1]: "c2a9e4d0-000…"}
     assert labels(["host-4/1/writer", "host-5/1/writer", "W1"]) == {}
     assert labels(["host-4/1/writer"]) == {"host-4/1/writer": "writer"}
 

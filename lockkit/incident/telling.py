@@ -213,14 +213,14 @@ class _Client:
             )  # fmt: skip
 
     def _record(self, call: Call, each: Sent, *, applied: bool, **more: Any) -> None:
-        """In the truth lane: between its sending and its answer."""
+        """In the truth lane: when is not known, but before its answer."""
         first = call.first
         told = call.landed.version if applied and call.landed else each.version
         gone = first.method == "DELETE" and applied
         ended_ms = each.sent_ms if each.answered_ms is None else each.answered_ms
         before = first.condition.partition(" ")[2] if "if-version" in first.condition else ""
         self.events.append(event(
-            (each.sent_ms + ended_ms) / 2, STORE, "request", client=self.who, method=first.method,
+            ended_ms - min(1.0, (ended_ms - each.sent_ms) / 2), STORE, "request", client=self.who, method=first.method,
             key=first.key, condition=first.condition, status=each.status,
             answer=answer(first, each.status, applied), applied=applied,
             before=before if applied or not first.writes else "",

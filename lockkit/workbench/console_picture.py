@@ -14,7 +14,7 @@ from lockkit.workbench.scene import Scene, scene
 
 LABEL_MAX = 20
 """What fits over a lane."""
-HEAD = 8
+HEAD = 12
 GUESSED = "write"
 
 
