@@ -159,10 +159,14 @@ class Providers:
 
 
 def figure() -> go.FigureWidget:
+    """On the page's own ground, in a grey that is legible in either theme."""
+    clear, grid = "rgba(0,0,0,0)", "rgba(128,136,144,.25)"
     drawn = go.FigureWidget(layout={
-        "height": 190, "margin": {"l": 60, "r": 20, "t": 30, "b": 30}, "barmode": "overlay",
-        "showlegend": False, "template": "plotly_white",
-        "xaxis": {"title": {"text": "s"}}, "yaxis": {"autorange": "reversed"},
+        "height": 190, "margin": {"l": 60, "r": 20, "t": 30, "b": 40}, "barmode": "overlay",
+        "showlegend": False, "autosize": True, "paper_bgcolor": clear, "plot_bgcolor": clear,
+        "font": {"color": "#808890"},
+        "xaxis": {"title": {"text": "s"}, "gridcolor": grid, "zerolinecolor": grid},
+        "yaxis": {"autorange": "reversed", "gridcolor": grid},
     })  # fmt: skip
     drawn.add_bar(orientation="h", width=0.6)
     drawn.add_bar(orientation="h", width=0.25, marker={"color": STALLED})
@@ -222,6 +226,13 @@ ROWS: list[tuple[str, Callable[[Figures], str]]] = [
 ]  # fmt: skip
 
 
+STYLE = (
+    "<style>.lockkit-figures{border-collapse:collapse}"
+    ".lockkit-figures :is(td,th){padding:2px 14px 2px 0;text-align:left;line-height:1.4}"
+    ".lockkit-figures tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}</style>"
+)
+
+
 def table(rows: dict[str, Figures], prediction: str | None) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in rows)
     body = "".join(
@@ -232,7 +243,7 @@ def table(rows: dict[str, Figures], prediction: str | None) -> str:
     outcome = sooner(list(rows.values()))
     said = f"<p>You predicted: {prediction}. It was: {outcome}.</p>" if outcome else ""
     return (
-        f"<table class='lockkit-figures'><tr><td></td>{head}</tr>{body}</table>{said}"
+        f"{STYLE}<table class='lockkit-figures'><tr><td></td>{head}</tr>{body}</table>{said}"
     )
 
 
