@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lockkit.workbench.charts import Charts as Charts
     from lockkit.workbench.console import Console as Console
     from lockkit.workbench.contest import Contest as Contest
     from lockkit.workbench.export import export_html as export_html
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from lockkit.workbench.sweep_panel import Sweep as Sweep
 
 _ROOM = {
-    "Console": "console", "Contest": "contest", "PatternStepper": "stepper",
+    "Charts": "charts", "Console": "console", "Contest": "contest", "PatternStepper": "stepper",
     "PatternSteps": "plays", "Predict": "predict", "Providers": "providers", "Rerun": "rerun",
     "Stepper": "stepper", "Steps": "steps", "StoreProbe": "store_probe", "Sweep": "sweep_panel",
     "Workbench": "panels", "export_html": "export",

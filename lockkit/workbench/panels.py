@@ -20,6 +20,7 @@ import ipywidgets as widgets
 
 from lockkit.clock import Clock
 from lockkit.history import Event, read
+from lockkit.workbench.charts import Charts
 from lockkit.workbench.control import CLOSED, Controller, News, Settings
 from lockkit.workbench.export import export_html, judged, told
 from lockkit.workbench.lanes import Lanes
@@ -114,6 +115,7 @@ class Workbench:
                 layout=_row(),
             ),
             self.lanes,
+            Charts(self.lanes),
         ])  # fmt: skip
 
     def settings(self) -> Settings:
