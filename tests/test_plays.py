@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -102,6 +103,31 @@ def test_a_message_lost_on_the_way_is_survived(pattern: str, requests: int, how:
             steps.land("W1")
         assert steps.finish("W2").startswith(("done", "NotLocked"))
         assert steps.verdict.well, steps.verdict
+
+
+def test_a_late_write_lands_when_it_is_said_and_is_refused_once_another_was_first() -> None:
+    for rival, answer in ((False, "applied"), (True, "precondition failed")):
+        with closing(PatternSteps("lock")) as steps:
+            steps.until("W1", LOCK, "PUT")
+            assert steps.late("W1").answered == "no answer: still on its way"
+            assert not steps.objects
+            if rival:
+                steps.until("W2", "waits 10 s")
+            assert steps.land("W1").answered == f"{answer}, and nobody hears it"
+            (body,) = steps.objects.values()
+            assert json.loads(body)["owner"] == ("W2" if rival else "W1")
+
+
+def test_the_lease_ends_for_its_holder_and_for_who_waits() -> None:
+    """Nobody asks, and nobody waits: the holder's own clock tells it, and the other may have it."""
+    with closing(PatternSteps("lock")) as steps:
+        assert steps.until("W1", "waits 10 s").startswith("- waits")
+        steps.end_lease()
+        asked = len(steps.actors["W1"].lines)
+        assert steps.finish("W1") == "LockLost: the lease ran out"
+        assert len(steps.actors["W1"].lines) == asked + 1  # its wait, and no request
+        steps.until("W2", "waits 10 s")
+        assert [each.answered for each in steps.actors["W2"].lines] == ["found", "applied"]
 
 
 def test_names_that_are_not_there_are_said() -> None:

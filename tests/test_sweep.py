@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lockkit.sim.lease import TTL_MS
 from lockkit.workbench.moments import SeedMoment, play
 from lockkit.workbench.sweep import Swept, swept
 
@@ -43,6 +44,19 @@ def test_what_went_wrong_is_a_moment_that_shows_it_again(found: Swept) -> None:
     assert moment.scenario == "stalls-1.5" and play(moment).violation
     without = SeedMoment(moment.scenario, moment.seed)
     assert play(without).violation is None
+
+
+def test_next_to_a_lease_requests_take_no_time_and_a_stall_takes_all_of_its_own() -> None:
+    events = play(SeedMoment("stalls-1.5", 3)).run.world.history()
+    requests = [each for each in events if each.kind == "request"]
+    assert requests and all(each.at_ms - each["began_ms"] < 1 for each in requests)
+    stalls: dict[str, float] = {}
+    for each in events:
+        if each.kind == "stalled":
+            stalls[each.who] = each.at_ms
+        if each.kind == "resumed":
+            assert each.at_ms - stalls[each.who] >= 1.5 * TTL_MS
+    assert stalls
 
 
 # --- the panels -----------------------------------------------------------------------------------
