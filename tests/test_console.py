@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from lockkit import Lock, LockLost
 from lockkit.client import LOCK_KEY
 from lockkit.course.trouble import URL, Trouble
 from lockkit.drive import run
+from lockkit.emulator import Emulator
 from lockkit.history import Event
 from lockkit.incident.patterns import Pattern
 from lockkit.incident.standing import watch
@@ -38,10 +40,22 @@ NOW = datetime(2025, 1, 1, tzinfo=UTC)
 READS = {"get", "list", "head"}
 
 
+@pytest.fixture(scope="module")
+def shared_trouble() -> Iterator[Trouble]:
+    """For those who only read."""
+    with closing(Trouble()) as place:
+        yield place
+
+
 @pytest.fixture
 def trouble() -> Iterator[Trouble]:
     with closing(Trouble()) as place:
         yield place
+
+
+@pytest.fixture
+def reader(shared_trouble: Trouble) -> Console:
+    return Console(shared_trouble.url, endpoint=shared_trouble.endpoint, watch_s=0.0)
 
 
 @pytest.fixture
@@ -84,11 +98,11 @@ def stands(store: Store) -> Record:
 
 
 def test_a_look_reads_only_and_says_who_since_when_by_whose_clock_and_what_to_do(
-    console: Console, trouble: Trouble
+    reader: Console, shared_trouble: Trouble
 ) -> None:
-    asked = len(trouble.requests())
+    console, asked = reader, len(shared_trouble.requests())
     shown = click(console, console.panel.look)
-    assert {each["method"] for each in trouble.requests(asked)} <= READS
+    assert {each["method"] for each in shared_trouble.requests(asked)} <= READS
     for text in ("data-state='held'", "c2a9e4d0-host-9", "epoch 42", "by the store&#x27;s clock",
                  "by this machine&#x27;s clock", "Set the clocks (NTP)", "1 pending",
                  "leftover markers", "WARNING, 1 file,", "has no END"):  # fmt: skip
@@ -97,8 +111,8 @@ def test_a_look_reads_only_and_says_who_since_when_by_whose_clock_and_what_to_do
     assert console.panel.error.value == ""
 
 
-def test_a_click_on_a_line_of_the_evidence_selects_it_in_the_diagram(console: Console) -> None:
-    console.look()
+def test_a_click_on_a_line_of_the_evidence_selects_it_in_the_diagram(reader: Console) -> None:
+    (console := reader).look()
     first, second = console.panel.evidence.children
     drawn = {each["id"]: each for each in console.panel.lanes.scene["arrows"]}
     second.click()
@@ -146,6 +160,25 @@ def test_what_was_written_since_the_dry_run_is_not_broken(console: Console, stor
     assert stands(store).owner == "another"
 
 
+def test_a_holder_that_lives_is_seen_to_renew_and_is_not_broken_by_accident(
+    emulator: Emulator
+) -> None:
+    where = {"endpoint": emulator.s3}
+    with closing(Lock("s3://lake/live", ttl_s=60, renew_interval_s=1, **where)) as lock:
+        lock.acquire(timeout=10)
+        console = Console("s3://lake/live", watch_s=30.0, **where)
+        told: list[str] = []
+        console.panel.status.observe(lambda change: told.append(change["new"]), "value")
+        console.look()  # for as long as it takes to see a renewal
+        assert any("watching whether it is renewed: 0 of 30 s" in each for each in told)
+        assert "held, and renewed" in console.panel.lock.value
+        assert "its holder renews it" in console.dry_run().refused
+        assert console.panel.break_it.disabled and lock.owned()
+        console.break_lock(lock.fence.epoch)
+        with pytest.raises(LockLost):
+            lock.renew()
+
+
 def test_without_a_url_there_is_the_demonstration_and_it_stays_the_same_one() -> None:
     console = Console(demo=Trouble, watch_s=0.0)
     first = console.look()
@@ -158,8 +191,9 @@ def test_without_a_url_there_is_the_demonstration_and_it_stays_the_same_one() ->
 
 
 def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
-    console: Console,
+    reader: Console,
 ) -> None:
+    console = reader
     log = (INCIDENTS / "logs" / "azure-renewal-retried.log").read_bytes()
     alone = Console()
     alone.panel.upload.value = ({"name": "W1.log", "type": "", "size": len(log),
@@ -190,9 +224,9 @@ def test_an_error_is_a_red_bar_that_says_what_and_what_next(url: str, error: str
 
 
 def test_what_is_no_evidence_is_refused_and_what_was_there_stays(
-    console: Console, tmp_path: Path
+    reader: Console, tmp_path: Path
 ) -> None:
-    console.look()
+    (console := reader).look()
     (wrong := tmp_path / "holiday.txt").write_text(HOSTILE)
     console.panel.paths.value = str(wrong)
     shown = click(console, console.panel.read)

@@ -73,6 +73,13 @@ def test_a_log_that_breaks_off_is_unknown_rather_than_something_else(name: str) 
             assert diagnose(dropped(("a.log", text)).events).pattern in ("unknown", ANSWERS[name])
 
 
+def test_a_log_that_is_dropped_in_twice_tells_nothing_twice() -> None:
+    text = log_of("azure-renewal-retried")
+    once, twice = dropped(("W1.log", text)), dropped(("W1.log", text), ("copy (1).log", text))
+    assert len(twice.events) == len(once.events)
+    assert diagnose(twice.events).pattern is Pattern.FALSE_412
+
+
 def test_what_a_log_does_not_tell_in_its_own_words_is_marked() -> None:
     evidence = dropped(("W1.log", log_of("botocore-claim-retried")))
     landed = [each for each in evidence.events if each.kind == "request" and each["applied"]]

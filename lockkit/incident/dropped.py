@@ -9,8 +9,9 @@ from lockkit.check.lanes import LOCK_NAME, name_of
 from lockkit.history import Event, HistoryError, plain, read
 from lockkit.incident import listings
 from lockkit.incident.audit import Audit, Validation, is_audit, parse_audit, validate
+from lockkit.incident.calls import Seen, unnamed
 from lockkit.incident.logs import Log, is_log, read_log
-from lockkit.incident.telling import Seen, tell, unnamed
+from lockkit.incident.telling import tell
 
 FILE_BYTES_MAX = 10_000_000
 FILES_MAX = 200

@@ -19,8 +19,8 @@ from xml.etree import ElementTree
 from lockkit.check.lanes import LOCK_NAME, name_of
 from lockkit.clock import epoch_ms
 from lockkit.history import STORE, Event, event
+from lockkit.incident.calls import Seen
 from lockkit.incident.logs.wire import hex_of
-from lockkit.incident.telling import Seen
 
 VERSIONS_MAX = 100_000
 TEXT_MAX = 1_024

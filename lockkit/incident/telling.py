@@ -14,135 +14,19 @@ from typing import Any
 
 from lockkit.check.lanes import LOCK_NAME, name_of
 from lockkit.history import STORE, Event, event
+from lockkit.incident.calls import Call, Later, Looks, Seen, calls_of
 from lockkit.incident.logs.wire import Sent
 from lockkit.record import Record
-
-AGAIN = (0, 408, 429)
-"""And 5xx: what SDKs send once more by themselves."""
-SECOND_MS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A version of an object, and digests of its bytes: by an answer, or by a bucket's listing."""
-
-    version: str
-    digests: frozenset[str]
-    at_ms: float
-    record: Record | None = None
-
-
-@dataclass(slots=True)
-class Call:
-    """What a program asked for once, and its SDK may have sent several times."""
-
-    number: int
-    sent: list[Sent]
-    landed: Seen | None = None
-    """The version that it made, where its answer or a later look proves it."""
-
-    @property
-    def first(self) -> Sent:
-        return self.sent[0]
-
-    @property
-    def last(self) -> Sent:
-        return self.sent[-1]
-
-    @property
-    def done(self) -> bool:
-        return 200 <= self.last.status < 300
-
-    @property
-    def record(self) -> Record | None:
-        return self.first.record or (self.landed.record if self.landed else None)
-
-    @property
-    def attempt(self) -> str:
-        known = self.record.attempt if self.record else ""
-        return known or f"{self.first.who}/{self.number}"
 
 
 def tell(sent: Iterable[Sent], seen: Sequence[Seen] = ()) -> list[Event]:
     """The history of some clients' requests. `seen` is what a listing of the bucket adds."""
-    named = _named([each for each in sent if each.method in ("GET", "HEAD", "PUT", "DELETE")])
-    calls = _calls(sorted(named, key=lambda each: each.sent_ms))
-    looks = [*seen, *sorted(_looks(named), key=lambda each: each.at_ms)]
-    for place, call in enumerate(calls):
-        if call.first.writes:
-            call.landed = _landed(call, calls[place + 1 :], looks)
+    calls, looks = calls_of(sent, seen)
     events: list[Event] = []
     for who in dict.fromkeys(call.first.who for call in calls):
-        events += _Client(who, looks).tell([call for call in calls if call.first.who == who])
+        own = [call for call in calls if call.first.who == who]
+        events += _Client(who, looks, Later(own)).tell(own)
     return sorted(events, key=lambda each: each.at_ms)
-
-
-def unnamed(sent: Iterable[Sent]) -> int:
-    """Requests whose object nobody can tell."""
-    return sum(each.key.endswith("/") for each in _named(list(sent)) if each.writes)
-
-
-def _named(sent: list[Sent]) -> list[Sent]:
-    """urllib3's line of an upload to GCS names no object; its generation, read elsewhere, does."""
-    keys = {each.version: each.key for each in sent if each.version and each.key[-1:] != "/"}
-    return [
-        replace(each, key=keys.get(each.condition.partition(" ")[2], each.key))
-        if each.key.endswith("/") else each for each in sent
-    ]  # fmt: skip
-
-
-def _calls(sent: list[Sent]) -> list[Call]:
-    """Requests that one client sent again after no answer, a 429 or a 5xx, put together."""
-    calls: list[Call] = []
-    newest: dict[tuple[str, str], Call] = {}
-    for each in sent:
-        before = newest.get((each.who, each.key))
-        if before and _is_again(before.last, each):
-            before.sent.append(each)
-            continue
-        calls.append(Call(len(calls) + 1, [each]))
-        newest[each.who, each.key] = calls[-1]
-    return calls
-
-
-def _is_again(one: Sent, other: Sent) -> bool:
-    same = (one.method, one.condition, one.record) == (other.method, other.condition, other.record)
-    return same and one.digests == other.digests and (one.status in AGAIN or one.status >= 500)
-
-
-def _looks(sent: list[Sent]) -> list[Seen]:
-    return [
-        Seen(each.version, each.found, each.answered_ms or each.sent_ms)
-        for each in sent
-        if each.method in ("GET", "HEAD") and each.version and 200 <= each.status < 300
-    ]
-
-
-def _landed(call: Call, later: list[Call], looks: list[Seen]) -> Seen | None:
-    """The version that this write made: as it was told, as it was read, or as it was used."""
-    at_ms, digests = call.first.sent_ms, call.first.digests
-    if call.done and call.last.version:
-        known = next((each for each in looks if each.version == call.last.version), None)
-        record = call.record or (known.record if known else None)
-        return Seen(call.last.version, digests, call.last.sent_ms, record)
-    read = next((each for each in looks if _may_be(each, call)), None)
-    if read is not None:
-        return replace(read, record=call.record or read.record)
-    if not call.done:
-        return None
-    for each in later:
-        if (each.first.who, each.first.key) != (call.first.who, call.first.key):
-            continue
-        word, _, version = each.first.condition.partition(" ")
-        # Nothing was read in between, so it was this write's answer that told the version.
-        return Seen(version, digests, at_ms, call.record) if word == "if-version" else None
-    return None
-
-
-def _may_be(look: Seen, call: Call) -> bool:
-    """Whether these bytes are this write's; a bucket's times are to the second."""
-    after = look.at_ms >= call.first.sent_ms - SECOND_MS
-    return after and bool(look.digests & call.first.digests)
 
 
 @dataclass(slots=True)
@@ -150,7 +34,8 @@ class _Client:
     """One client's calls, told in their order."""
 
     who: str
-    looks: list[Seen]
+    looks: Looks
+    later: Later
     events: list[Event] = field(default_factory=list)
     own: dict[str, Record | None] = field(default_factory=dict)
     """Versions that it made."""
@@ -160,11 +45,11 @@ class _Client:
     """Whether its newest write of the lock was not applied, as far as it was told."""
 
     def tell(self, calls: list[Call]) -> list[Event]:
-        for place, call in enumerate(calls):
+        for call in calls:
             op = self._op(call)
             self._exchange(call, op)
             if name_of(call.first.key) == LOCK_NAME:
-                self._belief(call, op, calls[place + 1 :])
+                self._belief(call, op)
             if call.landed:
                 self.own[call.landed.version] = call.record
         return self.events
@@ -220,8 +105,9 @@ class _Client:
         ended_ms = each.sent_ms if each.answered_ms is None else each.answered_ms
         before = first.condition.partition(" ")[2] if "if-version" in first.condition else ""
         self.events.append(event(
-            ended_ms - min(1.0, (ended_ms - each.sent_ms) / 2), STORE, "request", client=self.who, method=first.method,
-            key=first.key, condition=first.condition, status=each.status,
+            ended_ms - min(1.0, (ended_ms - each.sent_ms) / 2), STORE, "request",
+            client=self.who, method=first.method, key=first.key, condition=first.condition,
+            status=each.status,
             answer=answer(first, each.status, applied), applied=applied,
             before=before if applied or not first.writes else "",
             version="" if gone else told or (unknown(call) if applied else ""),
@@ -241,7 +127,7 @@ class _Client:
         self._record(call, replace(silent, answered_ms=ended_ms, status=200), applied=True,
                      inferred=why)  # fmt: skip
 
-    def _belief(self, call: Call, op: str, later: list[Call]) -> None:
+    def _belief(self, call: Call, op: str) -> None:
         """As far as a log can tell it: only where it shows what was written."""
         at_ms = (call.last.answered_ms or call.last.sent_ms) + 0.002
         record, held = call.record, self.holds.record if self.holds else None
@@ -256,16 +142,12 @@ class _Client:
             self._say(at_ms, kind, epoch=record.epoch, **until)
             self.holds = call
         elif op == "release" and held:
-            goes_on = any(each.done and each.first.writes for each in later)
-            if call.done or not goes_on:
+            if call.done or not self.later.any(call):
                 self._say(at_ms, "released", epoch=held.epoch, proven=call.done)
                 self.holds = None
         elif op == "renew" and held and outcome(call.last) == "precondition_failed":
-            mine = call.landed.version if call.landed else None
-            found_out = any(
-                each.done and each.first.condition == f"if-version {mine}" for each in later
-            )
-            if not found_out:
+            mine = call.landed.version if call.landed else ""
+            if not self.later.over(call, mine):
                 why = f"{call.last.status}, and its log shows no write of the lock after it"
                 self._say(at_ms, "lost", epoch=held.epoch, why=why, inferred=True)
                 self.holds = None
@@ -276,8 +158,7 @@ class _Client:
         version = last.version if last.status != 304 else last.condition.partition(" ")[2]
         if self.holds is not None or not self.refused or not version:
             return
-        records = (each.record for each in self.looks if each.version == version)
-        record = next((each for each in records if each), None) or self.own.get(version)
+        record = self.looks.records.get(version) or self.own.get(version)
         if record is None or not record.expired:
             self._say(
                 at_ms, "waiting", owner=record.owner if record else "somebody", inferred=True,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from lockkit.client import LOCK_KEY
 from lockkit.history import STORE, Event, event
+from lockkit.incident.calls import Seen
 from lockkit.incident.logs.wire import digests_of
-from lockkit.incident.telling import Seen, lease_of
+from lockkit.incident.telling import lease_of
 from lockkit.record import Garbled, Record, decode
 from lockkit.stores import ObjectVersion, Store
 

@@ -120,8 +120,8 @@ def sentence(each: Event) -> str:
         case "answer":
             return f"{at}  {who} is told of its {plain(get('op'))}: {plain(get('outcome'))}"
         case _:
-            told = narrate([each])
-            return f"{at}  {told[0].partition('  ')[2]}" if told else proof(each)
+            lines = narrate([each])
+            return f"{at}  {lines[0].partition('  ')[2]}" if lines else proof(each)
 
 
 def command_of(found: Diagnosis, url: str) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from lockkit.incident.logs.clockwork import Times
 from lockkit.incident.logs.wire import NAMES, Sent, answered, asked, with_body
 
-MARK = re.compile(r"azure\.(core\.pipeline\.policies\.http_logging_policy|storage\.\S+policies)\b")
-TRACE = re.compile(r"azure\.storage\.\S+policies\b.*Request URL: ")
+MARK = re.compile(r"azure\.(core\.pipeline\.policies\.http_log|storage\.\S{1,60}policies\b)")
+TRACE = re.compile(r"azure\.storage\.\S{1,60}policies\b.{0,40}Request URL: ")
 """The storage SDK's own policy says the same once more, and more of it."""
 POLICY = "http_logging_policy"
 _URL = re.compile(r"Request URL: ['\"](\S{1,8000})['\"]")
