@@ -15,7 +15,7 @@ from typing import Any
 
 from lockkit.drive import Procedure
 from lockkit.mutants import Mutant
-from lockkit.rules import Rules
+from lockkit.rules import Fence, Rules
 from lockkit.sim import Scenario
 from lockkit.sim.lease import RATE_OFF, LeaseRun, around
 from lockkit.sim.shelf import PROFILES, SOUND, Decided, Stored
@@ -66,7 +66,7 @@ class TableRun:
     grants: int = 0
 
     def __post_init__(self) -> None:
-        self.truth = Truth(self.lives)
+        self.truth = Truth(self.lives, self.leases.rules.fence is not Fence.OFF)
 
     # --- what must hold --------------------------------------------------------------------------
 

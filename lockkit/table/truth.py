@@ -43,6 +43,8 @@ class Truth:
 
     lives: Callable[[str], bool]
     """Whether the writer of an instant believes in its heartbeat at this moment."""
+    fenced: bool = True
+    """Else a commit is decided by its completed file alone."""
     decided: list[Decided] = field(default_factory=list)
     visible: dict[str, str] = field(default_factory=dict)
     """By instant: its completed file, as it is called."""
@@ -100,6 +102,8 @@ class Truth:
     def _complete(self, instant: str, at: str, key: str, after: Stored | None) -> None:
         if after is None:
             raise Violated(LOST, instant)
+        if not self.fenced and instant not in self.commits:
+            self._decide(Decided(COMMIT, instant))
         commits = self.commits
         if instant not in commits:
             raise Violated(UNDECIDED, instant)

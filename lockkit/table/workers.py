@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.drive import Procedure, Sleep
 from lockkit.outcome import Found
+from lockkit.rules import Fence
 from lockkit.sim.lease import Session
 from lockkit.sim.task import Node
 from lockkit.state import LockLost
@@ -139,6 +140,7 @@ def _write(
 def publish(run: TableRun, session: Session, prepared: Prepared, beats: Beats) -> Procedure[None]:
     """As often as it takes to know what became of it."""
     mine, node = run.tried[prepared.instant], session.node
+    fence = False if run.leases.rules.fence is Fence.OFF else None
     for _ in range(TRIES_MAX):
         grant, believe = yield from guard(run, session)
 
@@ -147,7 +149,7 @@ def publish(run: TableRun, session: Session, prepared: Prepared, beats: Beats) -
             _check(run, beats, node)
 
         try:
-            yield from commit(prepared, grant, believe=both)
+            yield from commit(prepared, grant, believe=both, fence=fence)
             mine.told = prepared.instant
         except EXPECTED as error:
             mine.told = type(error).__name__

@@ -1,0 +1,230 @@
+"""Notebook 14: one rule off, seeds are played, and two judges agree on the harm."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.check import Kind
+from lockkit.course import sequence
+from lockkit.course.breaker import CLOSED, Breaker
+from lockkit.course.breaking import (
+    AT_ONCE,
+    LATE,
+    NEVER,
+    SCENARIOS,
+    SOON,
+    Hunt,
+    Ladder,
+    Survey,
+    hunt,
+    hunting,
+    play,
+    rules_of,
+    survey,
+)
+from lockkit.history import event
+from lockkit.mutants import LEASE_MUTANTS
+from lockkit.workbench.moments import SeedMoment
+from lockkit.workbench.predict import FAST
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+SEEN_BY_CHANCE = [each for each in LEASE_MUTANTS if each != "confirm"]
+
+
+@pytest.fixture(autouse=True)
+def somebody_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FAST, raising=False)
+
+
+# --- two judges -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", SEEN_BY_CHANCE)
+def test_what_the_simulator_stops_at_the_checker_finds_in_the_same_history(rule: str) -> None:
+    seed = next(each.first for each in hunting("lease", rule) if each.first)
+    broken, sound = play("lease", rule, seed), play("lease", "", seed)
+    assert broken.harm and broken.verdict.kind is Kind.INVALID
+    assert not sound.harm and sound.verdict.kind is Kind.VALID, sound.verdict.because
+
+
+def test_a_table_without_its_fence_loses_an_update_and_both_judges_say_so() -> None:
+    run = play("commit", "fence off", 6)
+    assert run.harm.startswith("stale commit accepted")
+    assert run.verdict.kind is Kind.INVALID and "lost update" in run.verdict.because
+    assert not play("commit", "", 6).harm
+
+
+def test_a_harm_that_the_history_does_not_show_is_drawn_as_the_simulators() -> None:
+    run = play("striped", "agreed", 15)
+    assert run.harm and run.verdict.kind is not Kind.INVALID
+    status = run.draw().status
+    assert status["verdict"] == "INVALID" and "so says the simulator" in status["because"]
+    assert play("lease", "drift", 9).draw().status["because"].startswith("two believers")
+
+
+def test_a_protocol_without_a_lock_object_is_told_as_a_table_that_is_no_markup() -> None:
+    run = play("wal", "landed", 4)
+    page = run.draw().value
+    assert "an acknowledged append is in the log" in page and "✓ PUT" in page
+    strange = event(
+        1, "store", "request", client=HOSTILE, method="put", key=HOSTILE, condition=HOSTILE,
+        status=200, answer="applied", applied=True, before="", version="1", attempt="", began_ms=0,
+    )  # fmt: skip
+    assert "<img" not in sequence.draw([strange], HOSTILE).value
+
+
+def test_a_long_history_is_told_from_its_end() -> None:
+    events = [event(each, "W1", "note", text=f"number {each}") for each in range(100)]
+    page = sequence.draw(events, "").value
+    assert "60 events before" in page and "number 99" in page and "number 59" not in page
+    assert "INVALID" not in page
+
+
+# --- how soon -------------------------------------------------------------------------------------
+
+
+def test_a_hunt_tells_the_first_seed_and_plays_the_shortest_again() -> None:
+    told: list[str] = []
+    found = hunt("lease", "drift", 40, told.append)
+    assert len(told) == 4 and found.first == 9 and str(found) == SOON
+    shortest = found.shortest
+    assert (shortest.moves, shortest.seed) == min(found.harms) and shortest.harm
+    assert str(shortest.moment) == f"lease/drift:{shortest.seed}@{shortest.moves}"
+    assert SeedMoment.of(str(shortest.moment)) == shortest.moment
+
+
+@pytest.mark.parametrize(
+    ("seed", "guess"), [(1, AT_ONCE), (20, SOON), (21, LATE), (300, LATE), (None, NEVER)]
+)
+def test_what_a_hunt_found_is_one_of_the_guesses(seed: int | None, guess: str) -> None:
+    harms = ((5, seed),) if seed else ()
+    assert str(Hunt(scenario="lease", rule="drift", seeds=300, moves=1, harms=harms)) == guess
+
+
+def test_every_scenario_has_rules_and_no_harm_with_all_of_them_on() -> None:
+    assert len(SCENARIOS) == 8
+    for name in SCENARIOS:
+        assert rules_of(name) and not play(name, "", 1).harm
+
+
+def test_a_survey_puts_the_soonest_first_and_names_what_chance_does_not_find() -> None:
+    found = survey("lease", 60)
+    firsts = [first for _, first in found.firsts if first]
+    assert found.hidden == ["confirm"] and firsts == sorted(firsts)
+    assert found.firsts[-1] == ("confirm", None)
+
+
+def test_what_there_is_not_is_told() -> None:
+    with pytest.raises(ValueError, match="no scenario 'tea'; there are: lease, commit, clean"):
+        rules_of("tea")
+    with pytest.raises(ValueError, match="no mutant 'tea'; there are: count_from_send"):
+        play("lease", "tea", 1)
+    with pytest.raises(ValueError, match="nothing to see"):
+        _ = next(hunting("lease", "confirm", 1)).shortest
+    with pytest.raises(ValueError, match="one seed at least"):
+        hunt("lease", "drift", 0)
+
+
+# --- the ladder -----------------------------------------------------------------------------------
+
+CLIMBED = (
+    ("lease", "drift", 9), ("lease", "claim_412 ours", 1), ("statelock", "compare_id", 7),
+    ("lease", "margin", 36), ("commit", "fence off", 6), ("lease", "confirm", 914),
+)  # fmt: skip
+
+
+def test_every_rung_can_be_climbed_and_none_by_a_run_without_harm() -> None:
+    ladder = Ladder()
+    assert str(ladder.climb("lease", "drift", 1)) == "not yet: 0 of 6"
+    for number, run in enumerate(CLIMBED):
+        assert number in ladder.climb(*run).by, ladder.rungs[number].task
+    assert str(ladder) == "solved: 6 of 6"
+    assert {each.seed for each in ladder.by.values()} <= {seed for _, _, seed in CLIMBED}
+
+
+def test_a_seed_that_comes_after_others_is_not_well_hidden() -> None:
+    harms = list(hunting("lease", "drift", 150))[-1].harms
+    late = next(seed for _, seed in harms if seed > 100)
+    assert 5 not in Ladder().climb("lease", "drift", late).by
+
+
+def test_a_ladder_is_not_climbed_with_all_rules_on() -> None:
+    with pytest.raises(ValueError, match="switch a rule off; there are: count_from_send"):
+        Ladder().climb("lease", "", 1)
+
+
+def test_what_a_run_says_is_no_markup() -> None:
+    ladder = Ladder().climb("lease", "drift", 9)
+    assert ladder.last is not None
+    ladder.last = replace(ladder.last, harm=HOSTILE)
+    page = ladder._repr_html_()
+    assert "<img" not in page and "&lt;img" in page
+    assert "<script" not in Survey("lease", 1, (("drift", 1),))._repr_html_()
+
+
+def test_fair_weather_has_no_fault_no_pause_and_no_crash() -> None:
+    calm = play("lease", "margin", 36)
+    assert calm.calm and calm.harm
+    assert not replace(calm, faults=1).calm
+    stalled = event(1, "W1", "stalled", pid=1, why="")
+    assert not replace(calm, events=(*calm.events, stalled)).calm
+
+
+# --- the panel ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def panel() -> Any:
+    panel = Breaker(seeds=20)
+    yield panel
+    panel.close()
+
+
+def test_nothing_is_played_before_a_guess_and_another_rule_wants_another(panel: Breaker) -> None:
+    assert panel.button.disabled and panel.hunt is None
+    panel.predict.pick(SOON)
+    assert not panel.button.disabled
+    panel.rule.value = "margin"
+    assert panel.button.disabled and panel.predict.picked is None
+    panel.scenario.value = "wal"
+    assert panel.rule.value in rules_of("wal") and panel.button.disabled
+
+
+def test_the_panel_shows_what_was_predicted_beside_what_it_did_and_draws_the_harm(
+    panel: Breaker,
+) -> None:
+    panel.predict.pick(LATE)
+    assert panel.play().first == 9
+    assert f"You predicted: {LATE}. It did: {SOON}." in panel.predict.said
+    (lanes,) = panel._drawn.children
+    assert lanes.status["verdict"] == "INVALID"
+    assert not panel.scenario.disabled and panel.stop.disabled
+    assert "seed 9 first" in repr(panel)
+
+
+class Pressed(threading.Event):
+    """Stop is pressed during the first seed."""
+
+    def clear(self) -> None:
+        self.set()
+
+
+def test_a_hunt_that_is_stopped_before_it_found_anything_does_not_say_never(
+    panel: Breaker,
+) -> None:
+    panel.predict.pick(NEVER)
+    panel._stopped = Pressed()
+    found = panel.play()
+    assert found.seeds == 1 and panel.predict.did is None
+
+
+def test_a_panel_whose_cell_is_run_again_is_closed(panel: Breaker) -> None:
+    other = Breaker(seeds=1)
+    assert CLOSED in panel._said.value and panel.button.disabled and not other._closed.is_set()
+    other.close()
