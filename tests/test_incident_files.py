@@ -80,6 +80,15 @@ def test_a_log_that_is_dropped_in_twice_tells_nothing_twice() -> None:
     assert diagnose(twice.events).pattern is Pattern.FALSE_412
 
 
+def test_a_claim_without_an_answer_is_no_ghost_where_anothers_bytes_were_read() -> None:
+    text = log_of("botocore-claim-retried")
+    (crc32,) = set(re.findall(r"'x-amz-checksum-crc32': '(\S+)'", text.partition("GetObject")[2]))
+    before, reads = text[: (at := text.index("GetObject"))], text[at:]
+    others = before + re.sub(r'"[0-9a-f]{32}"', f'"{"ab" * 16}"', reads.replace(crc32, "AAAAAA=="))
+    assert others != text
+    assert diagnose(dropped(("W1.log", others)).events).pattern is Pattern.UNKNOWN
+
+
 def test_what_a_log_does_not_tell_in_its_own_words_is_marked() -> None:
     evidence = dropped(("W1.log", log_of("botocore-claim-retried")))
     landed = [each for each in evidence.events if each.kind == "request" and each["applied"]]

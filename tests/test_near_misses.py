@@ -15,6 +15,7 @@ from lockkit.incident.patterns import Pattern
 
 INCIDENTS = Path(__file__).parents[1] / "datasets" / "incidents"
 LOCK = "orders/.hoodie/.locks/table_lock.json"
+LATER_MS = 4_000
 Told = list[Event]
 
 
@@ -58,9 +59,13 @@ def its_holder_deleted_it_to_let_go(events: Told) -> Told:
 
 
 def the_lease_had_ended_by_then(events: Told) -> Told:
+    """Its clock is as far ahead as before."""
     last = writes(events, "W1")[-1].at_ms
+    (taken,) = writes(events, "W2")
+    body = {**taken["body"], "validUntil": taken["body"]["validUntil"] + LATER_MS}
     return [
-        replace(each, at_ms=each.at_ms + 4_000) if each.at_ms > last else each for each in events
+        replace(each, at_ms=each.at_ms + LATER_MS) if each.at_ms > last else each
+        for each in swapped(events, (taken, with_(taken, body=body)))
     ]
 
 
