@@ -12,6 +12,8 @@ import pytest
 from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stored
 
 from lockkit.clock import Clock
+from lockkit.course import member
+from lockkit.course.member import ANEW, ONCE
 from lockkit.drive import run
 from lockkit.spark import write
 from lockkit.spark.batches import BATCH_BYTES, NOT_BY_BYTES, by_rows
@@ -482,6 +484,37 @@ def test_a_single_writer_and_its_services_send_no_lock_request(
     assert any(key.endswith("fence.json") for key in asked_for)
     assert not any("table_lock" in key for key in asked_for)
     store.close()
+
+
+@pytest.mark.parametrize(("reads", "at", "amount"), [(ONCE, "wrote", 10), (ANEW, "read", 20)])
+def test_a_retry_reads_rows_again_only_where_the_program_begins_again_from_the_read(
+    spark: Any, shared_emulator: Any, bucket: str, reads: str, at: str, amount: int
+) -> None:
+    """Two add 10 to one order: W2 as soon as W1 has read it, or has written its files."""
+    url, endpoint, said = f"s3://{bucket}/orders", shared_emulator.s3, list[str]()
+    run(create_table(member.config()), open_store(url, endpoint=endpoint), Clock())
+    other = member.Plain(url, endpoint, "W2", lambda *_, **__: None)
+    other.put([("a", "eu", 1, 0)])
+
+    def now(what: str) -> None:
+        if what.startswith(at) and not done:
+            done.append(other.add("a", 10, ANEW, 0))
+
+    def emit(_kind: str, **told: Any) -> None:
+        said.append(str(told.get("text")))
+        now(said[-1])
+
+    class First(member.Spark):
+        def _more(self, *args: Any) -> Any:
+            rows = super()._more(*args)
+            now("read")
+            return rows
+
+    done: list[str] = []
+    first = First(spark, url, endpoint, "W1", emit)
+    assert first.add("a", 10, reads, retries=2) > done[0]
+    assert any(each.startswith("attempt 1 of 3") for each in said), "they met"
+    assert stored({"url": url, "endpoint": endpoint}, "id", "amount") == [("a", amount)]
 
 
 def test_credentials_are_in_no_plan_and_no_repr(spark: Any, here: Any) -> None:

@@ -1,0 +1,159 @@
+"""What notebook 11 stands on: programs that write at the same time, with Spark and without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.course import crew as course
+from lockkit.course.crew import FATES, FIRST, ONCE, SKIPPED, SUMS, Crew
+from lockkit.course.member import Plain, rows_of, table_of
+from lockkit.course.told import Outcome, Stopped, Told
+from lockkit.spark.java import NoJava, find_java
+from lockkit.spark.process import leftovers
+from lockkit.stores import open_store
+from lockkit.table import read_table
+
+try:
+    find_java()
+    NO_JAVA = ""
+except NoJava as missing:
+    NO_JAVA = str(missing)
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
+
+
+# --- what is said of it --------------------------------------------------------------------------
+
+
+def told(*done: bool) -> tuple[Told, ...]:
+    return tuple(Told(f"W{n}", each, HOSTILE, HOSTILE) for n, each in enumerate(done, 1))
+
+
+@pytest.mark.parametrize(
+    ("amount", "done", "means"),
+    [(30, (True, True, True), SUMS[0]), (10, (True, True, True), SUMS[1]),
+     (10, (True, False, False), SUMS[2]), (20, (True, True, True), "20: 3 committed")],
+)  # fmt: skip
+def test_a_sum_is_told_by_what_the_table_has_and_by_who_committed(
+    amount: int, done: tuple[bool, ...], means: str
+) -> None:
+    assert course._amounts(told(*done), {"a": amount}) == means
+
+
+def test_what_a_program_was_told_is_no_markup() -> None:
+    class Verdict:
+        kind, because = "VALID", HOSTILE
+
+    page = Outcome(
+        did="", told=told(True, False), rows={HOSTILE: 1}, events=(), verdict=Verdict()
+    )._repr_html_()
+    assert "<img" not in page and page.count("&lt;img") == 5
+
+
+def test_rows_go_into_a_table_and_come_back_as_they_were() -> None:
+    assert rows_of(table_of(FIRST)) == FIRST and table_of([]).num_rows == 0
+
+
+# --- plain programs -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    made = Crew("plain")
+    made.start(lambda _: None)
+    yield made
+    made.stop()
+    assert leftovers(made._id) == []
+
+
+def test_before_it_was_started_a_crew_says_so_and_a_second_one_ends_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(course, "_newest", None)
+    first = Crew("plain")
+    with pytest.raises(RuntimeError, match=r"crew\.start\(\) comes first"):
+        first.add(ONCE)
+    folder = first._folder
+    assert folder.exists()
+    Crew("plain").stop()
+    assert not folder.exists()
+
+
+def test_a_program_that_ends_is_told_by_its_last_words(crew: Crew) -> None:
+    """An order that nobody knows; the others go on without it."""
+    member = crew._members["W3"]
+    member.tell(do="dance", url=crew.url)
+    with pytest.raises(TimeoutError, match=r"(?s)W3 says nothing more.*no attribute 'dance'"):
+        member.hear()
+
+
+def test_upserts_of_different_buckets_commit_at_once_and_of_one_bucket_only_one(
+    crew: Crew,
+) -> None:
+    """The notebook's challenge, from both sides, without its third program."""
+    rows = {"W1": [("a", "eu", 2, 1)], "W2": [("b", "eu", 2, 2)]}
+    shared, apart = crew.together(rows), crew.together(rows, buckets=4)
+    assert (shared.committed, apart.committed) == (1, 2)
+    assert shared.verdict.kind == apart.verdict.kind == "VALID"
+    assert (apart.rows["a"], apart.rows["b"]) == (1, 2)
+    assert str(crew.stop_driver("save")) == SKIPPED
+
+
+def test_where_each_program_writes_by_itself_its_file_groups_are_sparks(
+    shared_emulator: Any, bucket: str
+) -> None:
+    """By the same hash of the key: else a plain program and a PySpark one would not meet."""
+    from lockkit.clock import Clock
+    from lockkit.course.member import config
+    from lockkit.drive import run
+    from lockkit.table import create_table, load_snapshot
+    from lockkit.table.buckets import is_bucketed
+
+    url, endpoint = f"s3://{bucket}/orders", shared_emulator.s3
+    store = open_store(url, endpoint=endpoint)
+    run(create_table(config(4)), store, Clock())
+    Plain(url, endpoint, "W0", lambda *_, **__: None).put(FIRST)
+    snapshot = run(load_snapshot(), store, Clock())
+    buckets = {(partition, file_id[:8]) for partition, file_id in snapshot.groups}
+    assert all(is_bucketed(file_id) for _, file_id in snapshot.groups)
+    # What pmod(xxhash64(key), 4) is in Spark, for a, b, c and d.
+    eu = {("region=eu", f"{number:08d}") for number in (0, 3, 2)}
+    assert buckets == {*eu, ("region=us", "00000002")}
+    assert sorted(rows_of(read_table(store))) == FIRST
+
+
+# --- PySpark --------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA)
+def test_a_commit_that_was_handed_to_spark_is_made_while_its_driver_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two PySpark programs on one Spark; and nothing of all that is left."""
+    monkeypatch.setattr(course, "_newest", None)
+    monkeypatch.setattr(course, "NAMES", ("W1", "W2"))
+    crew, environment = Crew("connect"), dict(os.environ)
+    try:
+        crew.start(lambda _: None)
+        assert str(crew.stop_driver("save")) == FATES[1]
+    finally:
+        crew.stop()
+        os.environ.clear()
+        os.environ.update(environment)
+    assert leftovers(crew._id) == []
+
+
+def test_what_was_skipped_is_told() -> None:
+    assert SKIPPED in repr(Stopped(way="save", did=SKIPPED))
+    woken = Stopped(way="save", did=FATES[1], told=replace(told(True)[0], said="returned"))
+    assert repr(woken).endswith("Woken, W1 was told: returned")
