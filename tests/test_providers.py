@@ -349,6 +349,12 @@ def test_the_lock_file_has_hudis_fields_and_is_gone_after_the_release(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_who_looked_before_the_lock_file_was_there_cannot_write_over_it(tmp_path: Path) -> None:
+    with FilesystemLock(tmp_path) as lock:
+        assert not (tmp_path / "lock").stat().st_mode & 0o222, "Hudi opens it to empty it"
+        lock.renew()
+
+
 @pytest.mark.parametrize("body", ["", "{", "[]", "null", '"', "[" * 10_000, "x" * 100_000])
 def test_a_lock_file_that_says_nothing_is_a_lock_all_the_same(tmp_path: Path, body: str) -> None:
     (tmp_path / "lock").write_text(body)

@@ -2,11 +2,11 @@
 
 Hudi's FileSystemBasedLockProvider, whose file this is: `lock`, created where there is none, judged
 by its modification time, deleted at the end. What lockkit does otherwise: the file appears with its
-whole content (a link, not an open); a holder renews what can expire; and only a file that is still
-one's own is renewed or deleted, only one that is still too old is broken, both under an flock on
-its folder. Left is one race: a writer that knows no flock (Hudi's own, or another host on a file
-system that does not pass flocks on) may replace the file between that look and the deletion. (Who
-is stopped in just that moment keeps an expired file from being broken: better so than that it
+whole content (a link, not an open), to be read only; a holder renews what can expire; and only a
+file that is still one's own is renewed or deleted, only one that is still too old is broken, both
+under an flock on its folder. Left is one race: a writer that knows no flock (Hudi's own, or another
+host on a file system that passes none on) may replace the file between that look and the deletion.
+(Who is stopped in just that moment keeps an expired file from being broken: better so than that it
 deletes somebody else's when it goes on.)
 """
 
@@ -172,7 +172,7 @@ class FilesystemLock(Leased):
             "owner": self.owner, "attempt": self._attempt, "host": host, "pid": pid,
         }  # fmt: skip
         self._folder.mkdir(exist_ok=True)
-        with scratch.open("x", encoding="utf-8") as file:
+        with open(scratch, "x", encoding="utf-8", opener=_for_reading) as file:
             file.write(json.dumps(fields, indent=2, separators=(",", " : ")))
             file.flush()
             os.fsync(file.fileno())
@@ -246,11 +246,16 @@ class FilesystemLock(Leased):
             raise StoreError(f"{what}; {advice}") from None
 
 
+def _for_reading(path: str, flags: int) -> int:
+    # Hadoop first looks whether a local file is there, then opens and empties it: what appears in
+    # between, only root can write over then.
+    return os.open(path, flags, 0o444)
+
+
 def read(body: bytes, modified_ns: int) -> LockFile:
     """What a lock file says; anything at all is a lock, as with Hudi."""
     if not body:
-        # Hudi writes its fields only where a file that it creates is not to be seen until closed,
-        # and those file systems it refuses (FileSystemBasedLockProvider.acquireLock, 1.2.0).
+        # acquireLock (1.2.0) writes its fields only if the file that it created is not to be seen.
         said = f"somebody who left it empty, as Hudi does, since {utc(modified_ns / 1e6)}"
         return LockFile("", said, "", 0, modified_ns)
     fields: Any = None
