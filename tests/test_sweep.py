@@ -71,7 +71,7 @@ def sweep() -> Iterator[Sweep]:
 
 
 def test_the_figure_shows_what_was_found_and_so_does_a_page_without_one(sweep: Sweep) -> None:
-    assert repr(sweep) == "nothing was run yet"
+    assert repr(sweep) == "nothing was run yet" and sweep.figure is None
     found = sweep.run()
     for trace in sweep.figure.data:
         assert list(trace.x) == [0.9, 3.0]

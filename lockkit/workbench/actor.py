@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockkit.drive import Delete, Get, List, Note, Procedure, Put, Request, Sleep
-from lockkit.outcome import IfAbsent
+from lockkit.drive import Delete, Get, List, Procedure, Put, Request
 from lockkit.sim.clock import VirtualClock
 from lockkit.workbench.decisions import Choice
 
@@ -22,11 +21,6 @@ class Line:
 
     asked: str
     answered: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unguarded(Put):
-    """A write under no condition, as any store takes it; its own is looked at by nobody."""
 
 
 @dataclass(slots=True)
@@ -67,36 +61,3 @@ class Actor:
                 return (*OF_A_READ, *landing)
             case _:
                 return (*OF_ITSELF, *landing)
-
-
-def shown(request: Request) -> str:
-    """A request as a store sees it; "" for what never leaves the process."""
-    match request:
-        case Get(key):
-            return f"GET {key}"
-        case List(prefix):
-            return f"LIST {prefix}*"
-        case Unguarded(key):
-            return f"PUT {key}"
-        case Put(key, _, IfAbsent()):
-            return f"PUT if absent {key}"
-        case Put(key):
-            return f"PUT if unchanged {key}"
-        case Delete(key):
-            return f"DELETE {key}"
-        case Sleep(seconds):
-            return f"- waits {seconds:.3g} s"
-        case Note("checked"):
-            return "- nobody conflicts, and the lease still stands: checked"
-        case _:
-            return ""
-
-
-def plain(answer: Any) -> str:
-    """An answer in a word: applied, precondition failed, found, missing, 7 objects."""
-    if isinstance(answer, list):
-        return f"{len(answer)} objects"
-    if answer is None:
-        return ""
-    name = type(answer).__name__
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()

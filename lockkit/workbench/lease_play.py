@@ -17,7 +17,7 @@ from lockkit.rules import Ambiguous, Fence, Release
 from lockkit.state import Action, Beat, Granted, LockLost, Me, Pause, Quit, Released, Tick, Want
 from lockkit.state import believes as may_act
 from lockkit.stores import Capabilities
-from lockkit.workbench.actor import Unguarded
+from lockkit.workbench.requests import Unguarded
 
 if TYPE_CHECKING:
     from lockkit.workbench.plays import PatternSteps

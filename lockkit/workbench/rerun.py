@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from html import escape
+from math import ceil
 from typing import Any
 
 import ipywidgets as widgets
@@ -189,7 +190,7 @@ class Rerun:
         self.found[str(found.moment)] = found
         rows = []
         for each in sorted(self.found.values(), key=lambda each: each.moment.step or 0):
-            full = round(len(each.wrong) / each.runs * BAR_CHARS)
+            full = ceil(len(each.wrong) / each.runs * BAR_CHARS)
             bar = "█" * full + "░" * (BAR_CHARS - full)
             some = ", ".join(f"<code>{escape(str(way))}</code>" for way, _ in
                              each.wrong[:WRONG_SHOWN])  # fmt: skip

@@ -9,8 +9,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from lockkit.workbench.actor import Actor, shown
+from lockkit.workbench.actor import Actor
 from lockkit.workbench.decisions import THE_LEASE, Choice, Decision
+from lockkit.workbench.requests import shown
 from lockkit.workbench.staged import Staged
 
 STYLE = (

@@ -15,26 +15,22 @@ from typing import Any
 from lockkit.drive import (
     Delete,
     Emit,
-    Get,
     List,
-    Note,
     Procedure,
     Put,
     Request,
-    Sleep,
-    Unique,
-    WallMs,
     in_turn,
     silent,
 )
 from lockkit.history import Event, event
-from lockkit.outcome import Unknown, over
+from lockkit.outcome import Unknown
 from lockkit.sim.clock import Time, VirtualClock
-from lockkit.sim.shelf import PROFILES, Sent, Shelf
+from lockkit.sim.shelf import PROFILES, Shelf
 from lockkit.sim.told import history_of
 from lockkit.stores import NoAnswer, StoreError
-from lockkit.workbench.actor import Actor, Line, Unguarded, plain, shown
+from lockkit.workbench.actor import Actor, Line
 from lockkit.workbench.decisions import DECISIONS_MAX, THE_LEASE, Choice, Decision, Moment
+from lockkit.workbench.requests import answer, guarded, plain, shown, to_the_end
 
 STEPS_MAX = 200
 TRIP_MS = 20.0
@@ -181,13 +177,13 @@ class Staged:
         dice = random.Random("reader")
         shelf = Shelf(self.shelf.profile, time, dice, 0, dict(self.shelf.objects))
         clock = VirtualClock(time=time, dice=dice)
-        return _to_the_end(procedure, lambda each: _answer(each, shelf, "reader", clock, silent))
+        return to_the_end(procedure, lambda each: answer(each, shelf, "reader", clock, silent))
 
     def go(self, name: str, procedure: Procedure[Any]) -> Any:
         """What a procedure returns that this actor runs before anybody is stopped anywhere."""
         clock, emit = self.clock(name), self.emit(name)
-        return _to_the_end(
-            procedure, lambda each: _answer(each, self.shelf, name, clock, emit)
+        return to_the_end(
+            procedure, lambda each: answer(each, self.shelf, name, clock, emit)
         )
 
     def close(self) -> None:
@@ -259,14 +255,14 @@ class Staged:
     def _land(self, actor: Actor) -> Line:
         request, sent_ms = actor.flying.pop(0)
         self.time.now_ms += TRIP_MS / 2
-        answer = self.shelf.decide(actor.name, _guarded(request, self.shelf), sent_ms)
+        answer = self.shelf.decide(actor.name, guarded(request, self.shelf), sent_ms)
         line = Line(f"late: {shown(request)}", f"{plain(answer)}, and nobody hears it")
         actor.lines.append(line)
         return line
 
     def _answer(self, actor: Actor, request: Request, sent_ms: float | None = None) -> Any:
         emit = self.emit(actor.name)
-        return _answer(request, self.shelf, actor.name, actor.clock, emit, sent_ms)
+        return answer(request, self.shelf, actor.name, actor.clock, emit, sent_ms)
 
     def _go(self, actor: Actor, move: Callable[[], Request]) -> None:
         """On to the next request that a store would see, or to the next pause."""
@@ -278,44 +274,3 @@ class Staged:
             actor.waits, actor.ended = None, self.told(done.value)
         except self.refusals as error:
             actor.waits, actor.ended = None, f"{type(error).__name__}: {error}"
-
-
-def _to_the_end(procedure: Procedure[Any], answer: Callable[[Request], Any]) -> Any:
-    procedure = in_turn(procedure)
-    try:
-        request = procedure.send(None)
-        while True:
-            request = procedure.send(answer(request))
-    except StopIteration as done:
-        return done.value
-
-
-def _answer(
-    request: Request, shelf: Shelf, who: str, clock: VirtualClock, emit: Emit,
-    sent_ms: float | None = None,
-) -> Any:  # fmt: skip
-    """One request, carried out here and now. Sleeping puts the time forward, for everybody."""
-    match request:
-        case Sleep(seconds):
-            clock.time.now_ms += seconds * 1000
-            return None
-        case Unique():
-            return clock.unique()
-        case WallMs():
-            return clock.wall_ms()
-        case Note(kind, data):
-            emit(kind, **data)
-            return None
-        case Get() | Put() | List() | Delete():
-            began_ms = clock.time.now_ms if sent_ms is None else sent_ms
-            return shelf.decide(who, _guarded(request, shelf), began_ms)
-        case _:
-            raise AssertionError(f"what goes together goes in turn here: {request!r}")
-
-
-def _guarded(request: Sent, shelf: Shelf) -> Sent:
-    """A write under no condition, as one whose condition holds just now."""
-    if not isinstance(request, Unguarded):
-        return request
-    now = shelf.objects.get(request.key)
-    return Put(request.key, request.body, over(now and now.version))

@@ -9,7 +9,6 @@ from html import escape
 from typing import Any
 
 import ipywidgets as widgets
-import plotly.graph_objects as go
 
 from lockkit.workbench.errand import Errand
 from lockkit.workbench.panels import FAST
@@ -49,9 +48,10 @@ class Sweep:
             max=len(self._ratios) * len(self._ways), layout=widgets.Layout(width="260px")
         )
         self._status = widgets.HTML()
-        self.figure = _figure(self._ways)
+        self.figure: Any = None
+        """Plotly's, from the first run on: with it, 5 MB go to the page."""
         bar = [self.start_button, self.stop_button, self._progress]
-        self.view = widgets.VBox([widgets.HBox(bar), self._status, self.figure])
+        self.view = widgets.VBox([widgets.HBox(bar), self._status])
         self.view.add_class("lockkit-sweep")
         total = self._runs * self._progress.max
         self._say(f"{total} simulated runs: {self._runs} for each point.")
@@ -82,6 +82,9 @@ class Sweep:
 
     def _sweep(self, over: threading.Event) -> None:
         self.found = Swept()
+        if self.figure is None:
+            self.figure = _figure(self._ways)
+            self.view.children = (*self.view.children, self.figure)
         self._draw()
         ratios, ways = self._ratios, self._ways
         for found in swept(self._runs, ratios=ratios, ways=ways, over=over.is_set):
@@ -123,8 +126,10 @@ class Sweep:
         return bundle
 
 
-def _figure(ways: Mapping[str, str]) -> go.FigureWidget:
+def _figure(ways: Mapping[str, str]) -> Any:
     """Legible on a light and on a dark page; curves told apart by shape and dash, too."""
+    import plotly.graph_objects as go
+
     axis = {"gridcolor": "rgba(128,128,128,.25)", "zerolinecolor": "rgba(128,128,128,.4)"}
     drawn = go.FigureWidget(layout={
         "autosize": True, "height": 340, "margin": {"l": 60, "r": 20, "t": 20, "b": 50},
