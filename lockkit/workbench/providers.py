@@ -161,16 +161,18 @@ class Providers:
 def figure() -> go.FigureWidget:
     """On the page's own ground, in a grey that is legible in either theme."""
     clear, grid = "rgba(0,0,0,0)", "rgba(128,136,144,.25)"
-    drawn = go.FigureWidget(layout={
+    # Given at once: Voila's page does not hear of what is added before it is there.
+    bars = [
+        go.Bar(orientation="h", width=0.6),
+        go.Bar(orientation="h", width=0.25, marker={"color": STALLED}),
+    ]
+    return go.FigureWidget(bars, layout={
         "height": 190, "margin": {"l": 60, "r": 20, "t": 30, "b": 40}, "barmode": "overlay",
         "showlegend": False, "autosize": True, "paper_bgcolor": clear, "plot_bgcolor": clear,
         "font": {"color": "#808890"},
-        "xaxis": {"title": {"text": "s"}, "gridcolor": grid, "zerolinecolor": grid},
-        "yaxis": {"autorange": "reversed", "gridcolor": grid},
+        "xaxis": {"title": {"text": "s"}, "gridcolor": grid, "zeroline": False},
+        "yaxis": {"autorange": "reversed", "gridcolor": grid, "zeroline": False},
     })  # fmt: skip
-    drawn.add_bar(orientation="h", width=0.6)
-    drawn.add_bar(orientation="h", width=0.25, marker={"color": STALLED})
-    return drawn
 
 
 def draw(drawn: go.FigureWidget, side: Side) -> None:
