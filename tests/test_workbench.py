@@ -9,6 +9,7 @@ import random
 import re
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -20,8 +21,8 @@ from lockkit.check import check
 from lockkit.history import STORE, Event, event, read
 from lockkit.spark.fleet import Fleet, FleetError, leftovers
 from lockkit.workbench.export import embedded, export_html, page_of
-from lockkit.workbench.models import Story, place, short
-from lockkit.workbench.scene import Scene, scene
+from lockkit.workbench.models import RING, Story, place, short
+from lockkit.workbench.scene import Grant, Scene, rivals, scene, whole
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 LOCK = "lake/orders/.hoodie/.locks/table_lock.json"
@@ -273,6 +274,28 @@ def test_the_page_is_one_file_that_may_fetch_nothing_and_run_only_its_own_script
     assert page == page_of(events, check(events), title="A stall"), "same history, same bytes"
 
 
+def test_a_page_of_five_hundred_events_is_smaller_than_a_photograph(tmp_path: Path) -> None:
+    events = list(cycles(63))[:500]
+    export_html(events, check(events), tmp_path / "a.html", title="Turns")
+    assert len(events) == 500 and (tmp_path / "a.html").stat().st_size < 200_000
+
+
+def test_a_replay_shows_all_of_a_history_that_is_longer_than_what_is_kept_live() -> None:
+    events = list(cycles(RING))
+    drawn = whole(events)
+    assert len(events) == 8 * RING and drawn["events"] == len(events) and not drawn["cut"]
+    assert len(drawn["arrows"]) == len(drawn["rows"]) == 2 * RING
+    assert drawn["rows"][0]["n"] == 1
+
+
+def test_whose_lease_was_taken_is_found_without_looking_through_the_rest() -> None:
+    """Of each grant, when the next one of another owner began."""
+    held: list[Grant] = [
+        ("W1", 1, 0.0, None, 5.0), ("W1", 2, 6.0, None, 8.0), ("W2", 3, 9.0, None, None),
+    ]  # fmt: skip
+    assert rivals(held) == [9.0, 9.0, None]
+
+
 # --- the controls --------------------------------------------------------------------------------
 
 widgets = pytest.importorskip("ipywidgets", reason="pip install 'lockkit[lab]' for the workbench")
@@ -355,12 +378,23 @@ def test_running_the_cell_again_closes_the_workbench_before(bench: Workbench) ->
 
 def test_a_page_that_is_reloaded_gets_everything_again(bench: Workbench) -> None:
     sent: list[Any] = []
-    bench.lanes.send_state = sent.append  # type: ignore[method-assign]
+    bench.lanes.send_state = sent.append
     bench.lanes._handle_custom_msg({"type": "snapshot"}, [])
     assert sent == [["scene", "status", "cursor"]]
     bench.lanes._handle_custom_msg({"type": "hb"}, [])
     bench.lanes._handle_custom_msg("<nonsense>", [])
     assert len(sent) == 1
+
+
+def test_a_long_replay_travels_packed_and_is_sent_once() -> None:
+    lanes = Workbench.replay(list(cycles(1_000)))
+    sent = lanes.get_state()["scene"]
+    assert json.loads(zlib.decompress(sent["packed"])) == lanes.scene
+    assert len(sent["packed"]) < len(json.dumps(lanes.scene)) / 5
+    again: list[Any] = []
+    lanes.send_state = again.append
+    lanes._handle_custom_msg({"type": "snapshot"}, [])
+    assert again == [], "nothing has changed since"
 
 
 def test_only_a_page_that_was_seen_can_fall_silent() -> None:

@@ -135,6 +135,7 @@ def _empty() -> Any:
     import plotly.graph_objects as go
 
     figure = go.FigureWidget()
+    figure._config = {"responsive": True}  # else it stays as wide as the folded panel was
     marked = {"mode": "markers", "hovertemplate": "%{text}<br>%{x:.3f} s<extra></extra>"}
     figure.add_scatter(
         **{**marked, "mode": "lines+markers"}, name="generation", yaxis="y", showlegend=False,
@@ -147,7 +148,7 @@ def _empty() -> Any:
     for outcome, shape in ((OUTCOMES[1], ""), (OUTCOMES[2], "/")):
         figure.add_bar(
             name=outcome, yaxis="y3", showlegend=False, hovertemplate="%{text}<extra></extra>",
-            textposition="none", marker={"color": COLOURS[outcome], "pattern": {"shape": shape}},
+            textposition="none", marker={"pattern": {"shape": shape}},
         )  # fmt: skip
     for name, shape in (("lease", ""), ("past the lease", "/")):
         figure.add_bar(
@@ -194,7 +195,8 @@ def fill(figure: Any, said: Numbers) -> None:
             trace.marker.color = [HUES[p.hue % len(HUES)] for p in points]
         for trace, points in zip(figure.data[1:5], shown[1:], strict=True):
             trace.marker.color = [COLOURS.get(p.outcome, HUES[p.hue % len(HUES)]) for p in points]
-        for trace in figure.data[5:7]:
+        for trace, points in zip(figure.data[5:7], rates, strict=True):
+            trace.marker.color = [COLOURS[p.outcome] for p in points]
             trace.width = 0.9 * (said.span_s[1] - said.span_s[0]) / BINS or 1.0
         for trace, bars in zip(figure.data[7:], ribbons, strict=True):
             _stretch(trace, bars)

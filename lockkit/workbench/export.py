@@ -17,6 +17,8 @@ HERE = Path(__file__).parent
 SCRIPTS = ("layout.js", "rows.js", "lanes.js")
 """What draws, in the order in which it is read: one module of them all."""
 LOG_LINES_MAX = 300
+LOG_EVENTS_MAX = 10 * LOG_LINES_MAX
+"""Of a long history, so many are told in sentences at all."""
 
 # What anywidget gives the drawing in a notebook, for a page that has none. `#t=16.3` opens the
 # page at that second of the history, `#e=x12` at that event.
@@ -122,9 +124,13 @@ def judged(verdict: Any) -> dict[str, str]:
     return {"verdict": str(kind).upper(), "because": text(verdict.because)}
 
 
-def told(events: Iterable[Event]) -> list[str]:
+def told(events: list[Event]) -> list[str]:
     """The history in sentences, the last of them where there are many."""
-    return [text(line) for line in narrate(events)[-LOG_LINES_MAX:]]
+    start_ms = events[0].at_ms if events else None
+    return [
+        text(line)
+        for line in narrate(events[-LOG_EVENTS_MAX:], start_ms=start_ms)[-LOG_LINES_MAX:]
+    ]
 
 
 def embedded(value: Any) -> str:

@@ -62,7 +62,10 @@ class View {
     });
     this.timers = [];
     if (model.get("beats")) this.timers.push(setInterval(() => this.beat(), 5000));
-    this.resized = new ResizeObserver(() => this.draw());
+    this.resized = new ResizeObserver(() => {
+      if (this.plan && this.laid === this.pane.clientWidth) this.visible(false);
+      else this.draw();
+    });
     this.resized.observe(this.pane);
     this.status();
     this.draw();
@@ -266,8 +269,23 @@ class View {
 
   // --- the diagram ---
 
-  draw() {
+  /** The scene; null while one that came compressed is still being opened. */
+  current() {
     const scene = this.model.get("scene") || {};
+    const { packed } = scene;
+    if (!packed) return scene;
+    if (this.opened && this.opened.packed === packed) return this.opened.scene;
+    const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+    new Response(plain).json().then((whole) => {
+      this.opened = { packed, scene: whole };
+      this.draw();
+    });
+    return null;
+  }
+
+  draw() {
+    const scene = this.current();
+    if (!scene) return;
     const any = Boolean(scene.lanes && scene.lanes.length > 2);
     this.scene = scene;
     this.empty.hidden = any;
@@ -282,7 +300,8 @@ class View {
   }
 
   paint(scene) {
-    const width = Math.max(420, this.pane.clientWidth - 2);
+    this.laid = this.pane.clientWidth;
+    const width = Math.max(420, this.laid - 2);
     this.plan = layout(scene, width, { reads: this.reads, away: this.away });
     this.hay = this.times = null;
     this.sift();

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,16 @@ import traitlets
 from lockkit.workbench.export import drawing
 
 HERE = Path(__file__).parent
+PACKED_MIN = 5_000
+"""Events of a scene from which on it travels compressed: a tenth, and outside of the JSON."""
+
+
+def packed(scene: dict[str, Any], _widget: Any = None) -> dict[str, Any]:
+    """A scene as it is sent to the page."""
+    if scene.get("events", 0) < PACKED_MIN:
+        return scene
+    said = json.dumps(scene, separators=(",", ":"), ensure_ascii=False)
+    return {"packed": zlib.compress(said.encode(), level=1)}
 
 
 class Lanes(anywidget.AnyWidget):
@@ -20,7 +32,7 @@ class Lanes(anywidget.AnyWidget):
     _esm = drawing()
     _css = (HERE / "lanes.css").read_text(encoding="utf-8")
 
-    scene = traitlets.Dict().tag(sync=True)
+    scene = traitlets.Dict().tag(sync=True, to_json=packed)
     status = traitlets.Dict().tag(sync=True)
     live = traitlets.Bool(False).tag(sync=True)
     beats = traitlets.Bool(False).tag(sync=True)
@@ -36,7 +48,8 @@ class Lanes(anywidget.AnyWidget):
         """A page that has just drawn itself asks for a snapshot; an open one beats every 5 s."""
         match message:
             case {"type": "snapshot"}:
-                self.send_state(["scene", "status", "cursor"])
+                if self.beats:  # a replay is as it was when the page got it
+                    self.send_state(["scene", "status", "cursor"])
                 self._beat()
             case {"type": "hb"}:
                 self._beat()

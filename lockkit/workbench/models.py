@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 
 from lockkit.history import STORE, Event
@@ -421,6 +422,7 @@ def spot(key: str) -> str:
     return key[start:] if start > 0 else key
 
 
+@lru_cache(maxsize=1024)
 def place(key: str) -> str:
     """Where a request is drawn: "lock", "table" (the fence, completed instants) or "" (nowhere)."""
     name = key.rsplit("/", 1)[-1]

@@ -542,7 +542,7 @@ def caption(each: Moment, stale: bool) -> str:
 
 def text(value: object, *, limit: int = TEXT_MAX) -> str:
     """Untrusted text, without control characters and of a bounded length."""
-    said = str(value)
+    said = value if isinstance(value, str) else str(value)
     if len(said) <= limit and said.isprintable():
         return said
     kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in said[:limit])
