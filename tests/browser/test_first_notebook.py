@@ -74,10 +74,11 @@ def test_launch_stall_lose_and_stop_in_a_real_browser(lab: Server, page: Any) ->
 
 def walk_and_link(page: Any, live: Any) -> None:
     """The keyboard walks through the events; a row of the table and its arrow are one selection."""
-    row = live.locator("tr[data-row]").nth(1)
+    drawn = live.locator("tr[data-row]").nth(1)
+    arrow = drawn.get_attribute("data-arrow")
+    row = live.locator(f"tr[data-row={drawn.get_attribute('data-row')}]")
     row.click()
-    arrow = row.get_attribute("data-arrow")
-    assert live.locator(f"[data-id={arrow}].lk-selected").count() == 1
+    live.locator(f"[data-id={arrow}].lk-selected").wait_for(state="attached", timeout=SOON_MS)
     assert "lk-selected" in (row.get_attribute("class") or "")
     assert re.search(r"W\d: \w+", live.locator(".lk-detail").text_content())
     live.locator(f"[data-id={arrow}]").focus()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -35,6 +36,10 @@ def test_the_same_notebook_is_an_app_in_voila(voila: Server, page: Any) -> None:
     end = live.locator(".lk-clock").last.text_content()
     live.locator(".lk-slider").fill("300")
     assert live.locator(".lk-clock").last.text_content() != end
+    page.get_by_text("Numbers").first.click()
+    page.locator(".lockkit-numbers .scatterlayer path.point").first.wait_for(
+        state="attached", timeout=LATER_MS
+    )
     shot(page, "7-voila")
     assert elsewhere(page, voila) == [] and page.trouble == []
 
@@ -58,4 +63,24 @@ def test_a_stage_is_shown_in_voila_once_a_guess_is_picked(voila: Server, page: A
     log.locator(".lockkit-end-w1").click()
     log.locator("b", has_text="done: appended").first.wait_for(timeout=SOON_MS)
     shot(page, "7-voila-stepper")
+    assert elsewhere(page, voila) == [] and page.trouble == []
+
+
+def test_two_services_side_by_side_start_once_a_guess_is_picked(voila: Server, page: Any) -> None:
+    """Plotly's pictures fill from processes that run; Stop ends every one of them."""
+    page.goto(f"{voila.url}/voila/render/07_providers.ipynb?theme=dark", timeout=LATER_MS)
+    panel = page.locator(".lockkit-providers")
+    panel.wait_for(timeout=LATER_MS)
+    start = panel.locator("button.lockkit-start")
+    assert start.is_disabled(), "predict first"
+    panel.locator("select").nth(1).select_option("a file")
+    panel.locator("select").nth(2).select_option("the second")
+    start.click()
+    panel.locator(".lockkit-figures tr", has_text=re.compile(r"^grants\s*[1-9]")).wait_for(
+        timeout=LATER_MS
+    )
+    panel.locator(".bars path").first.wait_for(state="attached", timeout=SOON_MS)
+    shot(page, "14-side-by-side-dark")
+    panel.locator("button.lockkit-stop").click()
+    panel.get_by_text("Stopped; every process has ended.").wait_for(timeout=SOON_MS)
     assert elsewhere(page, voila) == [] and page.trouble == []
