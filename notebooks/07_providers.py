@@ -14,16 +14,17 @@
 # # Which lock? Two services, the same contention
 #
 # Apache Hudi can take its lock from ZooKeeper, DynamoDB, a Hive Metastore, a file, or one object
-# beside the table. All of them exclude; they differ in how soon the next one gets the lock, who
-# has to wait long, what a grant costs, and above all in what happens when the holder stands
-# still, dies, or when the service itself goes away.
+# beside the table. All of them exclude; they differ in how soon the next one gets the lock, what a
+# grant costs, and above all in what happens when the holder stands still, dies, or when the service
+# itself goes away. Which of them would you want at three in the morning?
 #
-# **Before you run anything, decide:** ZooKeeper watches its clients and pushes; an object store
-# can only be asked. After the holder is stopped, which of the two hands over sooner: ZooKeeper,
-# with a session of 4 seconds, or one object, with a lease of 4 seconds?
+# The cells take a minute; the panel runs as long as you like.
 
 # %% [markdown]
 # ## Run
+#
+# ZooKeeper watches its clients and pushes; an object store can only be asked. After the holder is
+# stopped, which of the two hands over sooner: a session of 4 seconds, or a lease of 4 seconds?
 #
 # 1. Choose two services, predict, press **Start**. Real services start on this machine (ZooKeeper
 #    and the Hive Metastore from the jars inside pyspark), and three processes contend for each
@@ -43,30 +44,40 @@ providers
 # ## See
 #
 # Each coloured bar is one grant, from the moment when a process was told to the moment when it
-# let go, or ceased to believe. Two bars above one another would be two holders. The same by code,
-# with what needs no JVM; it starts processes, so it waits for you: set `BY_CODE = True`.
+# let go, or ceased to believe. Two bars above one another would be two holders.
+#
+# ## Predict: the holder that wakes up
+#
+# Whoever holds the lock is stopped (SIGSTOP) for two and a half leases. Long before that somebody
+# else has been granted it. Then the first one goes on, in the middle of a statement, and has
+# noticed nothing.
 
 # %%
-import os
+from lockkit.workbench import Predict
+from lockkit.course.contention import GUESSES, stall_both, wait
 
-BY_CODE = os.environ.get("LOCKKIT_FAST") == "1"
+woken = Predict("For how long do two processes believe that they hold the lock?", GUESSES)
+woken
 
-# %%
-if BY_CODE:
-    contest = Contest(("storage", "filesystem"), lease_s=2.0)
-    print(contest.until_granted(6))
-    print([side.strike("stall") for side in contest.sides])
-
-# %%
-if BY_CODE:
-    assert contest.until_taken_over()
-    for side in contest.sides:
-        print(side.name, side.figures())
-    assert all(side.figures().overlap_s == 0 for side in contest.sides)
+# %% [markdown]
+# ## Run: an object and a file
+#
+# Three processes on each, with leases of two seconds.
 
 # %%
-if BY_CODE:
-    contest.stop()
+if woken.picked:
+    handed = woken.run(stall_both, "storage", "filesystem")
+    print(repr(handed))
+print(woken.said)
+
+# %% [markdown]
+# ## Check
+
+# %%
+if woken.did:
+    assert handed.overlap_s == 0
+    for name, figures in handed.sides:
+        print(f"{name}: {figures.grants} grants, at most {figures.longest_run} in a row to one")
 
 # %% [markdown]
 # ## Why
@@ -89,3 +100,14 @@ if BY_CODE:
 # hold both while writers change over (`lockkit.providers.both`). Mind the sum of Hudi's retries:
 # with its defaults an acquire may take 55 minutes to fail. `make providers` starts all the
 # services.
+#
+# ## Your turn
+#
+# Hudi waits for a lock by three keys: one try lasts `wait_time_ms`; after a failed one comes a
+# pause, and another try, `client.num_retries` times. Choose them so that a writer outlives a holder
+# that died with a lease of one minute, and says within two minutes if the lock is not to be had.
+# Both are played (no time goes by), and the checker judges both histories.
+
+# %%
+WAIT_TIME_MS, NUM_RETRIES, WAIT_BETWEEN_MS = 60_000, 50, 5_000
+wait(WAIT_TIME_MS, NUM_RETRIES, WAIT_BETWEEN_MS)

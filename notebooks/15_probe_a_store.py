@@ -18,8 +18,9 @@
 # Some refuse the condition (501), which is honest. Some ignore it and answer 200. And some look at
 # the condition first and write a moment later, so that the promise holds until two writers meet.
 #
-# **Before you run anything, decide:** which of the stores in the list below would you lock on? And
-# how many requests does it take to find out?
+# How many requests does it take to find out which of them you have?
+#
+# The cells take about twenty seconds; the panel, as long as you like.
 
 # %% [markdown]
 # ## Predict, then run
@@ -115,3 +116,15 @@ for row in providers():
 # version; it exits 0 only if the store is safe to lock on. `--rounds 600` where you have doubts,
 # through every node of a cluster. `lockkit probe --matrix` prints the matrix,
 # `lockkit bench conditional-get s3://bucket/scratch` the cost of waiting.
+#
+# ## Your turn
+#
+# Five places in the panel's list speak S3's protocol: `aws`, `spaces`, `rgw`, `two-steps` and
+# `rgw, versioned bucket`. Put those into `UNSAFE` that one request after another convicts, and only
+# those; all five are then probed. (Not every store that is unsafe is caught like that.)
+
+# %%
+from lockkit.course.honest import sort_out
+
+UNSAFE = ("spaces", "two-steps")
+sort_out(*UNSAFE)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
+from itertools import combinations
 from typing import Any
 
 import ipywidgets as widgets
@@ -14,11 +15,12 @@ import plotly.graph_objects as go
 from lockkit.clock import Clock
 from lockkit.emulator import Emulator
 from lockkit.lock import Lock
-from lockkit.patterns.granular.deadlocks import MISTAKES, deadlock, story
+from lockkit.patterns.granular.deadlocks import CIRCLE, MISTAKES, Op, deadlock, story
 from lockkit.patterns.granular.operations import (
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
     VOLUME_OPERATIONS,
+    GranularRules,
 )
 from lockkit.patterns.striped import StripedLock
 from lockkit.patterns.stripes import index_of
@@ -26,6 +28,13 @@ from lockkit.patterns.stripes import index_of
 TTL_S, LATENCY_MS = 60.0, 30
 TABLES = {"volume": VOLUME_OPERATIONS, "bucket": BUCKET_OPERATIONS, "key": KEY_OPERATIONS}
 RIGHT = "nothing: as it should be"
+FOR_EVER, TWICE, A_MOMENT = (
+    "they wait for each other for ever", "one key ends up under both names",
+    "one waits a moment for the other, no more",
+)  # fmt: skip
+GUESSES = (A_MOMENT, TWICE, FOR_EVER)
+AS_MANY, SOME, PER_WRITER = "about as many", "two or three times", "four times or more"
+RACE_GUESSES = (AS_MANY, SOME, PER_WRITER)
 STYLE = (
     "<style>.lockkit-rows td,.lockkit-rows th{text-align:left;padding:1px 10px;font-size:12px}"
     ".lockkit-story{font-family:var(--jp-code-font-family,monospace);font-size:13px}</style>"
@@ -41,6 +50,56 @@ def operations(level: str = "key") -> widgets.HTML:
     )
     head = "<tr><th>operation</th><th>locks, as the document says it</th><th>names</th></tr>"
     return widgets.HTML(f"{STYLE}<table class='lockkit-rows'>{head}{rows}</table>")
+
+
+@dataclass(frozen=True, slots=True)
+class Shortest:
+    """The shortest way to harm, or that there is none."""
+
+    lines: tuple[str, ...]
+    violation: str
+
+    def __str__(self) -> str:
+        return FOR_EVER if self.violation.startswith(CIRCLE) else self.violation or A_MOMENT
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def rename_at_once(*pairs: tuple[str, str], ordered: bool = True) -> Shortest:
+    """Renames of (from, to) at the same moment, in every order of their steps.
+
+    `ordered` False: each locks its keys as they are named.
+    """
+    ops = [Op(KEY_OPERATIONS["RenameKey"], pair) for pair in pairs]
+    found = deadlock(ops, GranularRules(ordered=ordered))
+    if found.violation:
+        return Shortest(tuple(story(found)), found.violation)
+    return Shortest((f"{found.states} states were seen, and nothing is wrong",), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Trio:
+    """Three renames without an order: what any two of them do, and what all three do."""
+
+    twos: tuple[Shortest, ...]
+    three: Shortest
+
+    def __str__(self) -> str:
+        solved = self.three.violation and not any(each.violation for each in self.twos)
+        return "solved" if solved else "not yet"
+
+    def __repr__(self) -> str:
+        harmful = sum(bool(each.violation) for each in self.twos)
+        return f"{self}: {harmful} of 3 pairs do harm; all three at once: {self.three}"
+
+
+def three_renames(*pairs: tuple[str, str]) -> Trio:
+    """Keys locked as they are named. Raises `ValueError` for more or fewer than three."""
+    if len(pairs) != 3:
+        raise ValueError(f"three renames, each of (from, to); these are {len(pairs)}")
+    twos = tuple(rename_at_once(*two, ordered=False) for two in combinations(pairs, 2))
+    return Trio(twos, rename_at_once(*pairs, ordered=False))
 
 
 class Deadlocks:
@@ -100,6 +159,9 @@ class Race:
     @property
     def times(self) -> float:
         return sum(self.striped) / max(1, sum(self.single))
+
+    def __str__(self) -> str:
+        return AS_MANY if self.times < 1.5 else SOME if self.times < 4 else PER_WRITER
 
     def figure(self) -> go.Figure:
         names = [f"W{number}" for number in range(1, self.writers + 1)]

@@ -1,0 +1,103 @@
+"""The challenges of notebooks 07, 13 and 15, and the guesses of the first two."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
+
+from lockkit.course.contention import NOT_AT_ALL, Handed, wait
+from lockkit.course.honest import SPEAK_S3, sort_out
+from lockkit.course.striping import (
+    A_MOMENT,
+    AS_MANY,
+    FOR_EVER,
+    PER_WRITER,
+    SOME,
+    Race,
+    rename_at_once,
+    three_renames,
+)
+from lockkit.workbench.figures import Figures
+
+# --- 07: how long a writer waits ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "outlived", "gave_up"),
+    [
+        ((60_000, 50, 5_000), True, False),  # Hudi's defaults
+        ((60_000, 0), False, True),  # as long as the lease, and not as long as its slack
+        ((90_000, 0), True, True),
+        ((30_000, 2), True, True),
+    ],
+)
+def test_hudis_keys_outlive_a_dead_holder_or_give_up_in_time(
+    keys: tuple[int, ...], outlived: bool, gave_up: bool
+) -> None:
+    waited = wait(*keys)
+    assert (waited.outlived, waited.gave_up_s is not None) == (outlived, gave_up)
+    assert waited.solved is (outlived and gave_up)
+    assert set(waited.kinds) == {"VALID"}
+
+
+def test_a_key_that_cannot_be_is_told_by_name() -> None:
+    with pytest.raises(ValueError, match=r"hoodie\.write\.lock\.client\.num_retries is from 0"):
+        wait(60_000, -1)
+
+
+def test_two_believers_of_either_side_are_told() -> None:
+    well, badly = Figures(grants=3), Figures(grants=3, overlap_s=1.25, taken_over_s=(2.0,))
+    assert str(Handed((("a", well), ("b", well)))) == NOT_AT_ALL
+    handed = Handed((("a", well), ("b", badly)))
+    assert str(handed) == "for 1.2 s" and "taken over after 2.0 s" in repr(handed)
+
+
+# --- 13: renames at once --------------------------------------------------------------------------
+
+
+def test_two_crossed_renames_wait_for_ever_unless_their_keys_have_an_order() -> None:
+    crossed = ("a", "b"), ("b", "a")
+    assert str(rename_at_once(*crossed, ordered=False)) == FOR_EVER
+    assert str(rename_at_once(*crossed)) == A_MOMENT
+
+
+@pytest.mark.parametrize(
+    ("renames", "solved"),
+    [
+        ((("a", "b"), ("b", "c"), ("c", "a")), True),
+        ((("a", "b"), ("b", "a"), ("a", "c")), False),  # the first two alone do harm
+        ((("a", "b"), ("b", "c"), ("a", "c")), False),  # and here nobody does
+    ],
+)
+def test_three_renames_in_a_circle_do_harm_that_no_two_of_them_do(
+    renames: tuple[tuple[str, str], ...], solved: bool
+) -> None:
+    trio = three_renames(*renames)
+    assert (str(trio) == "solved") is solved
+    assert str(three_renames(*renames).three) == (FOR_EVER if trio.three.violation else A_MOMENT)
+
+
+def test_three_are_three() -> None:
+    with pytest.raises(ValueError, match="these are 2"):
+        three_renames(("a", "b"), ("b", "a"))
+
+
+@pytest.mark.parametrize(("commits", "times"), [(3, AS_MANY), (6, SOME), (12, PER_WRITER)])
+def test_what_a_race_came_to_is_one_of_the_guesses(commits: int, times: str) -> None:
+    assert str(Race(3, 5.0, (1, 1, 1), (commits, 0, 0), 3)) == times
+
+
+# --- 15: who drops conditions ---------------------------------------------------------------------
+
+
+def test_the_places_that_one_request_after_another_convicts_are_two_and_no_racer_is() -> None:
+    unsafe = "spaces", "rgw, versioned bucket"
+    assert str(sort_out(*unsafe)) == "solved"
+    assert sort_out("spaces", "two-steps").wrong == ("rgw, versioned bucket", "two-steps")
+    assert len(SPEAK_S3) == 5
+
+
+def test_a_place_that_there_is_not_is_told() -> None:
+    with pytest.raises(ValueError, match="no place 'tea'; there are aws; spaces; rgw"):
+        sort_out("tea")
