@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
+COURSE = [each for each in NOTEBOOKS if each.stem[0].isdigit()]
+FORMS = (
+    ["Predict", "Run", "Why", "In production", "Your turn"],
+    ["Run", "Predict", "Why", "In production", "Your turn"],
+)
 CELL_LINES_MAX = 6
 CODE_CELLS_MAX = 12
 RUN_TIMEOUT_S = 110
@@ -71,6 +77,20 @@ def test_cells_are_thin_and_define_nothing(source: Path) -> None:
         assert not any(isinstance(node, defined) for node in ast.walk(ast.parse(cell))), cell
 
 
+@pytest.mark.parametrize("source", COURSE, ids=lambda path: path.stem)
+def test_a_lesson_has_the_form_of_the_course(source: Path) -> None:
+    """Question, how long it takes, guess, run, verdict, why, production, a judged challenge."""
+    texts = ["".join(each["source"]) for each in cells(source) if each["cell_type"] == "markdown"]
+    title, question = texts[0].split("\n", 1)
+    assert title.startswith("# ") and "?" in texts[0] + texts[1]
+    assert re.search(r"\b(seconds?|minutes?)\b", question), "how long does it take?"
+    heads = re.findall(r"^## (Predict|Run|Why|In production|Your turn)", "\n".join(texts), re.M)
+    assert list(dict.fromkeys(heads)) in FORMS
+    lines = "\n".join(code(source))
+    assert "Predict(" in lines or "StoreProbe(" in lines, "nothing is guessed"
+    assert "assert " in lines
+
+
 @each_notebook
 def test_files_that_a_notebook_names_exist(source: Path) -> None:
     for cell in code(source):
@@ -102,6 +122,7 @@ def test_a_notebook_runs_from_top_to_bottom_and_leaves_no_process(
     client.execute()
     outputs = [out for cell in notebook.cells if "outputs" in cell for out in cell.outputs]
     assert not [out for out in outputs if out.output_type == "error"]
+    assert source not in COURSE or "not yet" in json.dumps(outputs[-1]), "a solved challenge"
     assert sum(len(json.dumps(out)) for out in outputs) < 200_000, "an output that bloats the file"
     assert not carrying(FLEET, str(tmp_path)), "a process of a fleet outlived the kernel"
 
