@@ -151,7 +151,7 @@ class Crew:
         They read it `ONCE`, before the first attempt, or `ANEW` for each.
         """
         order = {"do": "add", "key": "a", "amount": MORE, "reads": reads, "retries": RETRIES}
-        return self._at_once(dict.fromkeys(NAMES, order), config().buckets, _amounts)
+        return self._at_once(dict.fromkeys(NAMES, order), 1, _amounts)
 
     def together(self, rows: Mapping[str, Sequence[Row]], buckets: int = 1) -> Outcome:
         """Each program upserts its rows at the same time, once, into a table of so many buckets."""

@@ -19,7 +19,7 @@ from lockkit.lock import LOCK_KEY
 from lockkit.spark.fleet import last_words
 from lockkit.spark.process import kill_tree
 
-HEAR_TIMEOUT_S = 100.0
+HEAR_TIMEOUT_S = 150.0
 
 
 class Trap:

@@ -28,7 +28,7 @@ GUESSES = (ACCEPTED, BY_THE_STORE, BY_ITSELF)
 FENCE = "/fence.json"
 REFUSED = 412
 STEPS = ("held", "checked", "published", "refused")
-STEP_TIMEOUT_S = 100.0
+STEP_TIMEOUT_S = 150.0
 """The longest is the first: Spark starts, and each writer's first files are written."""
 PAUSE_S = 1.0
 """Between two commits of one writer: few of them, so that the picture shows the one that counts."""
