@@ -45,7 +45,7 @@ def add(verbs: Any) -> None:
         "--epoch", type=int, metavar="N", help="although this grant's lease lasts, or is renewed"
     )
     parser.add_argument(
-        "--watch-s", type=float, default=3.0, metavar="S", help="between two looks (default 3)"
+        "--watch-s", type=float, default=3.0, metavar="S", help="how long to watch it (default 3)"
     )
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
     add_store(parser)

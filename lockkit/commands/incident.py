@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.add_argument(
-        "--watch-s", type=float, default=3.0, metavar="S", help="between two looks (default 3)"
+        "--watch-s", type=float, default=3.0, metavar="S", help="how long to watch it (default 3)"
     )
     add_store(parser)
     parser.set_defaults(run=run, name="incident", extra="s3,gcs,azure")
