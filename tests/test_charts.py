@@ -108,6 +108,15 @@ def test_a_point_that_is_clicked_is_chosen_in_the_diagram_and_the_other_way_roun
     assert lines(charts) == []
 
 
+def test_a_figure_fits_its_panel_once_the_page_has_drawn_it(charts: Charts) -> None:
+    changes: list[Any] = []
+    charts.lanes._handle_custom_msg({"type": "plotted"}, [])
+    charts.set_trait("selected_index", 0)
+    charts.figure.layout.on_change(lambda _, autosize: changes.append(autosize), "autosize")
+    charts.lanes._handle_custom_msg({"type": "plotted"}, [])
+    assert changes == [False, True]
+
+
 def test_a_kernel_has_one_figure_that_of_the_panel_unfolded_last(charts: Charts) -> None:
     charts.set_trait("selected_index", 0)
     other = Charts(charts.lanes)

@@ -46,6 +46,7 @@ class Charts(widgets.Accordion):
         self.observe(self._folded, "selected_index")
         lanes.observe(self._scene_changed, "scene")
         lanes.observe(self._chosen, "selected")
+        lanes.on_plotted = self._plotted
 
     def _folded(self, change: Any) -> None:
         global _unfolded
@@ -92,6 +93,13 @@ class Charts(widgets.Accordion):
             fill(self.figure, said)
             self._mark()
 
+    def _plotted(self) -> None:
+        """The page has the figure, 700 pixels wide as at first: only a change makes it fit."""
+        with self._turn:
+            if self.figure is not None:
+                self.figure.layout.autosize = False
+                self.figure.layout.autosize = True
+
     def _clicked(self, trace: Any, points: Any, _state: Any) -> None:
         if self._open and points.point_inds:
             self.lanes.selected = str(trace.customdata[points.point_inds[0]])
@@ -135,7 +143,6 @@ def _empty() -> Any:
     import plotly.graph_objects as go
 
     figure = go.FigureWidget()
-    figure._config = {"responsive": True}  # else it stays as wide as the folded panel was
     marked = {"mode": "markers", "hovertemplate": "%{text}<br>%{x:.3f} s<extra></extra>"}
     figure.add_scatter(
         **{**marked, "mode": "lines+markers"}, name="generation", yaxis="y", showlegend=False,

@@ -67,6 +67,8 @@ class View {
       else this.draw();
     });
     this.resized.observe(this.pane);
+    this.plotted = () => model.send({ type: "plotted" });
+    document.addEventListener("plotlywidget-after-render", this.plotted);
     this.status();
     this.draw();
     this.select(this.model.get("selected") || "", false);
@@ -77,6 +79,7 @@ class View {
     this.timers.forEach(clearInterval);
     this.stop();
     this.resized.disconnect();
+    document.removeEventListener("plotlywidget-after-render", this.plotted);
   }
 
   /** The page is there. After a restart of the kernel there is nobody to be told. */

@@ -42,6 +42,7 @@ class Lanes(anywidget.AnyWidget):
     def __init__(self, *, on_beat: Callable[[], None] | None = None, **traits: Any) -> None:
         super().__init__(**traits)
         self._on_beat = on_beat
+        self.on_plotted: Callable[[], None] | None = None
         self.on_msg(self._heard)
 
     def _heard(self, _widget: Any, message: Any, _buffers: Any) -> None:
@@ -53,6 +54,8 @@ class Lanes(anywidget.AnyWidget):
                 self._beat()
             case {"type": "hb"}:
                 self._beat()
+            case {"type": "plotted"} if self.on_plotted is not None:
+                self.on_plotted()
 
     def _beat(self) -> None:
         if self._on_beat is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lockkit.workbench.scene import Scene
 
-POINTS_MAX = 4_000
+POINTS_MAX = 1_500
 """Of one kind; of more, the extremes are kept (a browser draws so many in a blink)."""
 BINS = 60
 OUTCOMES = ("ok", "refused (412)", "throttled (429)", "answer lost")
