@@ -14,6 +14,7 @@ from browser.world import (
     run_all_cells,
     seen,
     shot,
+    theme,
 )
 
 pytestmark = [
@@ -83,4 +84,6 @@ def test_a_lost_answer_is_seen_to_double_a_record_of_the_log(lab: Server, page: 
         log.locator(".lockkit-end-w2").click()
         log.locator(f"text={said}").wait_for(timeout=SOON_MS)
         shot(page, f"10-log-{said.split()[-1]}")
+    theme(page, "Dark")
+    shot(page, "10-log-dark")
     assert elsewhere(page, lab) == [] and page.trouble == []

@@ -56,7 +56,7 @@ def test_a_voila_page_whose_farewell_is_refused_leaves_nothing_either(
 def test_a_voila_page_with_the_servers_cookie_takes_its_kernel_along(
     one_guest_house: Server, page: Any
 ) -> None:
-    """On Binder, or where JupyterLab was opened before, nobody has to be waited for."""
+    """Where JupyterLab was opened before, and behind a hub, the farewell is heard at once."""
     page.request.get(f"{one_guest_house.url}/lab")
     page.goto(f"{one_guest_house.url}/voila/render/{workbench_alone(one_guest_house)}")
     launch(page)
