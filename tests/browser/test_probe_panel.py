@@ -12,6 +12,7 @@ from browser.world import (
     SOON_MS,
     Server,
     elsewhere,
+    notebook_of,
     run_all_cells,
     seen,
     shot,
@@ -25,7 +26,8 @@ pytestmark = [
 
 def test_a_store_is_probed_by_a_click_after_a_prediction(lab: Server, page: Any) -> None:
     """One sentence, the checks, a picture; a URL full of markup is told as text."""
-    run_all_cells(page, lab, "15_probe_a_store.ipynb")
+    code = ("from lockkit.workbench import StoreProbe", "StoreProbe(rounds=5, requests=20)")
+    run_all_cells(page, lab, notebook_of(lab, "probe.ipynb", *code))
     panel = seen(page, page.locator(".lockkit-probe").first)
     probe, place = panel.locator("button.lockkit-probe-start"), ".lockkit-probe-place select"
     assert probe.is_disabled(), "predict first"

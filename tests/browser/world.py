@@ -241,12 +241,17 @@ WORKBENCH = (
 
 def workbench_alone(server: Server, deadman_s: float = 120.0) -> str:
     """Put a notebook there that has nothing but the workbench; its name."""
+    cells = [each.format(deadman_s=deadman_s) for each in WORKBENCH]
+    return notebook_of(server, f"workbench_{deadman_s:.0f}.ipynb", *cells)
+
+
+def notebook_of(server: Server, name: str, *code: str) -> str:
+    """Put a notebook with these cells there; its name."""
     import nbformat
 
-    cells = [nbformat.v4.new_code_cell(each.format(deadman_s=deadman_s)) for each in WORKBENCH]
+    cells = [nbformat.v4.new_code_cell(each) for each in code]
     spec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec})
-    name = f"workbench_{deadman_s:.0f}.ipynb"
     nbformat.write(notebook, server.directory / "notebooks" / name)
     return name
 
