@@ -35,7 +35,7 @@
 # 4. **Stop**, and read the table.
 
 # %%
-from lockkit.workbench import Contest, Providers
+from lockkit.workbench import Providers
 
 providers = Providers("storage", "zookeeper")
 providers
