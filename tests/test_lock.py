@@ -439,9 +439,9 @@ def test_a_lease_outlives_its_length_while_it_is_renewed(shared_emulator: Any, b
         if kind in SCHEMES:
             url = f"{SCHEMES[kind]}://{bucket}-{kind}/table"
             options = {"endpoint": getattr(shared_emulator, kind)}
-        lock = Lock(url, ttl_s=2.0, renew_interval_s=0.2, emit=tale, **options)
+        lock = Lock(url, ttl_s=5.0, renew_interval_s=0.2, emit=tale, **options)
         lock.acquire()
-        ends = time.monotonic() + 2.5
+        ends = time.monotonic() + 5.5
         while time.monotonic() < ends:
             assert lock.owned(), tale.events
             time.sleep(0.05)
