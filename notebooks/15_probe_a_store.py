@@ -23,9 +23,13 @@
 # The cells take about twenty seconds; the panel, as long as you like.
 
 # %% [markdown]
-# ## Predict, then run
+# ## Predict
 #
-# Choose a store, say what you expect, and press **Probe**. Each of the named ones is the embedded
+# Choose a store, and say what you expect of it: the button is locked until then.
+#
+# ## Run
+#
+# Press **Probe**. Each of the named ones is the embedded
 # server, made to behave as that provider does. For a store of your own choose *another, by its
 # URL*: it is asked with the credentials of your environment, on scratch objects under that prefix,
 # which are deleted afterwards.
