@@ -3,7 +3,7 @@
 The map, in reading order. Each room may import only rooms above it (tests/test_layers.py).
 
     outcome    the four answers of a conditional write, and what an ambiguous one turns out to mean
-    record     the body of the lock object, in Hudi's wire format
+    lockfile   the body of the lock object, in Hudi's wire format
     rules      every safety decision, as a switch
     mutants    each of them switched off: the mistakes that the proofs must find
     state      what a client knows, hears and asks for
@@ -93,9 +93,6 @@ _ROOM = {
 }
 
 __all__ = ["__version__", "record", *_ROOM]
-
-# The room of that name is bound to it when it is first imported; from here on the name is free.
-import_module("lockkit.record")
 
 
 def record(path: str | Path, *, title: str = "") -> AbstractContextManager[Recording]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, assert_never
 from lockkit.clock import Clock, utc
 from lockkit.drive import Delete, Emit, Get, Procedure, Put, perform
 from lockkit.lease import step
+from lockkit.lockfile import RECORD_BYTES_MAX, Garbled, Record, decode, encode
 from lockkit.outcome import (
     Applied,
     Found,
@@ -29,7 +30,6 @@ from lockkit.outcome import (
     over,
 )
 from lockkit.pace import Pace
-from lockkit.record import RECORD_BYTES_MAX, Garbled, Record, decode, encode
 from lockkit.rules import Release, Rules
 from lockkit.state import (
     Action,

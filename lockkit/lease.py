@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
+from lockkit.lockfile import Garbled, Record
 from lockkit.outcome import (
     Applied,
     NotOurs,
@@ -23,7 +24,6 @@ from lockkit.outcome import (
     WriteAnswer,
     resolve,
 )
-from lockkit.record import Garbled, Record
 from lockkit.rules import Ambiguous, Expiry, Recognise, Release, Rules
 from lockkit.state import (
     Action,

@@ -23,10 +23,10 @@ from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, silent
 from lockkit.heartbeat import Heartbeat
 from lockkit.lease import free
+from lockkit.lockfile import EPOCH_MAX, RECORD_BYTES_MAX
 from lockkit.outcome import Found, Missing
 from lockkit.pace import Pace
 from lockkit.proof import prove_conditions
-from lockkit.record import EPOCH_MAX, RECORD_BYTES_MAX
 from lockkit.rules import Rules
 from lockkit.state import (
     Action,

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from lockkit.client import LOCK_KEY, Client
 from lockkit.drive import Put
+from lockkit.lockfile import encode
 from lockkit.outcome import Applied, Condition, IfAbsent, IfVersion, PreconditionFailed, Throttled
-from lockkit.record import encode
 from lockkit.state import Beat, Pause, Phase, Renewed
 from lockkit.stores import StoreError, UnsafeStore
 from lockkit.stores.endpoint import host

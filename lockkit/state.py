@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from lockkit.lockfile import Garbled, Record
 from lockkit.outcome import Version, WriteAnswer
-from lockkit.record import Garbled, Record
 
 
 class LockBusy(Exception):

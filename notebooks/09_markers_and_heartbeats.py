@@ -140,7 +140,8 @@ print(right.verdict.because)
 #   that had expired hours before; since then a writer that is over fails fast.
 # * **Early detection** is Hudi's too, off by default:
 #   `hoodie.write.concurrency.early.conflict.detection.enable`.
-# * **Here:** `lockkit table rollback URL --dry-run` says who is dead; without it they are taken back.
+# * **Here:** `lockkit table rollback URL --dry-run` says who is dead; without it they are taken
+#   back.
 #
 # ## Your turn
 #

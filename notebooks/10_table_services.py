@@ -65,8 +65,8 @@ blocked
 # %% [markdown]
 # ## Predict: a clustering that oversleeps
 #
-# Three files, `k1`, `k2`, `k3`. A service C rewrites them into one. It makes its conflict check, all
-# is well, and stands still until its lease is over. Meanwhile W1, which began before all this,
+# Three files, `k1`, `k2`, `k3`. A service C rewrites them into one. It makes its conflict check,
+# all is well, and stands still until its lease is over. Meanwhile W1, which began before all this,
 # commits its update of `k1`. Then C goes on. Nothing but the lock guards its commit.
 
 # %%

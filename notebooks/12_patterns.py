@@ -171,7 +171,7 @@ print(alone.because)
 # plant it, and bring it about that W1 deletes W2's lock. Then copy the stage's *Moment* to here.
 
 # %%
-from lockkit.workbench.fork import at
+from lockkit.workbench.stage.fork import at
 
 MOMENT = "statelock/an unlock deletes whatever is there by then: W1 answer"
 mine = at(MOMENT)

@@ -14,9 +14,9 @@
 # # Break it yourself
 #
 # Every rule of these protocols is there because something breaks without it. The simulator plays
-# the library's own code in thousands of worlds, each made by a number, its *seed*: clocks are wrong,
-# answers get lost, processes sleep and die. If you switch one rule off, how soon does a world go
-# wrong, and what does the shortest such world look like?
+# the library's own code in thousands of worlds, each made by a number, its *seed*: clocks are
+# wrong, answers get lost, processes sleep and die. If you switch one rule off, how soon does a
+# world go wrong, and what does the shortest such world look like?
 #
 # This takes about a minute; the ladder at the end takes as long as you like.
 
@@ -90,18 +90,18 @@ assert table.hidden == ["confirm"]
 table
 
 # %% [markdown]
-# One of them is not missed in a hundred worlds. It is no decoration: without it a client that comes back
-# to a claim of its own, left over from before, takes it for a new grant, and believes for a whole
-# lease from the moment of its look; the others count from when it was written. A *search* of every
-# order of a few moves finds that story in seconds (`lockkit explore`), chance needs about a
+# One of them is not missed in a hundred worlds. It is no decoration: without it a client that comes
+# back to a claim of its own, left over from before, takes it for a new grant, and believes for a
+# whole lease from the moment of its look; the others count from when it was written. A *search* of
+# every order of a few moves finds that story in seconds (`lockkit explore`), chance needs about a
 # thousand worlds. Both are needed: the search is complete and small, the worlds are large.
 #
 # ## Why
 #
-# A run that goes well proves nothing about a rule: without it, most of 300 went well, too. So a test
-# of a safety rule is only worth something if it has been seen to fail without it. All the rules here
-# are in the library's tests as planted mistakes: a mistake that nothing finds would be a hole in
-# the net, and the tests would say so.
+# A run that goes well proves nothing about a rule: without it, most of 300 went well, too. So a
+# test of a safety rule is only worth something if it has been seen to fail without it. All the
+# rules here are in the library's tests as planted mistakes: a mistake that nothing finds would be a
+# hole in the net, and the tests would say so.
 #
 # And a seed is worth more than a stack trace. It is the whole world in one number: `lease/drift:9`
 # is the same history on your machine, today and next year.

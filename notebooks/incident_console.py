@@ -23,9 +23,9 @@
 # %% [markdown]
 # ## Look
 #
-# Give the table's URL, or none: then **Look** makes a table in trouble on an embedded server. A real
-# bucket is asked with the credentials of your environment; `lockkit incident URL` says the same in
-# a terminal.
+# Give the table's URL, or none: then **Look** makes a table in trouble on an embedded server. A
+# real bucket is asked with the credentials of your environment; `lockkit incident URL` says the
+# same in a terminal.
 
 # %%
 from lockkit.course.trouble import Trouble
@@ -41,8 +41,8 @@ console
 #    garbled. Under it, how much is left *by whose clock*: the holder wrote `validUntil` by its own,
 #    this machine compares it with its own, and the store compares its own two times. Where they
 #    disagree by minutes, a clock is wrong.
-# 2. **The card**: the pattern that the evidence shows, or *unknown* rather than a guess; what to do,
-#    what not to do, and the command. Click a line of the evidence, and the diagram selects it.
+# 2. **The card**: the pattern that the evidence shows, or *unknown* rather than a guess; what to
+#    do, what not to do, and the command. Click a line of the evidence, and the diagram selects it.
 # 3. **Folded away**: the lock object's generations as the bucket kept them, what is pending or dead
 #    beside it, Hudi's audit log with Hudi's own verdict.
 #
@@ -68,9 +68,9 @@ print(found.standing.holder.why)
 # ## Drop in what was recorded
 #
 # A history, Hudi's audit files, a bucket's listing of versions (`aws s3api list-object-versions`,
-# `gcloud storage objects list --all-versions --format=json`, `az storage blob list --include v`), or
-# an SDK's debug log: all become the same picture. This is what boto3 logged when the answer to its
-# claim was lost. Its own retry was then told 412, by its own write.
+# `gcloud storage objects list --all-versions --format=json`, `az storage blob list --include v`),
+# or an SDK's debug log: all become the same picture. This is what boto3 logged when the answer to
+# its claim was lost. Its own retry was then told 412, by its own write.
 
 # %%
 recorded = Console()
@@ -79,8 +79,8 @@ recorded
 
 # %% [markdown]
 # A log shows what one client sent and heard; what the store did is concluded only where it is
-# proven, and what was written is often not in it. Drop a log in *beside* a table that was looked at,
-# and the bucket's generations fill that in.
+# proven, and what was written is often not in it. Drop a log in *beside* a table that was looked
+# at, and the bucket's generations fill that in.
 #
 # To have such a log: `boto3.set_stream_logger('')`; `http.client.HTTPConnection.debuglevel = 1` for
 # any of the three; for Azure `logging_enable=True, logging_body=True`. Credentials in it are not
@@ -96,8 +96,8 @@ recorded
 # version at its next renewal, and stops.
 #
 # The **dry run** shows what would be written. While the lease lasts, or while its holder renews it,
-# the break is refused unless you type its epoch in: only you know that W2's machine is gone. Who did
-# it is kept in `.hoodie/.locks/breaks/`.
+# the break is refused unless you type its epoch in: only you know that W2's machine is gone. Who
+# did it is kept in `.hoodie/.locks/breaks/`.
 
 # %%
 plan = by_code.dry_run()
@@ -119,15 +119,15 @@ assert by_code.found.standing.holder.state == "released"
 # - A claim whose answer was lost locks its own owner out, in Terraform's kin too:
 #   [OpenTofu #4405](https://github.com/opentofu/opentofu/issues/4405).
 # - Hudi's audit (`CALL set_audit_lock(table => 'orders', state => 'enabled')`) and versions on the
-#   lock's prefix cost little, and are what tells you the story afterwards. Switch both on before the
-#   night.
+#   lock's prefix cost little, and are what tells you the story afterwards. Switch both on before
+#   the night.
 
 # %% [markdown]
 # ## Your turn
 #
-# This was recorded after a published report. Read the picture, and name the pattern: in the words of
-# a card, or `unknown`. `datasets/incidents/` has more of them, `answers.json` beside them what they
-# were; in four nothing can be named, and the console says so.
+# This was recorded after a published report. Read the picture, and name the pattern: in the words
+# of a card, or `unknown`. `datasets/incidents/` has more of them, `answers.json` beside them what
+# they were; in four nothing can be named, and the console says so.
 
 # %%
 from lockkit.workbench import Workbench

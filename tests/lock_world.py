@@ -20,8 +20,8 @@ import pytest
 from lockkit.clock import Clock
 from lockkit.history import event
 from lockkit.lock import LOCK_KEY, Lock
+from lockkit.lockfile import Record, decode
 from lockkit.outcome import Applied, Found, Missing, over
-from lockkit.record import Record, decode
 from lockkit.stores import open_store
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 from lockkit.clock import Clock, back_off_s
+from lockkit.lockfile import Garbled, Record, decode, encode
 from lockkit.outcome import NotOurs, Ours, StillOut, resolve
-from lockkit.record import Garbled, Record, decode, encode
 from lockkit.stores.endpoint import seconds
 from lockkit.table.buckets import generations
 from lockkit.table.conflict import SIMPLE, find_conflict

@@ -19,8 +19,8 @@ import pytest
 
 from lockkit import Clock, open_store
 from lockkit.lock import LOCK_KEY
+from lockkit.lockfile import Record, decode, encode
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
-from lockkit.record import Record, decode, encode
 
 ROOT = Path(__file__).parents[1]
 GOOD = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"

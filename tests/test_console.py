@@ -22,8 +22,8 @@ from lockkit.history import Event
 from lockkit.incident.patterns import Pattern
 from lockkit.incident.standing import watch
 from lockkit.incident.takeover import BREAKS, BreakRefused
+from lockkit.lockfile import Record, decode, encode
 from lockkit.outcome import Applied, Found, over
-from lockkit.record import Record, decode, encode
 from lockkit.stores import Store, open_store
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
@@ -31,7 +31,7 @@ pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 from table_world import CLOCK
 
 from lockkit.workbench import Console
-from lockkit.workbench.console_picture import labels, picture
+from lockkit.workbench.console.picture import labels, picture
 
 ROOT = Path(__file__).parents[1]
 INCIDENTS = ROOT / "datasets" / "incidents"

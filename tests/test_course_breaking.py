@@ -30,8 +30,8 @@ from lockkit.course.breaking import (
 )
 from lockkit.history import event
 from lockkit.mutants import LEASE_MUTANTS
-from lockkit.workbench.moments import SeedMoment
 from lockkit.workbench.predict import FAST
+from lockkit.workbench.seeds.moments import SeedMoment
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 SEEN_BY_CHANCE = [each for each in LEASE_MUTANTS if each != "confirm"]

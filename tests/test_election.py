@@ -19,12 +19,12 @@ from lockkit.clock import Clock
 from lockkit.drive import List, perform, run, silent
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
+from lockkit.lockfile import RECORD_BYTES_MAX, Record, decode, encode
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.patterns.election import Election, ElectionError, NotLeader
 from lockkit.patterns.election.candidate import Candidate
 from lockkit.patterns.election.epochs import KEPT, collect, epoch_key, epochs_in
 from lockkit.patterns.guarded import NotGuarded
-from lockkit.record import RECORD_BYTES_MAX, Record, decode, encode
 from lockkit.state import Me
 from lockkit.stores import Entry, UnsafeStore, open_store
 

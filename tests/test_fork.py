@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from lockkit.workbench.decisions import Choice, Decision, Moment
-from lockkit.workbench.fork import COMMIT, at, compare, fork, stage
-from lockkit.workbench.plays import PLAYS
-from lockkit.workbench.staged import Staged
+from lockkit.workbench.stage.decisions import Choice, Decision, Moment
+from lockkit.workbench.stage.fork import COMMIT, at, compare, fork, stage
+from lockkit.workbench.stage.plays import PLAYS
+from lockkit.workbench.stage.staged import Staged
 
 EVERY = [COMMIT, *PLAYS]
 

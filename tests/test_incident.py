@@ -22,9 +22,9 @@ from lockkit.incident.diagnosis import Diagnosis, diagnose
 from lockkit.incident.patterns import CARDS, Pattern
 from lockkit.incident.standing import judge, stand
 from lockkit.incident.versions import as_events, generations
+from lockkit.lockfile import Garbled, Record, encode
 from lockkit.mutants import LEASE_MUTANTS
 from lockkit.outcome import Applied, Found, IfAbsent, over
-from lockkit.record import Garbled, Record, encode
 from lockkit.rules import Rules
 from lockkit.sim import LEASE, simulate
 from lockkit.state import Sight

@@ -24,8 +24,8 @@ from lockkit.incident.dropped import FILE_BYTES_MAX, Evidence, NotUnderstood, ta
 from lockkit.incident.listings import read_listing
 from lockkit.incident.logs import read_log
 from lockkit.incident.patterns import Pattern
+from lockkit.lockfile import Record, encode
 from lockkit.outcome import Found, over
-from lockkit.record import Record, encode
 from lockkit.stores import open_store
 from lockkit.workbench.export import page_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PURE = ["outcome", "record", "rules", "mutants", "state", "lease", "history", "check"]
+PURE = ["outcome", "lockfile", "rules", "mutants", "state", "lease", "history", "check"]
 ROWS = [
     *PURE,
     "clock", "stores", "drive", "voice", "pace", "client", "heartbeat", "proof", "settings", "lock",
@@ -38,7 +38,7 @@ SDKS = {
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "hmsclient": ["providers.hive", "providers.hive_wire"],
     "thrift": ["providers.hive_wire"],
-    "pyarrow": ["table", "spark", "workbench.steps", "course"],
+    "pyarrow": ["table", "spark", "workbench.stage.steps", "course"],
     "fastavro": ["table", "spark"],
     "pyspark": ["spark"],
     "pandas": ["spark"],

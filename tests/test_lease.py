@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from lockkit.lease import free, frees_ms, step
+from lockkit.lockfile import Garbled, Record
 from lockkit.outcome import (
     Applied,
     Ours,
@@ -26,7 +27,6 @@ from lockkit.outcome import (
     WriteAnswer,
     resolve,
 )
-from lockkit.record import Garbled, Record
 from lockkit.rules import Expiry, Rules
 from lockkit.state import (
     Action,

@@ -18,8 +18,8 @@ from lockkit.emulator import Emulator
 from lockkit.faults import Fault, FaultPlan, Faulty
 from lockkit.incident.standing import Holder, watch
 from lockkit.incident.takeover import BREAKS, BreakRefused, guard, take_over
+from lockkit.lockfile import EPOCH_MAX, Record, decode, encode
 from lockkit.outcome import Applied, Condition, Found, IfAbsent, over
-from lockkit.record import EPOCH_MAX, Record, decode, encode
 from lockkit.stores import Store, open_store
 
 

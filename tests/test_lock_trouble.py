@@ -30,8 +30,8 @@ from test_stores import canned, refusal
 from lockkit.client import OddRecord
 from lockkit.faults import Fault, Proxy
 from lockkit.lock import LOCK_KEY, Lock, LockBusy, LockLost, UnprovenRelease
+from lockkit.lockfile import Record, encode
 from lockkit.outcome import Applied, Found
-from lockkit.record import Record, encode
 from lockkit.rules import Ambiguous, Expiry, Rules
 from lockkit.stores import StoreError, UnsafeStore
 

@@ -10,9 +10,9 @@ import pytest
 
 from lockkit.drive import Put
 from lockkit.outcome import IfAbsent
-from lockkit.workbench import lease_play
-from lockkit.workbench.decisions import Choice, Decision
-from lockkit.workbench.plays import PLAYS, RESOURCE_KEY, PatternSteps
+from lockkit.workbench.stage import lease_play
+from lockkit.workbench.stage.decisions import Choice, Decision
+from lockkit.workbench.stage.plays import PLAYS, RESOURCE_KEY, PatternSteps
 
 LOCK = "table_lock.json"
 
@@ -139,7 +139,7 @@ def test_names_that_are_not_there_are_said() -> None:
 
 def test_what_is_in_the_bucket_is_no_html() -> None:
     pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
-    from lockkit.workbench.stepper import PatternStepper
+    from lockkit.workbench.stage.stepper import PatternStepper
 
     view = PatternStepper("queue")
     with closing(view):

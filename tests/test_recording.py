@@ -172,6 +172,6 @@ def test_what_was_there_stays_until_the_new_one_is_whole(
 
 
 def test_the_name_is_the_recorder_whatever_was_imported_before() -> None:
-    from lockkit.record import Record
+    from lockkit.lockfile import Record
 
     assert callable(lockkit.record) and Record is not None

@@ -29,10 +29,10 @@ from lockkit.clock import Clock, back_off_s, epoch_ms, utc
 from lockkit.faults import Fault, FaultError, FaultPlan, Request, dialects, wire
 from lockkit.history import KINDS, Event, HistoryError, event, narrate, parse, plain, read, write
 from lockkit.lock import Lock
+from lockkit.lockfile import EPOCH_MAX, Garbled, Record, decode, encode
 from lockkit.outcome import Found, NotOurs, Ours, StillOut, resolve
 from lockkit.pace import LOOK_FLOOR_MS, SLEEP_LONGEST_MS, Pace
 from lockkit.providers.implicit import key_of_base_path, xxh64
-from lockkit.record import EPOCH_MAX, Garbled, Record, decode, encode
 from lockkit.stores import Entry
 from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, seconds
 from lockkit.table.ask import TableError

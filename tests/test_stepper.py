@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.workbench.decisions import THE_LEASE, Choice, Decision
-from lockkit.workbench.steps import VARIANTS, Steps
+from lockkit.workbench.stage.decisions import THE_LEASE, Choice, Decision
+from lockkit.workbench.stage.steps import VARIANTS, Steps
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.workbench.stage_panel import asked_so_far
-from lockkit.workbench.stepper import PatternStepper, Stepper
+from lockkit.workbench.stage.panel import asked_so_far
+from lockkit.workbench.stage.stepper import PatternStepper, Stepper
 
 
 @pytest.mark.parametrize(("mode", "version"), VARIANTS.values())

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from lockkit.sim.lease import TTL_MS
-from lockkit.workbench.moments import SeedMoment, play
-from lockkit.workbench.sweep import Swept, swept
+from lockkit.workbench.seeds.moments import SeedMoment, play
+from lockkit.workbench.seeds.sweep import Swept, swept
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 pytest.importorskip("plotly", reason="make test installs plotly")
 
-from lockkit.workbench.rerun import Rerun
-from lockkit.workbench.sweep_panel import Sweep
+from lockkit.workbench.seeds.panel import Sweep
+from lockkit.workbench.seeds.rerun import Rerun
 
 RATIOS = (0.0, 0.9, 1.5, 3.0)
 

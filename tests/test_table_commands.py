@@ -21,8 +21,8 @@ from lockkit.drive import run
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
 from lockkit.lock import LOCK_KEY
+from lockkit.lockfile import Record, decode
 from lockkit.outcome import Found, IfAbsent
-from lockkit.record import Record, decode
 from lockkit.stores import Store, open_store
 from lockkit.table import Prepared, load_snapshot, read_table
 from lockkit.table.cluster import OURS

@@ -15,8 +15,8 @@ from lockkit.check.lanes import LOCK_NAME, LOCK_OPS, bare, name_of
 from lockkit.check.verdict import Finding, Kind, Verdict, unknown
 from lockkit.history import STORE, Event
 from lockkit.lease import step
+from lockkit.lockfile import Record, decode, encode
 from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
-from lockkit.record import Record, decode, encode
 from lockkit.rules import Rules
 from lockkit.state import (
     Action,

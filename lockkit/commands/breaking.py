@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _preview(args: argparse.Namespace, holder: Holder) -> int:
     from lockkit.incident.takeover import me, planned
-    from lockkit.record import encode
+    from lockkit.lockfile import encode
 
     version = holder.sight.version
     line = shlex.join(["lockkit", "lock", "break", args.url, "--version", str(version)])

@@ -13,8 +13,8 @@ from lockkit.history import plain
 from lockkit.incident.versions import Generation
 from lockkit.lease import frees_ms
 from lockkit.lock import LOCK_KEY
+from lockkit.lockfile import RECORD_BYTES_MAX, Garbled, Record, decode
 from lockkit.outcome import Found, Missing, NotModified, Version
-from lockkit.record import RECORD_BYTES_MAX, Garbled, Record, decode
 from lockkit.rules import Expiry, Rules
 from lockkit.state import Seen, Sight
 from lockkit.stores import Store, open_store

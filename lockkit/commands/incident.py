@@ -124,7 +124,7 @@ def _taken_lines(evidence: Evidence) -> list[str]:
 
 def _as_json(found: Examined, url: str) -> dict[str, Any]:
     from lockkit.incident.words import is_left
-    from lockkit.record import Record
+    from lockkit.lockfile import Record
 
     holder, table = found.standing.holder, found.standing.table
     record = holder.sight.record

@@ -21,7 +21,7 @@ from lockkit.commands.terminal import (
 from lockkit.history import plain
 
 if TYPE_CHECKING:
-    from lockkit.record import Garbled, Record
+    from lockkit.lockfile import Garbled, Record
     from lockkit.state import Sight
 
 SHOW = """\
@@ -84,7 +84,7 @@ def show(args: argparse.Namespace) -> int:
     from lockkit.commands.generations import look, opened, standing
     from lockkit.incident.versions import generations
     from lockkit.lock import LOCK_KEY
-    from lockkit.record import Garbled
+    from lockkit.lockfile import Garbled
 
     with opened(args.url, store_options(args)) as store:
         sight = look(store)
@@ -111,7 +111,7 @@ def show(args: argparse.Namespace) -> int:
 def _sentences(sight: Sight) -> list[str]:
     """What stands in the object, for people."""
     from lockkit.commands.generations import standing
-    from lockkit.record import Garbled
+    from lockkit.lockfile import Garbled
 
     now = standing(sight)
     match sight.record:
@@ -144,7 +144,7 @@ def _by(record: Record) -> str:
 
 
 def _row(version: str, modified_ms: int, record: Record | Garbled | None) -> tuple[object, ...]:
-    from lockkit.record import Garbled
+    from lockkit.lockfile import Garbled
 
     match record:
         case None:
@@ -157,7 +157,7 @@ def _row(version: str, modified_ms: int, record: Record | Garbled | None) -> tup
 
 
 def _fields(record: Record | Garbled | None) -> dict[str, Any]:
-    from lockkit.record import Garbled
+    from lockkit.lockfile import Garbled
 
     match record:
         case None:

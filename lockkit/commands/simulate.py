@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.moment:
         return run_moment(args)
     from lockkit.sim import simulate
-    from lockkit.workbench.moments import mutant_of, scenario_of
+    from lockkit.workbench.seeds.moments import mutant_of, scenario_of
 
     try:
         scenario = scenario_of(args.scenario)
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_moment(args: argparse.Namespace) -> int:
     """One run up to one of its moves, and other ways on from there."""
-    from lockkit.workbench.moments import SeedMoment, others, play
+    from lockkit.workbench.seeds.moments import SeedMoment, others, play
 
     try:
         moment = SeedMoment.of(args.moment)
@@ -145,7 +145,7 @@ class Total:
         if outcome.violation:
             self.violations.append({"seed": outcome.seed, "violation": outcome.violation})
             said = f"seed {outcome.seed}, after {outcome.steps} steps: {plain(outcome.violation)}"
-            from lockkit.workbench.moments import SeedMoment
+            from lockkit.workbench.seeds.moments import SeedMoment
 
             moment = SeedMoment(
                 self.scenario.name, int(outcome.seed), outcome.steps, self.mutant

@@ -14,7 +14,7 @@ from lockkit.mutants import LEASE_MUTANTS, Mutant
 from lockkit.patterns.scenes import SCENES
 from lockkit.sim import LEASE, Outcome, Scenario, simulate
 from lockkit.table.simulated import SCENARIOS as TABLES
-from lockkit.workbench.moments import SeedMoment, mutant_of, scenario_of
+from lockkit.workbench.seeds.moments import SeedMoment, mutant_of, scenario_of
 
 SCENARIOS: dict[str, Scenario] = {
     each.name: each for each in (LEASE, *TABLES, *(scene.SCENARIO for scene in SCENES.values()))

@@ -17,7 +17,7 @@ from lockkit.history import Event, event
 from lockkit.incident.standing import watch
 from lockkit.incident.takeover import take_over
 from lockkit.lock import Lock
-from lockkit.record import Record
+from lockkit.lockfile import Record
 from lockkit.stores import open_store
 
 LOCK = "table_lock.json"

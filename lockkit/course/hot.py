@@ -11,8 +11,8 @@ from lockkit.clock import Clock
 from lockkit.course.ground import Ground
 from lockkit.history import Event
 from lockkit.lock import LOCK_KEY
+from lockkit.lockfile import Record, encode
 from lockkit.outcome import Applied, IfAbsent, IfVersion
-from lockkit.record import Record, encode
 from lockkit.stores import open_store
 
 FREE, HELD = "the lock is free", "the lock object still says that W1 holds it"

@@ -13,8 +13,8 @@ from lockkit.course.ground import Ground, said
 from lockkit.history import Event
 from lockkit.incident.versions import Generation, generations
 from lockkit.lock import LOCK_KEY
+from lockkit.lockfile import Record, encode
 from lockkit.outcome import Applied, Found, IfAbsent, Missing
-from lockkit.record import Record, encode
 from lockkit.rules import Release, Rules
 from lockkit.stores import open_store
 

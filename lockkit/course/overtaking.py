@@ -17,8 +17,8 @@ from lockkit.stores import StoreError
 from lockkit.table.ask import create
 from lockkit.table.timeline import V6, Timeline, load_timeline
 from lockkit.table.transaction import Prepared
-from lockkit.workbench.staged import Staged
-from lockkit.workbench.steps import Grant
+from lockkit.workbench.stage.staged import Staged
+from lockkit.workbench.stage.steps import Grant
 
 UPDATE_1, UPDATE_2, INSERT_3, OVERWRITE = WRITES = (
     "update order-1", "update order-2", "insert order-3", "overwrite all",

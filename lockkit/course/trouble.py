@@ -13,8 +13,8 @@ from lockkit.drive import run
 from lockkit.emulator import Emulator
 from lockkit.history import Event
 from lockkit.incident.audit import AUDIT
+from lockkit.lockfile import Record, encode
 from lockkit.outcome import Applied, IfAbsent, Version, over
-from lockkit.record import Record, encode
 from lockkit.stores import Store, open_store
 from lockkit.table import TableConfig, begin, commit, create_table, prepare
 from lockkit.table.heartbeat import Beating, start

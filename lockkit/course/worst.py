@@ -9,7 +9,7 @@ from html import escape
 import ipywidgets as widgets
 
 from lockkit.patterns.guarded import read_guarded
-from lockkit.workbench.plays import RESOURCE_KEY, PatternSteps
+from lockkit.workbench.stage.plays import RESOURCE_KEY, PatternSteps
 
 UNLOOKED = "the resource does not look at the epoch"
 AS_NO, AS_YES = "a lost answer to a claim is a no", "a lost answer to a claim is a yes"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from lockkit.explore.parts import Actor, Asked, Bounds, Fault, Flying, Stored
-from lockkit.record import Record
+from lockkit.lockfile import Record
 from lockkit.rules import Expiry, Rules
 from lockkit.state import Aim, Now, Phase, Seen, Sight, State, Write
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from lockkit.lockfile import Record
 from lockkit.mutants import Invariant
 from lockkit.outcome import Version, WriteAnswer
-from lockkit.record import Record
 from lockkit.state import Action, Event, Sight, State
 
 

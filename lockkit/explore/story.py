@@ -13,8 +13,8 @@ from typing import Any, assert_never
 from lockkit.explore.parts import Actor, Asked, Fault, Flying, Move, PackedState, Stored
 from lockkit.explore.world import LeaseWorld
 from lockkit.history import STORE, Event, event
+from lockkit.lockfile import Garbled, Record
 from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version
-from lockkit.record import Garbled, Record
 from lockkit.rules import Fence
 from lockkit.state import (
     Action,

@@ -41,9 +41,9 @@ from lockkit.explore.parts import (
 )
 from lockkit.explore.triggers import trigger
 from lockkit.lease import step
+from lockkit.lockfile import Record
 from lockkit.mutants import Invariant
 from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version, WriteAnswer
-from lockkit.record import Record
 from lockkit.rules import Expiry, Fence, Rules
 from lockkit.state import (
     Action,

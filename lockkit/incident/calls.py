@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from lockkit.check.lanes import LOCK_NAME, name_of
 from lockkit.incident.logs import TIME_MS_MIN
 from lockkit.incident.logs.wire import Sent
-from lockkit.record import Record
+from lockkit.lockfile import Record
 
 AGAIN = (0, 408, 429)
 """And 5xx: what SDKs send once more by themselves."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from lockkit.client import LOCK_KEY, sight_of
 from lockkit.drive import Note, Procedure, Sleep, WallMs
+from lockkit.lockfile import RECORD_BYTES_MAX, Garbled, Record
 from lockkit.outcome import Found
-from lockkit.record import RECORD_BYTES_MAX, Garbled, Record
 from lockkit.rules import Rules
 from lockkit.state import Sight
 from lockkit.stores import StoreError

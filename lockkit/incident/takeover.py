@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from lockkit.client import LOCK_KEY
 from lockkit.drive import Procedure, Put, Sleep, Unique, WallMs
 from lockkit.incident.standing import Holder
+from lockkit.lockfile import EPOCH_MAX, RECORD_BYTES_MAX, Record, decode, encode
 from lockkit.outcome import (
     Applied,
     Found,
@@ -26,7 +27,6 @@ from lockkit.outcome import (
     Version,
     resolve,
 )
-from lockkit.record import EPOCH_MAX, RECORD_BYTES_MAX, Record, decode, encode
 from lockkit.table.ask import TRIES_MAX, Unanswered, create, pause_s, read
 
 BREAKS = ".hoodie/.locks/breaks/"

@@ -16,7 +16,7 @@ from lockkit.check.lanes import LOCK_NAME, name_of
 from lockkit.history import STORE, Event, event
 from lockkit.incident.calls import Call, Later, Looks, Seen, calls_of
 from lockkit.incident.logs.wire import Sent
-from lockkit.record import Record
+from lockkit.lockfile import Record
 
 
 def tell(sent: Iterable[Sent], seen: Sequence[Seen] = ()) -> list[Event]:

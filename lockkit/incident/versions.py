@@ -10,7 +10,7 @@ from lockkit.history import STORE, Event, event
 from lockkit.incident.calls import Seen
 from lockkit.incident.logs.wire import digests_of
 from lockkit.incident.telling import lease_of
-from lockkit.record import Garbled, Record, decode
+from lockkit.lockfile import Garbled, Record, decode
 from lockkit.stores import ObjectVersion, Store
 
 

@@ -9,7 +9,7 @@ from lockkit.history import KINDS, Event, narrate, plain
 from lockkit.incident.audit import Validation
 from lockkit.incident.diagnosis import Diagnosis
 from lockkit.incident.standing import Holder, Standing
-from lockkit.record import Record
+from lockkit.lockfile import Record
 from lockkit.table.condition import Unfinished
 
 FINDINGS_MAX = 8

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from lockkit.drive import Procedure, Put, Sleep, Unique
+from lockkit.lockfile import EPOCH_MAX
 from lockkit.outcome import (
     Applied,
     Found,
@@ -27,7 +28,6 @@ from lockkit.outcome import (
     over,
     resolve,
 )
-from lockkit.record import EPOCH_MAX
 from lockkit.stores import UnsafeStore
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
 

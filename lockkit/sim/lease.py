@@ -13,10 +13,10 @@ from typing import Any
 
 from lockkit.client import LOCK_KEY, Client
 from lockkit.drive import Get, Procedure, Put, Sleep
+from lockkit.lockfile import Garbled, Record, decode
 from lockkit.mutants import Invariant, Mutant
 from lockkit.outcome import Found, Missing, over
 from lockkit.pace import Pace
-from lockkit.record import Garbled, Record, decode
 from lockkit.rules import Expiry, Fence, Rules
 from lockkit.sim.shelf import PROFILES, SOUND, Decided, Stored
 from lockkit.sim.weather import Weather

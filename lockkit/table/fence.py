@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 from lockkit.drive import Procedure
+from lockkit.lockfile import EPOCH_MAX
 from lockkit.outcome import Found, Version
-from lockkit.record import EPOCH_MAX
 from lockkit.table.ask import TableError, read
 from lockkit.table.layout import FileGroup
 from lockkit.table.timeline import HOODIE, instant_ms

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from lockkit.record import RECORD_BYTES_MAX, Record, decode
+from lockkit.lockfile import RECORD_BYTES_MAX, Record, decode
 
 KEY_CHARS_MAX = 1_024
 WHO_CHARS_MAX = 40

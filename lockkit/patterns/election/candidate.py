@@ -22,6 +22,7 @@ from lockkit.client import sight_of
 from lockkit.clock import Clock
 from lockkit.drive import Emit, List, Procedure, Put, Sleep, silent
 from lockkit.lease import frees_ms
+from lockkit.lockfile import RECORD_BYTES_MAX, Garbled, Record, encode
 from lockkit.outcome import (
     Applied,
     Found,
@@ -42,7 +43,6 @@ from lockkit.patterns.election.epochs import (
     epochs_in,
 )
 from lockkit.patterns.guarded import NotLeader
-from lockkit.record import RECORD_BYTES_MAX, Garbled, Record, encode
 from lockkit.rules import Ambiguous, Recognise
 from lockkit.state import Me, Seen, Sight
 from lockkit.stores import NoAnswer

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from lockkit.clock import Clock, utc
 from lockkit.drive import Emit, Procedure, run, silent
+from lockkit.lockfile import Garbled
 from lockkit.patterns.election.candidate import Candidate
 from lockkit.patterns.election.epochs import KEPT, ElectionError, ElectionRules, collect, epoch_key
 from lockkit.patterns.guarded import NotLeader, prove_refusal, read_guarded, write_guarded
-from lockkit.record import Garbled
 from lockkit.settings import renew_interval_s
 from lockkit.state import Me
 from lockkit.stores import NoAnswer, StoreError, UnsafeStore, open_store

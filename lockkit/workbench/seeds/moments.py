@@ -120,7 +120,7 @@ def scenario_of(name: str) -> Scenario:
     if name == LEASE.name:
         return LEASE
     if ratio := _STALLS.fullmatch(name):
-        from lockkit.workbench.sweep import stalling
+        from lockkit.workbench.seeds.sweep import stalling
 
         return stalling(float(ratio[1]))
     from lockkit.patterns.scenes import SCENES

@@ -9,10 +9,10 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from lockkit.workbench.actor import Actor
-from lockkit.workbench.decisions import THE_LEASE, Choice, Decision
-from lockkit.workbench.requests import shown
-from lockkit.workbench.staged import Staged
+from lockkit.workbench.stage.actor import Actor
+from lockkit.workbench.stage.decisions import THE_LEASE, Choice, Decision
+from lockkit.workbench.stage.requests import shown
+from lockkit.workbench.stage.staged import Staged
 
 STYLE = (
     "<style>.lockkit-steps td,.lockkit-steps th{padding:1px 8px;vertical-align:top;font-size:12px;"

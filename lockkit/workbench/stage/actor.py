@@ -7,7 +7,7 @@ from typing import Any
 
 from lockkit.drive import Delete, Get, List, Procedure, Put, Request
 from lockkit.sim.clock import VirtualClock
-from lockkit.workbench.decisions import Choice
+from lockkit.workbench.stage.decisions import Choice
 
 ANYWAY = (Choice.PAUSE, Choice.KILL)
 OF_A_WRITE = (Choice.ANSWER, Choice.LOSE, Choice.DROP, Choice.LATE, *ANYWAY)

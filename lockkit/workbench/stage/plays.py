@@ -39,8 +39,8 @@ from lockkit.rules import Ambiguous, Expiry, Rules
 from lockkit.state import LockLost, Me
 from lockkit.stores import StoreError
 from lockkit.table.ask import TableError
-from lockkit.workbench import lease_play
-from lockkit.workbench.staged import Staged
+from lockkit.workbench.stage import lease_play
+from lockkit.workbench.stage.staged import Staged
 
 RESOURCE_KEY = "resource.json"
 LATER_MS = 60_000

@@ -10,9 +10,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from lockkit.workbench.errand import Errand
 from lockkit.workbench.panels import FAST
-from lockkit.workbench.sweep import RATIOS, WAYS, Swept, swept
+from lockkit.workbench.seeds.errand import Errand
+from lockkit.workbench.seeds.sweep import RATIOS, WAYS, Swept, swept
 
 RUNS, RUNS_FAST = 40, 6
 RUN_TIMEOUT_S = 60.0

@@ -17,10 +17,10 @@ from lockkit.rules import Ambiguous, Fence, Release
 from lockkit.state import Action, Beat, Granted, LockLost, Me, Pause, Quit, Released, Tick, Want
 from lockkit.state import believes as may_act
 from lockkit.stores import Capabilities
-from lockkit.workbench.requests import Unguarded
+from lockkit.workbench.stage.requests import Unguarded
 
 if TYPE_CHECKING:
-    from lockkit.workbench.plays import PatternSteps
+    from lockkit.workbench.stage.plays import PatternSteps
 
 TTL_MS = 30_000
 WAITS_BEYOND_MS = 3_000

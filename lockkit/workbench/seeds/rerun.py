@@ -14,12 +14,12 @@ import ipywidgets as widgets
 
 from lockkit.check import check
 from lockkit.sim import Outcome
-from lockkit.workbench.errand import Errand
 from lockkit.workbench.export import told
 from lockkit.workbench.lanes import Lanes
 from lockkit.workbench.models import Story
-from lockkit.workbench.moments import Others, SeedMoment, others, others_so_far, play
 from lockkit.workbench.scene import scene, text
+from lockkit.workbench.seeds.errand import Errand
+from lockkit.workbench.seeds.moments import Others, SeedMoment, others, others_so_far, play
 
 RUNS = 50
 WAIT_S = 60.0

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from lockkit.workbench.decisions import Decision, Moment
-from lockkit.workbench.plays import PLAYS, PatternSteps
-from lockkit.workbench.staged import Staged
+from lockkit.workbench.stage.decisions import Decision, Moment
+from lockkit.workbench.stage.plays import PLAYS, PatternSteps
+from lockkit.workbench.stage.staged import Staged
 
 COMMIT = "commit"
 
@@ -19,7 +19,7 @@ def stage(play: str, mistake: str = "") -> Staged:
         if play not in PLAYS:
             raise ValueError(f"there is no play {play!r}; there are {COMMIT}, {', '.join(PLAYS)}")
         return PatternSteps(play, mistake)
-    from lockkit.workbench.steps import VARIANTS, Steps
+    from lockkit.workbench.stage.steps import VARIANTS, Steps
 
     if mistake not in VARIANTS:
         known = ", ".join(repr(each) for each in VARIANTS if each)

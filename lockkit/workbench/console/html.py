@@ -15,7 +15,7 @@ from lockkit.incident.standing import Holder, Standing
 from lockkit.incident.takeover import Planned
 from lockkit.incident.versions import Generation
 from lockkit.incident.words import audit_facts, command_of, lock_facts, table_facts
-from lockkit.record import Garbled, Record, encode
+from lockkit.lockfile import Garbled, Record, encode
 
 TEXT_CHARS_MAX = 1_000
 TRACE_CHARS_MAX = 20_000

@@ -9,12 +9,12 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from lockkit.workbench.decisions import Decision, Moment
 from lockkit.workbench.export import judged
-from lockkit.workbench.fork import Difference, at, compare, follow, fork, stage
-from lockkit.workbench.plays import RIGHT, mistakes
-from lockkit.workbench.stage_panel import SHORTER, StagePanel, button, row
-from lockkit.workbench.steps import VARIANTS
+from lockkit.workbench.stage.decisions import Decision, Moment
+from lockkit.workbench.stage.fork import Difference, at, compare, follow, fork, stage
+from lockkit.workbench.stage.panel import SHORTER, StagePanel, button, row
+from lockkit.workbench.stage.plays import RIGHT, mistakes
+from lockkit.workbench.stage.steps import VARIANTS
 
 MODES = [
     ("fenced: the store decides", ""),

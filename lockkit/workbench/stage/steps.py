@@ -12,7 +12,7 @@ from lockkit.state import LockLost
 from lockkit.stores import StoreError
 from lockkit.table.ask import create
 from lockkit.table.transaction import Prepared
-from lockkit.workbench.staged import Staged
+from lockkit.workbench.stage.staged import Staged
 
 VARIANTS = {
     "": ("fenced", 6), "hudi mode": ("hudi", 6), "version 9": ("fenced", 9),

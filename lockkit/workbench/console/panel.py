@@ -6,7 +6,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from lockkit.workbench import console_html as html
+from lockkit.workbench.console import html
 from lockkit.workbench.lanes import Lanes
 
 WATCHES = [("3 s", 3.0), ("10 s", 10.0), ("30 s", 30.0), ("not at all", 0.0)]

@@ -28,9 +28,9 @@ from lockkit.incident.takeover import BreakRefused, Broken, Planned, me, planned
 from lockkit.incident.words import proof, sentence
 from lockkit.stores import Store, StoreError, open_store
 from lockkit.table.ask import TableError, Unanswered
-from lockkit.workbench import console_html as html
-from lockkit.workbench.console_panel import Panel
-from lockkit.workbench.console_picture import picture
+from lockkit.workbench.console import html
+from lockkit.workbench.console.panel import Panel
+from lockkit.workbench.console.picture import picture
 
 TIMEOUT_S = 10.0
 EVIDENCE_MAX = 8

@@ -20,7 +20,7 @@ from lockkit.sim.schedule import Prompt
 from lockkit.sim.shelf import PROFILES, SOUND
 from lockkit.sim.weather import CALM
 from lockkit.sim.world import World
-from lockkit.workbench.moments import SeedMoment
+from lockkit.workbench.seeds.moments import SeedMoment
 
 STALLED = 0.25
 MOVES = 200

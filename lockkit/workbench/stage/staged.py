@@ -28,9 +28,9 @@ from lockkit.sim.clock import Time, VirtualClock
 from lockkit.sim.shelf import PROFILES, Shelf
 from lockkit.sim.told import history_of
 from lockkit.stores import NoAnswer, StoreError
-from lockkit.workbench.actor import Actor, Line
-from lockkit.workbench.decisions import DECISIONS_MAX, THE_LEASE, Choice, Decision, Moment
-from lockkit.workbench.requests import answer, guarded, plain, shown, to_the_end
+from lockkit.workbench.stage.actor import Actor, Line
+from lockkit.workbench.stage.decisions import DECISIONS_MAX, THE_LEASE, Choice, Decision, Moment
+from lockkit.workbench.stage.requests import answer, guarded, plain, shown, to_the_end
 
 STEPS_MAX = 200
 TRIP_MS = 20.0
