@@ -798,14 +798,16 @@ def test_eight_clients_are_served_at_once_and_none_gets_anothers_answer(
 
 
 def test_closing_cuts_connections_and_leaves_no_thread(echo: str) -> None:
+    before = set(threading.enumerate())
     with Proxy(echo) as proxy:
         client = connect(proxy)
         proxy.inject(Fault("hang"))
         client.sendall(b"GET /k HTTP/1.1\r\nHost: h\r\n\r\n")
         eventually(lambda: proxy.faults)
-        assert any(thread.name == "lockkit-proxy" for thread in threading.enumerate())
+        ours = set(threading.enumerate()) - before
+        assert [thread.name for thread in ours] == ["lockkit-proxy"]
         port = urlsplit(proxy.url).port
-    assert not any(thread.name == "lockkit-proxy" for thread in threading.enumerate())
+    assert not ours & set(threading.enumerate())
     with closing(client):
         assert client.recv(100) == b""
     with pytest.raises(ConnectionRefusedError):

@@ -112,13 +112,13 @@ def play(
     log = world.run(open_log(rules))
     run.begin(log, [])
     shelf.world, shelf.writes, shelf.nth, shelf.fault = world, 0, nth, fault
-    script = world._schedule = Script(chosen, shelf)  # type: ignore[assignment]
+    script = world.schedule = Script(chosen, shelf)  # type: ignore[assignment]
     world.spawn(world.node("old"), flight(run, log, "old", size))
     world.spawn(world.node("new"), beginner(run))
     try:
         world.play(10_000)
         writes, shelf.nth = shelf.writes, 0
-        world._schedule = Script([], shelf)  # type: ignore[assignment]
+        world.schedule = Script([], shelf)  # type: ignore[assignment]
         run.end()
     except Violated as violated:
         return script, shelf.writes, str(violated)
