@@ -21,7 +21,7 @@ SHOWN_S = 45.0
 COLOURS = {"W1": "#0072B2", "W2": "#E69F00", "W3": "#009E73"}
 STALLED = "#D55E00"
 GUESSES = [
-    ("– predict first: after a stall of the holder, who hands over sooner? –", None),
+    ("– predict first: after a stall of the holder, who hands over sooner? –", ""),
     ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
 ]  # fmt: skip
 _newest: Providers | None = None
@@ -53,7 +53,7 @@ class Providers:
             for value, said in ((first, "First"), (second, "Second"))
         )
         self.prediction = widgets.Dropdown(
-            options=GUESSES, value=None, layout=widgets.Layout(width="480px")
+            options=GUESSES, value="", layout=widgets.Layout(width="480px")
         )
         self.buttons = {
             name: _button(text, partial(self._ask, getattr(self, name)), f"lockkit-{name}")
@@ -77,7 +77,7 @@ class Providers:
         for name, button in self.buttons.items():
             button.disabled = runs is (name == "start")
         if not runs:
-            self.buttons["start"].disabled = self.prediction.value is None
+            self.buttons["start"].disabled = not self.prediction.value
 
     def _ask(self, do: Callable[[], None]) -> None:
         """Callbacks only enqueue; one thread owns the processes."""
@@ -235,7 +235,7 @@ STYLE = (
 )
 
 
-def table(rows: dict[str, Figures], prediction: str | None) -> str:
+def table(rows: dict[str, Figures], prediction: str) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in rows)
     body = "".join(
         f"<tr><td>{said}</td>"
@@ -243,7 +243,8 @@ def table(rows: dict[str, Figures], prediction: str | None) -> str:
         for said, show in ROWS
     )
     outcome = sooner(list(rows.values()))
-    said = f"<p>You predicted: {prediction}. It was: {outcome}.</p>" if outcome else ""
+    guessed = {value: text for text, value in GUESSES if value}.get(prediction, "nothing")
+    said = f"<p>You predicted: {guessed}. It was: {outcome}.</p>" if outcome else ""
     return (
         f"{STYLE}<table class='lockkit-figures'><tr><td></td>{head}</tr>{body}</table>{said}"
     )

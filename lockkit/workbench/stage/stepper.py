@@ -50,7 +50,7 @@ class StageView:
         self._status = widgets.HTML()
         self._past = widgets.SelectionSlider(
             options=[("the beginning", 0)], description="Decision", continuous_update=False,
-            layout=widgets.Layout(width="520px"),
+            layout=widgets.Layout(width="620px", margin="0 16px 0 0"),
         )  # fmt: skip
         self._fork = button(
             "Fork here", "a second run beside this one, which goes on from after this decision",
