@@ -25,10 +25,10 @@ demo: $(READY)  ## the same story without a browser: a stall, a lost response, t
 providers: $(READY)  ## ZooKeeper, Hive, DynamoDB, Azurite on loopback, until Ctrl-C (PROVIDERS_ARGS="--only hive")
 	@$(BIN)/python -m lockkit providers $(PROVIDERS_ARGS)
 
-# Four workers on two cores: most tests wait for processes. Tests that share something
+# Three workers on two cores: most tests wait for processes. Tests that share something
 # heavy name it with xdist_group and stay together.
 test: $(READY_TO_TEST)  ## every test, notebooks and browser included (TEST_ARGS="-k lease -n 0")
-	@$(BIN)/python -m pytest -n 4 --dist loadgroup $(TEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup $(TEST_ARGS)
 
 soak: $(READY)  ## ten minutes of real writers in trouble, then the big explorer runs (SOAK_ARGS="--minutes 60")
 	@mkdir -p runs
