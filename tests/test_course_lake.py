@@ -17,10 +17,10 @@ from lockkit.course.dead import (
     late_beat,
     meet,
     remains,
-    rows_html,
     tune,
     wake,
 )
+from lockkit.course.grid import grid
 from lockkit.course.lake import Lake, seen
 from lockkit.course.upkeep import (
     AS_IT_WAS,
@@ -161,5 +161,5 @@ def test_a_stall_takes_everybodys_clock_along_and_no_time() -> None:
 
 
 def test_what_a_store_says_is_no_markup() -> None:
-    page = rows_html(("a",), [(HOSTILE,)])
+    page = grid("rows", ("a",), [(HOSTILE,)])
     assert "<img" not in page and "&lt;img" in page

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from lockkit.course.grid import grid
 from lockkit.course.ground import Ground
 from lockkit.history import Event
 from lockkit.outcome import Found
@@ -23,7 +24,6 @@ GUESSES = (SUM, ONLY_TWO, ONLY_ONE)
 REFUSED = "20, and W1's payment was refused"
 LATE_GUESSES = (SUM, REFUSED, ONLY_ONE)
 GIVE_UP, WRITE_AGAIN, BEGIN_AGAIN = "give up", "write it again", "begin again"
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,8 @@ class Paid:
         return f"The balance is {self}. Writes: {writes}."
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr>{''.join(f'<td {LEFT}>{escape(cell)}</td>' for cell in row)}</tr>"
-            for row in self.rows
-        )
-        head = "".join(f"<th {LEFT}>{each}</th>" for each in ("writer", "its write", "the store"))
-        return (
-            f"<div>The balance is <b>{escape(str(self))}</b>.</div>"
-            f"<table class='lockkit-paid'><tr>{head}</tr>{rows}</table>"
-        )
+        writes = grid("paid", ("writer", "its write", "the store"), self.rows)
+        return f"<div>The balance is <b>{escape(str(self))}</b>.</div>{writes}"
 
 
 def at_once() -> Paid:

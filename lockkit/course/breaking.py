@@ -9,6 +9,7 @@ from typing import Any
 
 from lockkit.check import Kind, check
 from lockkit.course import sequence
+from lockkit.course.grid import LEFT
 from lockkit.history import STORE, Event, event
 from lockkit.mutants import LEASE_MUTANTS, Mutant
 from lockkit.patterns.scenes import SCENES
@@ -26,7 +27,6 @@ GUESSES = (AT_ONCE, SOON, LATE, NEVER)
 SEEDS, SOON_SEEDS = 300, 20
 AFTER_MS = 500.0
 SIMULATOR = "so says the simulator, which sees more than the history"
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 
 
 def rules_of(scenario: str) -> dict[str, Mutant]:

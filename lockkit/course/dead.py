@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from lockkit.course.grid import grid
 from lockkit.course.lake import Lake, Writer, seen
 from lockkit.history import Event
 from lockkit.state import LockLost
@@ -30,7 +30,6 @@ TORN, WHOLE, REFUSED = (
 GUESSES = (WHOLE, TORN, REFUSED)
 SAVED, WASTED = "the service lets go, and W1 commits", "W1's work is thrown away"
 RACE_GUESSES = (SAVED, WASTED)
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 AGES_S = (0, 60, 110, 130, 600)
 POLICIES: tuple[Policy, ...] = ("EAGER", "LAZY", "NEVER")
 
@@ -43,16 +42,6 @@ _MEANS = (
      "whoever commits it or rolls it back"),
     (r".*_\d+\.parquet", "rows that no reader sees", "whoever rolls it back"),
 )  # fmt: skip
-
-
-def rows_html(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table that is read from the left."""
-    lines = "".join(
-        "<tr>" + "".join(f"<td {LEFT}>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    heads = "".join(f"<th {LEFT}>{escape(each)}</th>" for each in head)
-    return f"<table class='lockkit-rows'><tr>{heads}</tr>{lines}</table>"
 
 
 # --- a writer wakes up in the middle of its commit ------------------------------------------------
@@ -132,7 +121,7 @@ class Remains:
 
     def _repr_html_(self) -> str:
         head = ("object", "what it says", "who deletes it, if W1 is dead")
-        return rows_html(head, [tuple(each) for each in self.rows])
+        return grid("rows", head, self.rows)
 
 
 def remains() -> Remains:
@@ -164,7 +153,7 @@ class Ages:
                          for row in (("last beat", *POLICIES), *self.rows))  # fmt: skip
 
     def _repr_html_(self) -> str:
-        return rows_html(("last beat, ago", *POLICIES), [tuple(each) for each in self.rows])
+        return grid("rows", ("last beat, ago", *POLICIES), self.rows)
 
 
 TAKEN, SPARED = "✗ taken back", "spared"

@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from lockkit.clock import Clock, utc
+from lockkit.course.grid import grid
 from lockkit.course.ground import Ground, said
 from lockkit.history import Event
 from lockkit.incident.versions import Generation, generations
@@ -25,7 +26,6 @@ EPOCH_GUESSES = (RISEN, REPEATED)
 TTL_S = 30.0
 HEAD_CHARS, GENERATIONS_MAX = 8, 50
 BY_HAND = "by hand/1"
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 
 
 # --- read by the store's API ----------------------------------------------------------------------
@@ -70,12 +70,7 @@ class Kept:
 
     def _repr_html_(self) -> str:
         head = ("", "ETag", "written by", "epoch", "expired", "attempt")
-        rows = "".join(
-            f"<tr>{''.join(f'<td {LEFT}>{escape(cell)}</td>' for cell in row)}</tr>"
-            for row in self.rows
-        )
-        titles = "".join(f"<th {LEFT}>{each}</th>" for each in head)
-        return f"<table class='lockkit-kept'><tr>{titles}</tr>{rows}</table>"
+        return grid("kept", head, self.rows)
 
 
 def kept(ground: Ground) -> Kept:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from lockkit.course.grid import grid
 from lockkit.course.ground import Ground
 from lockkit.history import Event
 from lockkit.lock import LOCK_KEY
@@ -27,7 +28,6 @@ KEY = f"orders/{LOCK_KEY}"
 TTL_S = 10.0
 TRY_S = 0.4
 SAID_CHARS_MAX = 160
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +62,14 @@ class Told:
         return "told to the caller" if number == len(self.sent) else "kept by the SDK: it tries on"
 
     def _repr_html_(self) -> str:
-        rows = [("try", "what was sent", "the store", "its answer")]
+        rows = []
         for number, each in enumerate(self.sent, 1):
             what = f"create if absent, attempt {each['attempt']}"
             done = "written" if each["applied"] else "not written"
             rows.append((str(number), what, f"{each['status']}, {done}", self._heard(number)))
-        head, *rest = ("".join(f"<td {LEFT}>{escape(c)}</td>" for c in row) for row in rows)
-        table = "".join(f"<tr>{row}</tr>" for row in (head.replace("td", "th"), *rest))
+        sent = grid("lost", ("try", "what was sent", "the store", "its answer"), rows)
         return (
-            f"<table class='lockkit-lost'>{table}</table>"
-            f"<div><b>{escape(self.sdk)}</b> says: <code>{escape(self.said)}</code></div>"
+            f"{sent}<div><b>{escape(self.sdk)}</b> says: <code>{escape(self.said)}</code></div>"
             f"<div>The object holds attempt <b>{escape(self.stored)}</b>"
             f"{', the very one that was sent.' if self.mine else '.'}</div>"
         )

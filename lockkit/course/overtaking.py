@@ -9,6 +9,7 @@ from typing import Any
 
 import lockkit.table as table
 from lockkit.check import check
+from lockkit.course.grid import grid
 from lockkit.course.ground import said
 from lockkit.drive import Procedure
 from lockkit.history import Event
@@ -27,7 +28,6 @@ UPDATE_1, UPDATE_2, INSERT_3, OVERWRITE = WRITES = (
 REFUSED, BOTH = "W1 is refused", "both are told that they have committed"
 AGAIN = "W1 is refused once, checks again, and both have committed"
 GUESSES = (REFUSED, AGAIN, BOTH)
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 CHECKED = "checked"
 
 
@@ -161,7 +161,7 @@ class Overtaken:
         seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
         mark = "✗" if self.verdict.kind == "INVALID" else "✓"
         return (
-            _table(("writer", "what it is told"), self.ended.items())
+            grid("overtaking", ("writer", "what it is told"), self.ended.items())
             + self.instants._repr_html_()
             + f"<div><b>A reader sees</b> {escape(seen)}.</div>"
             f"<div><b>The checker says</b> {mark} {escape(said(self.verdict))}</div>"
@@ -186,7 +186,7 @@ class Instants:
         return "\n".join("  ".join(row) for row in self.rows)
 
     def _repr_html_(self) -> str:
-        return _table(("instant", "writer", "action", "how far it got"), self.rows)
+        return grid("overtaking", ("instant", "writer", "action", "how far it got"), self.rows)
 
 
 def _state(now: Timeline, instant: str) -> str:
@@ -241,7 +241,7 @@ class Matrix:
         return "\n".join(" | ".join(f"{cell:14}" for cell in row) for row in (_HEAD, *self.rows))
 
     def _repr_html_(self) -> str:
-        return _table(_HEAD, self.rows)
+        return grid("overtaking", _HEAD, self.rows)
 
 
 _HEAD = ("W1 \\ W2, which is faster", *WRITES)
@@ -252,11 +252,3 @@ def who_goes_with_whom(mode: str = "fenced") -> Matrix:
     return Matrix({
         (one, other): overtake(mode, one, other, late="W2") for one in WRITES for other in WRITES
     })  # fmt: skip
-
-
-def _table(head: tuple[str, ...], rows: Any) -> str:
-    titles = "".join(f"<th {LEFT}>{escape(each)}</th>" for each in head)
-    body = "".join(
-        f"<tr>{''.join(f'<td {LEFT}>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
-    return f"<table class='lockkit-overtaking'><tr>{titles}</tr>{body}</table>"

@@ -8,13 +8,13 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from lockkit.course.grid import grid
 from lockkit.history import STORE, Event
 
 ROWS_MAX = 40
 SAID_CHARS_MAX = 60
 VERSION_CHARS = 6
 SIGNS = {"applied": "✓", "precondition_failed": "✗", "throttled": "✗", "missing": "∅"}
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 STYLE = """<style>
 .lockkit-sequence td,.lockkit-sequence th{text-align:left;padding:1px 10px;font-size:12px;
 line-height:1.5;white-space:nowrap}
@@ -29,19 +29,15 @@ def draw(events: Iterable[Event], because: str) -> widgets.HTML:
     everything = [each for each in events if _said(each)]
     shown = everything[-ROWS_MAX:]
     who = sorted({_lane(each) for each in shown})
-    rows = "".join(
-        f"<tr><td>{each.at_ms / 1000:.3f} s</td>"
-        + "".join(f"<td {LEFT}>{escape(_said(each)) if lane == _lane(each) else ''}</td>"
-                  for lane in who)
-        + "</tr>"
+    rows = (
+        (f"{each.at_ms / 1000:.3f} s",
+         *(_said(each) if lane == _lane(each) else "" for lane in who))
         for each in shown
     )  # fmt: skip
-    head = "".join(f"<th {LEFT}>{escape(each)}</th>" for each in ("", *who))
     harm = f"<div class='lockkit-harm'><b>✗ INVALID</b> {escape(because)}</div>" if because else ""
     left_out = len(everything) - len(shown)
     more = f"<div>… {left_out} events before these</div>" if left_out else ""
-    table = f"<table class='lockkit-sequence'><tr>{head}</tr>{rows}</table>"
-    return widgets.HTML(f"{STYLE}{harm}{more}{table}")
+    return widgets.HTML(f"{STYLE}{harm}{more}{grid('sequence', ('', *who), rows)}")
 
 
 def _lane(each: Event) -> str:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from lockkit.course.grid import grid
 from lockkit.history import Event
-
-LEFT = "style='text-align:left'"  # a page strips style sheets from what is shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +50,14 @@ class Outcome:
         return f"{told}\nThe table: {self.rows}\n{self.verdict.kind}: {self.verdict.because}"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td {LEFT}>{escape(each.who)}</td>"
-            f"<td {LEFT}>{'✓ committed' if each.done else '✗ ' + escape(each.error)}</td>"
-            f"<td {LEFT}>{each.attempts}</td>"
-            f"<td {LEFT}>{escape(each.said)}</td></tr>"
+        rows = (
+            (each.who, "✓ committed" if each.done else f"✗ {each.error}", each.attempts, each.said)
             for each in self.told
         )
-        head = "".join(f"<th {LEFT}>{name}</th>" for name in ("", "was told", "attempts", ""))
+        told = grid("told", ("", "was told", "attempts", ""), rows)
         table = ", ".join(f"{escape(key)} = {amount}" for key, amount in self.rows.items())
         return (
-            f"<table class='lockkit-told'><tr>{head}</tr>{rows}</table>"
-            f"<div>The table: <b>{table}</b></div>"
+            f"{told}<div>The table: <b>{table}</b></div>"
             f"<div>The checker: <b>{escape(str(self.verdict.kind))}</b>, "
             f"{escape(str(self.verdict.because))}</div>"
         )

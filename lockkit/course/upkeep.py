@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.course.dead import rows_html
+from lockkit.course.grid import grid
 from lockkit.course.lake import LEASE_S, Lake, Writer, amounts, seen
 from lockkit.drive import Emit, silent
 from lockkit.history import Event
@@ -265,7 +265,7 @@ class Matrix:
 
     def _repr_html_(self) -> str:
         head = ("the write …", "gives way, by default", "where writers go first")
-        return rows_html(head, [tuple(each) for each in self.rows])
+        return grid("rows", head, self.rows)
 
 
 def matrix(tell: Callable[[str], None] = print) -> Matrix:
