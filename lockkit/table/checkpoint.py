@@ -65,14 +65,15 @@ def read_checkpoint() -> Procedure[Snapshot | None]:
             return None
 
 
-def look_over() -> Procedure[tuple[Known, Snapshot]]:
+def look_over(*, every: int = CHECKPOINT_EVERY) -> Procedure[tuple[Known, Snapshot]]:
     """What a writer must know before it begins, and the snapshot; saves a checkpoint if it is due.
 
-    So that neither grows with the table's age, whoever writes to it.
+    So that neither grows with the table's age, whoever writes to it. A checkpoint is due `every` so
+    many commits.
     """
     opened = yield from open_table()
     snapshot = yield from snapshot_at(opened, Point())
-    yield from keep_checkpoint(snapshot, opened.before.covered.count)
+    yield from keep_checkpoint(snapshot, opened.before.covered.count, every=every)
     return known_by(opened, snapshot), snapshot
 
 
@@ -81,16 +82,20 @@ def known_by(opened: Opened, snapshot: Snapshot) -> Known:
     return Known(opened.config, opened.version, covered.horizon, covered.newest)
 
 
-def keep_checkpoint(snapshot: Snapshot, saved: int) -> Procedure[int]:
+def keep_checkpoint(
+    snapshot: Snapshot, saved: int, *, every: int = CHECKPOINT_EVERY
+) -> Procedure[int]:
     """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
-    if snapshot.covered.count < saved + CHECKPOINT_EVERY:
+    if snapshot.covered.count < saved + every:
         return saved
-    yield from write_checkpoint(snapshot)
+    yield from write_checkpoint(snapshot, every=every)
     return snapshot.covered.count
 
 
-def write_checkpoint(snapshot: Snapshot) -> Procedure[bool]:
-    """Save the snapshot if it is `CHECKPOINT_EVERY` commits ahead of the saved one; True if it did.
+def write_checkpoint(
+    snapshot: Snapshot, *, every: int = CHECKPOINT_EVERY
+) -> Procedure[bool]:
+    """Save the snapshot if it is `every` commits ahead of the saved one; True if it did.
 
     For whoever has just read the table and may write to it: a writer after its commit, a service.
     It costs one read where nothing is due. Of two at once one wins, and which does not matter.
@@ -109,7 +114,7 @@ def write_checkpoint(snapshot: Snapshot) -> Procedure[bool]:
                 pass  # damaged: replaced
         case _missing:
             pass
-    if not _due(snapshot, saved):
+    if not _due(snapshot, saved, every):
         return False
     body = format_checkpoint(snapshot)
     try:
@@ -126,13 +131,13 @@ def write_checkpoint(snapshot: Snapshot) -> Procedure[bool]:
             raise AssertionError(f"not an answer to a write: {other!r}")
 
 
-def _due(snapshot: Snapshot, saved: Snapshot | None) -> bool:
+def _due(snapshot: Snapshot, saved: Snapshot | None, every: int) -> bool:
     if saved is None or saved.config != snapshot.config:
-        return snapshot.covered.count >= CHECKPOINT_EVERY
+        return snapshot.covered.count >= every
     ahead = snapshot.covered.count - saved.covered.count
     if saved.covered.horizon < snapshot.covered.horizon and ahead < 0:
         return True  # fewer commits up to a later horizon: the table was taken back, or made anew
-    return saved.covered.horizon <= snapshot.covered.horizon and ahead >= CHECKPOINT_EVERY
+    return saved.covered.horizon <= snapshot.covered.horizon and ahead >= every
 
 
 # --- its bytes ------------------------------------------------------------------------------------

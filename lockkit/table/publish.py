@@ -111,9 +111,17 @@ class Scout:
     ahead: Ahead = field(default_factory=Ahead)
 
     def __call__(self, claiming: bool) -> None:
+        run(self.look(claiming), self.store, self.clock)
+
+    def look(self, claiming: bool) -> Procedure[None]:
+        """One look beside one request for the lock; replaces `ahead`.
+
+        A check of the config counts only if it was made beside the latest request: the holders
+        since an earlier one may have changed the table.
+        """
         self.ahead = replace(self.ahead, config_checked=False)
         try:
-            self.ahead = run(self._look(claiming), self.store, self.clock)
+            self.ahead = yield from self._look(claiming)
         except (TableError, StoreError):
             self.ahead = Ahead()  # the commit asks again, and tells
 
