@@ -38,7 +38,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Answered by a list of `Entry`: the keys under `prefix` that are greater than `after`."""
+    """Answered by a `Listing`: the objects under `prefix` whose keys are greater than `after`."""
 
     prefix: str
     after: str = ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -33,7 +35,7 @@ from lockkit.history import KINDS
 from lockkit.lock import Lock
 from lockkit.outcome import Found, IfAbsent, PreconditionFailed
 from lockkit.state import LockLost
-from lockkit.stores import Entry, Store, StoreError
+from lockkit.stores import Entry, Listing, Store, StoreError
 from lockkit.table import (
     FENCE_KEY,
     CommitConflict,
@@ -593,6 +595,67 @@ def test_a_listing_of_several_pages_is_believed_when_two_agree() -> None:
     assert len(listed(long, long + 1, long + 1)[0].completed) == long + 1
     with pytest.raises(TableError, match="changed between any two"):
         listed(*range(long, long + LISTINGS_MAX + 1))
+
+
+def test_a_listing_is_asked_for_once_where_the_store_makes_it_a_snapshot() -> None:
+    def listed(*answers: Listing) -> Any:
+        procedure = load_timeline(V6)
+        procedure.send(None)
+        for number, answer in enumerate(answers, 1):
+            try:
+                procedure.send(answer)
+            except StopIteration as done:
+                return number, len(done.value.completed)
+        raise AssertionError("it asks for more")
+
+    def page(size: int, *, snapshot: bool) -> Listing:
+        names = (f"{20250101000000000 + n}.commit" for n in range(size))
+        return Listing((Entry(f".hoodie/{name}", 1) for name in names), snapshot=snapshot)
+
+    assert listed(page(PAGE_KEYS + 10, snapshot=True)) == (1, PAGE_KEYS + 10)
+    torn, whole = page(2, snapshot=False), page(3, snapshot=False)
+    assert listed(torn, whole, whole) == (3, 3), "few keys are no proof of one page"
+
+
+def test_an_update_is_not_lost_where_the_folder_of_the_timeline_is_read_in_pieces(
+    tmp_path: Any,
+) -> None:
+    """Two commits between two pieces; of these the second is seen, and the first is not."""
+    table = new_table(f"file://{tmp_path}/t")
+    publish(table, prepare_inserts(table, rows([0, 1])))
+    p, q = prepare_upserts(table, rows([0], amount=5)), prepare_inserts(table, rows([9]))
+    folder, scandir = str(tmp_path / "t" / p.names.folder).rstrip("/"), os.scandir
+    torn: list[Any] = []
+
+    class Torn:
+        def __init__(self, path: Any) -> None:
+            with scandir(path) as entries:
+                self.found = list(entries)
+            if str(path).rstrip("/") == folder and not torn:
+                torn.append(path)
+                publish(table, p)
+                publish(table, q)
+                with scandir(path) as entries:
+                    mine = [each for each in entries if each.name.startswith(q.instant)]
+                self.found += [each for each in mine if each.name.endswith(".commit")]
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> Any:
+            if not self.found:
+                raise StopIteration
+            return self.found.pop(0)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    with patch.object(os, "scandir", Torn):
+        transaction = run(begin(), table, CLOCK)
+    assert torn and {p.instant, q.instant} <= transaction.base
 
 
 def test_a_snapshot_advances_by_reading_only_what_is_new(memory: Store) -> None:

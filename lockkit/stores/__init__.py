@@ -8,7 +8,7 @@ Adapters translate; they never retry, never wait and never decide. `open_store(u
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -50,6 +50,12 @@ class Capabilities:
     content_versions: bool = False
     """Versions are content hashes: equal bytes have equal versions (S3 without KMS)."""
     conditional_delete: bool = True
+    snapshot_page: bool = True
+    """One answer to a listing shows the objects of one moment.
+
+    S3, GCS and Azure document that a listing shows every write that was acknowledged before it was
+    sent. That one page is a single moment is how they behave, and is not written down anywhere.
+    """
     keeps_versions: bool = False
     """`versions(key)` can list old versions, if the bucket keeps them."""
 
@@ -61,6 +67,18 @@ class Entry:
     key: str
     size: int
     version: Version | None = None
+
+
+class Listing(list[Entry]):
+    """The objects of a listing, and whether they were all there at one moment.
+
+    `snapshot` is False where the store answered in several pages: what was written between two
+    pages may be missing although something later is shown.
+    """
+
+    def __init__(self, entries: Iterable[Entry], *, snapshot: bool = True) -> None:
+        super().__init__(entries)
+        self.snapshot = snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +144,11 @@ class Store(Protocol):
         """One conditional write, sent exactly once."""
         ...
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> Listing:
         """Every object whose key starts with `prefix` and is greater than `after`, in key order.
 
-        All pages. Where the provider can, it begins at `after`, so that what lies before costs
-        nothing.
+        All pages; the listing says whether it is a snapshot. Where the provider can, it begins at
+        `after`, so that what lies before costs nothing.
         """
         ...
 

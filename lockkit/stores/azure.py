@@ -25,7 +25,15 @@ from lockkit.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.stores import Capabilities, Entry, ObjectVersion, StoreError, StoreOptions, split_url
+from lockkit.stores import (
+    Capabilities,
+    Entry,
+    Listing,
+    ObjectVersion,
+    StoreError,
+    StoreOptions,
+    split_url,
+)
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -180,17 +188,19 @@ class AzureStore:
             return Unknown(f"{length} of {download.size} bytes of {key} arrived")
         return Found(b"", _quoted(download.properties.etag))
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> Listing:
         """All of `prefix` is sent, up to `after` too: this API version cannot begin at a name."""
         with self._translated(f"list {prefix}*"):
-            return sorted(
-                (
-                    Entry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
-                    for blob in self._client.list_blobs(name_starts_with=self._full(prefix))
-                    if blob.name > self._full(after)
-                ),
-                key=lambda entry: entry.key,
-            )
+            found = self._client.list_blobs(name_starts_with=self._full(prefix))
+            pages = [list(page) for page in found.by_page()]
+        entries = (
+            Entry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
+            for page in pages
+            for blob in page
+            if blob.name > self._full(after)
+        )
+        one = len(pages) <= 1 and self.capabilities.snapshot_page
+        return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         doing = f"delete {key}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from lockkit.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
-from lockkit.stores import Entry, ObjectVersion, Store
+from lockkit.stores import Listing, ObjectVersion, Store
 
 
 class Below:
@@ -26,9 +26,10 @@ class Below:
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
         return self._store.put(self._prefix + key, body, condition)
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> Listing:
         found = self._store.list(self._prefix + prefix, self._prefix + after if after else "")
-        return [replace(each, key=each.key[len(self._prefix) :]) for each in found]
+        within = (replace(each, key=each.key[len(self._prefix) :]) for each in found)
+        return Listing(within, snapshot=found.snapshot)
 
     def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
         return self._store.put_file(self._prefix + key, source, size)

@@ -34,7 +34,15 @@ from lockkit.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.stores import CHUNK_BYTES, Capabilities, Entry, ObjectVersion, StoreOptions, split_url
+from lockkit.stores import (
+    CHUNK_BYTES,
+    Capabilities,
+    Entry,
+    Listing,
+    ObjectVersion,
+    StoreOptions,
+    split_url,
+)
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -203,17 +211,18 @@ class GcsStore:
             return Unknown(f"only {length} bytes of {key} arrived")
         return Found(b"", answer.headers.get("x-goog-generation", ""))
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> Listing:
         start = self._full(after) if after else None
         with self._translated(f"list {prefix}*"):
-            return sorted(
-                (
-                    Entry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
-                    for blob in self._blobs(self._full(prefix), start=start)
-                    if blob.name > self._full(after)  # startOffset is inclusive
-                ),
-                key=lambda entry: entry.key,
-            )
+            pages = [list(page) for page in self._blobs(self._full(prefix), start=start).pages]
+        entries = (
+            Entry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
+            for page in pages
+            for blob in page
+            if blob.name > self._full(after)  # startOffset is inclusive
+        )
+        one = len(pages) <= 1 and self.capabilities.snapshot_page
+        return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         doing = f"delete {key}"
@@ -282,7 +291,7 @@ class GcsStore:
 
     def _blobs(
         self, prefix: str, *, start: str | None = None, versions: bool | None = None
-    ) -> Iterator[Any]:
+    ) -> Any:
         return self._client.list_blobs(
             self._bucket,
             prefix=prefix,

@@ -18,6 +18,7 @@ One host only: flock on a directory is not passed on by NFS (it fails there, and
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import shutil
@@ -46,6 +47,8 @@ from lockkit.stores import (
     CHUNK_BYTES,
     Capabilities,
     Entry,
+    Listing,
+    NoAnswer,
     ObjectVersion,
     StoreError,
     StoreOptions,
@@ -59,6 +62,8 @@ except ImportError:  # Windows has no flock
 
 SCRATCH = ".lockkit.tmp"
 FLOCK_POLL_S = 0.002
+READINGS_MAX = 40
+"""How often a listing reads a folder in which files keep appearing."""
 DIRECTORY_TRIES_MAX = 100
 """How often a directory may be removed between our opening it and our locking it."""
 
@@ -152,17 +157,59 @@ class LocalStore:
         except OSError as error:
             raise self._fault(f"read {key}", error) from None
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> Listing:
+        """A snapshot, whoever else writes there: the names of two readings in a row that agree.
+
+        The kernel hands out a folder in pieces of 32 KB, and names come and go between two pieces,
+        so one reading may show a file and miss an older one. (The folder's modification time does
+        not reveal that: it moves in steps of some ms.) But between two readings there is a moment.
+        A name of the first was there at that moment, unless it was deleted; and a name that was
+        there at that moment is in the second, unless it was deleted. If both readings found the
+        same names, these are the files of that moment. Of files that appeared and were gone again
+        while we read, nothing is said.
+        """
+        names = self._names(prefix, after)
+        for _ in range(READINGS_MAX - 1):
+            before, names = names, self._names(prefix, after)
+            if names == before and (entries := self._entries(names)) is not None:
+                return Listing(entries)
+        raise NoAnswer(
+            f"{self.url}: the files under {prefix}* changed between any two of {READINGS_MAX} "
+            "readings of their folder; list again when fewer writers are about"
+        )
+
+    def _names(self, prefix: str, after: str) -> builtins.list[str]:
+        """One reading: keys in order. A folder that cannot be read is an error, and not empty."""
+        found: builtins.list[str] = []
+        folders = [prefix.rpartition("/")[0] + "/" if "/" in prefix else ""]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(self._path(folder)) as entries:
+                    for each in entries:
+                        key = folder + each.name
+                        if each.is_dir():
+                            inside = f"{key}/"
+                            wanted = inside.startswith(prefix) or prefix.startswith(inside)
+                            if wanted and not each.is_symlink():
+                                folders.append(inside)
+                        elif key.startswith(prefix) and key > after:
+                            if not each.name.startswith(SCRATCH):
+                                found.append(key)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise self._fault(f"list {prefix}*", error) from None
+        return sorted(found)
+
+    def _entries(self, names: builtins.list[str]) -> builtins.list[Entry] | None:
+        """Sizes and versions; None where a file is gone already."""
         found = []
-        top = self._path(prefix.rpartition("/")[0]) if "/" in prefix else self._root
-        for directory, _, names in os.walk(top):
-            for name in names:
-                path = Path(directory, name)
-                key = path.relative_to(self._root).as_posix()
-                asked = key.startswith(prefix) and key > after
-                if not name.startswith(SCRATCH) and asked and (status := _status(path)):
-                    found.append(Entry(key, status.st_size, _version(status)))
-        return sorted(found, key=lambda entry: entry.key)
+        for key in names:
+            if (status := _status(f"{self._root}/{key}")) is None:
+                return None
+            found.append(Entry(key, status.st_size, _version(status)))
+        return found
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         path = self._path(key)
@@ -288,9 +335,9 @@ class LocalStore:
         return StoreError(f"{self.url}: cannot {doing}: {error.strerror}; {next_step}")
 
 
-def _status(path: Path) -> os.stat_result | None:
+def _status(path: Path | str) -> os.stat_result | None:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status

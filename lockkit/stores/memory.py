@@ -27,7 +27,15 @@ from lockkit.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.stores import Capabilities, Entry, ObjectVersion, StoreError, StoreOptions, split_url
+from lockkit.stores import (
+    Capabilities,
+    Entry,
+    Listing,
+    ObjectVersion,
+    StoreError,
+    StoreOptions,
+    split_url,
+)
 
 
 @dataclass
@@ -100,15 +108,15 @@ class MemoryStore:
             into.write(answer.body)
         return answer
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> Listing:
         with self._entered() as shelf:
-            return [
+            return Listing(
                 Entry(key[len(self._full("")) :], len(now[2]), str(now[0]))
                 for key in sorted(shelf.states)
                 if key.startswith(self._full(prefix))
                 and key > self._full(after)
                 and (now := shelf.current(key))
-            ]
+            )
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         with self._entered() as shelf:

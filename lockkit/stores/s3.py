@@ -28,6 +28,7 @@ from lockkit.stores import (
     CHUNK_BYTES,
     Capabilities,
     Entry,
+    Listing,
     ObjectVersion,
     StoreOptions,
     aws,
@@ -193,20 +194,20 @@ class S3Store:
             return Unknown(f"{length} of {answer['ContentLength']} bytes of {key} arrived")
         return Found(b"", answer.get("ETag", ""))
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> Listing:
         where = {"Prefix": self._full(prefix)}
         if after:
             where["StartAfter"] = self._full(after)
-        return sorted(
-            (
-                Entry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
-                for page in self._pages("list_objects_v2", f"list {prefix}*", **where)
-                for item in page.get("Contents", ())
-                # Directory buckets (S3 Express) do not know StartAfter.
-                if item["Key"] > self._full(after)
-            ),
-            key=lambda entry: entry.key,
+        pages = list(self._pages("list_objects_v2", f"list {prefix}*", **where))
+        entries = (
+            Entry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
+            for page in pages
+            for item in page.get("Contents", ())
+            # Directory buckets (S3 Express) do not know StartAfter.
+            if item["Key"] > self._full(after)
         )
+        one = len(pages) <= 1 and self.capabilities.snapshot_page
+        return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         doing = f"delete {key}"

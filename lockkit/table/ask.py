@@ -21,7 +21,7 @@ from lockkit.outcome import (
     Unknown,
     Version,
 )
-from lockkit.stores import Entry, NoAnswer, StoreError
+from lockkit.stores import Listing, NoAnswer, StoreError
 
 TRIES_MAX = 7
 """About 3 s of pauses in all; a store that is silent for longer is not going to be waited for."""
@@ -84,11 +84,11 @@ def read(
     )
 
 
-def listing(prefix: str, *, after: str = "") -> Procedure[list[Entry]]:
+def listing(prefix: str, *, after: str = "") -> Procedure[Listing]:
     """Every object under `prefix` whose key is greater than `after`; else raises `Unanswered`."""
     for tries in range(TRIES_MAX):
         try:
-            entries: list[Entry] = yield List(prefix, after)
+            entries: Listing = yield List(prefix, after)
         except NoAnswer as error:
             why = str(error)
             yield Sleep(pause_s(tries))

@@ -198,9 +198,9 @@ def snapshot_at(opened: Opened, point: Point) -> Procedure[Snapshot]:
         before = nothing(opened.config)
     if not before.covered.count:
         # After the timeline: what was moved before it was listed is in the archive by now.
-        archived = yield from listing(opened.config.archive_prefix)
+        listed = yield from listing(opened.config.archive_prefix)
         # Hadoop leaves an empty key, `history/`, for a folder that it made.
-        archived = [each for each in archived if not each.key.endswith("/")]
+        archived = [each for each in listed if not each.key.endswith("/")]
         _refuse_archived(archived, opened.config.archive_prefix)
         if opened.after:
             now = yield from load_timeline(names)

@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from lockkit.drive import Procedure
-from lockkit.stores import Entry
+from lockkit.stores import Entry, Listing
 from lockkit.table.ask import TableError, listing
 
 HOODIE = ".hoodie/"
 PAGE_KEYS = 1000
-"""A listing this long may have come in several pages (S3 and GCS page at 1,000, Azure at 5,000)."""
+"""A plain list this long may have come in several pages; a `Listing` says so itself."""
 LISTINGS_MAX = 6
 AHEAD_MAX_MS = 24 * 3600 * 1000
 
@@ -210,7 +210,7 @@ def _parse_name(name: str, names: Names) -> tuple[str, str | None, str, str] | N
 
 
 def glance(names: Names, *, after: str = "") -> Procedure[Timeline]:
-    """One listing. Several pages are no snapshot: only for who can prove that nothing moved.
+    """One listing, which need not be a snapshot: for a caller who proves that nothing moved.
 
     With `after`, an instant, only what is later than it.
     """
@@ -218,11 +218,11 @@ def glance(names: Names, *, after: str = "") -> Procedure[Timeline]:
 
 
 def load_timeline(names: Names, *, after: str = "") -> Procedure[Timeline]:
-    """A listing that is a snapshot: of one page, or the same twice in a row."""
+    """A listing that is a snapshot: because the store says so, or because two agree."""
     past = _past(names, after)
     entries = yield from listing(names.prefix, after=past)
     for _ in range(LISTINGS_MAX):
-        if len(entries) < PAGE_KEYS:
+        if _is_snapshot(entries):
             return parse_timeline(entries, names)
         again = yield from listing(names.prefix, after=past)
         if [e.key for e in again] == [e.key for e in entries]:
@@ -232,6 +232,10 @@ def load_timeline(names: Names, *, after: str = "") -> Procedure[Timeline]:
         f"the timeline changed between any two of {LISTINGS_MAX} listings of {len(entries)} files; "
         "try again when fewer writers are about, or archive old instants"
     )
+
+
+def _is_snapshot(entries: list[Entry]) -> bool:
+    return entries.snapshot if isinstance(entries, Listing) else len(entries) < PAGE_KEYS
 
 
 def _past(names: Names, after: str) -> str:
