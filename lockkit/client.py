@@ -337,6 +337,8 @@ class Client:
                 me = self.me
                 more = {"floor": floor, "owner": me.owner, "ttl_ms": me.ttl_ms}
                 more |= {"holder": me.holder, "handle": me.handle}
+            case Beat(_, floor) if floor:
+                more = {"floor": floor}
             case Saw(_, None, date_ms):
                 more = {"outcome": "unchanged", "date_ms": date_ms}
             case Saw(_, Sight(None)):

@@ -110,8 +110,8 @@ def step(me: Me, state: State, event: Event, rules: Rules) -> Step:
             after = _on_answer(me, state, answer, now, rules)
         case Tick(now):
             after = _on_tick(me, state, now, rules)
-        case Beat(now):
-            after = _on_beat(me, state, now)
+        case Beat(now, floor):
+            after = _on_beat(me, state, now, floor)
         case Quit(now):
             after = _on_quit(me, state, now, rules)
         case GiveUp():
@@ -458,14 +458,21 @@ def _on_tick(me: Me, state: State, now: Now, rules: Rules) -> Step:
             assert_never(state.phase)
 
 
-def _on_beat(me: Me, state: State, now: Now) -> Step:
-    """Renew by CAS on our own version. What is unsettled is settled before it."""
+def _on_beat(me: Me, state: State, now: Now, floor: int) -> Step:
+    """Renew by CAS on our own version. What is unsettled is settled before it.
+
+    A grant whose epoch is not above `floor` gets one that is. Nobody can have taken the lock in
+    between: the write replaces exactly our own version. The grant has the new epoch only once the
+    write is proven.
+    """
+    state = replace(state, floor=max(state.floor, floor))
     if state.phase is Phase.SETTLING:
         return state, (Look(),)
     if state.phase is not Phase.HELD:
         return state, ()
     assert state.grant is not None
-    record = replace(state.grant, valid_until_ms=now.wall_ms + me.ttl_ms)
+    epoch = state.grant.epoch if state.grant.epoch > floor else state.floor + 1
+    record = replace(state.grant, valid_until_ms=now.wall_ms + me.ttl_ms, epoch=epoch)
     return _send(me, state, Aim.RENEW, record, state.version, now)
 
 
@@ -499,8 +506,13 @@ def _release_what_is_ours(me: Me, state: State, sight: Sight, now: Now, rules: R
 
 
 def _tombstone(me: Me, state: State, record: Record, over: Version | None, now: Now) -> Step:
-    """Marked expired, never deleted: epochs go on, and a late create cannot land (V8, V9)."""
-    return _send(me, state, Aim.RELEASE, replace(record, expired=True), over, now)
+    """Marked expired, never deleted: epochs go on, and a late create cannot land (V8, V9).
+
+    It keeps the highest epoch that we know of: a renewal that raised the epoch may have landed
+    after our belief had ended, and then the grant still has the lower one.
+    """
+    epoch = max(record.epoch, state.floor)
+    return _send(me, state, Aim.RELEASE, replace(record, expired=True, epoch=epoch), over, now)
 
 
 def _remove(state: State, record: Record, over: Version | None, now: Now) -> Step:

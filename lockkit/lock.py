@@ -23,7 +23,7 @@ from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, silent
 from lockkit.heartbeat import Heartbeat
 from lockkit.lease import free
-from lockkit.lockfile import EPOCH_MAX, RECORD_BYTES_MAX
+from lockkit.lockfile import EPOCH_MAX, RECORD_BYTES_MAX, epoch_after
 from lockkit.outcome import Found, Missing
 from lockkit.pace import Pace
 from lockkit.proof import prove_conditions
@@ -52,6 +52,8 @@ from lockkit.stores import NoAnswer, Store, StoreError, open_store
 from lockkit.voice import Voice
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
+RISES_MAX = 5
+"""Renewals that try to raise an epoch; a second is needed where an older one had landed instead."""
 BACK_OUT_S = 5.0
 """How long an acquire that was interrupted tries to give back what it had won."""
 NAME_CHARS_MAX = 1_000
@@ -209,6 +211,26 @@ class Lock:
 
     def renew(self) -> None:
         """Extend the lease now, as often as it takes. Raises `LockLost` if it is no longer ours."""
+        self._renew(0)
+
+    def rise_above(self, epoch: int) -> None:
+        """Give this grant an epoch above `epoch`, the fence's, if it has not; for whoever commits.
+
+        Epochs restart where a hand deleted the lock object, or a Hudi writer dropped our fields.
+        One renewal writes the new epoch over exactly our own version of the lock object, so nobody
+        can have been granted the lock in between. Raises `LockLost` if it is no longer ours.
+        """
+        self.heard(epoch)
+        for _ in range(RISES_MAX):
+            if self.fence.epoch > epoch:
+                return
+            self._renew(epoch_after(epoch) - 1)
+        raise LockLost(
+            f"{self}: its epoch {self.fence.epoch} could not be raised above {epoch}; release the "
+            "lock and acquire it again"
+        )
+
+    def _renew(self, floor: int) -> None:
         self._guard_process()
         client, failures = self._client, 0
         while True:
@@ -216,7 +238,7 @@ class Lock:
             with client.turn:
                 now = self.clock.now()
                 held = client.state.phase is Phase.HELD
-                told = client.feed(Beat(now) if held else Tick(now))
+                told = client.feed(Beat(now, floor) if held else Tick(now))
                 until_ms = client.state.until_ms
             if any(isinstance(each, Renewed) for each in told):
                 return

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 RECORD_BYTES_MAX = 64 * 1024
 EPOCH_MAX = 2**63 - 1
+EPOCHS_UNKNOWN = 1_000
+"""How many grants may have left no trace that we can still read. Where a lock's epochs were lost
+and are taken from elsewhere (the fence, old versions), the next epoch leaves room for so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,11 @@ def decode(body: bytes) -> Record | Garbled:
         ttl_ms=_count(fields.get("ttlMs")),
         holder=_text(fields.get("holder")),
     )
+
+
+def epoch_after(known: int) -> int:
+    """An epoch above every one that was granted, where `known` is only the highest still known."""
+    return min(known + EPOCHS_UNKNOWN, EPOCH_MAX - 1)
 
 
 def _count(value: object) -> int:

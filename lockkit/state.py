@@ -169,9 +169,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A renewal is due."""
+    """A renewal is due. After it the grant's epoch exceeds `floor` (the fence's)."""
 
     now: Now
+    floor: int = 0
 
 
 @dataclass(frozen=True, slots=True)

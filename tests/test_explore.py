@@ -14,6 +14,7 @@ from functools import cache
 import pytest
 from readme import section
 
+from lockkit import lease
 from lockkit.check import Kind, check
 from lockkit.explore import (
     SCENARIOS,
@@ -29,9 +30,11 @@ from lockkit.explore.parts import ON_THE_WAY, Bounds, Fault, PackedState
 from lockkit.explore.rows import BIG, CRASH, OBSERVED, STORE, WALL
 from lockkit.explore.world import LeaseWorld
 from lockkit.history import narrate
+from lockkit.lockfile import Record
 from lockkit.mutants import Invariant
+from lockkit.outcome import Version
 from lockkit.rules import Fence
-from lockkit.state import Phase
+from lockkit.state import Aim, Me, Now, Phase, State, Step
 
 # name: (steps of the shortest counterexample, distinct states); 0 steps: all states, no violation
 RECORDED = {
@@ -108,6 +111,24 @@ def test_with_all_rules_on_every_state_is_seen_and_nothing_breaks(scenario: Scen
     found = row(scenario)
     assert (found.violation, found.exhausted) == (None, True)
     assert (found.steps, found.states) == RECORDED[scenario.name]
+
+
+RAISING = Bounds(tries=(2, 1), renewals=(1, 0), raises=True, faults=1)
+
+
+def test_a_grant_whose_epoch_is_raised_shares_it_with_no_later_grant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = Scenario("an epoch is raised", "", replace(STORE, slack_ms=0), RAISING)
+    found = explore(scenario)
+    assert (found.violation, found.exhausted) == (None, True)
+
+    def keeps_its_own(me: Me, state: State, record: Record, over: Version | None, now: Now) -> Step:
+        return lease._send(me, state, Aim.RELEASE, replace(record, expired=True), over, now)
+
+    # The answer to the raise may come after the lease: the tombstone must not fall behind it.
+    monkeypatch.setattr(lease, "_tombstone", keeps_its_own)
+    assert explore(scenario).violation == "epochs rise: 2 was granted after 2"
 
 
 def test_every_expiry_policy_and_every_fault_is_among_the_rows_with_all_rules_on() -> None:

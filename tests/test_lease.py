@@ -123,6 +123,8 @@ class Stage:
                 self._step(name, Want(now, int(floor)))
             case ["beat"]:
                 self._step(name, Beat(now))
+            case ["beats", "above", floor]:
+                self._step(name, Beat(now, int(floor)))
             case ["quits"]:
                 self._step(name, Quit(now))
             case ["ticks"]:

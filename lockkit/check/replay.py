@@ -195,7 +195,7 @@ class Lane:
             case "tick":
                 return Tick(now)
             case "beat":
-                return Beat(now)
+                return Beat(now, each.get("floor", 0))
             case "quit":
                 return Quit(now)
             case "give up":

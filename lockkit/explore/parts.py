@@ -35,6 +35,8 @@ class Bounds:
     tries: tuple[int, ...] = (2, 2)
     """Claims and confirmations that may be sent; a client that needs more stalls."""
     renewals: tuple[int, ...] = (1, 1)
+    raises: bool = False
+    """Whether a renewal may also find that the fence has the grant's epoch already."""
     commits: tuple[int, ...] = (0, 0)
     faults: int = 0
     kinds: frozenset[Fault] = ON_THE_WAY

@@ -238,7 +238,10 @@ class LeaseWorld:
                     yield Want(now), replace(actor, acquires=actor.acquires - 1)
             case Phase.HELD:
                 if actor.renewals:
-                    yield Beat(now), replace(actor, renewals=actor.renewals - 1)
+                    spent = replace(actor, renewals=actor.renewals - 1)
+                    yield Beat(now), spent
+                    if self.bounds.raises and actor.state.grant is not None:
+                        yield Beat(now, actor.state.grant.epoch), spent
                 yield Quit(now), actor  # also with a commit under way that nobody answers
             case Phase.LOST:
                 yield Quit(now), actor

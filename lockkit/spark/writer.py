@@ -41,7 +41,6 @@ from lockkit.table import (
     prepare,
 )
 from lockkit.table.checkpoint import look_over
-from lockkit.table.fence import read_fence
 from lockkit.table.groups import Aim
 from lockkit.table.heartbeat import Heartbeat, HeartbeatExpired
 from lockkit.table.layout import FileGroup
@@ -164,11 +163,8 @@ class Writer:
         """True if it was published. A refusal is not an error: the next round begins again."""
         try:
             self._transact()
-        except (CommitConflict, HeartbeatExpired):
+        except (CommitConflict, HeartbeatExpired, LockLost):
             return False  # the commit has said so itself; or it slept, and begins again
-        except LockLost:
-            self._hear_the_fence()
-            return False
         except (LockBusy, Unanswered, CommitUnknown) as error:
             self._pause_over(error)
             return False
@@ -192,16 +188,6 @@ class Writer:
             self._commit(prepared)
             if heart:
                 heart.finish()
-
-    def _hear_the_fence(self) -> None:
-        """A Hudi writer drops the lock's epoch when it rewrites it: the fence still has it."""
-        try:
-            seen = run(read_fence(), self.store, self.clock)
-        except (TableError, StoreError, Unanswered) as error:
-            self.voice.emit("note", text=f"{type(error).__name__}: {error}")
-            return
-        if seen.fence is not None:
-            self.lock.heard(seen.fence.epoch)
 
     def _aims(self) -> list[FileGroup]:
         """The file groups of this round, as (region, file id)."""

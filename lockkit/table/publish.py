@@ -22,7 +22,14 @@ from lockkit.table.ask import TableError, all_of, read
 from lockkit.table.commit import Ahead, Committed, commit, complete, decide
 from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.decide import CommitUnknown, completed_key
-from lockkit.table.fence import COMMIT, FENCE_BYTES_MAX, FENCE_KEY, Seen, parse_fence
+from lockkit.table.fence import (
+    COMMIT,
+    FENCE_BYTES_MAX,
+    FENCE_KEY,
+    Seen,
+    parse_fence,
+    read_fence,
+)
 from lockkit.table.properties import FENCED, recheck_config
 from lockkit.table.transaction import Prepared
 
@@ -75,15 +82,13 @@ def _decide_and_complete(
     store, clock = scout.store, scout.clock
     letting_go = threading.Thread(target=_let_go, args=(lock,), name="release")
     try:
+        rise_above_fence(lock, scout)
         way = decide(
             prepared, lock.fence, believe=lock.check, strategy=strategy, ahead=scout.ahead
         )
         decision = run(way, store, clock, emit)
         lock.published()
     except BaseException as error:
-        if scout.ahead.seen and scout.ahead.seen.fence:
-            # A Hudi writer drops the lock's epoch when it rewrites it: the fence still has it.
-            lock.heard(scout.ahead.seen.fence.epoch)
         lock.__exit__(type(error), error, error.__traceback__)
         raise
     letting_go.start()
@@ -91,6 +96,20 @@ def _decide_and_complete(
         return run(complete(decision), store, clock, emit)
     finally:
         letting_go.join()
+
+
+def rise_above_fence(lock: Lock, scout: Scout) -> None:
+    """Make sure, before the grant is used, that its epoch is above the fence's.
+
+    A lock object that was deleted, or rewritten by Hudi, starts its epochs again from 1, and a
+    commit under such an epoch would be refused as superseded.
+    """
+    if scout.ahead.seen is None:
+        seen: Seen = run(read_fence(), scout.store, scout.clock)
+        scout.ahead = replace(scout.ahead, seen=seen)
+    fence = scout.ahead.seen.fence if scout.ahead.seen else None
+    if fence is not None:
+        lock.rise_above(fence.epoch)
 
 
 def _let_go(lock: Lock) -> None:
