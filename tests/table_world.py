@@ -36,7 +36,10 @@ from lockkit.table import (
 )
 from lockkit.table.partition import partition_value
 
-CONFIG = TableConfig(name="orders", record_key="id", partition_by="region", precombine="at")
+CONFIG = TableConfig(
+    name="orders", record_key="id", partition_by="region", precombine="at", version=6
+)
+"""Version 6, whose timeline has fixed names and readable bodies. New tables have version 9."""
 SCHEMA = pa.schema(
     [("id", pa.string()), ("region", pa.string()), ("amount", pa.int64()), ("at", pa.int64())]
 )

@@ -24,7 +24,7 @@ from lockkit.spark.process import tree
 from lockkit.spark.supervisor import OWN_CREDENTIALS
 from lockkit.stores import open_store
 from lockkit.table import read_table
-from lockkit.table.timeline import V6, load_timeline
+from lockkit.table.timeline import V9, load_timeline
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -82,7 +82,7 @@ def commits(fleet: Fleet) -> list[str]:
 def timeline(fleet: Fleet) -> set[str]:
     """The instants that a reader of the table sees, asked of the store itself."""
     store = open_store(fleet.url, endpoint=fleet.endpoint)
-    return set(run(load_timeline(V6), store, Clock()).commits)
+    return set(run(load_timeline(V9), store, Clock()).commits)
 
 
 def verdict(fleet: Fleet) -> str:
@@ -505,7 +505,7 @@ def test_kill_of_everything_after_so_many_events_loses_no_acknowledged_commit(fl
     with Emulator(db=str(fleet.run_dir / "store.sqlite"), port=0) as again:
         store = open_store(fleet.url, endpoint=again.s3)
         if commits(fleet):
-            assert set(commits(fleet)) <= set(run(load_timeline(V6), store, Clock()).commits)
+            assert set(commits(fleet)) <= set(run(load_timeline(V9), store, Clock()).commits)
     with (fleet.run_dir / "history.jsonl").open() as lines:
         history = list(read(lines))
     assert len(history) >= len(fleet.events())

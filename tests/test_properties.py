@@ -131,7 +131,7 @@ hoodie.table.recordkey.fields=id
 def test_a_table_of_an_older_hudi_is_understood_and_its_later_commit_wins() -> None:
     found = from_properties(parse_properties(BEFORE_1_0.encode()))
     assert found == TableConfig(
-        name="orders", record_key="id", mode="hudi", hive_style=False, urlencode=False
+        name="orders", record_key="id", version=6, mode="hudi", hive_style=False, urlencode=False
     )
 
 

@@ -23,7 +23,7 @@ from lockkit.spark.connect import CONF
 from lockkit.stores import open_store
 from lockkit.table.properties import load_config
 from lockkit.table.rollback import RolledBack, roll_back
-from lockkit.table.timeline import V6, load_timeline
+from lockkit.table.timeline import V9, load_timeline
 from lockkit.table.transaction import Known
 
 pytestmark = MARKS
@@ -117,7 +117,7 @@ def test_if_it_is_killed_each_time_nothing_is_visible_and_a_rollback_leaves_noth
             write(frame(spark, *NEW), **place | {"endpoint": url})
     assert len(dead) >= ATTEMPTS
     assert stored(place) == values(*OLD) == by_hudi_rs(place)
-    (instant,) = run(load_timeline(V6), store, Clock()).pending
+    (instant,) = run(load_timeline(V9), store, Clock()).pending
     known = Known(*run(load_config(), store, Clock()))
     assert isinstance(run(roll_back(instant, Holder(0), known), store, Clock()), RolledBack)
     assert {each.key for each in store.list("") if each.key.endswith(".parquet")} == files

@@ -35,6 +35,7 @@ from lockkit.spark.spool import SPOOLS
 from lockkit.stores import open_store
 from lockkit.table import CommitConflict, CommitUnknown, TableError, load_snapshot
 from lockkit.table.buckets import is_bucketed
+from lockkit.table.timeline import V6, V9, load_timeline
 
 pytestmark = MARKS
 
@@ -73,11 +74,10 @@ def load(spark: Any, place: dict[str, Any], *columns: str, **options: str) -> li
     return sorted((tuple(row) for row in rows.collect()), key=repr)
 
 
-def instants(place: dict[str, Any]) -> list[str]:
-    return sorted(run(load_snapshot(), open_store(**place), Clock()).covered.later | {
-        each.key.removeprefix(".hoodie/").removesuffix(".commit")
-        for each in open_store(**place).list(".hoodie/2") if each.key.endswith(".commit")
-    })  # fmt: skip
+def commits(place: dict[str, Any], version: int) -> list[tuple[str, str]]:
+    """Each commit's instant, and its place in the order of increments."""
+    now = run(load_timeline(V6 if version == 6 else V9), open_store(**place), Clock())
+    return [(each, now.completion.get(each, each)) for each in now.commits]
 
 
 # --- saving ---
@@ -278,14 +278,19 @@ def test_what_a_killed_save_put_away_is_removed_by_another_after_a_day(here: Any
 # --- reading ---
 
 
-def test_both_ways_of_reading_see_every_point_of_the_table(spark: Any, place: Any) -> None:
-    write(frame(spark, ("a", "EU", 1, 1), ("b", "US", 1, 1)), **KEYS, **place)
+@pytest.mark.parametrize("version", [6, 9])
+def test_both_ways_of_reading_see_every_point_of_the_table(
+    spark: Any, place: Any, version: int
+) -> None:
+    first = frame(spark, ("a", "EU", 1, 1), ("b", "US", 1, 1))
+    write(first, version=version, **KEYS, **place)
     write(frame(spark, ("a", "EU", 2, 2)), **place)
     write(frame(spark, ("c", "EU", 1, 3)), **place)
-    one, two, three = instants(place)
+    (instant, one), (_, two), (_, three) = commits(place, version)
     old = [("a", "EU", 1), ("b", "US", 1)]
-    assert load(spark, place, as__of__instant=one) == old
-    day = f"{one[:4]}-{one[4:6]}-{one[6:8]} {one[8:10]}:{one[10:12]}:{one[12:14]}.{one[14:]}"
+    assert load(spark, place, as__of__instant=instant) == old
+    of = instant
+    day = f"{of[:4]}-{of[4:6]}-{of[6:8]} {of[8:10]}:{of[10:12]}:{of[12:14]}.{of[14:]}"
     assert load(spark, place, as__of__instant=day) == old
     increment = {"hoodie.datasource.query.type": "incremental"}
     begin, end = (f"hoodie.datasource.read.{each}.instanttime" for each in ("begin", "end"))

@@ -42,6 +42,8 @@ from lockkit.spark.streamer import Streamer, parser, work_of
 from lockkit.stores import open_store
 from lockkit.table import TableError, avro_schema, begin, read_table
 from lockkit.table.javafile import format_properties
+from lockkit.table.snapshot import read_commit
+from lockkit.table.timeline import V9, load_timeline
 from lockkit.table.transaction import abandon
 
 pytestmark = MARKS
@@ -107,9 +109,9 @@ def test_a_batch_that_is_sent_again_after_its_commit_is_not_committed_again(
     arrive(source, "c", *rows[4:])
     assert ingest(spark, way, source, place) == query
     assert stored(place) == sorted((k, r, v) for k, r, _, v in rows) == by_hudi_rs(place)
-    store = open_store(**place)
-    commits = [each.key for each in store.list(".hoodie/2") if each.key.endswith(".commit")]
-    said = [json.loads(store.get(key).body)["extraMetadata"][STREAM] for key in commits]
+    store, clock = open_store(**place), Clock()
+    now = run(load_timeline(V9), store, clock)
+    said = [run(read_commit(V9, each, now), store, clock).extra[STREAM] for each in now.commits]
     assert said == [f"{query} {batch}" for batch in range(3)]
     assert spooled(place) == []
 
@@ -246,12 +248,12 @@ def pulled(spark: Any, place: dict[str, Any], checkpoint: Path, **options: str) 
     return sorted(found)
 
 
-def test_a_query_pulls_each_commit_once_and_never_past_a_pending_one(
+def test_a_query_pulls_each_commit_once_and_on_version_6_never_past_a_pending_one(
     spark: Any, shared_emulator: Any, bucket: str, tmp_path: Path
 ) -> None:
     place = {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
     store, clock, checkpoint = open_store(**place), Clock(), tmp_path / "checkpoint"
-    write(frame(spark, ("a", "EU", 1, 1)), buckets=1, **KEYS, **place)
+    write(frame(spark, ("a", "EU", 1, 1)), buckets=1, version=6, **KEYS, **place)
     write(frame(spark, ("a", "EU", 2, 2), ("b", "EU", 1, 1)), **place)
     assert pulled(spark, place, checkpoint) == [("a", 2), ("b", 1)]
     late = run(begin(), store, clock)
@@ -265,6 +267,19 @@ def test_a_query_pulls_each_commit_once_and_never_past_a_pending_one(
     assert pulled(spark, place, tmp_path / "new", **start) == []
     write(frame(spark, ("d", "EU", 1, 5)), **place)
     assert pulled(spark, place, tmp_path / "new", **start) == [("d", 5)]
+
+
+def test_a_query_of_a_new_table_is_not_held_back_by_a_pending_instant(
+    spark: Any, here: Any, tmp_path: Path
+) -> None:
+    """Version 9 orders increments by completion time: a late commit comes later, and once."""
+    checkpoint = tmp_path / "checkpoint"
+    write(frame(spark, ("a", "EU", 1, 1)), buckets=1, **KEYS, **here)
+    assert pulled(spark, here, checkpoint) == [("a", 1)]
+    run(begin(), open_store(**here), Clock())
+    write(frame(spark, ("b", "US", 1, 2)), **here)
+    assert pulled(spark, here, checkpoint) == [("b", 2)]
+    assert pulled(spark, here, checkpoint) == []
 
 
 def test_a_pull_goes_on_when_the_table_got_a_column(

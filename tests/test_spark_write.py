@@ -33,7 +33,7 @@ from lockkit.table.buckets import bucket_file_id, free_file_id, is_bucketed
 from lockkit.table.heartbeat import HeartbeatExpired
 from lockkit.table.markers import EarlyConflict
 from lockkit.table.pulse import end, look
-from lockkit.table.timeline import V6, load_timeline
+from lockkit.table.timeline import V9, load_timeline
 from lockkit.table.transaction import begin
 from lockkit.table.upkeep import keep
 
@@ -476,7 +476,7 @@ def test_a_single_writer_and_its_services_send_no_lock_request(
         for each in range(5):
             row = (f"k{each}", "EU", 1, each)
             write(frame(spark, row), operation="insert", **how, **place)
-    now = run(load_timeline(V6), store, Clock())
+    now = run(load_timeline(V9), store, Clock())
     assert dead.instant not in now.pending
     assert {"replacecommit", "clean", "rollback"} <= set(now.completed.values())
     assert stored(place, "id") == sorted([("dead",), *((f"k{each}",) for each in range(5))])

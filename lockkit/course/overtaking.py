@@ -52,7 +52,7 @@ class Orders(Staged):
         """By instant."""
         self.results: dict[str, table.Committed] = {}
         self.go("W0", table.create_table(
-            table.TableConfig(name="orders", record_key="id", mode=mode)
+            table.TableConfig(name="orders", record_key="id", mode=mode, version=6)
         ))  # fmt: skip
         self.go("W0", table.commit(self._prepare("W0", ""), Grant(0)))
         for name, write in (("W1", one), ("W2", other)):
