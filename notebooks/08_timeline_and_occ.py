@@ -57,9 +57,9 @@ hudi
 # two amounts. Each completed file was created *only if absent*, and neither was there.
 #
 # Each instant is three files at most: `T.commit.requested` (whose instant it is), `T.inflight` (all
-# that the commit is going to say), `T.commit` (readers see it). This table has version 6. A table of
-# version 9, Hudi's and our default, has them in `timeline/`, and its completed ones are named
-# `T_C.commit`, with the time of completion.
+# that the commit is going to say), `T.commit` (readers see it). This table has version 6.
+# In version 9, the default, they are in `timeline/`, and the completed ones are named `T_C.commit`,
+# with the time of completion.
 #
 # On a *fenced* table the commit is one more write, under a condition: `fence.json`, *if it is as I
 # read it before I checked*.

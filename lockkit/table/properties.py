@@ -58,8 +58,11 @@ class TableConfig:
     precombine: str | None = None
     database: str = ""
     version: int = 9
-    """9, Hudi's current default, or 6: `hoodie.table.version`. An incremental reader of version 9 goes
-    by completion times, and no pending instant holds it back; of version 6 it stops at one."""
+    """`hoodie.table.version`: 9, Hudi's current default, or 6.
+
+    Incremental readers of version 9 follow completion times, so no pending instant holds them back.
+    In version 6 they stop at the first pending commit.
+    """
     mode: str = FENCED
     """`fenced`: only lockkit writes it. `hudi`: others may, by Hudi's contract."""
     buckets: int = 4
