@@ -409,8 +409,9 @@ class Client:
         if frees is not None and frees > now.boot_ms + PLAUSIBLE_MS:
             return self.warn(
                 OddRecord(
-                    f"{self.busy_because()}. No lease lasts that long: a wrong clock or a wrong "
-                    f"hand wrote it; if nobody writes this table, remove {LOCK_KEY} by hand"
+                    f"{self.busy_because()}. No lease lasts that long: a wrong clock or another "
+                    f"program wrote it; if nobody writes this table, free it with lockkit lock "
+                    f"break {self.where}"
                 )
             )
         if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
@@ -432,7 +433,8 @@ class Client:
         if isinstance(record, Garbled):
             return (
                 f"{LOCK_KEY} of {self.where} is no lock record: {record.why}; it is never taken as "
-                f"free: see it with {see}, and remove it by hand if nobody writes this table"
+                f"free: see it with {see}; find out what wrote it, then free it with lockkit lock "
+                f"break {self.where}"
             )
         holder = f"{record.holder[:HOLDER_SHOWN]!r}, epoch {record.epoch}"
         return (

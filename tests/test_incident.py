@@ -349,7 +349,8 @@ def sight(record_: Record | Garbled | None, version: str = "v1", *, age_ms: int 
     ("first", "second", "state", "renews", "breakable"),
     [
         (Sight(None, None), Sight(None, None), "absent", None, False),
-        (sight(Garbled("empty")), sight(Garbled("empty")), "garbled", None, False),
+        (sight(Garbled("empty")), sight(Garbled("empty")), "garbled", None, True),
+        (sight(Garbled("empty")), sight(Garbled("empty"), "v2"), "garbled", True, False),
         (sight(record(expired=True)), sight(record(expired=True)), "released", None, False),
         (sight(record()), sight(record()), "held", None, False),
         (sight(record()), sight(record(), "v2"), "held", True, False),

@@ -7,8 +7,9 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from table_world import CLOCK
+from table_world import CLOCK, new_table
 
 from lockkit import Lock, LockLost
 from lockkit.cli import main
@@ -17,10 +18,12 @@ from lockkit.drive import run
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, FaultPlan, Faulty
 from lockkit.incident.standing import Holder, watch
-from lockkit.incident.takeover import BREAKS, BreakRefused, guard, take_over
+from lockkit.incident.takeover import BREAKS, BreakRefused, guard, planned, take_over
+from lockkit.incident.versions import highest_epoch
 from lockkit.lockfile import EPOCH_MAX, Record, decode, encode
 from lockkit.outcome import Applied, Condition, Found, IfAbsent, over
 from lockkit.stores import Store, open_store
+from lockkit.table import Table, TableConfig
 
 
 @pytest.fixture
@@ -166,17 +169,63 @@ def test_the_last_epoch_leaves_a_record_that_can_be_read(store: Store) -> None:
     assert stands(store).expired
 
 
-def test_nothing_is_broken_where_nobody_holds_and_what_is_no_record_is_left_alone(
-    url: str, store: Store
-) -> None:
+def test_nothing_is_broken_where_nobody_holds(url: str) -> None:
     assert command(url, "--version", "x") == 0
+
+
+def test_what_is_no_lock_record_is_replaced_by_a_tombstone_once_it_was_shown(
+    url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer = store.put(LOCK_KEY, b"not ours", IfAbsent())
     assert isinstance(answer, Applied)
-    assert command(url) == 75
+    assert command(url) == 0
     assert command(url, "--version", answer.version, "--epoch", "0") == 75
+    assert command(url, "--version", "another") == 75
     found = store.get(LOCK_KEY)
     assert isinstance(found, Found)
     assert found.body == b"not ours"
+    line = capsys.readouterr().out.partition("break it: ")[2].splitlines()[0]
+    assert command(*shlex.split(line)[3:]) == 0
+    assert stands(store).expired
+    with Lock(url, ttl_s=30, timeout=10) as lock:
+        assert lock.fence.epoch == stands(store).epoch > 0
+
+
+def test_the_tombstone_over_what_is_no_record_has_an_epoch_above_the_fence(
+    url: str, store: Store
+) -> None:
+    new_table(f"{url}-t", TableConfig(name="t", record_key="id"))
+    with Table(f"{url}-t") as table:
+        committed = [table.append(pa.table({"id": [str(n)]})) for n in range(3)][-1]
+    store = open_store(f"{url}-t")
+    found = store.get(LOCK_KEY)
+    assert isinstance(found, Found)
+    answer = store.put(LOCK_KEY, b"{", over(found.version))
+    assert isinstance(answer, Applied)
+    assert command(f"{url}-t", "--version", answer.version) == 0
+    assert stands(store).epoch > committed.epoch
+    with Table(f"{url}-t") as table:
+        assert table.append(pa.table({"id": ["x"]})).epoch > stands(store).epoch - 1
+
+
+def test_the_tombstone_over_what_is_no_record_has_an_epoch_above_every_old_version() -> None:
+    store = open_store("memory://break/versions")
+    version = put(store, replace(dead(), epoch=41))
+    answer = store.put(LOCK_KEY, b"{", over(version))
+    assert isinstance(answer, Applied)
+    known, source = highest_epoch(store)
+    assert (known, source) == (41, "an old version of the lock object")
+    plan = planned(look(store), by="me", wall_ms=CLOCK.wall_ms(), known=known)
+    assert plan.tombstone.epoch > 41
+    assert not plan.refused
+
+
+def test_a_lock_of_hudis_that_is_broken_on_a_fenced_table_gets_an_epoch_above_the_fence(
+    store: Store,
+) -> None:
+    put(store, dead(epoch=0))
+    plan = planned(look(store), by="me", wall_ms=CLOCK.wall_ms(), known=20)
+    assert plan.tombstone.epoch > 20
 
 
 def test_a_hostile_record_reaches_neither_the_terminal_nor_the_shell(

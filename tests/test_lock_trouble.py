@@ -398,7 +398,7 @@ def test_a_body_that_is_no_record_is_never_free_and_says_what_to_do(body: bytes)
     lock = Lock(memory(), ttl_s=10, timeout=0.05)
     overwrite(lock, body)
     assert lock.locked()
-    with pytest.warns(OddRecord, match=r"no lock record: .*remove it by hand") as told:
+    with pytest.warns(OddRecord, match=r"no lock record: .*lockkit lock break memory") as told:
         with pytest.raises(LockBusy, match="never taken as free"):
             with lock:
                 pass
@@ -444,7 +444,7 @@ def test_a_far_future_lease_is_only_warned_of_where_the_stores_clock_decides() -
 def test_a_far_future_lease_under_the_wall_clock_is_reported_as_what_it_is(until_ms: int) -> None:
     lock = Lock(memory(), ttl_s=10, rules=Rules(expiry=Expiry.WALL))
     overwrite(lock, as_hudi(until_ms=until_ms))
-    with pytest.warns(OddRecord, match=r"No lease lasts that long.*by hand"):
+    with pytest.warns(OddRecord, match=r"No lease lasts that long.*lockkit lock break"):
         assert not lock.acquire(timeout=0.1)
 
 

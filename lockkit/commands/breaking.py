@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from lockkit.incident.standing import Holder
 
 ABOUT = """\
-Takes the lock away from a holder that is gone: a tombstone replaces the very version that was
-shown, the epoch goes on, and .hoodie/.locks/breaks/ keeps who did it. Never a delete. Without
---version it only says what would be broken, and how. Refused (exit 75) while the lease lasts or is
-renewed, unless its epoch is typed in, and if the lock object has changed. Exit 0: broken, or
-nothing to break."""
+Takes the lock away from a holder that is gone, or repairs a lock object that is no lock record: a
+tombstone replaces the very version that was shown. Its epoch is above every known one: that of the
+lock object, of its old versions and of the table's fence. The lock object is never deleted, and
+.hoodie/.locks/breaks/ records who broke it. Without --version the command only shows what it would
+write. Refused (exit 75) while the lease lasts or is renewed, unless its epoch is typed in; while
+another program writes the object; and if the object has changed. Exit 0: broken, or nothing to
+break."""
 
 EXAMPLE = """\
 lockkit lock break s3://bucket/table
@@ -58,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.drive import run as carry_out
     from lockkit.incident.standing import watch
     from lockkit.incident.takeover import BreakRefused, me, take_over
+    from lockkit.incident.versions import highest_epoch
 
     if not 0 <= args.watch_s <= 3600:
         raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
@@ -70,11 +73,13 @@ def run(args: argparse.Namespace) -> int:
         if holder.state in ("absent", "released"):
             _say(args, {"broken": False, "why": holder.why}, "nothing to break")
             return OK
+        known, source = highest_epoch(store)
         if args.version is None:
-            return _preview(args, holder)
+            return _preview(args, holder, known, source)
         try:
             done = carry_out(
-                take_over(holder, shown=args.version, epoch=args.epoch, by=me()), store, Clock()
+                take_over(holder, shown=args.version, epoch=args.epoch, by=me(), known=known),
+                store, Clock(),
             )
         except BreakRefused as refused:
             raise Trouble(plain(refused, limit=600), code=BUSY) from None
@@ -83,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     return OK
 
 
-def _preview(args: argparse.Namespace, holder: Holder) -> int:
+def _preview(args: argparse.Namespace, holder: Holder, known: int, source: str) -> int:
     from lockkit.incident.takeover import me, planned
     from lockkit.lockfile import encode
 
@@ -93,8 +98,10 @@ def _preview(args: argparse.Namespace, holder: Holder) -> int:
     if not holder.breakable:
         _say(args, said, "not to be broken now")
         return BUSY
-    plan = planned(holder, by=me(), wall_ms=Clock().wall_ms())
+    plan = planned(holder, by=me(), wall_ms=Clock().wall_ms(), known=known)
     if not args.json:
+        if holder.state == "garbled":
+            say(f"its epoch goes on from {known}: {source}" if known else source)
         say(f"it would write  {plain(encode(plan.tombstone).decode())}")
         say(f"and log it as   {plan.log}")
     _say(args, said, f"nothing was changed; to break it: {plain(line, limit=1000)}")

@@ -120,7 +120,7 @@ def _sentences(sight: Sight) -> list[str]:
         case Garbled(why):
             return [
                 f"no lock record: {plain(why)}; written {clock_time(sight.modified_ms)}",
-                "no lockkit client will take it: find out who wrote it, then delete it by hand",
+                "no lockkit client will take it; find out what wrote it, then: lockkit lock break",
             ]
         case record:
             pass

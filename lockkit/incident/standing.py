@@ -24,6 +24,13 @@ WATCH_S = 3.0
 LOOKS_MAX = 60
 RENEWALS_PER_LEASE = 10
 """Hudi's rule and ours: at least ten renewals fit into a lease."""
+NO_RECORD = (
+    "it is no lock record, so nobody can hold the lock or take it; find out what wrote it, then "
+    "break it"
+)
+NO_RECORD_WRITTEN = (
+    "it is no lock record, and it changed while it was watched: stop the program that writes it"
+)
 MISSED_MAX = 3
 """A holder that missed so many renewals does not renew."""
 
@@ -90,11 +97,12 @@ def stand(
 
 
 def watch(watch_s: float, rules: Rules = Rules()) -> Procedure[Holder]:
-    """Look at the lock; if it is held, again and again for `watch_s`, until it changes."""
+    """Look at the lock; unless it is free, look again for `watch_s`, until it changes."""
     first, began_ms = (yield from _sight()), (yield WallMs())
     sight, looks = first, min(LOOKS_MAX, max(1, round(watch_s)))
-    held = isinstance(first.record, Record) and not first.record.expired
-    for number in range(looks if held else 0):
+    record = first.record
+    free = record is None or (isinstance(record, Record) and record.expired)
+    for number in range(0 if free else looks):
         past_s = watch_s * number / looks
         said = f"watching whether it is renewed: {past_s:.0f} of {watch_s:g} s"
         yield Note("note", {"text": said})
@@ -130,8 +138,9 @@ def judge(first: Sight, second: Sight, *, watched_ms: int, wall_ms: int, rules: 
             why = "nobody has it: nothing is to be broken, acquire it"
             return Holder(second, "absent", Left(), watched_ms, None, False, why)
         case Garbled():
-            why = "it is no lock record: find out who wrote it before anything is done"
-            return Holder(second, "garbled", Left(), watched_ms, None, False, why)
+            written = second.version != first.version
+            why = NO_RECORD_WRITTEN if written else NO_RECORD
+            return Holder(second, "garbled", Left(), watched_ms, written or None, not written, why)
         case Record(expired=True):
             why = "it was released: nothing is to be broken, acquire it"
             return Holder(second, "released", Left(), watched_ms, None, False, why)

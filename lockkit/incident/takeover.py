@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from lockkit.client import LOCK_KEY
 from lockkit.drive import Procedure, Put, Sleep, Unique, WallMs
 from lockkit.incident.standing import Holder
-from lockkit.lockfile import EPOCH_MAX, RECORD_BYTES_MAX, Record, decode, encode
+from lockkit.lockfile import (
+    EPOCH_MAX,
+    RECORD_BYTES_MAX,
+    Garbled,
+    Record,
+    decode,
+    encode,
+    epoch_after,
+)
 from lockkit.outcome import (
     Applied,
     Found,
@@ -65,12 +73,14 @@ def guard(holder: Holder, *, shown: Version, epoch: int | None) -> Version:
 
     A lease that is not over, or is being renewed, needs its epoch typed in; that names the grant,
     so a renewal since it was shown is no other lock. A lease of Hudi's has none (0) and is guarded
-    by the version alone.
+    by the version alone. So is a body that is no lock record.
     """
     record, version = holder.sight.record, holder.sight.version
-    if not isinstance(record, Record) or record.expired or version is None:
+    if record is None or version is None or (isinstance(record, Record) and record.expired):
         raise BreakRefused(f"not broken: {holder.why}")
-    if epoch is not None and epoch != record.epoch:
+    if isinstance(record, Garbled) and epoch is not None:
+        raise BreakRefused("not broken: what is no lock record has no epoch; omit --epoch")
+    if isinstance(record, Record) and epoch is not None and epoch != record.epoch:
         raise BreakRefused(
             f"not broken: it is epoch {record.epoch}, and not {epoch}; look again before you break"
         )
@@ -80,43 +90,66 @@ def guard(holder: Holder, *, shown: Version, epoch: int | None) -> Version:
             "break"
         )
     if not holder.breakable and epoch is None:
-        raise BreakRefused(
-            f"not broken: {holder.why}; if its holder must be stopped all the same, name the grant "
-            f"by its epoch (--epoch {record.epoch})"
-        )
+        raise BreakRefused(f"not broken: {holder.why}{_by_epoch(record)}")
     return version
 
 
-def planned(holder: Holder, *, by: str, wall_ms: int, attempt: str = "(a new id)") -> Planned:
-    """The dry run. Raises `BreakRefused` where there is nothing to break."""
+def _by_epoch(record: Record | Garbled) -> str:
+    if isinstance(record, Garbled):
+        return ""
+    return (
+        f"; if its holder must be stopped all the same, name the grant by its epoch "
+        f"(--epoch {record.epoch})"
+    )
+
+
+def planned(
+    holder: Holder, *, by: str, wall_ms: int, attempt: str = "(a new id)", known: int = 0
+) -> Planned:
+    """The dry run. `known` is the highest epoch found elsewhere (`incident.versions`).
+
+    Raises `BreakRefused` where there is nothing to break.
+    """
     was, version = holder.sight.record, holder.sight.version
-    if not isinstance(was, Record) or was.expired or version is None:
+    if was is None or version is None or (isinstance(was, Record) and was.expired):
         raise BreakRefused(f"not broken: {holder.why}")
     try:
         guard(holder, shown=version, epoch=None)
         refused = ""
     except BreakRefused as error:
         refused = str(error)
-    after = min(was.epoch + 1, EPOCH_MAX - 1) if was.epoch else 0
     note = f"broken by {by[:BY_MAX]}"
-    tombstone = Record(attempt, wall_ms, True, after, attempt, was.ttl_ms, note)
+    ttl_ms = was.ttl_ms if isinstance(was, Record) else 0
+    epoch = _epoch_of_tombstone(was, known)
+    tombstone = Record(attempt, wall_ms, True, epoch, attempt, ttl_ms, note)
     return Planned(version, tombstone, f"{BREAKS}{wall_ms}_{attempt}.json", refused)
 
 
+def _epoch_of_tombstone(was: Record | Garbled, known: int) -> int:
+    """Above every known one. A record of Hudi's on a table without epochs keeps having none."""
+    own = was.epoch if isinstance(was, Record) else 0
+    if own and own >= known:
+        return min(own + 1, EPOCH_MAX - 1)
+    return epoch_after(known) if known or isinstance(was, Garbled) else 0
+
+
 def take_over(
-    holder: Holder, *, shown: Version, epoch: int | None, by: str
+    holder: Holder, *, shown: Version, epoch: int | None, by: str, known: int = 0
 ) -> Procedure[Broken]:  # fmt: skip
     """Replace the version that was shown by a tombstone. Raises `BreakRefused`, `Unanswered`."""
     version = guard(holder, shown=shown, epoch=epoch)
     was = holder.sight.record
-    assert isinstance(was, Record)
     attempt, wall_ms = (yield Unique()), (yield WallMs())
-    plan = planned(holder, by=by, wall_ms=wall_ms, attempt=attempt)
+    plan = planned(holder, by=by, wall_ms=wall_ms, attempt=attempt, known=known)
     said = {
         "attempt": attempt, "at_ms": wall_ms, "by": by[:BY_MAX], "version": version,
-        "owner": was.owner, "holder": was.holder, "epoch": was.epoch,
-        "valid_until_ms": was.valid_until_ms, "renews": holder.renews, "over": holder.breakable,
+        "renews": holder.renews, "over": holder.breakable, "written": plan.tombstone.epoch,
     }  # fmt: skip
+    if isinstance(was, Record):
+        said |= {"owner": was.owner, "holder": was.holder, "epoch": was.epoch,
+                 "valid_until_ms": was.valid_until_ms}  # fmt: skip
+    if isinstance(was, Garbled):
+        said |= {"garbled": was.why}
     yield from create(plan.log, json.dumps(said).encode())
     now = yield from _replace(version, plan.tombstone)
     return Broken(now, plan.tombstone.epoch, plan.log)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lockkit.client import LOCK_KEY
+from lockkit.clock import Clock
+from lockkit.drive import run
 from lockkit.history import STORE, Event, event
 from lockkit.incident.calls import Seen
 from lockkit.incident.logs.wire import digests_of
 from lockkit.incident.telling import lease_of
 from lockkit.lockfile import Garbled, Record, decode
-from lockkit.stores import ObjectVersion, Store
+from lockkit.stores import ObjectVersion, Store, StoreError
+from lockkit.table.ask import TableError
+from lockkit.table.fence import read_fence
+
+NEWEST_MAX = 100
+"""Versions of the lock object that are read for their epochs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,23 @@ def generations(store: Store, *, newest: int) -> list[Generation]:
 
 def _read(number: ObjectVersion, body: bytes) -> Generation:
     return Generation(number, decode(body), digests_of(body))
+
+
+def highest_epoch(store: Store) -> tuple[int, str]:
+    """The highest epoch that the fence or an old version of the lock object has, and which of them.
+
+    A source that cannot be read (no rights to list versions, a broken fence) counts as silent.
+    """
+    found = [(0, "neither the fence nor an old version of the lock object has an epoch")]
+    with suppress(TableError, StoreError):
+        fence = run(read_fence(), store, Clock()).fence
+        if fence is not None:
+            found.append((fence.epoch, "the fence"))
+    with suppress(StoreError):
+        for each in generations(store, newest=NEWEST_MAX):
+            if isinstance(each.record, Record):
+                found.append((each.record.epoch, "an old version of the lock object"))
+    return max(found, key=lambda each: each[0])
 
 
 def seen(kept: Sequence[Generation]) -> list[Seen]:

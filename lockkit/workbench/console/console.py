@@ -25,6 +25,7 @@ from lockkit.incident.dropped import FILE_BYTES_MAX, NotUnderstood, take_in
 from lockkit.incident.examine import Examined, examine
 from lockkit.incident.standing import watch
 from lockkit.incident.takeover import BreakRefused, Broken, Planned, me, planned, take_over
+from lockkit.incident.versions import highest_epoch
 from lockkit.incident.words import proof, sentence
 from lockkit.stores import Store, StoreError, open_store
 from lockkit.table.ask import TableError, Unanswered
@@ -225,9 +226,10 @@ class Console:
         self.planned = None
         with closing(self._open(*self._at)) as store:
             holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
+            known, _source = highest_epoch(store)
         since_ms = self.found.since_ms if self.found else None
         self.panel.lock.value = html.lock_html(holder, since_ms)
-        self.planned = planned(holder, by=me(), wall_ms=Clock().wall_ms())
+        self.planned = planned(holder, by=me(), wall_ms=Clock().wall_ms(), known=known)
         self.panel.plan.value = html.plan_html(self.planned, self._at[0])
         self.panel.say("That is what it would do.")
         return self.planned
@@ -245,7 +247,8 @@ class Console:
         plan, self.planned = self.planned, None
         with closing(self._open(*self._at)) as store:
             holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
-            act = take_over(holder, shown=plan.version, epoch=epoch, by=me())
+            known, _source = highest_epoch(store)
+            act = take_over(holder, shown=plan.version, epoch=epoch, by=me(), known=known)
             done = run(act, store, Clock())
         self.look(*self._at, watch_s=0.0)
         self.panel.say(f"Broken: free for the next one, logged as {done.log}")
