@@ -48,7 +48,7 @@ from lockkit.state import (
     Want,
     believes,
 )
-from lockkit.stores import NoAnswer, Store, StoreError, open_store
+from lockkit.stores import NoAnswer, Store, StoreError, check_keywords, open_store
 from lockkit.voice import Voice
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
@@ -79,8 +79,10 @@ class Lock:
     """A lease on a table. One handle has one holder at a time; it is not reentrant.
 
     `ttl_s` is the lease's length, `renew_interval_s` the time between renewals (None: a tenth of
-    it; at least ten must fit, Hudi's rule) and `timeout` the longest wait of `with` (None: for
-    ever), in seconds; the defaults are Hudi's. Raises
+    it; at least ten must fit, Hudi's rule) and `acquire_timeout` the longest wait of `with` (None:
+    for ever; `timeout` is its older name), in seconds; the defaults are Hudi's. `timeout_s` is the
+    longest that one request may take, at most a fifth of the lease. `store_options` are those of
+    `open_store`; `TypeError` names a keyword that nothing takes. Raises
     `LockBusy` or `LockLost` from `with`, `StoreError` where the store cannot be used,
     `RuntimeError` for double use and for use after fork. `on_danger(lock)` and `on_lost(lock, why)`
     are called from the thread that renews, danger first unless all is lost at one blow (a suspended
@@ -97,7 +99,9 @@ class Lock:
         renew_interval_s: float | None = None,
         owner: str | None = None,
         rules: Rules = Rules(),
-        timeout: float | None = 60.0,
+        acquire_timeout: float | None = 60.0,
+        timeout: float | None = settings.UNSET,
+        timeout_s: float | None = None,
         on_danger: Callable[[Lock], None] | None = None,
         on_lost: Callable[[Lock, str], None] | None = None,
         emit: Emit = silent,
@@ -110,15 +114,19 @@ class Lock:
         if max(len(owner or ""), len(client)) > NAME_CHARS_MAX:
             # A lock record that is longer than any reader takes would close the table to all.
             raise ValueError(f"owner and client are names, of at most {NAME_CHARS_MAX} characters")
+        if store is not None and store_options:
+            raise TypeError(f"store= is open already, and takes no {min(store_options)}=")
+        check_keywords(Lock, url, store_options)
         self.url = url.rstrip("/")
         self.rules = rules
-        self.timeout = timeout
+        self.timeout = settings.longest_wait_s(acquire_timeout, timeout)
         self.on_danger, self.on_lost = on_danger, on_lost
         self.clock = clock or Clock()
         self.owner = owner or self.clock.unique()
         self.store = store or open_store(
-            self.url, client=client, timeout_s=settings.request_timeout_s(ttl_s), **store_options
-        )
+            self.url, client=client, timeout_s=settings.request_timeout_s(ttl_s, timeout_s),
+            **store_options,
+        )  # fmt: skip
         self.lane = client or owner or self.owner[:8]
         self._renew_ms = round(renew_s * 1000)
         self._pace = Pace(self.store.capabilities.write_interval_min_s * 1000)
@@ -145,15 +153,16 @@ class Lock:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
-        """A lock as Hudi's own configuration keys describe it."""
+        """A lock as Hudi's own configuration keys describe it; `options` win over them."""
         said = settings.from_hudi(config)
-        return cls(
-            said.url,
-            ttl_s=said.ttl_s,
-            renew_interval_s=said.renew_interval_s,
-            timeout=said.timeout_s,
-            **options,
-        )
+        if "timeout" in options:
+            options["acquire_timeout"] = options.pop("timeout")
+        described: dict[str, Any] = {
+            "ttl_s": said.ttl_s,
+            "renew_interval_s": said.renew_interval_s,
+            "acquire_timeout": said.timeout_s,
+        }
+        return cls(said.url, **described | options)
 
     # --- the public face -----------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ def open_lock(config_or_url: str | Mapping[str, str], **options: Any) -> Lock | 
     """The lock that Hudi's configuration describes, or that a URL names.
 
     A configuration is a mapping with `hoodie.write.lock.provider=<class name>` and that provider's
-    keys, Hudi's defaults where they are left out; the handle's `timeout`, which is that of `with`,
-    is what Hudi's LockManager would wait in all (`LongWait` warns where that is long). URLs:
+    keys, Hudi's defaults where they are left out. By default `with` waits as long as Hudi's
+    LockManager would; a warning (`LongWait`) names the key to change where that is long. URLs:
 
         s3://bucket/table  gs://...  az://...  abfss://...  file:///...  memory://...
         zookeeper://host:2181,host:2181/base/path/key
@@ -25,8 +25,13 @@ def open_lock(config_or_url: str | Mapping[str, str], **options: Any) -> Lock | 
         filesystem:///folder?expire_minutes=5
         process://name
 
-    `options` are those of the lock's class and win over what the configuration says. Raises
-    `ValueError` naming the key or the part of the URL that is missing or cannot be.
+    `options` are those of the lock's class and win over what the configuration says. Every lock
+    takes `ttl_s`, `acquire_timeout` (the longest wait of `with`), `owner`, `client`, `on_danger`,
+    `on_lost`, `emit` and `clock`. A service that grants leases of its own length takes `ttl_s` as
+    its own setting for it (ZooKeeper's session, DynamoDB's lease, a lock file's expiry; Hive's only
+    where the metastore does not tell its own); a lock in one process ends with that process. Raises
+    `ValueError` naming the key or the part of the URL that is missing or cannot be, and `TypeError`
+    naming a keyword that the lock does not take.
     """
     if isinstance(config_or_url, str):
         from lockkit.providers.urls import lock_at

@@ -52,6 +52,7 @@ class AzureBlobLease(Leased):
     """
 
     service = "azure-lease"
+    lease_keyword = ("ttl_s", 1)
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class AzureBlobLease(Leased):
             )
         if beat_s is None:
             beat_s = BEAT_S if ttl_s is None else ttl_s / BEATS_PER_LEASE
-        super().__init__(url, ttl_s=ttl_s, beat_s=beat_s, **options)
+        super().__init__(url, ttl_s=ttl_s, beat_s=beat_s, client=client, **options)
         self._look_s = look_s
         self._id, self._taking, self._giving = "", False, False
         """The lease's; whether it was asked for, given back, and no answer came."""

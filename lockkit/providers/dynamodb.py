@@ -69,6 +69,7 @@ class DynamoDBLock(Leased):
     """
 
     service = "dynamodb"
+    lease_keyword = ("lease_s", 1)
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class DynamoDBLock(Leased):
         if not 0 < len(partition_key.encode()) <= KEY_BYTES_MAX:
             raise ValueError(f"a partition key has 1 to {KEY_BYTES_MAX} bytes")
         where = f"dynamodb://{table}/{partition_key}"
-        super().__init__(where, ttl_s=lease_s, beat_s=beat_s, **options)
+        super().__init__(where, ttl_s=lease_s, beat_s=beat_s, client=client, **options)
         self._key, self._look_s, self._lease = partition_key, look_s, str(round(lease_s * 1000))
         self._versions: deque[str] = deque(maxlen=VERSIONS_MAX)
         """What the item's version is if it is ours: the proven one, or one that went unanswered."""

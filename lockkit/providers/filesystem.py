@@ -92,6 +92,7 @@ class FilesystemLock(Leased):
     """
 
     service = "filesystem"
+    lease_keyword = ("expire_minutes", 1 / 60)
 
     def __init__(self, folder: str | Path, expire_minutes: float = 0, **options: Any) -> None:
         if not 0 <= expire_minutes <= 24 * 60:

@@ -49,6 +49,7 @@ class HiveMetastoreLock(Leased):
     """
 
     service = "hive"
+    lease_keyword = ("lease_s", 1)
 
     def __init__(
         self,

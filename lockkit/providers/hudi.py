@@ -17,6 +17,11 @@ PROVIDER = PREFIX + "provider"
 BASE_PATH, TABLE_NAME = "hoodie.base.path", "hoodie.table.name"
 HEARTBEAT = PREFIX + "heartbeat_interval_ms"
 ZOOKEEPER_PORT = 2181
+AWS_KEYS = {
+    "hoodie.aws.access.key": "aws_access_key_id",
+    "hoodie.aws.secret.key": "aws_secret_access_key",
+    "hoodie.aws.session.token": "aws_session_token",
+}
 DEFAULT_PROVIDER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 
 Config = Mapping[str, str]
@@ -40,8 +45,11 @@ def lock_of(config: Config, options: Options) -> Lock | Leased:
     if name not in PROVIDERS:
         known = "\n  ".join(PROVIDERS)
         raise ValueError(f"{PROVIDER} is {name!r:.200}, which nothing here is; known:\n  {known}")
+    if "timeout" in options:
+        options = {each: options[each] for each in options if each != "timeout"} | {
+            "acquire_timeout": options["timeout"]}  # fmt: skip
     patience = patience_of(config)
-    return PROVIDERS[name](config, {"timeout": patience.longest_s} | options)
+    return PROVIDERS[name](config, {"acquire_timeout": patience.longest_s} | options)
 
 
 # --- one function per provider -------------------------------------------------------------------
@@ -58,6 +66,8 @@ def _storage(config: Config, options: Options) -> Lock:
             )
     if azure + "sas.token" in config:
         options = {"credential": config[azure + "sas.token"]} | options
+    if said.url.lower().startswith(("s3://", "s3a://")):
+        options = aws_credentials(config) | options
     lease: Options = {"ttl_s": said.ttl_s, "renew_interval_s": said.renew_interval_s}
     return Lock(said.url, **lease | options)
 
@@ -73,7 +83,7 @@ def _filesystem(config: Config, options: Options) -> Leased:
     if not folder:
         folder = _needed(config, BASE_PATH, f"or {prefix}path").rstrip("/") + "/.hoodie"
     minutes = settings.number(config, prefix + "expire", 0, least=0)
-    return FilesystemLock(folder, minutes, **options)
+    return FilesystemLock(folder, **{"expire_minutes": minutes} | FilesystemLock.named(options))
 
 
 def _zookeeper(config: Config, options: Options) -> Leased:
@@ -84,14 +94,16 @@ def _zookeeper(config: Config, options: Options) -> Leased:
     if not key:
         raise ValueError(f"{prefix}lock_key is missing (or {TABLE_NAME})")
     path = _needed(config, prefix + "base_path")
-    return ZookeeperLock(_hosts(config), path, str(key), **_session(config) | options)
+    asked = _session(config) | ZookeeperLock.named(options)
+    return ZookeeperLock(_hosts(config), path, str(key), **asked)
 
 
 def _zookeeper_implicit(config: Config, options: Options) -> Leased:
     from lockkit.providers.zookeeper import ZookeeperLock
 
     base = _needed(config, BASE_PATH)
-    return ZookeeperLock.of_base_path(_hosts(config), base, **_session(config) | options)
+    asked = _session(config) | ZookeeperLock.named(options)
+    return ZookeeperLock.of_base_path(_hosts(config), base, **asked)
 
 
 def _hosts(config: Config) -> str:
@@ -122,13 +134,14 @@ def _hive(config: Config, options: Options) -> Leased:
     database, table = (_needed(config, prefix + each) for each in ("database", "table"))
     beat_ms = settings.number(config, HEARTBEAT, 60_000, least=1)
     beat: Options = {"heartbeat_interval_s": beat_ms / 1000}
-    return HiveMetastoreLock(config.get(prefix + "uris"), database, table, **beat | options)
+    asked = beat | HiveMetastoreLock.named(options)
+    return HiveMetastoreLock(config.get(prefix + "uris"), database, table, **asked)
 
 
 def _process(config: Config, options: Options) -> Leased:
     from lockkit.providers.process import ProcessLock
 
-    return ProcessLock(_needed(config, BASE_PATH), **options)
+    return ProcessLock(_needed(config, BASE_PATH), **ProcessLock.named(options))
 
 
 def _dynamodb(config: Config, options: Options) -> Leased:
@@ -164,7 +177,20 @@ def _dynamodb_item(config: Config, key: str, options: Options) -> Leased:
         "billing_mode": config.get(prefix + "billing_mode", "PAY_PER_REQUEST"),
         "creation_timeout_s": creation_ms / 1000,
     }
-    return DynamoDBLock(_needed(config, prefix + "table"), key, **lease | capacity | options)
+    asked = lease | capacity | DynamoDBLock.named(options)
+    asked["aws"] = aws_credentials(config) | dict(asked.get("aws") or {})
+    return DynamoDBLock(_needed(config, prefix + "table"), key, **asked)
+
+
+def aws_credentials(config: Config) -> Options:
+    """Hudi's own keys for AWS credentials, as boto3's client names them. `ValueError` for half."""
+    found: Options = {name: str(config[key]) for key, name in AWS_KEYS.items() if config.get(key)}
+    if found and not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
+        raise ValueError(
+            "hoodie.aws.access.key and hoodie.aws.secret.key belong together; give both, and "
+            "hoodie.aws.session.token with temporary credentials"
+        )
+    return found
 
 
 def _needed(config: Config, key: str, otherwise: str = "") -> str:

@@ -12,7 +12,7 @@ import threading
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -25,7 +25,7 @@ from lockkit.history import TIME_MS_MAX
 from lockkit.lock import BACK_OUT_S, Fence, LateLoss, UnprovenRelease, leave
 from lockkit.providers.telling import Telling, during
 from lockkit.state import LockBusy, LockLost
-from lockkit.stores import NoAnswer, StoreError
+from lockkit.stores import NoAnswer, StoreError, keywords_of, unknown_keyword
 from lockkit.voice import Voice
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
@@ -69,10 +69,14 @@ class Leased(ABC):
     `ttl_s` is how long a grant lasts without a proven beat (None: as long as this process), counted
     from before the request was sent; `beat_s` the time between beats, in seconds. Raises `LockBusy`
     or `LockLost` from `with`, `StoreError` where the service cannot be used (`NoAnswer` where it
-    may be later), `RuntimeError` for double use and for use after fork.
+    may be later), `RuntimeError` for double use and for use after fork. `client` names this handle
+    in events.
     """
 
     service = "a lock service"
+    lease_keyword: tuple[str, float] | None = None
+    """The provider's own keyword for the length of a lease, and what a second is in its unit. None:
+    a grant ends with its process, so there is no length to choose."""
 
     def __init__(
         self,
@@ -80,19 +84,25 @@ class Leased(ABC):
         *,
         ttl_s: float | None,
         beat_s: float | None = None,
-        timeout: float | None = 60.0,
+        acquire_timeout: float | None = 60.0,
+        timeout: float | None = settings.UNSET,
         owner: str | None = None,
+        client: str = "",
         on_danger: Callable[[Any], None] | None = None,
         on_lost: Callable[[Any, str], None] | None = None,
         emit: Emit = silent,
         clock: Clock | None = None,
+        **unknown: Any,
     ) -> None:
-        self.url, self.timeout = where, timeout
+        if unknown:
+            raise unknown_keyword(type(self).__name__, unknown, self.keywords())
+        self.url, self.timeout = where, settings.longest_wait_s(acquire_timeout, timeout)
         self.ttl_s, self.beat_s = ttl_s, beat_s
         self.on_danger, self.on_lost = on_danger, on_lost
         self.clock = clock or Clock()
         self.owner = owner or self.clock.unique()
-        self._emit = Voice(where, owner or self.owner[:8], emit, self.clock)
+        self.lane = client or owner or self.owner[:8]
+        self._emit = Voice(where, self.lane, emit, self.clock)
         self._telling = Telling(self._emit, where)
         self._turn = threading.RLock()
         self._acquiring = threading.Lock()
@@ -107,6 +117,26 @@ class Leased(ABC):
         self._closed = threading.Event()
         self._user = threading.current_thread()
         self._pid = os.getpid()
+
+    @classmethod
+    def keywords(cls) -> set[str]:
+        """Every keyword that this provider takes; its lease's length also goes by `ttl_s`."""
+        classes = [each for each in cls.__mro__ if issubclass(each, Leased)]
+        return {"ttl_s"}.union(*map(keywords_of, classes))
+
+    @classmethod
+    def named(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """`options` with `ttl_s` and `timeout` under the names that the constructor has."""
+        found = dict(options)
+        if "timeout" in found:
+            found["acquire_timeout"] = found.pop("timeout")
+        ttl_s = found.pop("ttl_s", None)
+        if ttl_s is not None and cls.lease_keyword is not None:
+            name, unit = cls.lease_keyword
+            if name in found and name != "ttl_s":
+                raise TypeError(f"ttl_s and {name} are one setting here; give one of the two")
+            found[name] = ttl_s * unit
+        return found
 
     # --- what a provider says --------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ def _azure_lease(at: Address, options: Options) -> Leased:
     if not at.host or not at.path.strip("/"):
         raise ValueError("azure-lease:// needs a container and a blob: azure-lease://container/blob")
     asked = at.query(account_url=str, endpoint=str, ttl_s=float)
-    return AzureBlobLease(f"az://{at.host}{at.path}", **asked | options)
+    return AzureBlobLease(f"az://{at.host}{at.path}", **asked | AzureBlobLease.named(options))
 
 
 def _filesystem(at: Address, options: Options) -> Leased:
@@ -82,7 +82,8 @@ def _filesystem(at: Address, options: Options) -> Leased:
 
     if at.host or not at.path.strip("/"):
         raise ValueError("filesystem:// needs an absolute folder: filesystem:///path/to/folder")
-    return FilesystemLock(unquote(at.path), **at.query(expire_minutes=float) | options)
+    asked = at.query(expire_minutes=float) | FilesystemLock.named(options)
+    return FilesystemLock(unquote(at.path), **asked)
 
 
 def _zookeeper(at: Address, options: Options) -> Leased:
@@ -92,7 +93,7 @@ def _zookeeper(at: Address, options: Options) -> Leased:
     if not at.host or not base_path or not key:
         raise ValueError("zookeeper:// needs hosts, base path and key: zookeeper://h:2181/base/key")
     asked = at.query(session_timeout_s=float, connection_timeout_s=float)
-    return ZookeeperLock(at.host, base_path, key, **asked | options)
+    return ZookeeperLock(at.host, base_path, key, **asked | ZookeeperLock.named(options))
 
 
 def _dynamodb(at: Address, options: Options) -> Leased:
@@ -103,7 +104,8 @@ def _dynamodb(at: Address, options: Options) -> Leased:
     table, key = at.parts("table", "key")
     asked = at.query(endpoint=str, lease_s=float)
     endpoint = {"endpoint_url": asked.pop("endpoint")} if "endpoint" in asked else {}
-    return DynamoDBLock(table, key, **{"region": at.host} | endpoint | asked | options)
+    asked = {"region": at.host} | endpoint | asked | DynamoDBLock.named(options)
+    return DynamoDBLock(table, key, **asked)
 
 
 def _hive(at: Address, options: Options) -> Leased:
@@ -111,8 +113,8 @@ def _hive(at: Address, options: Options) -> Leased:
 
     database, table = at.parts("database", "table")
     uris = ",".join(f"thrift://{each}" for each in at.host.split(",") if each)
-    asked = at.query(heartbeat_interval_s=float)
-    return HiveMetastoreLock(uris or None, database, table, **asked | options)
+    asked = at.query(heartbeat_interval_s=float) | HiveMetastoreLock.named(options)
+    return HiveMetastoreLock(uris or None, database, table, **asked)
 
 
 def _process(at: Address, options: Options) -> Leased:
@@ -121,7 +123,7 @@ def _process(at: Address, options: Options) -> Leased:
     name = unquote(at.host + at.path)
     if not name:
         raise ValueError("process:// needs a name: process://name")
-    return ProcessLock(name, **at.query() | options)
+    return ProcessLock(name, **at.query() | ProcessLock.named(options))
 
 
 SERVICES: dict[str, Callable[[Address, Options], Lock | Leased]] = {

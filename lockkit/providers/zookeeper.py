@@ -52,6 +52,7 @@ class ZookeeperLock(Leased):
     """
 
     service = "zookeeper"
+    lease_keyword = ("session_timeout_s", 1)
 
     def __init__(
         self,

@@ -7,8 +7,10 @@ Adapters translate; they never retry, never wait and never decide. `open_store(u
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -206,7 +208,11 @@ def open_store(
     faults: Hooks | None = None,
     **extra: Any,
 ) -> Store:
-    """The store at `url`; raises `StoreError` for a scheme that nothing here can open."""
+    """The store at `url`; raises `StoreError` for a scheme that nothing here can open.
+
+    `extra` goes to the SDK's client. `TypeError` names a keyword that this client does not take.
+    """
+    check_keywords(open_store, url, extra)
     options = StoreOptions(
         endpoint=endpoint, timeout_s=timeout_s, client=client, attempts=attempts, faults=faults,
         extra=extra,
@@ -220,6 +226,22 @@ def reopen(store: Store) -> Store:
 
 
 def _open(url: str, options: StoreOptions) -> Store:
+    scheme, adapter = _adapter(url)
+    if options.endpoint is not None and not _is_http(options.endpoint):
+        raise StoreError(
+            f"cannot open {url!r}: its endpoint is no URL; write http://host:port or https://host"
+        )
+    for name in ("endpoint", "faults") if scheme not in _EXTRAS else ():
+        if getattr(options, name) is not None:
+            raise StoreError(
+                f"cannot open {url!r} with {name}=: {scheme}:// sends no HTTP requests"
+            )
+    store: Store = adapter(url, options)
+    return store
+
+
+def _adapter(url: str) -> tuple[str, Any]:
+    """The scheme of `url`, and the class that opens it."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if _SECRET.search(url):
         # Messages, histories and exports show the URL.
@@ -232,23 +254,49 @@ def _open(url: str, options: StoreOptions) -> Store:
             f"cannot open {url!r}: no store has the scheme {scheme!r}; use s3://, gs://, az://, "
             "abfss://, file:/// or memory://"
         )
-    if options.endpoint is not None and not _is_http(options.endpoint):
-        raise StoreError(
-            f"cannot open {url!r}: its endpoint is no URL; write http://host:port or https://host"
-        )
-    if options.faults is not None and scheme not in _EXTRAS:
-        raise StoreError(
-            f"cannot open {url!r} with faults: those strike HTTP requests, {scheme}:// sends none"
-        )
     module, name = _ADAPTERS[scheme]
     try:
-        adapter = getattr(import_module(module), name)
+        return scheme, getattr(import_module(module), name)
     except ModuleNotFoundError as missing:
         raise StoreError(
             f"cannot open {url!r}: the Python package {missing.name!r} is not installed; "
             f"pip install 'lockkit[{_EXTRAS.get(scheme, scheme)}]'"
         ) from None
-    return adapter(url, options)
+
+
+def check_keywords(who: Callable[..., Any], url: str, given: Iterable[str]) -> None:
+    """`TypeError` for a keyword that neither `who` itself nor the store at `url` takes.
+
+    A misspelt option must never be passed over: `Lock(url, ttl=30)` would hold for 300 s.
+    """
+    own = keywords_of(open_store)
+    if foreign := set(given) - own:
+        known = own | store_keywords(url)
+        if foreign - known:
+            raise unknown_keyword(
+                f"{who.__name__}() for {url.partition('://')[0]}://", foreign - known,
+                known | keywords_of(who),
+            )  # fmt: skip
+
+
+def store_keywords(url: str) -> frozenset[str]:
+    """The options that the SDK's client for `url` takes; none for file:// and memory://."""
+    keywords: frozenset[str] = _adapter(url)[1].keywords()
+    return keywords
+
+
+def keywords_of(who: Callable[..., Any]) -> set[str]:
+    """The optional parameters of a function or a class."""
+    parameters = inspect.signature(who).parameters.values()
+    return {each.name for each in parameters if each.default is not each.empty}
+
+
+def unknown_keyword(who: str, unknown: Iterable[str], known: Iterable[str]) -> TypeError:
+    """The error for keywords that `who` does not take: it names the nearest, and all valid ones."""
+    first, names = min(unknown), sorted(known)
+    near = difflib.get_close_matches(first, names, n=1, cutoff=0.5)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    return TypeError(f"{who} has no keyword {first!r}{meant}; valid: {', '.join(names)}")
 
 
 def folder_of(url: str) -> Path | None:

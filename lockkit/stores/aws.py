@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import boto3
@@ -91,6 +92,12 @@ def _said(error: botocore.exceptions.ClientError) -> Refusal:
         date_ms=epoch_ms(headers.get("date")),
         hint=f"wrong region: pass region_name={region!r}" if region and is_redirect else "",
     )
+
+
+def keywords() -> frozenset[str]:
+    """What `client` takes in `options.extra`: boto3's own parameters, and a profile's name."""
+    taken = inspect.signature(boto3.session.Session.client).parameters
+    return frozenset(taken) - {"self", "service_name", "endpoint_url"} | {"profile_name"}
 
 
 def client(

@@ -95,10 +95,25 @@ NONSENSE = (ValueError, AttributeError)
 SDK_ERRORS = (azure.core.exceptions.AzureError, OSError, *NONSENSE)
 
 
+# The SDK's clients swallow every keyword (**kwargs). These are the ones that ContainerClient
+# documents, with those of azure-core's transport that its README lists under "optional
+# configuration"; time-outs, retries and the User-Agent are set here.
+KEYWORDS = frozenset({
+    "account_url", "credential", "api_version", "secondary_hostname", "audience",
+    "max_block_size", "max_single_put_size", "min_large_block_upload_threshold", "use_byte_buffer",
+    "max_page_size", "max_single_get_size", "max_chunk_get_size",
+    "proxies", "connection_verify", "connection_cert", "transport",
+})  # fmt: skip
+
+
 class AzureStore:
     """`az://container/prefix`, or `abfss://container@account.dfs.core.windows.net/prefix`."""
 
     capabilities = Capabilities(name="azure", poll_min_s=0.06, keeps_versions=True)
+
+    @staticmethod
+    def keywords() -> frozenset[str]:
+        return KEYWORDS
 
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         self.url = url

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,6 +104,11 @@ class GcsStore:
     capabilities = Capabilities(
         name="gcs", poll_min_s=1.0, write_interval_min_s=1.0, keeps_versions=True
     )
+
+    @staticmethod
+    def keywords() -> frozenset[str]:
+        taken = inspect.signature(google.cloud.storage.Client).parameters
+        return frozenset(taken) - {"client_info", "_http"}
 
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         self.url = url

@@ -73,6 +73,10 @@ class LocalStore:
 
     capabilities = Capabilities(name="local", poll_min_s=0.005)
 
+    @staticmethod
+    def keywords() -> frozenset[str]:
+        return frozenset()
+
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         path = folder_of(url)
         if path is None or not path.is_absolute():

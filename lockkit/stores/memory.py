@@ -65,6 +65,10 @@ class MemoryStore:
 
     capabilities = Capabilities(name="memory", poll_min_s=0.001, keeps_versions=True)
 
+    @staticmethod
+    def keywords() -> frozenset[str]:
+        return frozenset()
+
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         self.url = url
         self.options = options

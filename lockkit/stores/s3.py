@@ -89,6 +89,10 @@ WRITE_INTERVAL_S = {".r2.cloudflarestorage.com": 1.0}
 class S3Store:
     """`s3://bucket/prefix`. With `multipart_bytes=n` what is longer than that goes in parts."""
 
+    @staticmethod
+    def keywords() -> frozenset[str]:
+        return aws.keywords() | {"multipart_bytes"}
+
     def __init__(self, url: str, options: StoreOptions = StoreOptions()) -> None:
         self.url = url
         self.options = options
