@@ -10,6 +10,7 @@ from lockkit.course.grid import grid
 from lockkit.course.lake import LEASE_S, Lake, Writer, amounts, seen
 from lockkit.drive import Emit, silent
 from lockkit.history import Event
+from lockkit.lock import Lock
 from lockkit.state import LockLost
 from lockkit.stores import Store
 from lockkit.table import Committed, Prepared, TableError, publish, read_slice
@@ -171,6 +172,7 @@ class Unfenced:
         strategy: Strategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         lock = self.turns.lock
+        assert isinstance(lock, Lock)
         return publish(prepared, lock, store, clock, emit, strategy=strategy, fence=False)
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ class Both:
         self.old, self.new = old, new
         self.timeout = old.timeout if timeout is None else timeout
         self._busy = old
+        self.lane = new.lane
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """False if either is still somebody else's when the time is over; then none is held."""

@@ -23,6 +23,7 @@ AWS_KEYS = {
     "hoodie.aws.session.token": "aws_session_token",
 }
 DEFAULT_PROVIDER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
+STORAGE_PROVIDER = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 
 Config = Mapping[str, str]
 Options = dict[str, Any]

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, Put, Sleep, Unique, run, silent
-from lockkit.lock import Lock
 from lockkit.outcome import (
     Applied,
     Found,
@@ -28,12 +27,14 @@ from lockkit.outcome import (
 )
 from lockkit.stores import Store
 from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, listing, pause_s, read
+from lockkit.table.locks import AnyLock
 from lockkit.table.plans import hadoop_base
 from lockkit.table.properties import FENCED, PROPERTIES_KEY, load_config
 from lockkit.table.pulse import Pulse, end, forget, look
 from lockkit.table.rollback import Spared, roll_back
 from lockkit.table.timeline import HOODIE, load_timeline, parse_timeline
 from lockkit.table.transaction import Known
+from lockkit.table.turns import guard_of
 
 STREAMS = HOODIE + ".streams/"
 STREAM = "lockkit.stream"
@@ -70,7 +71,7 @@ class MicroBatch:
     def extra(self) -> dict[str, str]:
         return {STREAM: f"{self.query} {self.batch}"}
 
-    def is_over(self, lock: Lock) -> bool:
+    def is_over(self, lock: AnyLock) -> bool:
         """Whether the batch is committed. If not, nobody but who asks can commit it any more.
 
         Raises `TableError` where another writer of this very batch lives and cannot be stopped.
@@ -91,7 +92,7 @@ class MicroBatch:
         said = write_claim(self.query, Claim(self.batch, instant), self._version)
         self._version = run(said, self.store, self.clock)
 
-    def _take_back(self, instant: str, lock: Lock) -> bool:
+    def _take_back(self, instant: str, lock: AnyLock) -> bool:
         known, pulse = run(_survey(instant), self.store, self.clock)
         # A repeated batch is proof enough that its query's earlier run is over. Where the fence
         # decides it may even live; where only the lock does, it must have stopped.
@@ -103,7 +104,7 @@ class MicroBatch:
             )
         with lock:
             ways = roll_back(
-                instant, lock.fence, known, believe=lock.check, base=hadoop_base(self.url)
+                instant, guard_of(lock), known, believe=lock.check, base=hadoop_base(self.url)
             )
             outcome = run(ways, self.store, self.clock, self.emit)
         run(forget(instant), self.store, self.clock)

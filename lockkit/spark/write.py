@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, run, silent
-from lockkit.lock import Lock
-from lockkit.settings import HUDI as LOCK_OPTIONS
 from lockkit.spark.frame import (
     GROUP,
     KEY,
@@ -42,6 +40,7 @@ from lockkit.table.groups import Aim as Aim
 from lockkit.table.groups import Early
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import FileGroup, WriteStat
+from lockkit.table.locks import AnyLock, open_table_lock
 from lockkit.table.markers import unmark
 from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, load_config
 from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
@@ -81,7 +80,7 @@ def write(
     buckets: int | None = None,
     retries: int | None = None,
     options: Mapping[str, Any] | None = None,
-    lock: Lock | None = None,
+    lock: AnyLock | None = None,
     upkeep: Upkeep | None = None,
     client: str = "",
     extra: Mapping[str, str] | None = None,
@@ -98,6 +97,8 @@ def write(
     `hoodie.allow.empty.commit` is true. Spark evaluates `df` once for each attempt. `claim` is told
     the instant of each attempt before it writes any file, and may raise. The table's services run
     where `options` ask for them, inline; with `upkeep` (`lockkit.table.upkeep.keep`), as that says.
+    `lock` is a handle of any service's lock; by default the lock that the provider named by
+    `options` grants, else the table's own lock object.
 
     Raises `CommitConflict` once `retries` more attempts at the whole write are spent, `LockBusy`,
     `LockLost`, `CommitUnknown`, `TableError` for rows or a table that cannot be, `StoreError`.
@@ -125,19 +126,16 @@ def write(
         ).whole()
 
 
-def open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit) -> Lock:
-    how: dict[str, Any] = {
-        "endpoint": place.endpoint, "client": place.client, "clock": clock, "emit": emit,
+def open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit) -> AnyLock:
+    """The lock that guards this table's commits, by the provider that `options` name."""
+    return open_table_lock(
+        place.url, options, clock=clock, emit=emit, client=place.client, endpoint=place.endpoint,
         **place.options,
-    }  # fmt: skip
-    said = {str(name).lower(): value for name, value in options.items()}
-    if any(name.startswith((LOCK_OPTIONS, "hoodie.write.lock.wait")) for name in said):
-        return Lock.from_hudi({**said, "hoodie.base.path": place.url}, **how)
-    return Lock(place.url, **how)
+    )  # fmt: skip
 
 
 def open_upkeep(
-    place: Place, options: Mapping[str, Any], store: Store, lock: Lock, clock: Clock, emit: Emit
+    place: Place, options: Mapping[str, Any], store: Store, lock: AnyLock, clock: Clock, emit: Emit
 ) -> Upkeep:
     """The services that `options` ask for, and the turns that they take with the writer."""
     said = {str(name).lower(): value for name, value in options.items()}

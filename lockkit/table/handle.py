@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, Together, run, silent
-from lockkit.lock import Lock
 from lockkit.outcome import Found
-from lockkit.stores import Store, open_store
+from lockkit.stores import Store, check_keywords, open_store
 from lockkit.table.ask import TableError, all_of, create
 from lockkit.table.basefile import BaseFile, Target, write_inserts
 from lockkit.table.checkpoint import look_over
@@ -30,6 +29,7 @@ from lockkit.table.conflict import SIMPLE, CommitConflict, Strategy, outgrown
 from lockkit.table.groups import by_partition, free_file_id
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import parse_commit
+from lockkit.table.locks import AnyLock, open_table_lock
 from lockkit.table.properties import HUDI, TableConfig
 from lockkit.table.publish import told_if_interrupted
 from lockkit.table.pulse import heartbeat_rules
@@ -56,18 +56,20 @@ if TYPE_CHECKING:
 class Table:
     """One writer's hold of a table that exists. Not for two threads at a time, which is refused.
 
-    `lock` options as `Lock` takes them (`ttl_s`, `renew_interval_s`, `timeout`), store options as
-    `open_store` does. With `options`, by Hudi's names, it brings its table services along
-    (`hoodie.clean.automatic`, `hoodie.clustering.inline`, ..., each off unless it is asked for),
-    and as the table's `single_writer` it sends no lock request. Raises `TableError` where there is
-    no table, or none that can be written to.
+    `lock` is a handle of any service's lock (which stays the caller's to close), or options as
+    `Lock` takes them (`ttl_s`, `renew_interval_s`, `acquire_timeout`); by default the lock that the
+    provider named by `options` grants, else the table's own lock object. Store options are those of
+    `open_store`; `TypeError` names a keyword that nothing takes. With `options`, by Hudi's names,
+    it brings its table services along (`hoodie.clean.automatic`, `hoodie.clustering.inline`, ...,
+    each off unless it is asked for), and as the table's `single_writer` it sends no lock request.
+    Raises `TableError` where there is no table, or none that can be written to.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        lock: dict[str, Any] | None = None,
+        lock: AnyLock | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         strategy: Strategy = SIMPLE,
         emit: Emit = silent,
@@ -75,12 +77,15 @@ class Table:
         client: str = "",
         **store_options: Any,
     ) -> None:
+        check_keywords(Table, url, store_options)
         self.url = url.rstrip("/")
         self.clock = clock or Clock()
         self.store: Store = open_store(self.url, client=client, **store_options)
-        self.lock = Lock(
-            self.url, emit=emit, clock=self.clock, client=client, **(lock or {}), **store_options
-        )
+        self._own_lock = lock is None or isinstance(lock, Mapping)
+        self.lock: AnyLock = open_table_lock(
+            self.url, options or {}, clock=self.clock, emit=emit, client=client, how=lock,
+            **store_options,
+        ) if lock is None or isinstance(lock, Mapping) else lock  # fmt: skip
         self.turns = turns_of(options or {}, lambda: self.lock)
         self.emit = Voice(self.url, self.lock.lane, emit, self.clock)
         self._upkeep = None if options is None else Upkeep(
@@ -180,7 +185,8 @@ class Table:
         """Close the lock's and the table's clients; a service that is under way ends first."""
         if self._upkeep is not None:
             self._upkeep.close()
-        self.lock.close()
+        if self._own_lock:
+            self.lock.close()
         self.store.close()
 
     def __enter__(self) -> Table:

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, run, silent
-from lockkit.lock import Lock
-from lockkit.stores import Store
+from lockkit.lock import Lock, LockBusy, LockLost
+from lockkit.stores import Store, StoreError
 from lockkit.table.ask import TableError
 from lockkit.table.commit import Ahead, Committed, Guard, commit, complete, decide, trust
 from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.fence import read_fence
+from lockkit.table.locks import AnyLock
 from lockkit.table.properties import FENCED
 from lockkit.table.publish import publish, told_if_interrupted
 from lockkit.table.transaction import Prepared
@@ -94,11 +95,14 @@ class OneProcess:
 
 
 class ByLock:
-    """`optimistic_concurrency_control`: whoever has the table's lock. `close` closes the lock."""
+    """`optimistic_concurrency_control`: the holder of the lock. `close` closes the lock.
+
+    The lock is the table's own lock object, or any other service's.
+    """
 
     mode = SHARED
 
-    def __init__(self, lock: Lock) -> None:
+    def __init__(self, lock: AnyLock) -> None:
         self.lock = lock
         self._mutex = threading.Lock()  # a lock is one holder's: its threads take turns first
 
@@ -106,7 +110,7 @@ class ByLock:
     def hold(self) -> Iterator[Held]:
         """Raises `LockBusy`."""
         with self._mutex, self.lock:
-            yield Held(self.lock.fence, self.lock.check, self.lock.published)
+            yield Held(guard_of(self.lock), self.lock.check, self.lock.published)
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
@@ -114,33 +118,73 @@ class ByLock:
     ) -> Committed:  # fmt: skip
         """Raises `LockBusy`, and whatever `commit` raises."""
         with self._mutex:
-            return publish(prepared, self.lock, store, clock, emit, strategy=strategy)
+            if isinstance(self.lock, Lock):
+                return publish(prepared, self.lock, store, clock, emit, strategy=strategy)
+            return _publish_under(prepared, self.lock, store, clock, emit, strategy)
 
     def close(self) -> None:
         self.lock.close()
 
 
-def turns_of(options: Mapping[str, Any], open_lock: Callable[[], Lock]) -> Turns:
+def turns_of(options: Mapping[str, Any], open_lock: Callable[[], AnyLock]) -> Turns:
     """As `CONCURRENCY_KEY` says; else `TableError`.
 
     By default through the lock (Hudi's is `single_writer`): nobody knows who else writes.
     """
+    return OneProcess() if concurrency_mode(options) == SINGLE else ByLock(open_lock())
+
+
+def concurrency_mode(options: Mapping[str, Any]) -> str:
     said = str(options.get(CONCURRENCY_KEY, SHARED)).lower()
-    if said == SINGLE:
-        return OneProcess()
-    if said == SHARED:
-        return ByLock(open_lock())
-    raise TableError(f"{CONCURRENCY_KEY}={said[:60]!r} is not known here: {SINGLE} or {SHARED}")
+    if said not in (SINGLE, SHARED):
+        raise TableError(f"{CONCURRENCY_KEY}={said[:60]!r} is not known here: {SINGLE} or {SHARED}")
+    return said
 
 
-def commit_alone(prepared: Prepared, *, strategy: Strategy = SIMPLE) -> Procedure[Committed]:
-    """Publish without the lock: the fence decides, and this commit brings no epoch of its own.
+def guard_of(lock: AnyLock) -> Guard:
+    """What a state change that is no commit attaches to its decision.
 
-    Raises `LockLost` where a lock's holder decided since this began to read: commit it again.
+    Only the epochs of the table's own lock object count on with those of the fence. A number of
+    another service cannot be compared with them, so under its lock the fence keeps the epoch that
+    it has.
+    """
+    return lock.fence if isinstance(lock, Lock) else Epoch(0)
+
+
+def _publish_under(
+    prepared: Prepared, lock: AnyLock, store: Store, clock: Clock, emit: Emit, strategy: Strategy
+) -> Committed:
+    """Publish under another service's lock; where the table has a fence, the fence decides."""
+    if not lock.acquire(timeout=lock.timeout):
+        raise LockBusy(lock.busy_because())
+    way = commit_alone(prepared, strategy=strategy, believe=lock.check, newer=1)
+    try:
+        with told_if_interrupted(prepared):
+            done: Committed = run(way, store, clock, emit)
+            lock.published()
+    except BaseException as error:
+        lock.__exit__(type(error), error, error.__traceback__)
+        raise
+    with suppress(StoreError, RuntimeError, LockLost):  # the commit stands; `release` has warned
+        lock.release()
+    return done
+
+
+def commit_alone(
+    prepared: Prepared, *, strategy: Strategy = SIMPLE, believe: Callable[[], None] = trust,
+    newer: int = 0,
+) -> Procedure[Committed]:  # fmt: skip
+    """Publish without the table's own lock object: this commit brings no epoch of its own.
+
+    It decides by the fence's epoch, raised by `newer`: under another service's lock by one, so that
+    the fence refuses a holder of an earlier grant that wakes too late. Raises `LockLost` where
+    another holder decided since this began to read: commit it again.
     """
     if prepared.transaction.config.mode != FENCED:
-        return (yield from commit(prepared, Epoch(0), strategy=strategy))
+        return (yield from commit(prepared, Epoch(0), believe=believe, strategy=strategy))
     seen = yield from read_fence()
-    guard = Epoch(seen.fence.epoch if seen.fence else 0)
-    decision = yield from decide(prepared, guard, strategy=strategy, ahead=Ahead(seen))
+    guard = Epoch((seen.fence.epoch if seen.fence else 0) + newer)
+    decision = yield from decide(
+        prepared, guard, believe=believe, strategy=strategy, ahead=Ahead(seen)
+    )
     return (yield from complete(decision))

@@ -13,11 +13,12 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, silent
-from lockkit.lock import Lock, LockBusy
+from lockkit.lock import LockBusy
 from lockkit.state import LockLost
 from lockkit.stores import Store, StoreError, open_store
 from lockkit.table.ask import TableError
 from lockkit.table.decide import CommitUnknown
+from lockkit.table.locks import AnyLock, open_table_lock
 from lockkit.table.properties import TableConfig
 from lockkit.table.service import Service
 from lockkit.table.serving import service_rules
@@ -109,14 +110,16 @@ def keep(
         with keep("s3://lake/orders", {"hoodie.clean.async.enabled": "true", ...}) as upkeep:
             write(df, "s3://lake/orders", upkeep=upkeep)
     """
-    clock = clock or Clock()
-    store = open_store(url.rstrip("/"), client=client, **store_options)
+    clock, url = clock or Clock(), url.rstrip("/")
+    store = open_store(url, client=client, **store_options)
 
-    def lock() -> Lock:
-        return Lock(url, emit=emit, clock=clock, client=client, **store_options)
+    def lock() -> AnyLock:
+        return open_table_lock(
+            url, options, clock=clock, emit=emit, client=client, **store_options
+        )
 
     turns = turns_of(options, lock)
     with closing(store), closing(turns):
-        upkeep = Upkeep(options, url.rstrip("/"), store, turns, clock=clock, emit=emit)
+        upkeep = Upkeep(options, url, store, turns, clock=clock, emit=emit)
         with closing(upkeep):
             yield upkeep

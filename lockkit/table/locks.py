@@ -1,0 +1,64 @@
+"""The lock of a table's commits: which one Hudi's options name, and how its handle is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.drive import Emit, silent
+from lockkit.lock import Lock
+from lockkit.providers.both import Both
+from lockkit.providers.hudi import BASE_PATH, KEYS, PROVIDER, STORAGE_PROVIDER, TABLE_NAME, lock_of
+from lockkit.providers.leased import Leased
+from lockkit.providers.patience import PAUSE, RETRIES
+from lockkit.table.ask import TableError
+
+AnyLock = Lock | Leased | Both
+"""Every handle that can guard a commit."""
+WRITE_TABLE_NAME = "hoodie.datasource.write.table.name"
+_AWS = "hoodie.aws."
+
+
+def open_table_lock(
+    url: str, options: Mapping[str, Any], *, clock: Clock, emit: Emit = silent, client: str = "",
+    how: Mapping[str, Any] | None = None, **store_options: Any,
+) -> Lock | Leased:  # fmt: skip
+    """The lock that the provider named by `options` grants; by default the table's own lock object.
+
+    `how` are keywords of the lock itself, and win over `options`. `store_options` reach the table's
+    store, and so only the lock object in it. Raises `TableError` for a provider or a value that
+    cannot be.
+    """
+    said = {str(name).lower(): str(value) for name, value in options.items()}
+    config = {name: value for name, value in said.items() if name in KEYS or name.startswith(_AWS)}
+    config[BASE_PATH] = _base_path(url, said)
+    name = said.get(TABLE_NAME) or said.get(WRITE_TABLE_NAME)
+    if name:
+        config[TABLE_NAME] = name
+    own = {"clock": clock, "emit": emit, "client": client, **(how or {})}
+    if not said.get(PROVIDER):
+        config[PROVIDER] = STORAGE_PROVIDER
+        if RETRIES not in said and PAUSE not in said:
+            config[RETRIES] = "0"  # without a provider that Hudi shares, its wait is one try's
+    if config[PROVIDER] == STORAGE_PROVIDER:
+        own = {**store_options, **own}
+    try:
+        return lock_of(config, own)
+    except ValueError as error:
+        raise TableError(str(error)) from None
+
+
+def _base_path(url: str, said: Mapping[str, str]) -> str:
+    """The path as `options` spell it, of which Hudi's implicit keys are made; else `url`."""
+    named = said.get(BASE_PATH) or url
+    if _plain(named) != _plain(url):
+        raise TableError(
+            f"{BASE_PATH}={named[:200]} is not the table that is written, {url[:200]}; leave it out"
+        )
+    return named
+
+
+def _plain(url: str) -> str:
+    url = url.rstrip("/")
+    return "s3" + url[3:] if url.lower().startswith("s3a://") else url
