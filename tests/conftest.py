@@ -29,6 +29,10 @@ ROOT = Path(__file__).parents[1]
 _NAMES = itertools.count()
 
 
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.import_plugin("suite_plugin")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """xdist 3.8 writes a test's group to where pytest 9.2 does not look for its id any more."""

@@ -507,6 +507,19 @@ def test_ctrl_c_ends_the_command_under_a_lock_and_gives_the_lock_back(
     assert stored(table).expired
 
 
+def test_a_background_jobs_lock_outlives_a_ctrl_c_on_its_terminal(table: str) -> None:
+    """A shell ignores SIGINT for its background jobs, and their children inherit that."""
+    command = line("lock", "acquire", table, "--", "sh", "-c", "echo works; sleep 1; exit 7")
+    job = subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command], env=os.environ | CLOUD, cwd=ROOT,
+        text=True, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert job.stdout is not None and job.stdout.readline() == "works\n"
+    job.send_signal(signal.SIGINT)
+    assert job.wait(30) == 7
+    assert stored(table).expired
+
+
 def test_ctrl_c_ends_a_wait_for_a_busy_lock(table: str, mark: str) -> None:
     taken = Record("other", Clock().wall_ms() + 600_000, epoch=1, attempt="a", ttl_ms=600_000)
     leave(table, encode(taken))

@@ -156,9 +156,15 @@ def start(line: list[str], epoch: int | None) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
-    """These signals only leave a note of themselves, for as long as the block runs."""
+    """While the block runs, these signals are only recorded. One that is ignored stays ignored: a
+    shell starts background jobs like that, and a Ctrl-C on its terminal is not meant for them.
+    """
     told: list[int] = []
-    before = {each: signal.signal(each, lambda number, _: told.append(number)) for each in numbers}
+    before = {
+        each: signal.signal(each, lambda number, _: told.append(number))
+        for each in numbers
+        if signal.getsignal(each) != signal.SIG_IGN
+    }
     try:
         yield told
     finally:

@@ -17,6 +17,7 @@ from browser.world import (
     LATER_MS,
     Server,
     chromium,
+    driver,
     gone,
     listened,
     serving,
@@ -28,11 +29,18 @@ playwright = pytest.importorskip("playwright.sync_api", reason="make test instal
 Factory = pytest.TempPathFactory
 
 
+@pytest.fixture(scope="package", autouse=True)
+def able() -> None:
+    """Without a browser no server is started either."""
+    chromium()
+    driver()
+
+
 @pytest.fixture(scope="package")
 def context() -> Iterator[Any]:
     """Its pages share a cache: JupyterLab is 20 MB of script."""
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium(), args=FLAGS)
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium(), args=FLAGS)
         yield browser.new_context(viewport={"width": 1500, "height": 1180})
         browser.close()
 

@@ -19,7 +19,7 @@ from browser.world import (
     theme,
 )
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240, method="thread")]
 LOG = ROOT / "datasets" / "incidents" / "logs" / "google-release-throttled.log"
 
 

@@ -27,7 +27,7 @@ from browser.world import (
 )
 
 pytestmark = [
-    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240),
+    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240, method="thread"),
     pytest.mark.xdist_group("lab"),
 ]  # fmt: skip
 

@@ -14,7 +14,7 @@ from lockkit.history import Event, read
 from lockkit.workbench.export import export_html
 
 pytestmark = [
-    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240),
+    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240, method="thread"),
     pytest.mark.xdist_group("voila"),
 ]  # fmt: skip
 

@@ -10,7 +10,7 @@ import pytest
 from browser.world import Server, elsewhere, fleets, gone, launch, run_all_cells, workbench_alone
 
 pytestmark = [
-    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240),
+    pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240, method="thread"),
     pytest.mark.xdist_group("voila"),
 ]  # fmt: skip
 

@@ -59,6 +59,27 @@ def chromium() -> str:
     pytest.skip("no Chromium: apt-get install chromium (or chromium-browser) to test the notebook")
 
 
+def driver() -> None:
+    """Skips where Playwright's driver, a Node.js program of its own, cannot start here."""
+    from playwright._impl._driver import compute_driver_executable, get_driver_env
+    from playwright.sync_api import Error
+
+    try:
+        tried = subprocess.run(
+            [*compute_driver_executable(), "--version"], env=get_driver_env(),
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        why = tried.stderr if tried.returncode else ""
+    except (OSError, Error) as error:
+        why = str(error)
+    if "libatomic" in why:
+        pytest.skip("Playwright's driver needs libatomic: apt-get install libatomic1 to test the "
+                    "notebook")  # fmt: skip
+    if why:
+        pytest.skip(f"Playwright's driver does not start here: {why.strip()[-200:]}; "
+                    "pip install --force-reinstall playwright to test the notebook")  # fmt: skip
+
+
 def listened(page: Any) -> Any:
     """The page, and from now on what it fetched and what went wrong in it."""
     page.fetched, page.trouble = [], []

@@ -1,0 +1,182 @@
+"""How a test run behaves: its timeouts, its workers, the order of its tests and its leftovers.
+
+A test that times out costs one test. At its timeout a signal makes it fail where it stands. C code
+may hold that signal back, and a `finally` may hang once more: `timeout_grace` seconds later the
+process is ended, and xdist starts another worker for the remaining tests. With
+`@pytest.mark.timeout(240, method="thread")` there is no signal, and the process is ended at once.
+With `-n 0` there is no other worker, and the run ends with the process.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from leftovers import RUN, end, started_by, watch
+from xdist.scheduler import LoadGroupScheduling
+
+GRACE_S = 30
+EXIT_S = 20
+WEIGHTS = {"browser": 20.0, "slow": 10.0, "spark": 4.0}
+"""Seconds that a test with this mark takes, more or less; any other takes `QUICK`."""
+QUICK = 0.3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "timeout_grace",
+        "seconds after a test's timeout in which it may fail, before its process is ended",
+        default=str(GRACE_S),
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # nohup and CI start children with SIGINT ignored, and theirs inherit it. A run can always be
+    # interrupted, and so can what its tests start.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.option.collectonly:
+        return
+    if hasattr(config, "workerinput"):
+        config.pluginmanager.register(Watchdog(config))
+        return
+    if not config.option.usepdb:
+        config.pluginmanager.register(Watchdog(config))
+    config.pluginmanager.register(Run())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        items[:] = by_weight(items)
+
+
+class Watchdog:
+    """Ends this process when a test is still running some time after its timeout.
+
+    The thread of `faulthandler` needs neither the interpreter's lock nor a signal. There is only
+    one, and pytest stops it at every failure: it is started again then.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._grace_s = float(config.getini("timeout_grace"))
+        self._stderr = os.dup(2)  # during a test, pytest captures the original
+        self._armed = False
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Iterator[Any]:
+        try:
+            return (yield)
+        finally:
+            self._armed = False
+            faulthandler.cancel_dump_traceback_later()
+
+    def pytest_timeout_set_timer(self, settings: Any) -> bool | None:
+        at_once = settings.method == "thread"
+        self._arm(settings.timeout + (0 if at_once else self._grace_s))
+        return at_once or None  # None: pytest-timeout sends its signal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_exception_interact(self) -> None:
+        if self._armed:
+            self._arm(self._grace_s)
+
+    def pytest_enter_pdb(self) -> None:
+        self._armed = False
+
+    def _arm(self, after_s: float) -> None:
+        self._armed = True
+        faulthandler.dump_traceback_later(after_s, exit=True, file=self._stderr)
+
+
+class Run:
+    """The process that the run was started as: with xdist, the one that starts the workers."""
+
+    def __init__(self) -> None:
+        self._left: list[str] = []
+        self._name = os.environ[RUN] = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._watcher = watch(self._name)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        if config.getvalue("dist") != "loadgroup":
+            return None
+        config.option.loadscopereorder = False  # the workers have sorted them
+        return Schedule(config, log)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """What a worker leaves when it is killed would slow down all the others."""
+        if error:
+            end(lambda: started_by(self._name, node.gateway.id))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, report: Any) -> None:
+        report.longrepr += (
+            ": the test ended its process, or it was ended some time after its timeout; "
+            "then its stacks are on stderr"
+        )
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        watchers = {self._watcher.pid}
+        self._left = end(
+            lambda: [each for each in started_by(self._name) if each.pid not in watchers]
+        )
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for each in self._left:
+            terminalreporter.write_line(f"left behind by a test, and ended: {each}")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """Python waits for threads before it ends, also for those of a test that hangs."""
+        others = set(threading.enumerate()) - {threading.main_thread()}
+        if any(not each.daemon for each in others):
+            faulthandler.dump_traceback_later(EXIT_S, exit=True, file=sys.__stderr__)
+
+
+class Schedule(LoadGroupScheduling):  # type: ignore[misc]
+    """xdist's groups. A test whose worker crashed is not run again, and all others are.
+
+    xdist 3.8 puts a crashed test back into the queue, where it ends the next worker too. It also
+    gives work to a worker that has not collected its tests yet, and fails with a KeyError.
+    """
+
+    def remove_node(self, node: Any) -> str | None:
+        workload = self.assigned_work[node]
+        crashed: str | None = None
+        for scope, unit in list(workload.items()):
+            crashed = crashed or next((test for test, done in unit.items() if not done), None)
+            if crashed in unit:
+                unit[crashed] = True
+            if all(unit.values()):
+                del workload[scope]
+        super().remove_node(node)
+        return crashed
+
+    def _reschedule(self, node: Any) -> None:
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
+
+def by_weight(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The longest group first: one that is left for the end runs alone, on one core."""
+    weights: dict[str, float] = defaultdict(float)
+    for item in items:
+        weights[_group(item)] += max(
+            (WEIGHTS.get(mark.name, QUICK) for mark in item.iter_markers()), default=QUICK
+        )
+    return sorted(items, key=lambda item: -weights[_group(item)])
+
+
+def _group(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else item.nodeid

@@ -1,0 +1,179 @@
+"""The test suite itself: what a hanging test costs, and what an interrupted run leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from suite_plugin import by_weight
+
+ROOT = Path(__file__).parents[1]
+MARK = "LOCKKIT_DELIBERATE"
+TWO = ("-n", "2", "--dist", "loadgroup", "--max-worker-restart", "30")
+"""As in `make test`."""
+ALONE = ("-n", "0")
+ENDS_WITHIN_S = 40
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def started(file: str, mark: Path, *options: str) -> subprocess.Popen[str]:
+    """A run of deliberate tests with the project's own configuration."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"tests/deliberate/{file}",
+         *options],
+        cwd=ROOT, env=os.environ | {MARK: str(mark)}, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def alive(mark: Path) -> list[str]:
+    """What this run has started and is still running."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == str(mark):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(f"{process.pid} {' '.join(process.cmdline())}")
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def within(seconds: float, happened: Callable[[], bool]) -> bool:
+    ends = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_a_test_that_hangs_costs_that_test_and_no_other(tmp_path: Path) -> None:
+    run = started("hanging.py", tmp_path, *TWO, "--timeout=1", "-o", "timeout_grace=1", "-rA")
+    said, _ = run.communicate(timeout=200)
+    failed = sorted(re.findall(r"^FAILED \S+::(\w+)", said, re.MULTILINE))
+    assert failed == [
+        "test_ends_its_process",
+        "test_hangs_again_while_it_fails",
+        "test_hangs_in_a_sleep",
+        "test_hangs_in_a_thread_that_is_no_daemon",
+        "test_hangs_in_a_wait_for_a_process",
+        "test_hangs_in_c",
+        "test_hangs_in_c_and_keeps_the_interpreter",
+        "test_hangs_in_c_in_a_group",
+        "test_hangs_where_no_signal_may_interrupt",
+    ], said
+    assert re.search(r"=+ 9 failed, 10 passed in ", said), said
+    assert run.returncode == 1
+    # Where it stood: in the failure, or on stderr of the worker that was ended.
+    assert "hanging.py\", line" in said and "in test_hangs_in_c_in_a_group" in said
+    assert within(ENDS_WITHIN_S, lambda: not alive(tmp_path)), alive(tmp_path)
+
+
+def test_without_workers_a_hanging_test_ends_the_run_and_says_where_it_stood(
+    tmp_path: Path,
+) -> None:
+    options = ("-n", "0", "--timeout=1", "-o", "timeout_grace=1", "-k", "hangs_in_c or quick")
+    run = started("hanging.py", tmp_path, *options)
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert "in test_hangs_in_c" in said
+    assert within(ENDS_WITHIN_S, lambda: not alive(tmp_path)), alive(tmp_path)
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_run_from_ending(tmp_path: Path) -> None:
+    options = ("-n", "0", "--timeout=1", "-k", "is_no_daemon")
+    run = started("hanging.py", tmp_path, *options)
+    said, _ = run.communicate(timeout=60)
+    assert "1 failed" in said and run.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [(signal.SIGINT, TWO), (signal.SIGTERM, TWO), (signal.SIGKILL, TWO), (signal.SIGKILL, ALONE)],
+)
+def test_an_interrupted_run_leaves_no_process_behind(
+    tmp_path: Path, number: signal.Signals, workers: tuple[str, ...]
+) -> None:
+    run = started("leaving.py", tmp_path, *workers)
+    ready = 1 if workers == ALONE else 2
+    assert within(60, lambda: len(list(tmp_path.glob("ready-*"))) == ready)
+    assert len(alive(tmp_path)) > 5 * ready
+    run.send_signal(number)
+    run.communicate(timeout=60)
+    assert within(ENDS_WITHIN_S, lambda: not alive(tmp_path)), alive(tmp_path)
+
+
+def test_a_run_names_and_ends_what_a_test_left_behind(tmp_path: Path) -> None:
+    run = started("leaving.py", tmp_path, *TWO, "-k", "leaves_a_process")
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 0
+    assert said.count("left behind by a test, and ended: ") == 1, said
+    assert within(ENDS_WITHIN_S, lambda: not alive(tmp_path)), alive(tmp_path)
+
+
+def test_a_run_can_be_interrupted_where_its_parent_ignores_sigint(tmp_path: Path) -> None:
+    """A shell's background jobs, nohup and some build machines start their children so."""
+    line = [sys.executable, "-m", "pytest", "-n", "0", "tests/deliberate/leaving.py", "-k", "0"]
+    run = subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *line], cwd=ROOT,
+        env=os.environ | {MARK: str(tmp_path)}, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert within(60, lambda: (tmp_path / "ready-0").exists())
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=60)
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+    assert within(ENDS_WITHIN_S, lambda: not alive(tmp_path)), alive(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("missing", "remedy"),
+    [("libatomic", "apt-get install libatomic1"), ("chromium", "apt-get install chromium")],
+)
+def test_browser_tests_are_skipped_with_the_remedy(
+    tmp_path: Path, missing: str, remedy: str
+) -> None:
+    pytest.importorskip("playwright", reason="make test installs playwright")
+    for name in ("chromium", "node"):
+        (tmp_path / name).write_text(
+            f"#!/bin/sh\necho 'node: error while loading shared libraries: {missing}.so.1' >&2\n"
+            "exit 127\n"
+        )
+        (tmp_path / name).chmod(0o755)
+    env = {"PLAYWRIGHT_NODEJS_PATH": str(tmp_path / "node"), "PATH": str(tmp_path)}
+    if missing == "chromium":
+        (tmp_path / "chromium").unlink()
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "tests/browser"],
+        cwd=ROOT, env=os.environ | env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert remedy in run.stdout
+    assert re.search(r"=+ \d+ skipped in ", run.stdout), run.stdout
+
+
+def test_the_longest_groups_come_first(request: pytest.FixtureRequest) -> None:
+    class Fake:
+        def __init__(self, name: str, *marks: pytest.Mark) -> None:
+            self.nodeid, self.marks = name, marks
+
+        def iter_markers(self) -> tuple[pytest.Mark, ...]:
+            return self.marks
+
+        def get_closest_marker(self, name: str) -> pytest.Mark | None:
+            return next((each for each in self.marks if each.name == name), None)
+
+    group = pytest.mark.xdist_group("g").mark
+    items = [
+        Fake("quick"), Fake("slow", pytest.mark.slow.mark), Fake("a", group),
+        *(Fake(f"s{number}", group, pytest.mark.spark.mark) for number in range(9)),
+    ]  # fmt: skip
+    names = [each.nodeid for each in by_weight(items)]  # type: ignore[arg-type]
+    assert names == ["a", *(f"s{number}" for number in range(9)), "slow", "quick"]
