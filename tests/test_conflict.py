@@ -30,7 +30,7 @@ from lockkit.table.conflict import (
     strategy_of,
     winners,
 )
-from lockkit.table.layout import CommitFiles, FileGroup, WriteStat
+from lockkit.table.layout import NOWHERE, CommitFiles, FileGroup, Overwritten, WriteStat
 from lockkit.table.timeline import V6, parse_timeline
 
 EARLIER, ME, LATER = "20250101000000001", "20250101000000002", "20250101000000003"
@@ -237,6 +237,55 @@ def test_what_a_commits_file_says_counts_as_a_winner() -> None:
     assert find_conflict(mine(), [files]) is not None
     assert find_conflict(mine(writes=only(OTHER)), [files]) is not None
     assert find_conflict(mine(writes=only(ELSEWHERE)), [files]) is None
+
+
+# --- overwrites -----------------------------------------------------------------------------------
+
+EU, US = Overwritten(frozenset({"region=EU"})), Overwritten(frozenset({"region=US"}))
+TABLE = Overwritten(whole_table=True)
+NEW, NEW_ELSEWHERE = only(("region=EU", "00000009-n-0")), only(("region=US", "00000009-n-0"))
+TOGETHER = [
+    # a commit: action, writes, what it overwrites; another; do they go together?
+    (("commit", NEW, NOWHERE), ("replacecommit", only(OTHER), EU), False),
+    (("commit", NEW, NOWHERE), ("replacecommit", only(OTHER), TABLE), False),
+    (("commit", NEW, NOWHERE), ("replacecommit", only(), EU), False),
+    (("commit", NEW_ELSEWHERE, NOWHERE), ("replacecommit", only(OTHER), EU), True),
+    (("commit", NEW_ELSEWHERE, NOWHERE), ("replacecommit", only(OTHER), TABLE), False),
+    (("commit", NEW, NOWHERE), ("replacecommit", only(OTHER), NOWHERE), True),  # a clustering
+    (("replacecommit", NEW, EU), ("replacecommit", only(OTHER), EU), False),
+    (("replacecommit", only(), EU), ("replacecommit", only(), EU), False),
+    (("replacecommit", only(), TABLE), ("replacecommit", only(), TABLE), False),
+    (("replacecommit", only(), TABLE), ("replacecommit", only(), US), False),
+    (("replacecommit", NEW, EU), ("replacecommit", NEW_ELSEWHERE, US), True),
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.name)
+@pytest.mark.parametrize(("one", "two", "together"), TOGETHER)
+def test_an_overwrite_goes_together_with_nothing_that_is_written_in_its_partition(
+    one: tuple[str, Groups, Overwritten], two: tuple[str, Groups, Overwritten],
+    together: bool, strategy: Strategy,
+) -> None:  # fmt: skip
+    for (_, writes, where), (action, others, theirs) in ((one, two), (two, one)):
+        me = Mine(ME, frozenset(), writes, operation="INSERT_OVERWRITE", overwrites=where)
+        for instant in (EARLIER, LATER):
+            won = Winner(instant, action, others, overwrites=theirs)
+            found = find_conflict(me, [won], strategy=strategy)
+            assert (found is None) == together, found
+            if found is not None:
+                assert found.cure and "overw" in str(CommitConflict(ME, found))
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [("INSERT_OVERWRITE", EU), ("DELETE_PARTITION", EU), ("INSERT_OVERWRITE_TABLE", TABLE),
+     ("CLUSTER", NOWHERE), ("UPSERT", NOWHERE), ("UNKNOWN", NOWHERE)],
+)  # fmt: skip
+def test_a_commits_file_tells_what_it_overwrote(operation: str, expected: Overwritten) -> None:
+    stat = WriteStat(partition=F[0], file_id=F[1], path="x", writes=1, size_bytes=1)
+    for stats, replaced in (((stat,), only()), ((), only(OTHER))):
+        files = CommitFiles(EARLIER, operation, stats, replaced, None, None)
+        assert Winner.of(files, "replacecommit").overwrites == expected
 
 
 # --- strategies -----------------------------------------------------------------------------------

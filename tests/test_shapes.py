@@ -43,6 +43,7 @@ from lockkit.table.conflict import bucket_of as bucket_of_group
 from lockkit.table.fence import Decided, Fence, format_fence, parse_fence
 from lockkit.table.layout import (
     FileGroup,
+    Overwritten,
     TaskId,
     WriteStat,
     file_name,
@@ -602,7 +603,10 @@ STAT = WriteStat(
 )  # fmt: skip
 FENCE = Fence(
     7, "attempt", "0" * 64,
-    (Decided("rollback", EARLIER), Decided("commit", ME, "commit", LATER, frozenset({GROUP}))),
+    (Decided("rollback", EARLIER),
+     Decided("commit", EARLIER, "replacecommit", None, frozenset({GROUP}), frozenset(),
+             Overwritten(frozenset({GROUP[0]}))),
+     Decided("commit", ME, "commit", LATER, frozenset({GROUP}))),
     whole=False, completion=LATER,
 )  # fmt: skip
 SNAPSHOT = Snapshot(

@@ -33,7 +33,7 @@ from lockkit.drive import List, Note, Procedure, Put, perform, run, silent
 from lockkit.emulator import Emulator
 from lockkit.history import KINDS
 from lockkit.lock import Lock
-from lockkit.outcome import Found, IfAbsent, PreconditionFailed
+from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, PreconditionFailed
 from lockkit.state import LockLost
 from lockkit.stores import Entry, Listing, Store, StoreError
 from lockkit.table import (
@@ -53,8 +53,9 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
+from lockkit.table.decide import completed_key
 from lockkit.table.fence import WINDOW_MAX, parse_fence
-from lockkit.table.layout import WriteStat, file_name
+from lockkit.table.layout import Overwritten, WriteStat, file_name
 from lockkit.table.timeline import (
     LISTINGS_MAX,
     PAGE_KEYS,
@@ -273,6 +274,88 @@ def test_writers_that_do_not_overlap_all_commit(store: Store, fence: bool) -> No
     for prepared in (us, eu, new):
         publish(store, prepared, fence=fence)
     assert content(store) == {"k0": 1, "k1": 2, "k2": 3}
+
+
+def prepare_overwrite(store: Store, table: pa.Table, operation: str) -> Prepared:
+    """Every row of a partition (or of the table) gives way to one new file group."""
+    transaction = run(begin(action="replacecommit"), store, CLOCK)
+    groups = run(load_snapshot(covering=transaction.covered), store, CLOCK).groups
+    file = write_inserts(transaction.target, table, file_id=f"{CLOCK.unique()}-0")
+    assert isinstance(store.put(file.key, file.body, IfAbsent()), Applied)
+    whole = operation == "INSERT_OVERWRITE_TABLE"
+    gone = frozenset(each for each in groups if whole or each[0] == file.stat.partition)
+    way = prepare(transaction, [file.stat], schema=AVRO, operation=operation, replaced=gone)
+    return run(way, store, CLOCK)
+
+
+def as_an_older_lockkit_carries_it_on(store: Store) -> None:
+    """The fence with every field that it does not know left out."""
+    found = store.get(FENCE_KEY)
+    assert isinstance(found, Found)
+    fields = json.loads(found.body)
+    for each in fields["window"]:
+        each.pop("overwrites", None)
+    store.put(FENCE_KEY, json.dumps(fields).encode(), IfVersion(found.version))
+
+
+@pytest.mark.parametrize("way", ["by the fence", "by an older fence", "by a listing"])
+@pytest.mark.parametrize("before", [[], [7]], ids=["empty partition", "full partition"])
+@pytest.mark.parametrize("operation", ["INSERT_OVERWRITE", "INSERT_OVERWRITE_TABLE"])
+def test_a_key_that_an_overwrite_and_another_writer_bring_is_there_once(
+    memory: Store, operation: str, before: list[int], way: str
+) -> None:
+    fence = way != "by a listing"
+    publish(memory, prepare_inserts(memory, rows([1], region="US")), fence=fence)
+    if before:
+        publish(memory, prepare_inserts(memory, rows(before)), fence=fence)
+
+    def overwriting(amount: int) -> Prepared:
+        return prepare_overwrite(memory, rows([0], amount=amount), operation)
+
+    for first, second in (
+        (overwriting, lambda amount: prepare_inserts(memory, rows([0], amount=amount))),
+        (lambda amount: prepare_inserts(memory, rows([0], amount=amount)), overwriting),
+        (overwriting, overwriting),
+    ):
+        winner, loser = first(1), second(2)
+        publish(memory, winner, fence=fence)
+        if way == "by an older fence":
+            as_an_older_lockkit_carries_it_on(memory)
+        with pytest.raises(CommitConflict, match=winner.instant):
+            publish(memory, loser, epoch=2, fence=fence)
+        table = read_table(memory)
+        assert table["id"].to_pylist().count("k0") == 1
+        publish(memory, prepare_overwrite(memory, rows([8]), operation), fence=fence)
+
+
+def test_the_fence_tells_an_overwrite_so_that_its_file_need_not_be_read(memory: Store) -> None:
+    store = Lossy(memory)
+    winner = prepare_overwrite(memory, rows([0]), "INSERT_OVERWRITE")
+    loser, later = prepare_inserts(memory, rows([0])), prepare_inserts(memory, rows([1]))
+    publish(memory, winner)
+    found = memory.get(FENCE_KEY)
+    assert isinstance(found, Found)
+    assert parse_fence(found.body).head.overwrites == Overwritten(frozenset({"region=EU"}))
+    done = completed_key(winner.names, parse_fence(found.body).head)
+    for epoch, each, reads in ((2, loser, 0), (3, later, 1)):
+        store.seen.clear()
+        with pytest.raises(CommitConflict, match=r"overwrote the partition of region=EU"):
+            publish(store, each, epoch=epoch)
+        # Once to see that it is there; and where the fence does not tell, what it says.
+        assert store.seen.count(("get", done)) == 1 + reads
+        as_an_older_lockkit_carries_it_on(memory)
+
+
+def test_an_overwrite_of_a_partition_goes_together_with_what_is_written_elsewhere(
+    memory: Store,
+) -> None:
+    publish(memory, prepare_inserts(memory, rows([0]), rows([1], region="US")))
+    eu = prepare_overwrite(memory, rows([0], amount=5), "INSERT_OVERWRITE")
+    us = prepare_overwrite(memory, rows([1], region="US", amount=6), "INSERT_OVERWRITE")
+    far = prepare_inserts(memory, rows([2], region="APAC"))
+    for each in (far, eu, us):
+        publish(memory, each)
+    assert content(memory) == {"k0": 5, "k1": 6, "k2": 0}
 
 
 def test_a_conflict_survives_a_trip_between_processes() -> None:

@@ -31,7 +31,7 @@ from lockkit.table.conflict import (
 from lockkit.table.decide import CommitUnknown as CommitUnknown
 from lockkit.table.decide import completed_key, completion_time, replace_fence, settle, unknown
 from lockkit.table.fence import COMMIT, ROLLBACK, Decided, Seen, follow, read_fence
-from lockkit.table.layout import CommitFiles, parse_commit
+from lockkit.table.layout import CommitFiles, Overwritten, parse_commit
 from lockkit.table.pending import load_pending
 from lockkit.table.properties import FENCED, recheck_config
 from lockkit.table.timeline import Timeline, glance, load_timeline
@@ -205,6 +205,7 @@ def _decide(
             Decided(
                 COMMIT, prepared.instant, transaction.action, completion,
                 None if prepared.grows else prepared.writes, prepared.replaced,
+                prepared.mine.overwrites,
             ),
             epoch=guard.epoch, attempt=(yield Unique()), sha256=prepared.sha256,
             whole=not transaction.base and not transaction.horizon,
@@ -285,10 +286,13 @@ def _strangers(prepared: Prepared, seen: Seen) -> bool:
 def _winner(work: Work, each: Decided) -> Procedure[Winner]:
     """Its write sets: as the fence names them, or, of a wide commit, from its own file.
 
-    So too where one of the two adds columns: its file has the schema.
+    So too where one of the two adds columns: its file has the schema. And where the fence does not
+    say what a replacecommit overwrote, because an older lockkit wrote that entry.
     """
-    if each.writes is not None and each.replaced is not None and not work.prepared.grows:
-        return Winner(each.instant, each.action, each.writes, each.replaced)
+    match each.writes, each.replaced, each.overwrites:
+        case frozenset() as writes, frozenset() as replaced, Overwritten() as overwrites:
+            if not work.prepared.grows:
+                return Winner(each.instant, each.action, writes, replaced, overwrites=overwrites)
     if each.instant not in work.files:
         key = completed_key(work.prepared.names, each)
         work.files[each.instant] = yield from _read_files(each.instant, key)

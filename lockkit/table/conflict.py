@@ -3,7 +3,9 @@
 Pure. Each rule is a named check of one transaction against one other: a commit that completed since
 the transaction began, or a plan or writer that is still pending. Which check speaks is a table, by
 what the two of them are; the first conflict is reported. The rules are Hudi's for overlapping sets
-of (partition, file id), with its three strategies.
+of (partition, file id), with its three strategies. In one thing they are stricter: an overwrite of
+a partition does not go together with any other write in it, since a file group that one of the two
+never saw would stay beside the other's rows.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from lockkit.table.ask import TableError
-from lockkit.table.layout import CommitFiles, FileGroup
+from lockkit.table.layout import CommitFiles, FileGroup, Overwritten
 from lockkit.table.rivals import CommitConflict as CommitConflict
 from lockkit.table.rivals import Conflict, Groups, Kind, Mine, Pending, Winner, kind_of
 from lockkit.table.schema import arrow_schema
@@ -72,8 +74,53 @@ def replaced_it_too(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | 
     )  # fmt: skip
 
 
+def overwrote_around_me(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+    """It wrote the partition anew without my rows: a key that both bring would be there twice.
+
+    Also where mine is a new file group, which the overwrite could not name.
+    """
+    return _inside(
+        mine.writes, other.overwrites, other, "overwrote the partition of",
+        "begin again, and look the keys up among the partition's new rows",
+    )  # fmt: skip
+
+
+def wrote_where_i_overwrite(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+    """It added a file group that I never saw, and so could not take away with the others."""
+    return _inside(
+        other.writes, mine.overwrites, other, "wrote, where this commit overwrites,",
+        "begin again, and overwrite the partition as it is now",
+    )  # fmt: skip
+
+
+def overwrote_it_too(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+    """Each took away what it knew and not what the other brought: both would be there."""
+    both = mine.overwrites & other.overwrites
+    if not both:
+        return None
+    partition = min(both.partitions, default="")
+    return Conflict(
+        other.instant, (partition, "") if partition else None,
+        f"also overwrote {'partition' if partition else 'the table'}",
+        "begin again on the table as it is now", other.action,
+    )  # fmt: skip
+
+
+def _inside(
+    written: Groups, where: Overwritten, other: Winner, cause: str, cure: str
+) -> Conflict | None:
+    group = min((each for each in written if each[0] in where), default=None)
+    return group and Conflict(other.instant, group, cause, cure, other.action)
+
+
+_OVERLAPS: tuple[Check, ...] = (
+    also_rewrote, replaced_under_me, wrote_what_i_replace, replaced_it_too,
+    overwrote_around_me, wrote_where_i_overwrite, overwrote_it_too,
+)  # fmt: skip
+
+
 def overlaps(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
-    for check in (also_rewrote, replaced_under_me, wrote_what_i_replace, replaced_it_too):
+    for check in _OVERLAPS:
         if conflict := check(mine, other, unit):
             return conflict
     return None
@@ -237,7 +284,8 @@ def find_conflict(
     strategy: Strategy = SIMPLE,
 ) -> Conflict | None:
     """The conflict with the oldest instant, completed ones first; None if all go together."""
-    me = kind_of("replacecommit" if mine.replaced else "commit", mine.operation)
+    replaces = bool(mine.replaced or mine.overwrites)
+    me = kind_of("replacecommit" if replaces else "commit", mine.operation)
     won = [each if isinstance(each, Winner) else Winner.of(each) for each in others]
     for winner in sorted(won, key=lambda each: each.instant):
         check = MATRIX[me].get(kind_of(winner.action, winner.operation))

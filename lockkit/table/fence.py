@@ -12,14 +12,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from lockkit.drive import Procedure
 from lockkit.lockfile import EPOCH_MAX
 from lockkit.outcome import Found, Version
 from lockkit.table.ask import TableError, read
-from lockkit.table.layout import FileGroup
+from lockkit.table.layout import NOWHERE, FileGroup, Overwritten
 from lockkit.table.timeline import HOODIE, instant_ms
 
 FENCE_KEY = HOODIE + ".locks/fence.json"
@@ -34,7 +34,10 @@ WINDOW_GROUPS_MAX = 400
 _INSTANT = re.compile(r"2(?:[0-9]{16}|[0-9]{13})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT, ROLLBACK = "commit", "rollback"
-ACTIONS = ("commit", "replacecommit", "clustering")
+REPLACES = "replacecommit"
+"""The action of every overwrite; in table version 6 also that of a clustering."""
+ACTIONS = ("commit", REPLACES, "clustering")
+WHOLE_TABLE = "whole table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,12 @@ class Decided:
     writes: frozenset[FileGroup] | None = frozenset()
     """File groups that got a new slice; None: too many to be named here."""
     replaced: frozenset[FileGroup] | None = frozenset()
+    overwrites: Overwritten | None = field(default=NOWHERE, compare=False)
+    """Where it took every row away; None: not told here, so that its own file is read.
+
+    Not compared: an older lockkit that carries the entry on leaves this out, and it is still the
+    same decision.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +117,10 @@ def follow(
     before: Fence | None, decided: Decided, *, epoch: int, attempt: str, sha256: str, whole: bool
 ) -> Fence:
     """The fence that decides one thing more; `whole` says what is so if there was none before."""
-    count = len(decided.writes or ()) + len(decided.replaced or ())
-    if decided.writes is None or count > GROUPS_MAX:
-        decided, count = replace(decided, writes=None, replaced=None), 0
+    if decided.writes is None or _named(decided) > GROUPS_MAX:
+        decided = replace(decided, writes=None, replaced=None, overwrites=None)
     window = [*(before.window if before else ()), decided]
-    named = [len(each.writes or ()) + len(each.replaced or ()) for each in window]
+    named = [_named(each) for each in window]
     first = max(0, len(window) - WINDOW_MAX)
     while sum(named[first:]) > WINDOW_GROUPS_MAX:
         first += 1
@@ -125,6 +133,11 @@ def follow(
         whole=(before.whole if before else whole) and first == 0,
         completion=max(times, default=None),
     )
+
+
+def _named(decided: Decided) -> int:
+    partitions = decided.overwrites.partitions if decided.overwrites else ()
+    return len(decided.writes or ()) + len(decided.replaced or ()) + len(partitions)
 
 
 # --- the object ---------------------------------------------------------------------------------
@@ -148,7 +161,7 @@ def format_fence(fence: Fence) -> bytes:
 
 
 def _to_json(each: Decided) -> dict[str, Any]:
-    return {
+    told: dict[str, Any] = {
         "kind": each.kind,
         "instant": each.instant,
         "action": each.action,
@@ -156,6 +169,10 @@ def _to_json(each: Decided) -> dict[str, Any]:
         "writes": None if each.writes is None else sorted(map(list, each.writes)),
         "replaced": None if each.replaced is None else sorted(map(list, each.replaced)),
     }
+    if each.action == REPLACES and each.overwrites is not None:
+        whole = each.overwrites.whole_table
+        told["overwrites"] = WHOLE_TABLE if whole else sorted(each.overwrites.partitions)
+    return told
 
 
 def parse_fence(body: bytes) -> Fence:
@@ -210,7 +227,21 @@ def _from_json(fields: Any) -> Decided:
         raise _broken(f"action must be one of {', '.join(ACTIONS)}")
     writes, replaced = (_groups(fields.get(name)) for name in ("writes", "replaced"))
     completion = _instant_or_none(fields, "completion")
-    return Decided(fields["kind"], instant, action, completion, writes, replaced)
+    overwrites = _overwritten(fields, action)
+    return Decided(fields["kind"], instant, action, completion, writes, replaced, overwrites)
+
+
+def _overwritten(fields: Mapping[str, Any], action: str) -> Overwritten | None:
+    """A replacecommit of which nothing is said was decided, or carried on, by an older lockkit."""
+    match fields.get("overwrites"):
+        case None:
+            return None if action == REPLACES else NOWHERE
+        case str(said) if said == WHOLE_TABLE:
+            return Overwritten(whole_table=True)
+        case list(partitions) if all(isinstance(each, str) for each in partitions):
+            return Overwritten(frozenset(partitions))
+        case _:
+            raise _broken(f"overwrites must list partitions, or say {WHOLE_TABLE!r}")
 
 
 def _groups(listed: Any) -> frozenset[FileGroup] | None:

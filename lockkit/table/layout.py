@@ -71,6 +71,38 @@ class WriteStat:
 
 
 @dataclass(frozen=True, slots=True)
+class Overwritten:
+    """Where a commit takes every row away, also from file groups that it never saw."""
+
+    partitions: frozenset[str] = frozenset()
+    whole_table: bool = False
+
+    def __contains__(self, partition: str) -> bool:
+        return self.whole_table or partition in self.partitions
+
+    def __bool__(self) -> bool:
+        return self.whole_table or bool(self.partitions)
+
+    def __and__(self, other: Overwritten) -> Overwritten:
+        """Where both take every row away."""
+        if self.whole_table:
+            return other
+        return Overwritten(frozenset(each for each in self.partitions if each in other))
+
+
+NOWHERE = Overwritten()
+
+
+def overwritten_by(operation: str, groups: Iterable[FileGroup]) -> Overwritten:
+    """What a commit overwrites, by its operation and the file groups that it names."""
+    if operation == "INSERT_OVERWRITE_TABLE":
+        return Overwritten(whole_table=True)
+    if operation in ("INSERT_OVERWRITE", "DELETE_PARTITION"):
+        return Overwritten(frozenset(partition for partition, _ in groups))
+    return NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
 class CommitFiles:
     """What one completed commit did, as its file says."""
 
@@ -87,6 +119,10 @@ class CommitFiles:
     def writes(self) -> frozenset[FileGroup]:
         """Every file group that it wrote or took away."""
         return frozenset(stat.group for stat in self.stats) | self.replaced
+
+    @property
+    def overwrites(self) -> Overwritten:
+        return overwritten_by(self.operation, self.writes)
 
 
 # --- names --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lockkit.table.ask import TableError
-from lockkit.table.layout import CommitFiles, FileGroup
+from lockkit.table.layout import NOWHERE, CommitFiles, FileGroup, Overwritten
 
 Kind = Literal[
     "ingestion", "overwrite", "clustering", "compaction", "log compaction", "rollback"
@@ -36,6 +36,8 @@ class Mine:
     """Instants that were under way when it began."""
     horizon: str = ""
     """Completed instants up to this one are covered too, unless they were pending."""
+    overwrites: Overwritten = NOWHERE
+    """Where it takes every row away: there nobody may have added one that it has not seen."""
 
     def covers(self, instant: str) -> bool:
         """Whether its snapshot holds that instant, if that instant is completed."""
@@ -55,11 +57,16 @@ class Winner:
     """Hudi's name, where it is known: tells a compaction from other commits."""
     takes_back: frozenset[str] = frozenset()
     """Of a rollback: the instants that will never be visible."""
+    overwrites: Overwritten = NOWHERE
+    """Where it took every row away."""
 
     @classmethod
     def of(cls, files: CommitFiles, action: str = "commit") -> Winner:
         written = frozenset(stat.group for stat in files.stats)
-        return cls(files.instant, action, written, files.replaced, files.operation)
+        return cls(
+            files.instant, action, written, files.replaced, files.operation,
+            overwrites=files.overwrites,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from lockkit.table.layout import (
     FileGroup,
     WriteStat,
     format_commit,
+    overwritten_by,
     partition_file,
 )
 from lockkit.table.pending import load_rollback_plan
@@ -166,6 +167,7 @@ class Prepared:
         return Mine(
             self.instant, began.base, self.writes, self.replaced, self.operation,
             frozenset(began.timeline.pending), began.horizon,
+            overwritten_by(self.operation, self.writes | self.replaced),
         )  # fmt: skip
 
 
