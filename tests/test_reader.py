@@ -15,6 +15,7 @@ from table_world import (
     AVRO,
     CLOCK,
     CONFIG,
+    Holder,
     Lossy,
     new_table,
     prepare_inserts,
@@ -45,10 +46,12 @@ from lockkit.table.checkpoint import (
     write_checkpoint,
 )
 from lockkit.table.covered import Covered, settle
+from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.incremental import load_increment
 from lockkit.table.layout import format_commit
 from lockkit.table.properties import PROPERTIES_KEY, load_config
 from lockkit.table.reader import SLICES_AT_ONCE, plan_scan, read_increment, scan
+from lockkit.table.rollback import roll_back
 from lockkit.table.snapshot import Snapshot, every_slice, read_commit
 from lockkit.table.timeline import V6, load_timeline
 from lockkit.table.transaction import Known
@@ -388,6 +391,41 @@ def test_an_increment_never_passes_a_pending_instant(store: Store) -> None:
     publish(store, slow)
     changes, increment = read_increment(store, first)
     assert content(changes) == {"k1": 0, "k2": 0}
+
+
+def test_an_increment_that_is_held_back_says_by_whom_and_what_to_do(store: Store) -> None:
+    add(store, 0)
+    assert read_increment(store)[1].held_back is None
+    slow = prepare_inserts(store, rows([1]))
+    increment = read_increment(store)[1]
+    assert increment.held_back is None, "no completed commit waits behind it"
+    with Heartbeat(slow.instant, store, clock=CLOCK) as heart:
+        later = add(store, 2)
+        held = read_increment(store, increment.end)[1].held_back
+        assert held is not None and held.alive and held.last_beat_ms is not None
+        assert (held.instant, held.action, held.waiting) == (slow.instant, "commit", 1)
+        assert f"by instant {slow.instant} (writer alive: last heartbeat 20" in str(held)
+        assert read_increment(store, end=slow.instant)[1].held_back is None, "nothing is left out"
+        heart.check()
+    # Leaving the block ends the heartbeat without a commit: the writer gave up.
+    held = read_increment(store, increment.end)[1].held_back
+    assert held is not None and not held.alive and held.waiting == 1
+    assert str(held).startswith(f"held back since {held.since} by instant {slow.instant} (writer")
+    assert "(writer dead: no heartbeat since 20" in str(held)
+    assert f"lockkit table rollback URL --instant {slow.instant}" in str(held)
+    known = Known(*run(load_config(), store, CLOCK))
+    run(roll_back(slow.instant, Holder(1), known), store, CLOCK)
+    increment = read_increment(store, increment.end)[1]
+    assert (increment.end, increment.held_back) == (later, None)
+
+
+def test_an_increment_of_version_9_is_never_held_back() -> None:
+    store = new_table(f"memory://reader-{next(NAMES)}", replace(CONFIG, version=9))
+    prepare_inserts(store, rows([1]))
+    later = publish(store, prepare_inserts(store, rows([2])))
+    changes, increment = read_increment(store)
+    assert content(changes) == {"k2": 0} and increment.held_back is None
+    assert increment.instants == {later}
 
 
 def test_an_increment_brings_what_changed_and_not_what_was_copied(store: Store) -> None:

@@ -90,7 +90,10 @@ def test_show_tells_what_is_pending_and_exits_1_for_what_a_dead_writer_left(
         shown = capsys.readouterr().out
         assert table(server, "show", url, "--json") == 1
     assert "fenced, version 6" in shown and f"{done} was committed last, epoch 1" in shown
-    (left,) = [each for each in shown.splitlines() if dead.instant in each]
+    left, held = [each for each in shown.splitlines() if dead.instant in each]
+    assert held.startswith("readers of increments are held back since 20")
+    assert f"by instant {dead.instant} (writer dead: no heartbeat since 20" in held
+    assert f"lockkit table rollback {url} --instant {dead.instant}" in held
     assert "gave up, or was ended" in left
     (busy,) = [each for each in shown.splitlines() if lives.instant in each]
     assert f"lives ({socket.gethostname()}/{os.getpid()}), last beat" in busy
@@ -99,6 +102,35 @@ def test_show_tells_what_is_pending_and_exits_1_for_what_a_dead_writer_left(
         dead.instant: False, lives.instant: True,
     }  # fmt: skip
     assert told["newest"] == [{"instant": done, "action": "commit", "completion": None}]
+    held_back = told["held_back"]
+    assert (held_back["instant"], held_back["alive"]) == (dead.instant, False)
+    assert held_back["waiting"] == 1 and held_back["last_beat"] is not None
+    assert held_back["text"] in held
+
+
+def test_a_stream_that_is_held_back_says_so_once_for_each_state(
+    server: Emulator, url: str, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("pyspark.sql.datasource")
+    from lockkit.spark.place import Place
+    from lockkit.spark.source import Increments
+
+    stream = Increments(Place(url, server.s3, "", {}), {}, None)
+    first = add(store, 0)
+    slow = prepare_inserts(store, rows([1]))
+    with Heartbeat(slow.instant, store, clock=CLOCK):
+        later = add(store, 2)
+        for _ in range(3):
+            assert stream.latestOffset({"at": ""}, None) == {"at": first}
+    for _ in range(3):
+        assert stream.latestOffset({"at": first}, None) == {"at": first}
+    publish(store, slow)
+    assert stream.latestOffset({"at": first}, None) == {"at": later}
+    alive, dead, free = (each.getMessage() for each in caplog.records)
+    assert f"the stream of {url} is held back since 20" in alive and "writer alive" in alive
+    assert f"by instant {slow.instant}" in alive and "writer dead: no heartbeat since" in dead
+    assert f"lockkit table rollback {url} --instant {slow.instant}" in dead
+    assert free == f"the stream of {url} is no longer held back"
 
 
 def test_a_clustering_that_hudi_planned_is_hudis_to_carry_out(

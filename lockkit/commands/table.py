@@ -6,19 +6,22 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from lockkit.clock import clock_time
 from lockkit.commands import upkeep
 from lockkit.commands.pending import is_left, looked_up, pending_lines
 from lockkit.commands.terminal import FOUND, OK, add_store, command, say, say_json, table
 from lockkit.history import plain
 
 if TYPE_CHECKING:
+    from lockkit.table.barrier import HeldBack
     from lockkit.table.condition import Condition
 
 ABOUT = "Look at a table, clean it, join its small files, take back what dead writers left."
 
 SHOW = """\
 Which mode and version the table has, its latest instants, what is pending and whether anybody is at
-it, and what the fence decided last. Reads only. Exit 0; 1 if a writer left something behind."""
+it, what the fence decided last, and which instant holds readers of increments back (version 6).
+Reads only. Exit 0; 1 if a writer left something behind."""
 
 SHOW_EXAMPLE = """\
 lockkit table show s3://bucket/table
@@ -56,10 +59,13 @@ def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argpars
 
 
 def show(args: argparse.Namespace) -> int:
+    from lockkit.table.barrier import held_in
+
     found = looked_up(args)
+    held = held_in(found)
     newest = list(found.timeline.completed.items())[::-1][: max(0, args.newest)]
     if args.json:
-        say_json(_as_json(args.url, found, newest))
+        say_json(_as_json(args.url, found, newest, held))
     else:
         config, head = found.config, found.fence.head if found.fence else None
         say(
@@ -75,10 +81,14 @@ def show(args: argparse.Namespace) -> int:
         say("", *table(("newest", "action", "completed"), rows) if rows else ["no instants yet"])
         if found.pending:
             say("", *pending_lines(found.pending))
+        if held:
+            say("", f"readers of increments are {held.describe(plain(args.url))}")
     return FOUND if any(is_left(each) for each in found.pending) else OK
 
 
-def _as_json(url: str, found: Condition, newest: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def _as_json(
+    url: str, found: Condition, newest: Sequence[tuple[str, str]], held: HeldBack | None
+) -> dict[str, Any]:
     config, fence = found.config, found.fence
     return {
         "url": url, "table": config.name, "mode": config.mode, "version": config.version,
@@ -92,4 +102,8 @@ def _as_json(url: str, found: Condition, newest: Sequence[tuple[str, str]]) -> d
              "lives": each.lives, "ended": each.pulse.ended, "age_ms": each.age_ms,
              "heartbeat": each.pulse.version is not None, "holder": each.pulse.holder}
             for each in found.pending],
+        "held_back": None if held is None else {
+            "instant": held.instant, "since": held.since, "alive": held.alive,
+            "last_beat": None if held.last_beat_ms is None else clock_time(held.last_beat_ms),
+            "waiting": held.waiting, "text": held.describe(url)},
     }  # fmt: skip

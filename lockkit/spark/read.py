@@ -7,6 +7,7 @@ for. `register` makes `spark.read.format("lockkit")` known, which reads every co
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from lockkit.spark.frame import TASKS_MAX
 from lockkit.spark.place import Place
 from lockkit.stores import folder_of
 from lockkit.table.ask import TableError
+from lockkit.table.barrier import ReaderHeldBack
 from lockkit.table.basefile import Slice
 from lockkit.table.incremental import Increment, load_increment
 from lockkit.table.predicate import Filter
@@ -99,6 +101,9 @@ def plan(
             scan = plan_scan(snapshot, columns=columns, filters=filters, meta=query.meta)
             return scan, None
         found: Increment = run(load_increment(query.begin, query.end), store, clock)
+        if found.held_back is not None:
+            text = f"the increment of {place.url} is {found.held_back.describe(place.url)}"
+            warnings.warn(ReaderHeldBack(text), stacklevel=3)
         if found.snapshot is None:
             snapshot = run(load_snapshot(), store, clock)
             empty = plan_scan(snapshot, columns=columns, meta=query.meta, slices=())

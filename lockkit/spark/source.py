@@ -5,6 +5,7 @@ Spark runs its parts in processes of their own, which have no session.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ from lockkit.table.reader import Scan
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LOG = logging.getLogger("lockkit.stream")
+"""Spark runs the reader in a process of its own: warnings reach the driver's standard error."""
 START = "hoodie.datasource.streaming.startoffset"
 _OURS = ("hoodie.", "lockkit.", AS_OF)
 # A query's own, and what Spark's catalog keeps for each table.
@@ -145,13 +148,16 @@ class Rows(DataSourceReader):
 
 
 class Increments(DataSourceStreamReader):
-    """What commits change, in their order, never past a pending one; an offset is an increment's
-    end.
+    """What commits change, in their order; an offset is an increment's end.
+
+    On version 6 a pending instant holds the stream back: a warning then names it, once.
     """
 
     def __init__(self, place: Place, said: Mapping[str, str], schema: Any) -> None:
         self.place, self.shape = place, schema
         self.start = said.get(START, "") or query_of(said).begin or ""
+        self._warned: tuple[str, bool] | None = None
+        """The instant that holds this query back, and whether its writer lives, as last said."""
 
     def initialOffset(self) -> dict[str, str]:
         with first_line():
@@ -174,6 +180,13 @@ class Increments(DataSourceStreamReader):
         store = self.place.open()
         try:
             found: Increment = run(load_increment(start), store, Clock())
-            return found
         finally:
             store.close()
+        held = found.held_back
+        state = None if held is None else (held.instant, held.alive)
+        if held is not None and state != self._warned:  # once for each state, not for each batch
+            _LOG.warning("the stream of %s is %s", self.place.url, held.describe(self.place.url))
+        elif held is None and self._warned is not None:
+            _LOG.warning("the stream of %s is no longer held back", self.place.url)
+        self._warned = state
+        return found

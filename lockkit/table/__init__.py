@@ -7,7 +7,8 @@ In reading order:
 - the commit: `rivals` and `conflict` (pure), `fence`, `decide`, `transaction`, `commit`, `pending`,
   `publish` (with the lock), `rollback`;
 - the living and the dead: `heartbeat`, `pulse`, `markers`;
-- reading: `covered`, `snapshot`, `checkpoint`, `predicate`, `incremental`, `reader`;
+- reading: `covered`, `snapshot`, `checkpoint`, `predicate`, `barrier` and `incremental`,
+  `reader`;
 - services: `retention` (pure) and `clean`; `cluster` (the plan), `rewrite` and `clustering`;
   `failed` writes; `turns`, `serving` (when), `look` and `desk` (with what), `service`, `upkeep`;
 - `condition`, for whoever looks at a table, and `handle`, which holds all of that for one writer.

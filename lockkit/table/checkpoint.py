@@ -65,11 +65,11 @@ def read_checkpoint() -> Procedure[Snapshot | None]:
             return None
 
 
-def look_over(*, every: int = CHECKPOINT_EVERY) -> Procedure[tuple[Known, Snapshot]]:
+def look_over(*, every: int | None = None) -> Procedure[tuple[Known, Snapshot]]:
     """What a writer must know before it begins, and the snapshot; saves a checkpoint if it is due.
 
     So that neither grows with the table's age, whoever writes to it. A checkpoint is due `every` so
-    many commits.
+    many commits, by default `CHECKPOINT_EVERY`.
     """
     opened = yield from open_table()
     snapshot = yield from snapshot_at(opened, Point())
@@ -83,17 +83,17 @@ def known_by(opened: Opened, snapshot: Snapshot) -> Known:
 
 
 def keep_checkpoint(
-    snapshot: Snapshot, saved: int, *, every: int = CHECKPOINT_EVERY
+    snapshot: Snapshot, saved: int, *, every: int | None = None
 ) -> Procedure[int]:
     """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
-    if snapshot.covered.count < saved + every:
+    if snapshot.covered.count < saved + (every or CHECKPOINT_EVERY):
         return saved
     yield from write_checkpoint(snapshot, every=every)
     return snapshot.covered.count
 
 
 def write_checkpoint(
-    snapshot: Snapshot, *, every: int = CHECKPOINT_EVERY
+    snapshot: Snapshot, *, every: int | None = None
 ) -> Procedure[bool]:
     """Save the snapshot if it is `every` commits ahead of the saved one; True if it did.
 
@@ -114,7 +114,7 @@ def write_checkpoint(
                 pass  # damaged: replaced
         case _missing:
             pass
-    if not _due(snapshot, saved, every):
+    if not _due(snapshot, saved, every or CHECKPOINT_EVERY):
         return False
     body = format_checkpoint(snapshot)
     try:

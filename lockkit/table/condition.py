@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockkit.drive import Procedure, WallMs
 from lockkit.table.cluster import OURS
@@ -10,7 +10,7 @@ from lockkit.table.failed import clusterings
 from lockkit.table.fence import Fence, read_fence
 from lockkit.table.properties import FENCED, TableConfig, load_config
 from lockkit.table.pulse import HeartbeatRules, Pulse, expired, look
-from lockkit.table.timeline import Timeline, instant_ms, load_timeline
+from lockkit.table.timeline import Names, Timeline, instant_ms, load_timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,25 @@ def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[Condition]:
     """Reads only; one request for each pending instant."""
     config, _version = yield from load_config()
     now = yield from load_timeline(config.names)
-    plans = yield from clusterings(config.names, now)
     wall_ms, pending = (yield WallMs()), []
-    for instant, action in now.pending.items():
-        requested = config.names.requested(instant, action)
-        pulse, plan = (yield from look(instant, requested)), plans.get(instant)
-        hudis = plan is not None and OURS not in plan.params
-        since_ms = instant_ms(instant) if pulse.modified_ms is None else pulse.modified_ms
-        until_ms = wall_ms if pulse.date_ms is None else pulse.date_ms
-        pending.append(Unfinished(
-            instant, "clustering" if plan else action, instant in now.inflight, pulse,
-            max(0, until_ms - since_ms), hudis or not expired(pulse, wall_ms, rules),
-        ))  # fmt: skip
+    for instant in now.pending:
+        pending.append((yield from unfinished(config.names, now, instant, wall_ms, rules)))
     fence = (yield from read_fence()).fence if config.mode == FENCED else None
     return Condition(config, now, tuple(pending), fence)
+
+
+def unfinished(
+    names: Names, now: Timeline, instant: str, wall_ms: int, rules: HeartbeatRules
+) -> Procedure[Unfinished]:
+    """What a pending instant is, and whether anybody works on it: one read, or two."""
+    action = now.pending[instant]
+    alone = replace(now, pending={instant: action})
+    plan = (yield from clusterings(names, alone)).get(instant)
+    pulse = yield from look(instant, names.requested(instant, action))
+    hudis = plan is not None and OURS not in plan.params
+    since_ms = instant_ms(instant) if pulse.modified_ms is None else pulse.modified_ms
+    until_ms = wall_ms if pulse.date_ms is None else pulse.date_ms
+    return Unfinished(
+        instant, "clustering" if plan else action, instant in now.inflight, pulse,
+        max(0, until_ms - since_ms), hudis or not expired(pulse, wall_ms, rules),
+    )  # fmt: skip

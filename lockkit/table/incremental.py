@@ -7,11 +7,13 @@ not come, and one that clustering moved comes if it changed. Deleted rows do not
 Its `end` is where the next one starts, and no commit may appear behind it later. In layout 1 the
 order is that of the instants, and a writer that began early may complete late: so an increment ends
 before the first pending commit (Hudi's policy BLOCK), dead writers' too, until they are rolled
-back; below that nothing new appears, as `covered.py` shows. In layout 2 the order is that of the
-completion times. They rise from entry to entry of the fence, and nobody replaces an entry before
-the completed file of that entry's commit is there: so a listing that shows a completion time shows
-every smaller one, and no pending commit has to be waited for. (`hudi` mode: they are taken under
-the lock, and are in order as long as it excludes.)
+back. `held_back` then says which instant that is. Below it nothing new appears, as `covered.py`
+shows.
+
+In layout 2 the order is that of the completion times. They rise from entry to entry of the fence,
+and nobody replaces an entry before the completed file of that entry's commit is there: so a listing
+that shows a completion time shows every smaller one, and no pending commit has to be waited for.
+(`hudi` mode: they are taken under the lock, and are in order as long as it excludes.)
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lockkit.drive import Procedure
+from lockkit.table.barrier import HeldBack, held_back
 from lockkit.table.basefile import COMMIT_TIME, Slice
 from lockkit.table.covered import pending_commits
 from lockkit.table.snapshot import Opened, Point, Snapshot, known_instant, open_table, snapshot_at
@@ -43,6 +46,8 @@ class Increment:
     slices: tuple[Slice, ...] = ()
     instants: frozenset[str] | None = None
     """The window's commits, where their own names do not order them (layout 2)."""
+    held_back: HeldBack | None = None
+    """The pending instant that keeps completed commits out of this increment (layout 1)."""
 
     @property
     def where(self) -> pc.Expression:
@@ -69,11 +74,12 @@ def _by_instant(opened: Opened, start: str, end: str | None) -> Procedure[Increm
     if end is not None and end < opened.before.covered.horizon:
         opened = yield from _from_the_start(opened)
     until = settled_until(opened.now, end)
+    held = yield from held_back(opened.config.names, opened.now, end)
     if until <= start:
-        return Increment(start, start, None)
+        return Increment(start, start, None, held_back=held)
     snapshot = yield from snapshot_at(opened, Point(as_of=until))
     slices = tuple(each for each in snapshot.slices if each.instant > start)
-    return Increment(start, until, snapshot, slices)
+    return Increment(start, until, snapshot, slices, held_back=held)
 
 
 def settled_until(now: Timeline, end: str | None) -> str:
