@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--scenario", default="lease", metavar="NAME",
-        help="lease (default), commit, clean or a pattern",
+        help="lease (default), commit, clean, table or a pattern",
     )  # fmt: skip
     parser.add_argument("--seeds", default="1..200", metavar="A..B", help="or one (default 1..200)")
     parser.add_argument("--steps", type=int, metavar="N", help="moves per seed, at most")

@@ -205,7 +205,7 @@ class LeaseRun:
         for _ in range(LOOKS_MAX):
             if any(isinstance(each, Granted) for each in told):
                 return True
-            yield Sleep(_wait_s(told, dice(), client))
+            yield Sleep(wait_s(told, dice(), client))
             if dice() < 0.1:
                 break
             told = yield from client.steps(Tick(clock.now()))
@@ -234,7 +234,7 @@ class LeaseRun:
         for _ in range(RELEASES_MAX):
             if any(isinstance(each, Released) for each in told):
                 return
-            yield Sleep(_wait_s(told, dice(), client))
+            yield Sleep(wait_s(told, dice(), client))
             told = yield from client.steps(Tick(clock.now()))
         yield from client.steps(GiveUp(clock.now()))
 
@@ -261,7 +261,7 @@ class LeaseRun:
         yield from ()
 
 
-def _wait_s(told: list[Action], lot: float, client: Client) -> float:
+def wait_s(told: list[Action], lot: float, client: Client) -> float:
     """Until the next look: soon, or when the lease that was seen runs out, or as was asked."""
     asked = next((each.seconds for each in told if isinstance(each, Pause)), None)
     busy = client.busy

@@ -46,9 +46,11 @@ class Pct:
     Time would rank first for ever once it does: it takes a new rank whenever it has moved.
     """
 
-    def __init__(self, dice: random.Random, steps: int, time: Mover) -> None:
+    def __init__(
+        self, dice: random.Random, steps: int, time: Mover, changes_max: int = CHANGES_MAX
+    ) -> None:
         self._random, self._time = dice.random, time
-        changes = 1 + int(dice.random() * CHANGES_MAX)
+        changes = 1 + int(dice.random() * changes_max)
         self._changes = {int(dice.random() * steps) for _ in range(changes)}
         self._step, self._last = 0, 0.0
 
@@ -64,3 +66,13 @@ class Pct:
         elif first is self._time:
             first.priority = self._random()
         return first
+
+
+class PromptPct(Pct):
+    """PCT in a world where requests take no time: it goes on only once nobody else can move.
+
+    Writers then meet in one millisecond, and one slow request can outlast many of the others'.
+    """
+
+    def pick(self, ready: list[Mover]) -> Mover:
+        return super().pick([each for each in ready if each is not self._time] or ready)

@@ -119,7 +119,8 @@ class World:
         for each in movers:
             each.priority = self.dice.random()
         if isinstance(self.schedule, Pct):
-            self.schedule = Pct(self.dice, max(1, self.steps - self.moves), self.passing)
+            left = max(1, self.steps - self.moves)
+            self.schedule = type(self.schedule)(self.dice, left, self.passing)
 
     def finish(self) -> None:
         """Nothing fails any more, all that is under way arrives, and everybody comes to an end."""

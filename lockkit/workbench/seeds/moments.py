@@ -125,9 +125,10 @@ def scenario_of(name: str) -> Scenario:
         return stalling(float(ratio[1]))
     from lockkit.patterns.scenes import SCENES
     from lockkit.table.simulated import SCENARIOS
+    from lockkit.table.simulation.scenario import SCENARIO
 
     patterns = [scene.SCENARIO for scene in SCENES.values()]
-    scenarios = {each.name: each for each in (LEASE, *SCENARIOS, *patterns)}
+    scenarios = {each.name: each for each in (LEASE, *SCENARIOS, SCENARIO, *patterns)}
     if name not in scenarios:
         raise ValueError(f"no scenario {name!r}; there are: {', '.join(scenarios)}")
     return scenarios[name]

@@ -1,0 +1,185 @@
+"""A second reader of a Hudi table, which shares no code with the first.
+
+It judges lockkit's own work, so it knows only Hudi's rule for a copy-on-write table: a data file
+belongs to the instant in its name, and a reader sees it once that instant's completed file is on
+the timeline. Of each file group a reader sees the file with the greatest instant, unless a
+completed replacecommit has replaced the group. It lists folders and parses names and metadata by
+itself, and knows nothing of a fence, a checkpoint or an attempt.
+
+In the simulator a data file is a JSON list of rows: `[key, [token, ...], commit time]`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+PROPERTIES = ".hoodie/hoodie.properties"
+PARTITION = ".hoodie_partition_metadata"
+_COMPLETED = re.compile(r"(\d{17})(?:_(\d{17}))?\.(commit|replacecommit)")
+_DATA = re.compile(r"(?:(.+)/)?([^_/]+)_\d+-\d+-\d+_(\d{17})\.parquet")
+
+
+class Unreadable(Exception):
+    """Hudi's readers could not read this table, or would show one file group twice."""
+
+
+class Row(NamedTuple):
+    """One row as a reader sees it."""
+
+    partition: str
+    key: str
+    tokens: tuple[str, ...]
+    """What each write since the row's insert left in it, oldest first."""
+    commit_time: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """One completed commit on the timeline."""
+
+    instant: str
+    completion: str | None
+    """In the file's name in timeline layout 2."""
+    action: str
+    key: str
+
+
+class DataFile(NamedTuple):
+    """What a data file's name says."""
+
+    partition: str
+    file_id: str
+    instant: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a reader of the table sees."""
+
+    commits: tuple[Completed, ...]
+    files: frozenset[str]
+    """The latest file of each file group that is visible."""
+    rows: tuple[Row, ...]
+
+
+def completed_name(key: str) -> Completed | None:
+    """The completed commit that a key of either timeline layout stands for."""
+    folder, _, name = key.rpartition("/")
+    match = _COMPLETED.fullmatch(name)
+    if match is None or folder != (".hoodie/timeline" if match[2] else ".hoodie"):
+        return None
+    return Completed(match[1], match[2], match[3], key)
+
+
+def data_name(key: str) -> DataFile | None:
+    match = None if key.startswith(".hoodie/") else _DATA.fullmatch(key)
+    return None if match is None else DataFile(match[1] or "", match[2], match[3], key)
+
+
+def view(objects: Mapping[str, bytes]) -> View:
+    """What the table shows now; `Unreadable` where Hudi's readers would fail."""
+    layout = _layout(objects)
+    commits = tuple(sorted(_commits(objects, layout), key=lambda each: each.instant))
+    completed = {each.instant for each in commits}
+    if len(completed) != len(commits):
+        raise Unreadable(f"one instant is completed twice: {[each.key for each in commits]}")
+    replaced = {group for each in commits if each.action == "replacecommit"
+                for group in _replaced(objects[each.key])}  # fmt: skip
+    latest: dict[tuple[str, str], DataFile] = {}
+    for key in objects:
+        file = data_name(key)
+        if file is None or file.instant not in completed or not _is_partition(objects, file):
+            continue
+        group = file.partition, file.file_id
+        if group in replaced:
+            continue
+        standing = latest.get(group)
+        if standing is not None and standing.instant == file.instant:
+            raise Unreadable(f"{key} and {standing.key} are one slice of one file group")
+        if standing is None or standing.instant < file.instant:
+            latest[group] = file
+    for each in commits:  # a reader of the commit's metadata opens the files that it names
+        for path, group in _written(objects[each.key]):
+            if path not in objects and group not in replaced and latest.get(group) is None:
+                raise Unreadable(f"{each.key} names {path}, which is not there")
+    rows = tuple(row for file in latest.values() for row in rows_of(file, objects[file.key]))
+    return View(commits, frozenset(each.key for each in latest.values()), rows)
+
+
+def rows_of(file: DataFile, body: bytes) -> Iterator[Row]:
+    for key, tokens, commit_time in _json(body):
+        yield Row(file.partition, key, tuple(tokens), commit_time)
+
+
+def extra_of(body: bytes) -> Mapping[str, str]:
+    """The extra metadata of a commit."""
+    return _metadata(body).get("extraMetadata") or {}
+
+
+def paths_of(body: bytes) -> frozenset[str]:
+    """The data files that a commit's metadata names."""
+    return frozenset(path for path, _ in _written(body))
+
+
+# --- names and files ------------------------------------------------------------------------------
+
+
+def _layout(objects: Mapping[str, bytes]) -> str:
+    for line in objects[PROPERTIES].decode().splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "hoodie.timeline.layout.version":
+            return value.strip()
+    raise Unreadable(f"{PROPERTIES} names no timeline layout")
+
+
+def _commits(objects: Mapping[str, bytes], layout: str) -> Iterable[Completed]:
+    for key in objects:
+        if key.startswith(".hoodie/") and (found := completed_name(key)) is not None:
+            if (found.completion is not None) == (layout == "2"):
+                yield found
+
+
+def _is_partition(objects: Mapping[str, bytes], file: DataFile) -> bool:
+    """Hudi's readers look for data only in folders that have this file."""
+    return (f"{file.partition}/{PARTITION}" if file.partition else PARTITION) in objects
+
+
+def _replaced(body: bytes) -> Iterable[tuple[str, str]]:
+    found = _metadata(body).get("partitionToReplaceFileIds") or {}
+    return [(partition, each) for partition, ids in found.items() for each in ids]
+
+
+def _written(body: bytes) -> list[tuple[str, tuple[str, str]]]:
+    found = _metadata(body).get("partitionToWriteStats") or {}
+    return [(each["path"], (partition, each["fileId"]))
+            for partition, stats in found.items() for each in stats]  # fmt: skip
+
+
+@lru_cache(maxsize=8192)
+def _metadata(body: bytes) -> Mapping[str, Any]:
+    """JSON in layout 1, an Avro object container in layout 2."""
+    if body.startswith(b"Obj\x01"):
+        import fastavro
+
+        record = next(iter(fastavro.reader(io.BytesIO(body))))
+        assert isinstance(record, dict)
+        return record
+    fields = _json(body)
+    if not isinstance(fields, dict):
+        raise Unreadable("a commit's metadata is no JSON object")
+    return fields
+
+
+@lru_cache(maxsize=8192)
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise Unreadable(f"neither JSON nor Avro: {body[:60]!r}") from None

@@ -1,0 +1,178 @@
+"""The scenario `table`, and its judge: what is wrong with a table is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+
+from lockkit.drive import Delete, Put
+from lockkit.outcome import IfAbsent
+from lockkit.sim import simulate
+from lockkit.sim.clock import Time
+from lockkit.sim.shelf import PROFILES, Shelf
+from lockkit.sim.task import Violated
+from lockkit.table.simulation import ledger as judge
+from lockkit.table.simulation.ledger import Attempt, Ledger, Stream
+from lockkit.table.simulation.reader import PARTITION, PROPERTIES, Row
+from lockkit.table.simulation.scenario import SCENARIO
+
+A, B, C = "20260101000000001", "20260101000000002", "20260101000000003"
+
+
+class Story:
+    """A table that is written by hand, under the eyes of the judge."""
+
+    def __init__(self) -> None:
+        self.shelf = Shelf(PROFILES["azure"], Time(), random.Random(1))
+        self.put(PROPERTIES, b"hoodie.timeline.layout.version=1\n")
+        self.put(PARTITION, b"")
+        self.ledger = Ledger(self.shelf)
+        self.shelf.heard = self.ledger.heard
+
+    def put(self, key: str, body: bytes) -> None:
+        self.shelf.decide("W", Put(key, body, IfAbsent()), 0.0)
+
+    def file(self, instant: str, *rows: tuple[str, list[str], str], group: str = "g") -> str:
+        path = f"{group}_0-0-0_{instant}.parquet"
+        self.put(path, json.dumps(rows).encode())
+        return path
+
+    def commit(self, instant: str, token: str, *groups: str) -> None:
+        stats = [{"path": f"{each}_0-0-0_{instant}.parquet", "fileId": each} for each in groups]
+        body = {"partitionToWriteStats": {"": stats}, "extraMetadata": {"token": token}}
+        self.put(f".hoodie/{instant}.commit", json.dumps(body).encode())
+
+    def tries(self, token: str, *keys: str, told: str = "") -> Attempt:
+        attempt = Attempt(token, token.partition("/")[0], "upsert", told=told)
+        attempt.writes = tuple(("", key) for key in keys)
+        return self.ledger.tries(attempt)
+
+    def inserts(self, instant: str = A, token: str = "t1", key: str = "k") -> Attempt:
+        attempt = self.tries(token, key)
+        self.file(instant, (key, [token], instant))
+        self.commit(instant, token, "g")
+        return attempt
+
+
+def test_what_is_right_is_not_called_wrong() -> None:
+    story = Story()
+    story.ledger.acknowledged(story.inserts())
+    other = story.tries("t2", "k", "new")
+    story.file(B, ("k", ["t1", "t2"], B), ("new", ["t2"], B))
+    story.commit(B, "t2", "g")
+    story.ledger.acknowledged(other)
+    story.ledger.refused(story.tries("t3", "k"), "CommitConflict")
+    story.ledger.judge()
+
+
+def lost_update(story: Story) -> None:
+    story.inserts()
+    story.tries("t2", "new")
+    story.file(B, ("new", ["t2"], B))  # made from the group as it was before
+    story.commit(B, "t2", "g")
+
+
+def doubled_row(story: Story) -> None:
+    story.inserts()
+    story.tries("t2", "k")
+    story.file(B, ("k", ["t2"], B), group="h")
+    story.commit(B, "t2", "h")
+
+
+def rows_of_a_refused_attempt_under_another_instant(story: Story) -> None:
+    story.inserts()
+    story.tries("t2", "late")
+    story.file(A, ("late", ["t2"], A), group="h")
+
+
+def refused_and_visible(story: Story) -> None:
+    story.ledger.refused(story.tries("t1", "k"), "CommitConflict")
+    story.file(A, ("k", ["t1"], A))
+    story.commit(A, "t1", "g")
+
+
+def visible_and_then_refused(story: Story) -> None:
+    story.ledger.refused(story.inserts(), "LockLost")
+
+
+def acknowledged_and_not_visible(story: Story) -> None:
+    story.ledger.acknowledged(story.tries("t1", "k"))
+
+
+def completed_file_deleted(story: Story) -> None:
+    story.inserts()
+    story.shelf.decide("W", Delete(f".hoodie/{A}.commit"), 0.0)
+
+
+def data_file_deleted(story: Story) -> None:
+    story.inserts()
+    story.shelf.decide("W", Delete(f"g_0-0-0_{A}.parquet"), 0.0)
+
+
+def committed_twice(story: Story) -> None:
+    story.inserts(token="t/0")
+    story.inserts(B, token="t/1")
+
+
+def completed_behind_a_reader(story: Story) -> None:
+    story.ledger.streams.append(Stream("P", end=B))
+    story.inserts()
+
+
+def increment_twice(story: Story) -> None:
+    row = Row("", "k", ("t1",), A)
+    story.ledger.pulled(Stream("P"), A, [row, row])
+
+
+def increment_missed(story: Story) -> None:
+    story.inserts()
+    story.ledger.streams.append(Stream("P", end=A))
+    story.ledger.judge()
+
+
+def half_a_commit_read(story: Story) -> None:
+    story.inserts()
+    story.ledger.read([], since=1)
+
+
+def no_end_of_instants(story: Story) -> None:
+    for number in range(judge.INSTANTS_MAX + 1):
+        story.put(f".hoodie/{int(A) + number}.commit.requested", b"")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "breaks"),
+    [
+        (lost_update, judge.ROWS),
+        (doubled_row, judge.ROWS),
+        (rows_of_a_refused_attempt_under_another_instant, judge.ROWS),
+        (refused_and_visible, judge.REFUSED),
+        (visible_and_then_refused, judge.REFUSED),
+        (acknowledged_and_not_visible, judge.ACKNOWLEDGED),
+        (completed_file_deleted, judge.ACKNOWLEDGED),
+        (data_file_deleted, judge.NEEDED),
+        (committed_twice, judge.ONCE),
+        (completed_behind_a_reader, judge.BEHIND),
+        (increment_twice, judge.INCREMENTS),
+        (increment_missed, judge.INCREMENTS),
+        (half_a_commit_read, judge.PREFIX),
+        (no_end_of_instants, judge.FEW_INSTANTS),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_the_judge_names_what_is_broken(wrong: Callable[[Story], None], breaks: str) -> None:
+    with pytest.raises(Violated) as violated:
+        wrong(Story())
+    assert violated.value.invariant == breaks
+
+
+# --- the scenario ---------------------------------------------------------------------------------
+
+
+def test_the_same_seed_plays_the_same_again() -> None:
+    one, again, other = (simulate(SCENARIO, seed, steps=600) for seed in (7, 7, 8))
+    assert one.to_json() == again.to_json()
+    assert one.trace_hash != other.trace_hash
