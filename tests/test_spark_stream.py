@@ -27,10 +27,11 @@ from spark_world import (
     spooled,
     stored,
 )
+from table_world import Holder
 
 from lockkit.clock import Clock
 from lockkit.drive import run
-from lockkit.lock import LockLost
+from lockkit.lock import Lock, LockLost
 from lockkit.spark import foreach_batch, register, unwrapped, write
 from lockkit.spark.arrivals import arriving
 from lockkit.spark.land import land
@@ -40,7 +41,7 @@ from lockkit.spark.process import tree
 from lockkit.spark.spool import Spooled
 from lockkit.spark.streamer import Streamer, parser, work_of
 from lockkit.stores import open_store
-from lockkit.table import TableError, avro_schema, begin, read_table
+from lockkit.table import TableError, avro_schema, begin, commit, load_snapshot, prepare, read_table
 from lockkit.table.javafile import format_properties
 from lockkit.table.snapshot import read_commit
 from lockkit.table.timeline import V9, load_timeline
@@ -194,6 +195,84 @@ def test_two_runs_of_one_query_meet_at_its_claim(here: Any) -> None:
     first.claim("20260101000000001")
     with pytest.raises(TableError, match="another run of this query"):
         second.claim("20260101000000002")
+
+
+def batch_of(place: dict[str, Any], number: int, checkpoint: str = "") -> MicroBatch:
+    return MicroBatch(open_store(**place), place["url"], "q", number, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["committed", "about to commit"])
+def test_an_instant_that_another_commit_has_does_not_end_a_batch(here: Any, done: bool) -> None:
+    """The batch gave its instant up, and somebody else has it: the batch is still to be written."""
+    land(*kept(here, ("a", "EU", 1, 1)))
+    store, clock = open_store(**here), Clock()
+    other = run(begin(), store, clock)
+    schema = run(load_snapshot(), store, clock).schema or ""
+    prepared = run(prepare(other, (), schema=schema), store, clock)
+    if done:
+        run(commit(prepared, Holder(9)), store, clock)
+    batch_of(here, 7).claim(other.instant)
+    with Lock(here["url"]) as lock:
+        assert not batch_of(here, 7).is_over(lock)
+    if not done:
+        run(commit(prepared, Holder(9)), store, clock)  # and it was not taken back
+    land(*kept(here, ("b", "EU", 1, 1)), ("q", 7))
+    land(*kept(here, ("b", "EU", 1, 1)), ("q", 7))
+    assert stored(here) == [("a", "EU", 1), ("b", "EU", 1)]
+
+
+def test_a_batch_of_a_new_checkpoint_is_written_and_warned_of(here: Any) -> None:
+    no_lock: Any = None
+    first = batch_of(here, 7, "one")
+    assert not first.is_over(no_lock)
+    first.claim("20260101000000000")
+    assert batch_of(here, 3, "one").is_over(no_lock), "an old run of the same checkpoint"
+    anew = batch_of(here, 3, "two")
+    with pytest.warns(RuntimeWarning, match=r"q has a new checkpoint.*up to 7.*Batch 3 is written"):
+        assert not anew.is_over(no_lock)
+    anew.claim("20260101000000001")
+    assert not batch_of(here, 4, "two").is_over(no_lock), "warned of once"
+
+
+def test_a_batch_that_is_passed_over_is_warned_of_where_the_checkpoint_is_not_known(
+    here: Any,
+) -> None:
+    no_lock: Any = None
+    first = batch_of(here, 7)
+    assert not first.is_over(no_lock)
+    first.claim("20260101000000000")
+    told: list[str] = []
+    late = batch_of(here, 3)
+    late.emit = lambda kind, text="", **_: told.append(text)
+    with pytest.warns(RuntimeWarning, match=r"batch 3 of query q is passed over.*another name"):
+        assert late.is_over(no_lock)
+    assert "passed over" in told[0]
+
+
+def test_a_named_query_with_a_new_checkpoint_loses_no_batch(
+    spark: Any, here: Any, tmp_path: Path
+) -> None:
+    source = tmp_path / "arriving"
+
+    def ingested(checkpoint: str) -> None:
+        each = foreach_batch(operation="upsert", buckets=1, query="orders-1", **KEYS, **here)
+        rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(source))
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path / checkpoint))
+        query = writer.trigger(availableNow=True).foreachBatch(each).start()
+        try:
+            query.awaitTermination(120)
+        finally:
+            query.stop()
+
+    for name in "ab":
+        arrive(source, name, (name, "EU", 1, 1))
+    ingested("first")
+    for name in "ab":
+        (source / f"{name}.json").unlink()
+    arrive(source, "c", ("c", "EU", 1, 1))
+    with pytest.warns(RuntimeWarning, match="orders-1 has a new checkpoint"):
+        ingested("second")
+    assert stored(here) == [("a", "EU", 1), ("b", "EU", 1), ("c", "EU", 1)]
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[" * 99999, b'{"batch": 1, "instant": "../x"}'])

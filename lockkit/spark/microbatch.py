@@ -4,14 +4,16 @@ Spark repeats a batch whose end it did not hear of. `.hoodie/.streams/<query id>
 the query came to and under which instant, and is replaced before a file of that instant is written:
 whoever repeats the batch looks at that one instant, and takes it back if it is not committed,
 whether its writer is dead or only slow. So nothing is searched for, at any age of the table. The
-commit says it too, in its extraMetadata.
+commit says it too, in its extraMetadata: only that proves that the batch is over.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, Put, Sleep, Unique, run, silent
@@ -27,12 +29,14 @@ from lockkit.outcome import (
 )
 from lockkit.stores import Store
 from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, listing, pause_s, read
+from lockkit.table.layout import parse_commit
 from lockkit.table.locks import AnyLock
 from lockkit.table.plans import hadoop_base
 from lockkit.table.properties import FENCED, PROPERTIES_KEY, load_config
 from lockkit.table.pulse import Pulse, end, forget, look
 from lockkit.table.rollback import Spared, roll_back
-from lockkit.table.timeline import HOODIE, load_timeline, parse_timeline
+from lockkit.table.snapshot import read_commit
+from lockkit.table.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
 from lockkit.table.transaction import Known
 from lockkit.table.turns import guard_of
 
@@ -40,6 +44,7 @@ STREAMS = HOODIE + ".streams/"
 STREAM = "lockkit.stream"
 """In the commit's extraMetadata: query id and batch id."""
 _QUERY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_SPARKS_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 BODY_BYTES_MAX = 4_000
 
 
@@ -49,6 +54,8 @@ class Claim:
 
     batch: int
     instant: str
+    checkpoint: str = ""
+    """Spark's id of the query, which a new checkpoint changes; empty where it was not known."""
 
 
 @dataclass(slots=True)
@@ -61,6 +68,8 @@ class MicroBatch:
     batch: int
     clock: Clock = field(default_factory=Clock)
     emit: Emit = silent
+    checkpoint: str = ""
+    """Spark's own id of the query, where the query has another name; empty: not known."""
     _version: Version | None = None
 
     def __post_init__(self) -> None:
@@ -74,22 +83,50 @@ class MicroBatch:
     def is_over(self, lock: AnyLock) -> bool:
         """Whether the batch is committed. If not, nobody but who asks can commit it any more.
 
-        Raises `TableError` where another writer of this very batch lives and cannot be stopped.
+        Only the batch's own commit proves it, by its extraMetadata. A batch of a new checkpoint is
+        another batch, whatever its number. Raises `TableError` where another writer of this very
+        batch lives and cannot be stopped.
         """
         before, self._version = run(read_claim(self.query), self.store, self.clock)
-        if before is None or before.batch < self.batch:
+        if before is None:
+            return False
+        if self.checkpoint and before.checkpoint and before.checkpoint != self.checkpoint:
+            self._warn(
+                f"query {self.query} has a new checkpoint, and the table has its batches up to "
+                f"{before.batch} from an earlier one. Batch {self.batch} is written: it is not one "
+                "of those, though it may bring rows that they brought. Give a query with a new "
+                "checkpoint another name"
+            )
             return False
         if before.batch > self.batch:
+            self._warn_of_passing_over(before)
             return True
-        pending, completed = run(_state_of(before.instant), self.store, self.clock)
-        if not pending:
-            return bool(completed)
+        if before.batch < self.batch:
+            return False
+        own = run(_own(before.instant, self.extra[STREAM]), self.store, self.clock)
+        if own != "pending":
+            return own == "committed"
         self.emit("note", text=f"batch {self.batch} was begun as {before.instant}; taking it back")
         return self._take_back(before.instant, lock)
 
+    def _warn_of_passing_over(self, before: Claim) -> None:
+        """Not where Spark's id is known: it is the same, so only an old run can come so late."""
+        if not self.checkpoint and not _SPARKS_ID.fullmatch(self.query):
+            self._warn(
+                f"batch {self.batch} of query {self.query} is passed over: the table has its batch "
+                f"{before.batch} already. Spark sends no batch again after a later one. So either "
+                "another run of this query is behind: stop it; or the query has a new checkpoint, "
+                "and rows are being left out: give it another name and start it anew"
+            )
+
+    def _warn(self, text: str) -> None:
+        self.emit("note", text=text)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
     def claim(self, instant: str) -> None:
         """This batch is written as `instant`; `TableError` where another run claimed meanwhile."""
-        said = write_claim(self.query, Claim(self.batch, instant), self._version)
+        mine = Claim(self.batch, instant, self.checkpoint)
+        said = write_claim(self.query, mine, self._version)
         self._version = run(said, self.store, self.clock)
 
     def _take_back(self, instant: str, lock: AnyLock) -> bool:
@@ -108,7 +145,10 @@ class MicroBatch:
             )
             outcome = run(ways, self.store, self.clock, self.emit)
         run(forget(instant), self.store, self.clock)
-        return isinstance(outcome, Spared)
+        if not isinstance(outcome, Spared):
+            return False
+        own = run(_own(instant, self.extra[STREAM]), self.store, self.clock)
+        return own == "committed"
 
 
 # --- procedures ---------------------------------------------------------------------------------
@@ -124,7 +164,10 @@ def read_claim(query: str) -> Procedure[tuple[Claim | None, Version | None]]:
 
 def write_claim(query: str, claim: Claim, seen: Version | None) -> Procedure[Version]:
     """Replace what was seen; `TableError` if somebody else did."""
-    key, said = STREAMS + query, {"batch": claim.batch, "instant": claim.instant}
+    key = STREAMS + query
+    said: dict[str, Any] = {"batch": claim.batch, "instant": claim.instant}
+    if claim.checkpoint:
+        said["checkpoint"] = claim.checkpoint
     body = json.dumps({**said, "attempt": (yield Unique())}).encode()
     for tries in range(TRIES_MAX):
         match (yield Put(key, body, over(seen))):
@@ -160,8 +203,9 @@ def write_claim(query: str, claim: Claim, seen: Version | None) -> Procedure[Ver
 def _parse(query: str, body: bytes) -> Claim:
     try:
         fields = json.loads(body[:BODY_BYTES_MAX])
+        checkpoint = fields.get("checkpoint", "")
         if type(fields["batch"]) is int and re.fullmatch(r"\d{17}", fields["instant"]):
-            return Claim(fields["batch"], fields["instant"])
+            return Claim(fields["batch"], fields["instant"], str(checkpoint)[:100])
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise TableError(
@@ -170,14 +214,31 @@ def _parse(query: str, body: bytes) -> Claim:
     )
 
 
-def _state_of(instant: str) -> Procedure[tuple[bool, bool]]:
-    """Whether it is pending, and whether it is completed: a listing of its own few files."""
+def _own(instant: str, marker: str) -> Procedure[Literal["committed", "pending", "gone"]]:
+    """What became of this batch's own attempt at `instant`: a listing of its own few files.
+
+    An instant that another commit has, or is about to have, says nothing about this batch.
+    """
     if isinstance((yield from read(PROPERTIES_KEY)), Missing):
-        return False, False
+        return "gone"
     config, _ = yield from load_config()
     own = yield from listing(config.names.folder + instant)
     now = parse_timeline(own, config.names)
-    return instant in now.pending, instant in now.completed
+    if now.completed.get(instant) in COMMITS:
+        commit = yield from read_commit(config.names, instant, now)
+        return "committed" if commit.extra.get(STREAM) == marker else "gone"
+    if instant not in now.pending:
+        return "gone"
+    key = config.names.inflight(instant, now.pending[instant])
+    match (yield from read(key)):
+        case Found(body, _):
+            try:
+                begun = parse_commit(instant, key, body)
+            except TableError:
+                return "gone"  # not of lockkit's making
+            return "pending" if begun.extra.get(STREAM) == marker else "gone"
+        case _missing:
+            return "pending"  # it has come no further than its requested file
 
 
 def _survey(instant: str) -> Procedure[tuple[Known, Pulse]]:

@@ -41,17 +41,20 @@ def foreach_batch(
 
     `query` names the query to the table, the same after every restart, and after a new checkpoint
     another; by default it is Spark's own id, which Spark Connect does not tell. A batch that the
-    table has already is passed over; conflicts are retried in place.
+    table has already is passed over; conflicts are retried in place. With a new checkpoint and the
+    old name there is a warning; the batches are written where Spark tells its id, and elsewhere
+    those with numbers that the table has are passed over.
     """
     store_options = {name: value for name, value in how.items() if name not in KEYWORDS}
     place = Place(url.rstrip("/"), endpoint, client, store_options)
 
     def one(frame: DataFrame, batch: int) -> None:
-        name, clock = query or _query_id(frame), Clock()
+        spark_id, clock = _query_id(frame), Clock()
+        name = query or _named(spark_id)
         said = {RETRIES: str(STREAM_RETRIES), **(options or {})}
         store, lock = place.open(), open_lock(place, said, clock, emit)
         try:
-            once = MicroBatch(store, place.url, name, batch, clock, emit)
+            once = MicroBatch(store, place.url, name, batch, clock, emit, spark_id)
             if not once.is_over(lock):
                 write(
                     frame, url, endpoint=endpoint, options=said, client=client, emit=emit,
@@ -65,11 +68,15 @@ def foreach_batch(
 
 
 def _query_id(frame: DataFrame) -> str:
+    """Spark's id of the query, kept in its checkpoint; empty where Spark does not say it."""
     context = getattr(frame.sparkSession, "_sc", None)
-    found = context and context.getLocalProperty(QUERY_ID)
-    if not found:
+    return str((context and context.getLocalProperty(QUERY_ID)) or "")
+
+
+def _named(spark_id: str) -> str:
+    if not spark_id:
         raise TableError(
             "Spark does not say here which query this batch is of; give it a name that stays: "
             'foreach_batch(url, query="orders-1", ...)'
         )
-    return str(found)
+    return spark_id
