@@ -30,9 +30,10 @@ providers: $(READY)  ## ZooKeeper, Hive, DynamoDB, Azurite on loopback, until Ct
 test: $(READY_TO_TEST)  ## every test, notebooks and browser included (TEST_ARGS="-k lease -n 0")
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 30 $(TEST_ARGS)
 
-soak: $(READY)  ## ten minutes of real writers in trouble, then the big explorer runs (SOAK_ARGS="--minutes 60")
+soak: $(READY_TO_TEST)  ## ten minutes of real writers in trouble, then long tests and the big explorer runs (SOAK_ARGS="--minutes 60")
 	@mkdir -p runs
 	@$(BIN)/python -m lockkit soak --minutes 10 --writers 5 --spark 1 --html runs/soak.html $(SOAK_ARGS)
+	@$(BIN)/python -m pytest -n 0 -m soak --timeout 600
 	@$(BIN)/python -m lockkit explore --big
 
 bench: $(READY_TO_TEST)  ## figures of locks, server, start-up and tables, peers beside them (BENCH_ARGS="--quick table")

@@ -26,6 +26,8 @@ MARKS = [
     pytest.mark.timeout(240),
     pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA),
 ]
+APART = [each for each in MARKS if each.name != "xdist_group"]
+"""For the group "spark processes", beside the one with a session in the test's own process."""
 
 COLUMNS = "id string, region string, at long, v long"
 SAID = {

@@ -24,9 +24,14 @@ from xdist.scheduler import LoadGroupScheduling
 
 GRACE_S = 30
 EXIT_S = 20
-WEIGHTS = {"browser": 20.0, "slow": 10.0, "spark": 4.0}
-"""Seconds that a test with this mark takes, more or less; any other takes `QUICK`."""
+GROUPS = {
+    "spark": 300.0, "spark processes": 300.0, "voila": 150.0, "lab": 150.0, "zookeeper": 60.0,
+    "hive": 60.0, "tlc": 60.0, "kill points": 60.0, "two thousand worlds": 40.0, "dynamodb": 30.0,
+}  # fmt: skip
+MARKS = {"slow": 10.0, "spark": 4.0}
 QUICK = 0.3
+"""Seconds that a group, a test with this mark, or any other test takes. Only the order counts."""
+SOAK = "soak"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,6 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if SOAK not in config.option.markexpr:
+        later = pytest.mark.skip(reason="it takes long: make soak, or pytest -m soak, runs it")
+        for item in items:
+            if item.get_closest_marker(SOAK):
+                item.add_marker(later)
     if hasattr(config, "workerinput"):
         items[:] = by_weight(items)
 
@@ -171,9 +181,9 @@ def by_weight(items: list[pytest.Item]) -> list[pytest.Item]:
     """The longest group first: one that is left for the end runs alone, on one core."""
     weights: dict[str, float] = defaultdict(float)
     for item in items:
-        weights[_group(item)] += max(
-            (WEIGHTS.get(mark.name, QUICK) for mark in item.iter_markers()), default=QUICK
-        )
+        marks = (MARKS.get(mark.name, QUICK) for mark in item.iter_markers())
+        weights[_group(item)] += max(marks, default=QUICK)
+    weights.update((name, GROUPS[name]) for name in weights.keys() & GROUPS.keys())
     return sorted(items, key=lambda item: -weights[_group(item)])
 
 

@@ -380,10 +380,12 @@ def test_the_demo_stalls_loses_a_response_and_gives_the_verdict(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark processes")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("options", "code"), [((), 0), (("--no-fence",), 1)], ids=["fence on", "fence off"]
+    ("options", "code"),
+    [((), 0), pytest.param(("--no-fence",), 1, marks=pytest.mark.soak)],
+    ids=["fence on", "fence off"],
 )
 def test_the_demo_runs_from_real_pyspark_processes(options: tuple[str, ...], code: int) -> None:
     pytest.importorskip("pyspark", reason="pip install lockkit[spark], or make lab")

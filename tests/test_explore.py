@@ -106,11 +106,34 @@ def name(scenario: Scenario) -> str:
 # --- all rules on -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scenario", ON, ids=name)
+LARGE = {
+    "store": {"tries": (2, 1), "renewals": (1, 0)},
+    "wall": {"tries": (2, 1), "renewals": (1, 0)},
+    "crash and restart": {"tries": (1, 1), "spread": 0},
+}
+"""`make soak` searches these rows whole; every run searches the part within these bounds."""
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(each, marks=[pytest.mark.soak] if each.name in LARGE else [])
+        for each in ON
+    ],
+    ids=name,
+)  # fmt: skip
 def test_with_all_rules_on_every_state_is_seen_and_nothing_breaks(scenario: Scenario) -> None:
     found = row(scenario)
     assert (found.violation, found.exhausted) == (None, True)
     assert (found.steps, found.states) == RECORDED[scenario.name]
+
+
+@pytest.mark.parametrize("scenario", [each for each in ON if each.name in LARGE], ids=name)
+def test_within_smaller_bounds_nothing_breaks_either(scenario: Scenario) -> None:
+    bounds = replace(scenario.bounds, **LARGE[scenario.name])  # type: ignore[arg-type]
+    found = explore(replace(scenario, bounds=bounds))
+    assert (found.violation, found.exhausted) == (None, True)
+    assert 40_000 < found.states < RECORDED[scenario.name][1] // 2
 
 
 RAISING = Bounds(tries=(2, 1), renewals=(1, 0), raises=True, faults=1)

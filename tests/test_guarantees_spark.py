@@ -36,7 +36,7 @@ except NoJava as missing:
     NO_JAVA = str(missing)
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.xdist_group("spark"),
+    pytest.mark.xdist_group("spark processes"),
     pytest.mark.timeout(240),
     pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA),
 ]

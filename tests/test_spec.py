@@ -120,8 +120,17 @@ run_by_tlc = [
 ]
 
 
+LARGE = {"confirm", "recognise", "renew_412 ours", "renew_unknown ours", "fence off", "fence token"}
+"""More than 10,000 states, which take TLC long: `make soak`."""
+
+
 @pytest.mark.parametrize(
-    "scenario", [pytest.param(each, marks=run_by_tlc) for each in [*CORRECT, *MUTANTS]], ids=name
+    "scenario",
+    [
+        pytest.param(each, marks=[*run_by_tlc, *[pytest.mark.soak] * (each.name in LARGE)])
+        for each in [*CORRECT, *MUTANTS]
+    ],
+    ids=name,
 )
 def test_tlc_and_the_explorer_agree_on_invariant_depth_and_number_of_states(
     scenario: Scenario,
