@@ -26,7 +26,6 @@ from lockkit.outcome import (
     NotModified,
     Throttled,
     Unknown,
-    Version,
     over,
 )
 from lockkit.pace import Pace
@@ -109,8 +108,6 @@ class Client:
     offset_ms: int | None = None
     beside: Callable[[bool], None] | None = None
     """Called in a thread of its own beside each look (False) and each claim (True)."""
-    past: Version | None = None
-    """A version that the object certainly has no more: what our last write replaced."""
     proven_ms: int = 0
     """When the write that our belief rests on was about to be sent, on the boot clock."""
     lease_ends_ms: int = 0
@@ -244,8 +241,6 @@ class Client:
                 answer = Throttled(self._throttle_s(after_s))
             case Unknown():
                 self._doubt(attempt, op)
-            case Applied() if isinstance(action, Send):
-                self.past = action.over
             case _:
                 pass
         return Answered(now, answer)

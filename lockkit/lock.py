@@ -26,7 +26,7 @@ from lockkit.lease import free
 from lockkit.lockfile import EPOCH_MAX, RECORD_BYTES_MAX, epoch_after
 from lockkit.outcome import Found, Missing
 from lockkit.pace import Pace
-from lockkit.proof import prove_conditions
+from lockkit.proof import TABLE_KEY, prove_conditions
 from lockkit.rules import Rules
 from lockkit.state import (
     Action,
@@ -353,6 +353,8 @@ class Lock:
         client = self._client
         began_ms = self.clock.boot_ms()
         deadline_ms = math.inf if limit_s is None else began_ms + limit_s * 1000
+        if not self._prove(deadline_ms):
+            return False
         self._pace.wants(began_ms)
         if limit_s != 0:
             self._stand_back(deadline_ms)
@@ -377,6 +379,28 @@ class Lock:
                 return self._last_try()
             self._wait(min(wait_s, left_s))  # at the deadline it looks once more
             event = Tick(self.clock.now())
+
+    def _prove(self, deadline_ms: float) -> bool:
+        """Before the first claim: whether the store said in time that it enforces conditions."""
+        failures = 0
+        while True:
+            try:
+                prove_conditions(self.store, self.clock, key=TABLE_KEY, tries_max=1)
+                return True
+            except NoAnswer as error:
+                self._client.begin()
+                self._client.trouble = str(error)
+            except StoreError as error:
+                self._client.emit("note", text=f"the lock was refused before its claim: {error}")
+                raise
+            failures += 1
+            left_s = (deadline_ms - self.clock.boot_ms()) / 1000
+            if left_s <= 0:
+                return False
+            wait_s = back_off_s(
+                failures, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S
+            )
+            self._wait(min(wait_s, left_s))
 
     def _stand_back(self, deadline_ms: float) -> None:
         """Leave others their turns. Who met somebody looks again before it claims."""
@@ -404,7 +428,6 @@ class Lock:
         client = self._client
         grant = client.state.grant
         assert grant is not None
-        prove_conditions(client)
         self._pace.granted(grant.epoch, self.clock.boot_ms())
         self._heartbeat = Heartbeat(self, client, self._renew_ms)
 

@@ -1,113 +1,160 @@
-"""The proof that a store refuses a write whose condition is false, made before a grant is used.
+"""The proof that a store enforces write conditions, made before a lock or a table relies on them.
 
-A store that ignores conditions (Spaces documents it; s3rver, incus #3651) makes every client the
-winner of every race. Documents do not tell which one stands behind an endpoint; two writes do.
+A store that ignores conditions (DigitalOcean Spaces documents this; s3rver and incus #3651 do it)
+lets every client win every race. A store that refuses true conditions (Ceph RGW 16.2 compares the
+quoted ETag that it sent with an unquoted one) lets nobody renew or release a lock. Documentation
+does not tell which of these stands behind an endpoint; three conditional writes do.
 """
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from dataclasses import replace
+import json
 from urllib.parse import urlsplit
 
-from lockkit.client import LOCK_KEY, Client
-from lockkit.drive import Put
-from lockkit.lockfile import encode
-from lockkit.outcome import Applied, Condition, IfAbsent, IfVersion, PreconditionFailed, Throttled
-from lockkit.state import Beat, Pause, Phase, Renewed
-from lockkit.stores import StoreError, UnsafeStore
-from lockkit.stores.endpoint import host
+from lockkit.clock import Clock
+from lockkit.drive import Get, Procedure, Put, Sleep, Unique, run
+from lockkit.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+    WriteAnswer,
+)
+from lockkit.stores import NoAnswer, Store, UnsafeStore, split_url
+from lockkit.stores.endpoint import is_providers_own
 
-TRIES_MAX = 3
-WAIT_FIRST_S = 0.05
-ENVIRONMENT = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "s3a": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "gs": ("STORAGE_EMULATOR_HOST",),
-}
-"""How each SDK is pointed at another server than the provider's own, without a word in the code."""
+TABLE_KEY = ".hoodie/.locks/conditions.json"
+"""The scratch object of a lock or a table. It is never deleted: a lock needs no right to delete."""
+KEY = ".lockkit/conditions.json"
+"""The scratch object of everything else."""
+TRIES_MAX = 4
+PAUSE_FIRST_S = 0.05
+MISMATCHES_MAX = 2
+"""Refused writes over the current version that prove a mismatch; one could be a stale read."""
+ABOUT = "lockkit tests here whether this store enforces write conditions; you may delete this file"
 
-_proven: set[tuple[str, str]] = set()
-"""Stores that were seen, by this process, to enforce their conditions."""
+Place = tuple[str, str, str]
+
+_proven: set[Place] = set()
+"""Places that were seen, by this process, to enforce conditions."""
 
 
-def prove_conditions(client: Client) -> None:
-    """Once per process and endpoint that is not a provider's own: see the store refuse.
+def prove_conditions(
+    store: Store, clock: Clock, *, key: str = KEY, tries_max: int = TRIES_MAX
+) -> None:
+    """See, once per process, server and bucket, that the store enforces write conditions.
 
-    The client holds the lock, and writes it under two conditions that are false. Raises
-    `UnsafeStore` if either lands. An unanswered one proves nothing: the next grant tries again.
+    A provider's own servers are not tested. Raises `UnsafeStore` if a false condition passes or a
+    true one does not, and `NoAnswer` if the store did not say within `tries_max` tries.
     """
-    scheme = urlsplit(client.where).scheme
-    names = ENVIRONMENT.get(scheme, ())
-    named = (os.environ.get(name) for name in names)
-    elsewhere = client.store.options.endpoint or next(filter(None, named), None)
-    if not elsewhere or (scheme, elsewhere) in _proven:
+    place = place_of(store)
+    if place is None or place in _proven:
         return
-    stale = _past_version(client)
-    if stale is None:
-        return
-    for condition in (IfAbsent(), IfVersion(stale)):
-        match _false_write(client, condition):
-            case PreconditionFailed():
-                continue
-            case Applied(version):
-                _let_go(client, version)
-                where = f"{urlsplit(elsewhere).scheme}://{host(elsewhere)}"
-                raise UnsafeStore(
-                    f"{client.where} cannot hold a lock: its store at {where} ignored a write "
-                    f"condition ({type(condition).__name__}); two writers would both win. Use a "
-                    "store with conditional writes (lockkit probe tells which is)"
-                )
-            case _:
-                return
-    _proven.add((scheme, elsewhere))
+    name = f"{store.url} at {store.server}"
+    interval_s = store.capabilities.write_interval_min_s
+    why: str | None = ""
+    for tries in range(tries_max):
+        if tries:
+            clock.sleep(PAUSE_FIRST_S * 4**tries)
+        why = run(prove(name, key, interval_s), store, clock)
+        if why is None:
+            _proven.add(place)
+            return
+    raise NoAnswer(
+        f"{name}: it could not be tested whether this store enforces write conditions ({why}); "
+        "check that the store answers, then try again"
+    )
 
 
-def _past_version(client: Client) -> str | None:
-    """A version that the object had once; a renewal makes one where the grant created it."""
+def place_of(store: Store) -> Place | None:
+    """What the proof is valid for; None where none is needed."""
+    if not store.server or is_providers_own(store.server):
+        return None
+    return urlsplit(store.url).scheme, store.server, split_url(store.url)[0]
+
+
+def prove(name: str, key: str, interval_s: float = 0.0) -> Procedure[str | None]:
+    """Three conditional writes to a scratch object: two that must fail, one that must succeed.
+
+    Returns why the store left it open; None if it did not. Several processes may do this at once:
+    a write that failed because another process changed the object proves as much as one that
+    succeeded.
+    """
+    current = yield from _current(key, interval_s)
+    if not isinstance(current, str):
+        return _said(current)
+    again = yield from _write(key, IfAbsent(), interval_s)
+    if isinstance(again, Applied):
+        raise ignores(name, "create this object only if it is absent")
+    if not isinstance(again, PreconditionFailed):
+        return _said(again)
+    for _ in range(MISMATCHES_MAX):
+        swapped = yield from _write(key, IfVersion(current), interval_s)
+        if not isinstance(swapped, PreconditionFailed):
+            break
+        match (yield Get(key)):
+            case Found(_, version) if version != current:
+                return None  # another process's true condition held, and our false one did not
+            case Found():
+                pass
+            case answer:
+                return _said(answer)
+    else:
+        raise never_matches(name, current)
+    if not isinstance(swapped, Applied):
+        return _said(swapped)
+    stale = yield from _write(key, IfVersion(current), interval_s)
+    if isinstance(stale, Applied):
+        raise ignores(name, "overwrite this object only if it still has the version that was read")
+    return None if isinstance(stale, PreconditionFailed) else _said(stale)
+
+
+def ignores(name: str, condition: str) -> UnsafeStore:
+    """The error for a store that let a write pass whose condition was false."""
+    return UnsafeStore(
+        f"{name}: this store ignored a write condition ({condition}), so two writers would both "
+        "win. Use a store with conditional writes; `lockkit probe` tests one"
+    )
+
+
+def never_matches(name: str, version: Version) -> UnsafeStore:
+    """The error for a store that refused a write whose condition was true."""
+    return UnsafeStore(
+        f"{name}: this store refused a write over the version that it had just returned "
+        f"({version[:60]}), so nobody could renew or release a lock there. Old releases of Ceph "
+        "RGW do this: they compare the quoted ETag of If-Match with an unquoted one. Upgrade the "
+        "server, or use another store; `lockkit probe` tests one"
+    )
+
+
+def _current(key: str, interval_s: float) -> Procedure[Version | object]:
+    """The scratch object's version, after creating it if need be; any other answer as it came."""
+    answer: object = yield Get(key)
+    if isinstance(answer, Missing):
+        answer = yield from _write(key, IfAbsent(), interval_s)
+        if isinstance(answer, PreconditionFailed):
+            answer = yield Get(key)  # another process was quicker
+    return answer.version if isinstance(answer, Found | Applied) else answer
+
+
+def _write(key: str, condition: Condition, interval_s: float) -> Procedure[WriteAnswer]:
+    """One write of bytes that no other write has; sent again while the store throttles."""
+    unique = yield Unique()
+    body = json.dumps({"about": ABOUT, "test": unique}).encode()
+    answer: WriteAnswer = Throttled()
     for tries in range(TRIES_MAX):
-        if client.past is not None or client.state.phase is not Phase.HELD:
+        answer = yield Put(key, body, condition)
+        if not isinstance(answer, Throttled):
             break
-        told = client.feed(Beat(client.clock.now()))
-        pause = next((each for each in told if isinstance(each, Pause)), None)
-        if any(isinstance(each, Renewed) for each in told):
-            break
-        if pause is None or not _wait(client, pause.seconds, tries):
-            break
-    return client.past if client.state.phase is Phase.HELD else None
-
-
-def _false_write(client: Client, condition: Condition) -> object:
-    grant = client.state.grant
-    assert grant is not None
-    record = replace(grant, attempt=f"{grant.attempt}!{type(condition).__name__}")
-    answer: object = None
-    for tries in range(TRIES_MAX):
-        answer = client.ask("prove", record.attempt, Put(LOCK_KEY, encode(record), condition))
-        if not isinstance(answer, Throttled) or not _wait(client, answer.retry_after_s, tries):
-            break
+        yield Sleep(max(answer.retry_after_s or 0.0, 1.1 * interval_s, PAUSE_FIRST_S * 4**tries))
     return answer
 
 
-def _wait(client: Client, after_s: float | None, tries: int) -> bool:
-    """Sleep as the store asks, unless that would cost the half of what is left of the lease."""
-    interval_s = client.store.capabilities.write_interval_min_s
-    wait_s = max(after_s or 0.0, interval_s, WAIT_FIRST_S * 8**tries)
-    until_ms = client.state.until_ms
-    if until_ms is None or wait_s * 2000 > until_ms - client.clock.boot_ms():
-        return False
-    client.clock.sleep(wait_s)
-    return True
-
-
-def _let_go(client: Client, version: str) -> None:
-    """Nothing stays held on a store that cannot hold a lock; one try, then the lease runs out."""
-    grant = client.state.grant
-    assert grant is not None
-    client.lose("its store ignores write conditions")
-    tombstone = replace(grant, expired=True, attempt=f"{grant.attempt}!expired")
-    with suppress(StoreError):
-        put = Put(LOCK_KEY, encode(tombstone), IfVersion(version))
-        client.ask("release", tombstone.attempt, put)
-    client.forget()
+def _said(answer: object) -> str:
+    return answer.why if isinstance(answer, Unknown) else type(answer).__name__

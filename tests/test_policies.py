@@ -10,6 +10,7 @@ import pytest
 
 from lockkit import Lock
 from lockkit.lock import LOCK_KEY
+from lockkit.proof import TABLE_KEY
 from lockkit.providers.azure_lease import AzureBlobLease
 from lockkit.providers.dynamodb import COUNTER, DynamoDBLock
 
@@ -62,7 +63,8 @@ def test_a_lock_object_is_only_read_and_written_and_never_without_a_condition(
     url, endpoint = f"{scheme}://lake/orders", getattr(emulator, kind)
     lives(Lock(url, endpoint=endpoint), Lock(url, endpoint=endpoint))
     sent = emulator.requests()
-    assert {each["key"] for each in sent} == {f"orders/{LOCK_KEY}"}
+    assert {each["key"] for each in sent} == {f"orders/{LOCK_KEY}", f"orders/{TABLE_KEY}"}
+    assert TABLE_KEY.rpartition("/")[0] == LOCK_KEY.rpartition("/")[0], "one rule covers both"
     assert {each["method"] for each in sent} == {"get", "put"}
     assert all(each["condition"] for each in sent if each["method"] == "put")
     assert actions(policy("s3")) == {"s3:GetObject", "s3:PutObject", "s3:ListBucket"}

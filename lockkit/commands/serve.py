@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--profile", default="aws", metavar="NAME",
-        help="aws (default), gcs, azure, spaces, rgw, two-steps",
+        help="aws (default), gcs, azure, spaces, rgw, rgw-quoted, two-steps",
     )  # fmt: skip
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"

@@ -17,6 +17,8 @@ class Profile:
     """False: conditions on PUT are silently ignored."""
     delete_conditions: bool = True
     """False: If-Match on an S3 DELETE is silently ignored."""
+    quoted_conditions: bool = True
+    """False: an S3 If-Match never holds if its ETag is in quotes, as all SDKs send it."""
     versioned_conditions: bool = True
     """False: in a versioned S3 bucket If-None-Match is ignored, and If-Match never holds."""
     race_ms: float = 0.0
@@ -53,6 +55,12 @@ PROFILES = {
             losers_told_500=True,
             why="Ceph RGW 16.2 as measured (with unquoted ETags): losers of a race got 412 or 500, "
             "never applied; on a versioned bucket two creates succeeded",
+        ),
+        Profile(
+            name="rgw-quoted",
+            quoted_conditions=False,
+            why="Ceph RGW 16.2 as measured with quoted ETags, which is how SDKs send them: an "
+            "If-Match never holds",
         ),
         Profile(
             name="two-steps",

@@ -68,7 +68,8 @@ def _judge_match(profile: Profile, call: Call, match: str | None, before: Object
         return
     if before is None:  # S3 answers 404, not 412, to If-Match on a missing object
         raise Refusal(404, "NoSuchKey", "The specified key does not exist.", "precondition_failed")
-    if not same_tag(match, before.etag):
+    quoted = match.strip().startswith('"')
+    if not same_tag(match, before.etag) or (quoted and not profile.quoted_conditions):
         raise _lost(profile, call, before)
 
 

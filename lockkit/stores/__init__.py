@@ -35,7 +35,7 @@ class NoAnswer(StoreError):
 
 
 class UnsafeStore(StoreError):
-    """The store was seen to ignore a condition: nothing on it can be a lock."""
+    """The store was seen to ignore a condition, or to refuse a true one: it cannot hold a lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +130,12 @@ class Store(Protocol):
     url: str
     options: StoreOptions
     """What it was opened with, so that `reopen` can open it once more."""
+    server: str
+    """Where the opened client really sends its requests, as `scheme://host:port`.
+
+    Not only `options.endpoint` decides this: so do profiles, environment variables and connection
+    strings. Empty for a store without a server.
+    """
     capabilities: Capabilities
 
     def get(

@@ -20,7 +20,9 @@ from lockkit.stores.endpoint import (
     Refusal,
     agent,
     is_loopback,
+    is_providers_own,
     seconds,
+    server_of,
     timeouts_s,
 )
 
@@ -101,15 +103,20 @@ def keywords() -> frozenset[str]:
 
 
 def client(
-    service: str, options: StoreOptions, endpoint: str | None, own: Config = Config()
-) -> Any:
+    service: str, options: StoreOptions, endpoint: str | None, own: Config = Config(), *,
+    elsewhere: Config = Config(),
+) -> Any:  # fmt: skip
     """`options.extra` may name profile, region and credentials; `own` is the service's own part.
 
-    A loopback endpoint is reached without proxy, and with any credentials.
+    A loopback endpoint is reached without proxy, and with any credentials. `elsewhere` is added for
+    a server that is not Amazon's, wherever its address was configured.
     """
     extra = dict(options.extra)
     core = botocore.session.Session(profile=extra.pop("profile_name", None))
     session = boto3.session.Session(botocore_session=core)
+    endpoint = endpoint or _configured(session, service, extra)
+    if endpoint:
+        own = own.merge(elsewhere)
     connect_s, read_s = timeouts_s(options.timeout_s)
     config = Config(
         # One attempt: a hidden retry of a write that landed is told 412 (aws-sdk-java-v2 #6580).
@@ -132,3 +139,18 @@ def client(
         if session.get_credentials() is None:
             extra |= {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit"}
     return session.client(service, endpoint_url=endpoint, config=config, **extra)
+
+
+def _configured(session: boto3.session.Session, service: str, extra: dict[str, Any]) -> str | None:
+    """The server that the environment or ~/.aws/config names; None: Amazon's own.
+
+    A client is opened to find out, for botocore's rules have many parts: AWS_ENDPOINT_URL and its
+    variants, `endpoint_url`, `services`, and the settings that switch those off. It sends nothing,
+    and its credentials are made up, so that none are looked for.
+    """
+    region = extra.get("region_name") or session.region_name or "us-east-1"
+    unused = {"aws_access_key_id": "unused", "aws_secret_access_key": "unused"}
+    scout = session.client(service, **{**extra, **unused, "region_name": region})
+    scout.close()
+    found: str = scout.meta.endpoint_url
+    return None if is_providers_own(server_of(found)) else found

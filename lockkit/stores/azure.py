@@ -126,6 +126,8 @@ class AzureStore:
             self._client = _client(container, account_host, options)
         except ValueError as error:  # the SDK's word for a malformed URL, name or key
             raise self._endpoint.misconfigured(error) from None
+        self._endpoint.opened(self._client.url)
+        self.server = self._endpoint.server
         if options.faults is not None:
             options.faults.install(self._client)
 
@@ -331,6 +333,11 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
     account_url = extra.pop("account_url", "") or _account_url(account_host, options.endpoint)
     connection = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     if not account_url and connection and "credential" not in extra:
+        client = ContainerClient.from_connection_string(connection, container, **settings, **extra)
+        if not is_loopback(client.url):
+            return client
+        client.close()
+        settings["use_env_settings"] = False  # HTTP_PROXY leads to another machine
         return ContainerClient.from_connection_string(connection, container, **settings, **extra)
     if not account_url:
         raise StoreError(

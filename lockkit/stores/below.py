@@ -16,6 +16,7 @@ class Below:
     def __init__(self, store: Store, prefix: str) -> None:
         self.url = f"{store.url}/{prefix}"
         self.options, self.capabilities = store.options, store.capabilities
+        self.server = store.server
         self._store, self._prefix = store, f"{prefix}/"
 
     def get(

@@ -99,6 +99,13 @@ class Refusal:
     hint: str = ""
 
 
+PROVIDERS_OWN = (
+    ".amazonaws.com", ".amazonaws.com.cn", ".api.aws",
+    ".googleapis.com",
+    ".core.windows.net", ".core.chinacloudapi.cn", ".core.usgovcloudapi.net",
+)  # fmt: skip
+"""Ends of the host names under which Amazon, Google and Microsoft serve their own storage."""
+
 CONNECTIONS_MAX = 32
 """Connections that a client keeps: one more under way at a time is thrown away after its request.
 
@@ -114,7 +121,11 @@ class Endpoint:
     ) -> None:
         self.refusals: Counter[tuple[int, str]] = Counter()
         """Every (status, error code) refused so far; the probe's record."""
-        self._who = url + (f" at {host(options.endpoint)}" if options.endpoint else "")
+        self.server = ""
+        """See `Store.server`."""
+        self._url, self._who = url, url
+        if options.endpoint:
+            self.opened(options.endpoint)
         self._cures = {**HTTP_CURES, **cures}
         self._pid = os.getpid()
         self._has_answered = False
@@ -126,6 +137,13 @@ class Endpoint:
                 f"{self._who} was opened by process {self._pid} and used by {os.getpid()} after a "
                 "fork, which would share its connections; open the store again in the child"
             )
+
+    def opened(self, address: str) -> None:
+        """Note where the opened client really sends its requests; messages name that host."""
+        self.server = server_of(address)
+        self._who = self._url
+        if not is_providers_own(self.server):
+            self._who += f" at {host(self.server)}"
 
     def heard(self) -> None:
         self._has_answered = True
@@ -253,6 +271,16 @@ def code_of(text: object) -> str:
 def host(endpoint: str) -> str:
     """Host and port; never the user name and password that a URL can carry."""
     return urlsplit(endpoint if "//" in endpoint else f"//{endpoint}").netloc.rpartition("@")[2]
+
+
+def server_of(address: str) -> str:
+    """`scheme://host:port` of a client's URL, without path, query and credentials."""
+    return f"{urlsplit(address).scheme}://{host(address)}"
+
+
+def is_providers_own(server: str) -> bool:
+    """Whether Amazon, Google or Microsoft serves this address, whose conditions are documented."""
+    return (urlsplit(server).hostname or "").lower().rstrip(".").endswith(PROVIDERS_OWN)
 
 
 def is_loopback(endpoint: str) -> bool:

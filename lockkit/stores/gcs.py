@@ -124,6 +124,8 @@ class GcsStore:
                 raise  # some are ValueErrors as well, and say more
             except ValueError as error:
                 raise self._endpoint.misconfigured(error) from None
+        self._endpoint.opened(self._client.api_endpoint)
+        self.server = self._endpoint.server
         self._bucket = self._client.bucket(name)
         self._agent = {"User-Agent": agent(options.client), "Accept-Encoding": "identity"}
 
@@ -362,7 +364,7 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
     client = google.cloud.storage.Client(
         client_info=ClientInfo(user_agent=agent(options.client)), **extra
     )
-    if options.endpoint and is_loopback(options.endpoint):
+    if is_loopback(client.api_endpoint):
         client._http.trust_env = False  # HTTP_PROXY leads to another machine
     for each in client._http.adapters.values():
         each.init_poolmanager(CONNECTIONS_MAX, CONNECTIONS_MAX)

@@ -71,6 +71,7 @@ DIRECTORY_TRIES_MAX = 100
 class LocalStore:
     """`file:///directory`: objects are the files under it, versions are not kept."""
 
+    server = ""
     capabilities = Capabilities(name="local", poll_min_s=0.005)
 
     @staticmethod

@@ -63,6 +63,7 @@ _SHELVES_DOOR = threading.Lock()
 class MemoryStore:
     """`memory://name/prefix`, shared by name within one process."""
 
+    server = ""
     capabilities = Capabilities(name="memory", poll_min_s=0.001, keeps_versions=True)
 
     @staticmethod

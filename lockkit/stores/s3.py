@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -83,8 +82,12 @@ CURES: Mapping[tuple[int, str], str] = {
     (307, ANY_CODE): "the bucket is new and its name not yet known everywhere; try in some minutes",
 }
 
+ELSEWHERE = Config(s3={"addressing_style": "path"})
+"""For servers that are not Amazon's: few of them answer to a host name per bucket."""
+
 WRITE_INTERVAL_S = {".r2.cloudflarestorage.com": 1.0}
 """Hosts that throttle writes to one key (R2's limits page: one per second)."""
+
 
 class S3Store:
     """`s3://bucket/prefix`. With `multipart_bytes=n` what is longer than that goes in parts."""
@@ -97,8 +100,18 @@ class S3Store:
         self.url = url
         self.options = options
         self._bucket, self._prefix = split_url(url)
-        named = options.endpoint or _environment_endpoint()
-        interval_s = next((s for h, s in WRITE_INTERVAL_S.items() if named and h in named), 0.0)
+        self._endpoint = Endpoint(url, options, cures=CURES)
+        self.refusals = self._endpoint.refusals
+        extra = dict(options.extra)
+        self._multipart_bytes = extra.pop("multipart_bytes", None)
+        with self._translated("open it"):
+            try:
+                self._client = _client(replace(options, extra=extra))
+            except ValueError as error:
+                raise self._endpoint.misconfigured(error) from None
+        self._endpoint.opened(self._client.meta.endpoint_url)
+        self.server = self._endpoint.server
+        interval_s = next((s for h, s in WRITE_INTERVAL_S.items() if h in self.server), 0.0)
         self.capabilities = Capabilities(
             name="s3",
             poll_min_s=0.06,  # a GET's own latency (systems.md: p50 63 ms)
@@ -106,15 +119,6 @@ class S3Store:
             content_versions=True,
             keeps_versions=True,
         )
-        self._endpoint = Endpoint(url, options, cures=CURES)
-        self.refusals = self._endpoint.refusals
-        extra = dict(options.extra)
-        self._multipart_bytes = extra.pop("multipart_bytes", None)
-        with self._translated("open it"):
-            try:
-                self._client = _client(replace(options, extra=extra), named)
-            except ValueError as error:
-                raise self._endpoint.misconfigured(error) from None
 
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None
@@ -278,19 +282,14 @@ def _object_version(item: dict[str, Any]) -> ObjectVersion:
     )
 
 
-def _environment_endpoint() -> str | None:
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-
-
-def _client(options: StoreOptions, endpoint: str | None) -> Any:
+def _client(options: StoreOptions) -> Any:
     own = Config(
         # SDK checksums (aws-chunked trailers since 2025) are refused by many S3-likes; the length
         # is checked by HTTP, the content by whoever parses it.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        s3={"addressing_style": "path"} if endpoint else {},
     )
-    client = aws.client("s3", options, endpoint, own)
+    client = aws.client("s3", options, options.endpoint, own, elsewhere=ELSEWHERE)
     # Bodies here are small: waiting for "100 Continue" would cost each write a round trip.
     client.meta.events.unregister("before-call.s3", botocore.handlers.add_expect_header)
     client.meta.events.register_last("before-parameter-build.s3", _stay)

@@ -1,0 +1,273 @@
+"""The proof that a store enforces write conditions: asked wherever the requests really go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lock_world import record
+
+from lockkit import proof
+from lockkit.clock import Clock
+from lockkit.drive import run
+from lockkit.emulator import Emulator
+from lockkit.faults import Fault, Proxy
+from lockkit.lock import Lock, LockBusy
+from lockkit.outcome import Applied, IfAbsent
+from lockkit.proof import TABLE_KEY, place_of, prove_conditions
+from lockkit.stores import NoAnswer, Store, StoreError, UnsafeStore, open_store
+from lockkit.stores.endpoint import is_providers_own
+
+ROOT = Path(__file__).parents[1]
+IGNORES = "ignored a write condition"
+AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
+ONE_ENDPOINT = "[default]\nregion = us-east-1\nendpoint_url = {s3}\n"
+ONE_SERVICE = """[default]
+region = us-east-1
+services = here
+
+[services here]
+s3 =
+  endpoint_url = {s3}
+"""
+ACCOUNT_URL = "{azure}/devstoreaccount1"
+CONNECTION = (
+    "DefaultEndpointsProtocol=http;AccountName=devstoreaccount1;"
+    f"AccountKey={AZURE_KEY};BlobEndpoint={{azure}}/devstoreaccount1;"
+)
+
+Environment = dict[str, str]
+# How a program can name a server without lockkit's `endpoint=`: the URL's scheme, the environment,
+# a file of ~/.aws/config, and options that the SDK's client takes.
+WAYS: dict[str, tuple[str, Environment, str, dict[str, Any]]] = {
+    "AWS_ENDPOINT_URL": ("s3", {"AWS_ENDPOINT_URL": "{s3}", **CREDENTIALS}, "", {}),
+    "AWS_ENDPOINT_URL_S3": ("s3", {"AWS_ENDPOINT_URL_S3": "{s3}", **CREDENTIALS}, "", {}),
+    "endpoint_url in ~/.aws/config": ("s3", CREDENTIALS, ONE_ENDPOINT, {}),
+    "services in ~/.aws/config": ("s3", CREDENTIALS, ONE_SERVICE, {}),
+    "STORAGE_EMULATOR_HOST": ("gs", {"STORAGE_EMULATOR_HOST": "{gcs}"}, "", {}),
+    "api_endpoint": (
+        "gs", {}, "",
+        {"client_options": {"api_endpoint": "{gcs}"}, "use_auth_w_custom_endpoint": False},
+    ),
+    "account_url": ("az", {}, "", {"account_url": ACCOUNT_URL}),
+    "AZURE_STORAGE_CONNECTION_STRING": (
+        "az", {"AZURE_STORAGE_CONNECTION_STRING": CONNECTION}, "", {}
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(params=WAYS)
+def way(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[[Emulator], tuple[str, dict[str, Any]]]:
+    """Configures the SDKs for a server; answers the URL's scheme and the options to open it."""
+
+    def configure(server: Emulator) -> tuple[str, dict[str, Any]]:
+        scheme, environment, config, options = WAYS[request.param]
+        addresses = {"s3": server.s3, "gcs": server.gcs, "azure": server.azure}
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value.format(**addresses))
+        if config:
+            (tmp_path / "config").write_text(config.format(**addresses))
+            monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        return scheme, _filled(options, addresses)
+
+    return configure
+
+
+def _filled(options: dict[str, Any], addresses: Environment) -> dict[str, Any]:
+    return {
+        name: _filled(value, addresses) if isinstance(value, dict)
+        else value.format(**addresses) if isinstance(value, str) else value
+        for name, value in options.items()
+    }  # fmt: skip
+
+
+# --- where the requests go ------------------------------------------------------------------------
+
+
+def test_a_store_that_ignores_conditions_is_refused_however_its_address_was_given(
+    way: Callable[[Emulator], tuple[str, dict[str, Any]]], bucket: str
+) -> None:
+    with Emulator(profile="spaces") as server:
+        scheme, options = way(server)
+        lock = Lock(f"{scheme}://{bucket}/t", ttl_s=10, **options)
+        for _ in range(2):
+            with pytest.raises(UnsafeStore, match=IGNORES) as refused:
+                lock.acquire(timeout=5)
+        assert lock.store.server in str(refused.value)
+        assert lock.store.server in (server.s3, server.gcs, server.azure)
+        lock.close()
+        keys = {each["key"] for each in server.requests() if each["method"] == "put"}
+        assert keys == {f"t/{TABLE_KEY}"}, "the lock object was never written"
+
+
+def test_a_sound_store_is_locked_however_its_address_was_given(
+    way: Callable[[Emulator], tuple[str, dict[str, Any]]], bucket: str, shared_emulator: Any
+) -> None:
+    scheme, options = way(shared_emulator)
+    with Lock(f"{scheme}://{bucket}/t", ttl_s=10, **options) as lock:
+        assert lock.fence.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("s3://bucket/t", {}),
+        ("s3://bucket/t", {"region_name": "cn-north-1"}),
+        ("az://box/t", {"account_url": "https://lake.blob.core.windows.net", "credential": "aa=="}),
+        ("abfss://box@lake.dfs.core.windows.net/t", {"credential": "aa=="}),
+    ],
+)
+def test_the_providers_own_servers_are_asked_for_no_proof(
+    url: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in WAYS:
+        monkeypatch.delenv(name, raising=False)
+    store = open_store(url, **options)
+    assert place_of(store) is None and is_providers_own(store.server), store.server
+    prove_conditions(store, Clock())  # sends nothing: no such account or bucket exists
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "own"),
+    [
+        ("https://s3.eu-west-1.amazonaws.com", True),
+        ("https://storage.googleapis.com:443", True),
+        ("https://lake.blob.core.usgovcloudapi.net", True),
+        ("https://amazonaws.com.example.org", False),
+        ("https://evilamazonaws.com", False),
+        ("https://account.r2.cloudflarestorage.com", False),
+        ("http://127.0.0.1:9000", False),
+    ],
+)
+def test_only_the_ends_of_the_providers_own_names_count(server: str, own: bool) -> None:
+    assert is_providers_own(server) is own
+
+
+def test_an_endpoint_never_carries_its_password_into_the_message() -> None:
+    with Emulator(profile="spaces") as server:
+        endpoint = server.s3.replace("://", "://user:hunter2@")
+        lock = Lock("s3://b/t", ttl_s=10, endpoint=endpoint)
+        with pytest.raises(StoreError) as refused:
+            lock.acquire(timeout=1)
+        lock.close()
+    assert "hunter2" not in str(refused.value)
+
+
+def test_two_commands_never_both_hold_a_lock_where_conditions_are_ignored(tmp_path: Path) -> None:
+    with Emulator(profile="spaces") as server:
+        (tmp_path / "config").write_text(ONE_ENDPOINT.format(s3=server.s3))
+        environment = os.environ | CREDENTIALS | {"AWS_CONFIG_FILE": str(tmp_path / "config")}
+        command = [
+            sys.executable,
+            "-m",
+            "lockkit",
+            "lock",
+            "acquire",
+            "s3://b/t",
+            "--",
+            "sleep",
+            "2",
+        ]
+        both = [
+            subprocess.Popen(
+                command, env=environment, cwd=ROOT, text=True,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        for each in both:
+            _, errors = each.communicate(timeout=60)
+            assert each.returncode == 3 and IGNORES in errors, errors
+
+
+# --- what is proven -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("emulator", [{"profile": "rgw-quoted"}], indirect=True)
+def test_a_store_whose_true_conditions_never_hold_is_named_with_its_cause(emulator: Any) -> None:
+    lock = Lock("s3://b/t", endpoint=emulator.s3, ttl_s=10)
+    with pytest.raises(UnsafeStore, match=r"Ceph RGW.*quoted ETag.*Upgrade the server"):
+        lock.acquire(timeout=10)
+    lock.close()
+
+
+@pytest.mark.parametrize("emulator", [{"profile": "rgw"}], indirect=True)
+def test_a_bucket_is_proven_for_itself(emulator: Any) -> None:
+    """Ceph RGW 16 enforces conditions, but not in a bucket that keeps versions."""
+    import urllib.request
+
+    with Lock("s3://plain/t", endpoint=emulator.s3, ttl_s=10):
+        pass
+    body = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    url = f"{emulator.s3}/versioned?versioning"
+    urllib.request.urlopen(urllib.request.Request(url, body, method="PUT")).close()
+    lock = Lock("s3://versioned/t", endpoint=emulator.s3, ttl_s=10)
+    with pytest.raises(UnsafeStore, match=IGNORES):
+        lock.acquire(timeout=5)
+    lock.close()
+
+
+def test_the_proof_is_made_once_for_a_bucket_of_a_server(emulator: Any) -> None:
+    for table in ("one", "two"):
+        with Lock(f"s3://b/{table}", endpoint=emulator.s3, ttl_s=10):
+            pass
+    with Lock("s3://c/one", endpoint=emulator.s3, ttl_s=10):
+        pass
+    proofs = [each for each in emulator.requests() if each["key"].endswith(TABLE_KEY)]
+    assert [(each["bucket"], each["key"].split("/")[0]) for each in proofs] == (
+        [("b", "one")] * 5 + [("c", "one")] * 5
+    )
+
+
+def test_processes_that_prove_at_the_same_time_do_not_refuse_a_sound_store(emulator: Any) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        name = "s3://b/t"
+        stores: list[Store] = [open_store(name, endpoint=emulator.s3) for _ in range(6)]
+        proofs = [
+            pool.submit(run, proof.prove(name, TABLE_KEY), store, Clock()) for store in stores
+        ]
+        assert [each.result() for each in proofs] == [None] * 6
+
+
+def test_a_proof_that_is_there_already_is_made_again_by_another_process(emulator: Any) -> None:
+    store = open_store("s3://b/t", endpoint=emulator.s3)
+    assert isinstance(store.put(TABLE_KEY, b"anything", IfAbsent()), Applied)
+    prove_conditions(store, Clock(), key=TABLE_KEY)
+    assert place_of(store) in proof._proven
+
+
+# --- a store that does not say --------------------------------------------------------------------
+
+
+def test_a_lock_waits_for_the_proof_and_no_longer_than_it_may(bucket: str, emulator: Any) -> None:
+    with Proxy(emulator.s3) as proxy:
+        lock = Lock(f"s3://{bucket}/t", endpoint=proxy.url, ttl_s=10, timeout=0.3)
+        proxy.inject(Fault("status", code=500, key="*conditions.json", operation="put", next=1_000))
+        with pytest.raises(LockBusy, match="could not be tested whether"), lock:
+            pass
+        assert lock.acquire(timeout=0) is False
+        proxy.clear()
+        with lock:
+            assert record(lock).epoch == 1
+        lock.close()
+
+
+def test_a_proof_that_the_store_leaves_open_is_no_proof(bucket: str, emulator: Any) -> None:
+    with Proxy(emulator.s3) as proxy:
+        store = open_store(f"s3://{bucket}/t", endpoint=proxy.url)
+        proxy.inject(Fault("status", code=500, key="*conditions.json", operation="put", next=1_000))
+        with pytest.raises(NoAnswer, match="could not be tested whether"):
+            prove_conditions(store, Clock())
+        assert place_of(store) not in proof._proven
