@@ -41,7 +41,7 @@ ABOUT = "lockkit tests here whether this store enforces write conditions; you ma
 
 Place = tuple[str, str, str]
 
-_proven: set[Place] = set()
+proven: set[Place] = set()
 """Places that were seen, by this process, to enforce conditions."""
 
 
@@ -54,7 +54,7 @@ def prove_conditions(
     true one does not, and `NoAnswer` if the store did not say within `tries_max` tries.
     """
     place = place_of(store)
-    if place is None or place in _proven:
+    if place is None or place in proven:
         return
     name = f"{store.url} at {store.server}"
     interval_s = store.capabilities.write_interval_min_s
@@ -64,7 +64,7 @@ def prove_conditions(
             clock.sleep(PAUSE_FIRST_S * 4**tries)
         why = run(prove(name, key, interval_s), store, clock)
         if why is None:
-            _proven.add(place)
+            proven.add(place)
             return
     raise NoAnswer(
         f"{name}: it could not be tested whether this store enforces write conditions ({why}); "

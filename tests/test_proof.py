@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from lock_world import record
 
@@ -20,9 +22,20 @@ from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
 from lockkit.lock import Lock, LockBusy
 from lockkit.outcome import Applied, IfAbsent
+from lockkit.patterns.election import Election
+from lockkit.patterns.queue import GroupQueue, Queue
+from lockkit.patterns.queue.broker import BrokerServer
+from lockkit.patterns.queue.brokered import BrokerQueue
+from lockkit.patterns.striped import StripedLock
+from lockkit.patterns.terraform import StateLock
+from lockkit.patterns.wal import Wal
 from lockkit.proof import TABLE_KEY, place_of, prove_conditions
 from lockkit.stores import NoAnswer, Store, StoreError, UnsafeStore, open_store
 from lockkit.stores.endpoint import is_providers_own
+from lockkit.table.handle import Table
+from lockkit.table.javafile import format_properties
+from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, to_properties
+from lockkit.table.turns import CONCURRENCY_KEY, SINGLE
 
 ROOT = Path(__file__).parents[1]
 IGNORES = "ignored a write condition"
@@ -245,7 +258,7 @@ def test_a_proof_that_is_there_already_is_made_again_by_another_process(emulator
     store = open_store("s3://b/t", endpoint=emulator.s3)
     assert isinstance(store.put(TABLE_KEY, b"anything", IfAbsent()), Applied)
     prove_conditions(store, Clock(), key=TABLE_KEY)
-    assert place_of(store) in proof._proven
+    assert place_of(store) in proof.proven
 
 
 # --- a store that does not say --------------------------------------------------------------------
@@ -270,4 +283,130 @@ def test_a_proof_that_the_store_leaves_open_is_no_proof(bucket: str, emulator: A
         proxy.inject(Fault("status", code=500, key="*conditions.json", operation="put", next=1_000))
         with pytest.raises(NoAnswer, match="could not be tested whether"):
             prove_conditions(store, Clock())
-        assert place_of(store) not in proof._proven
+        assert place_of(store) not in proof.proven
+
+
+# --- recipes and tables ---------------------------------------------------------------------------
+
+ROWS = pa.table({"id": ["1"], "region": ["a"]})
+CONFIG = TableConfig(name="orders", record_key="id", partition_by="region")
+
+
+def _elect(url: str, **options: Any) -> None:
+    with closing(Election(url, **options)) as node:
+        node.campaign(timeout=0)
+
+
+def _log(url: str, **options: Any) -> None:
+    Wal(url, **options).append("one")
+
+
+def _push(url: str, **options: Any) -> None:
+    with Queue(url, **options) as queue:
+        queue.push("one")
+
+
+def _push_to_a_group(url: str, **options: Any) -> None:
+    with GroupQueue(url, **options) as queue:
+        queue.push("one")
+
+
+def _broker(url: str, **options: Any) -> None:
+    BrokerServer(url, **options)
+
+
+def _push_to_a_broker(url: str, **options: Any) -> None:
+    with BrokerQueue(url, **options) as queue:
+        queue.push("one")
+
+
+def _lock_state(url: str, **options: Any) -> None:
+    with closing(StateLock(f"{url}/main.tfstate", **options)) as state:
+        state.lock()
+
+
+def _stripe(url: str, **options: Any) -> None:
+    with closing(StripedLock(url, stripes=4, **options)) as striped, striped.keys("a"):
+        pass
+
+
+def _create_table(url: str, **options: Any) -> None:
+    with closing(open_store(url, **options)) as store:
+        run(create_table(CONFIG), store, Clock())
+
+
+def _append(url: str, **options: Any) -> None:
+    """Made by a sound writer: here somebody else's server stands behind the same address."""
+    with closing(open_store(url, **options)) as store:
+        body = format_properties(to_properties(CONFIG))
+        assert isinstance(store.put(PROPERTIES_KEY, body, IfAbsent()), Applied)
+    with Table(url, **options) as table:
+        table.append(ROWS)
+
+
+def _append_alone(url: str, **options: Any) -> None:
+    with closing(open_store(url, **options)) as store:
+        body = format_properties(to_properties(CONFIG))
+        assert isinstance(store.put(PROPERTIES_KEY, body, IfAbsent()), Applied)
+    with Table(url, options={CONCURRENCY_KEY: SINGLE}, **options) as table:
+        table.append(ROWS)
+
+
+RECIPES = {
+    "election": _elect, "wal": _log, "queue": _push, "group": _push_to_a_group,
+    "broker": _broker, "broker's client": _push_to_a_broker, "terraform": _lock_state,
+    "striped": _stripe, "append": _append, "append, single writer": _append_alone,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", [*RECIPES, "create table"])
+def test_every_recipe_refuses_a_store_that_ignores_conditions(recipe: str) -> None:
+    use = RECIPES.get(recipe, _create_table)
+    with Emulator(profile="spaces") as server:
+        with pytest.raises(UnsafeStore, match=IGNORES):
+            use("s3://b/place", endpoint=server.s3)
+        kept = [each["key"] for each in server.requests() if each["method"] == "put"]
+    expected = {"place/.lockkit/conditions.json", f"place/{TABLE_KEY}"}
+    if "append" in recipe or recipe == "create table":
+        expected.add(f"place/{PROPERTIES_KEY}")
+    if recipe == "terraform":
+        expected = {"place/main.tfstate.tflock"}
+    assert set(kept) <= expected, "nothing that a recipe acknowledges was written"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_refuses_a_store_whose_true_conditions_never_hold(recipe: str) -> None:
+    with Emulator(profile="rgw-quoted") as server:
+        with pytest.raises(UnsafeStore, match="quoted ETag"):
+            RECIPES[recipe]("s3://b/place", endpoint=server.s3)
+        with closing(open_store("s3://b/place", endpoint=server.s3)) as store:
+            assert not [each for each in store.list("") if each.key.endswith(".tflock")]
+
+
+def test_two_producers_of_a_queue_lose_no_push_on_a_store_that_ignores_conditions() -> None:
+    """It acknowledged 16 pushes and kept 6."""
+    with Emulator(profile="spaces") as server:
+        queues = [Queue("s3://b/queue", endpoint=server.s3) for _ in range(4)]
+
+        def push(queue: Queue) -> int:
+            done = 0
+            for number in range(4):
+                with suppress(UnsafeStore):
+                    queue.push(str(number))
+                    done += 1
+            return done
+
+        with ThreadPoolExecutor(4) as pool:
+            acknowledged = sum(pool.map(push, queues))
+        assert len(queues[0].jobs()) == acknowledged == 0
+        for each in queues:
+            each.close()
+
+
+def test_a_recipe_is_proven_where_the_client_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Emulator(profile="spaces") as server:
+        for name, value in {"AWS_ENDPOINT_URL": server.s3, **CREDENTIALS}.items():
+            monkeypatch.setenv(name, value)
+        for recipe in (_push, _lock_state):
+            with pytest.raises(UnsafeStore, match=IGNORES):
+                recipe("s3://b/place")

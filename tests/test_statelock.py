@@ -373,7 +373,7 @@ def test_a_store_that_deletes_no_version_is_said_to() -> None:
 def test_a_store_that_ignores_conditions_is_refused(bucket: str) -> None:
     with Emulator(profile="spaces") as server:
         state = StateLock(f"s3://{bucket}/s", endpoint=server.s3)
-        with closing(state), pytest.raises(UnsafeStore, match="excludes nobody"):
+        with closing(state), pytest.raises(UnsafeStore, match="ignored a write condition"):
             state.lock()
 
 

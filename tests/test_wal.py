@@ -597,7 +597,7 @@ def test_who_waits_is_not_left_waiting_by_a_writer_that_was_interrupted() -> Non
 
 def test_a_store_that_ignores_conditions_holds_no_log(bucket: str) -> None:
     with Emulator(profile="spaces") as server:
-        with pytest.raises(UnsafeStore, match="ignores write conditions"):
+        with pytest.raises(UnsafeStore, match="ignored a write condition"):
             Wal(f"s3://{bucket}/log", endpoint=server.s3)
 
 

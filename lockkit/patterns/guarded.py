@@ -17,7 +17,6 @@ from lockkit.lockfile import EPOCH_MAX
 from lockkit.outcome import (
     Applied,
     Found,
-    IfAbsent,
     NotOurs,
     Ours,
     PreconditionFailed,
@@ -28,7 +27,6 @@ from lockkit.outcome import (
     over,
     resolve,
 )
-from lockkit.stores import UnsafeStore
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
 
 VALUE_BYTES_MAX = 16_000_000
@@ -68,24 +66,6 @@ def read_guarded(key: str) -> Procedure[Guarded]:
         except (ValueError, RecursionError):
             pass
     raise NotGuarded(f"{key} is no guarded value: {why}; see who wrote it, or use another key")
-
-
-def prove_refusal(key: str, where: str) -> Procedure[bool]:
-    """Raise `UnsafeStore` if a create of what is there lands: then everybody wins every race.
-
-    It is written as it is, so that a store which ignores the condition changes nothing by it.
-    False: nothing is proven, for the store did not say.
-    """
-    found = yield from read(key, limit=VALUE_BYTES_MAX)
-    if not isinstance(found, Found):
-        return False
-    answer = yield Put(key, found.body, IfAbsent())
-    if isinstance(answer, Applied):
-        raise UnsafeStore(
-            f"{where} excludes nobody: its store ignored a write condition (IfAbsent); use one "
-            "with conditional writes (lockkit probe tells which is)"
-        )
-    return isinstance(answer, PreconditionFailed)
 
 
 def write_guarded(

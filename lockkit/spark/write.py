@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, run, silent
+from lockkit.proof import TABLE_KEY, prove_conditions
 from lockkit.spark.frame import (
     GROUP,
     KEY,
@@ -241,6 +242,7 @@ class Write:
 
     def _table(self) -> TableConfig:
         """The table's config; the table is made if it is not there."""
+        prove_conditions(self.store, self.clock, key=TABLE_KEY)
         config, there = known_config(self.asked, self.place, self.store, self.clock)
         if there:
             return config

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, Together, run, silent
 from lockkit.outcome import Found
+from lockkit.proof import TABLE_KEY, prove_conditions
 from lockkit.stores import Store, check_keywords, open_store
 from lockkit.table.ask import TableError, all_of, create
 from lockkit.table.basefile import BaseFile, Target, write_inserts
@@ -112,6 +113,7 @@ class Table:
                 "pyarrow.Table.from_pylist, from_pandas or from_batches makes one"
             )
         with self._alone("append"):
+            prove_conditions(self.store, self.clock, key=TABLE_KEY)
             known = self._open()
             if self._upkeep is not None:
                 self._upkeep.before_write(known)

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lockkit.drive import Procedure
-from lockkit.outcome import Found, Missing, NotModified, Version
+from lockkit.drive import Procedure, Put
+from lockkit.outcome import Applied, Found, IfAbsent, Missing, NotModified, Version
+from lockkit.proof import ignores
 from lockkit.table.ask import TableError, create, read
 from lockkit.table.javafile import PROPERTIES_BYTES_MAX, format_properties, parse_properties
 from lockkit.table.refused import (
@@ -199,9 +200,10 @@ def _precombine(keys: Mapping[str, str]) -> str | None:
 def create_table(config: TableConfig) -> Procedure[TableConfig]:
     """Make the table, or find it there already, the same; `TableError` if it is another one."""
     yield from _refuse_half_rewritten()
-    match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
-        case Found(body, _):
-            standing = from_properties(parse_properties(body))
+    body = format_properties(to_properties(config))
+    match (yield from create(PROPERTIES_KEY, body)):
+        case Found(other, _):
+            standing = from_properties(parse_properties(other))
             if standing != config:
                 raise TableError(
                     f"a different table is there already: {standing}; asked for {config}; open it "
@@ -209,6 +211,9 @@ def create_table(config: TableConfig) -> Procedure[TableConfig]:
                 )
             return standing
         case _version:
+            # A store that ignores conditions would let everybody make the table, each another one.
+            if isinstance((yield Put(PROPERTIES_KEY, body, IfAbsent())), Applied):
+                raise ignores(PROPERTIES_KEY, "create this object only if it is absent")
             return config
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, run, silent
 from lockkit.lock import Lock, LockBusy, LockLost
+from lockkit.proof import TABLE_KEY, prove_conditions
 from lockkit.stores import Store, StoreError
 from lockkit.table.ask import TableError
 from lockkit.table.commit import Ahead, Committed, Guard, commit, complete, decide, trust
@@ -86,6 +87,7 @@ class OneProcess:
         strategy: Strategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         """Raises whatever `commit` raises."""
+        prove_conditions(store, clock, key=TABLE_KEY)
         with self._mutex, told_if_interrupted(prepared):
             done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, emit)
             return done
@@ -117,6 +119,7 @@ class ByLock:
         strategy: Strategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         """Raises `LockBusy`, and whatever `commit` raises."""
+        prove_conditions(store, clock, key=TABLE_KEY)
         with self._mutex:
             if isinstance(self.lock, Lock):
                 return publish(prepared, self.lock, store, clock, emit, strategy=strategy)

@@ -19,10 +19,11 @@ from lockkit.drive import Emit, Procedure, run, silent
 from lockkit.lockfile import Garbled
 from lockkit.patterns.election.candidate import Candidate
 from lockkit.patterns.election.epochs import KEPT, ElectionError, ElectionRules, collect, epoch_key
-from lockkit.patterns.guarded import NotLeader, prove_refusal, read_guarded, write_guarded
+from lockkit.patterns.guarded import NotLeader, read_guarded, write_guarded
+from lockkit.proof import prove_conditions
 from lockkit.settings import renew_interval_s
 from lockkit.state import Me
-from lockkit.stores import NoAnswer, StoreError, UnsafeStore, open_store
+from lockkit.stores import NoAnswer, StoreError, open_store
 from lockkit.table.ask import Unanswered
 
 __all__ = ["Election", "ElectionError", "ElectionRules", "NotLeader"]
@@ -65,7 +66,7 @@ class Election:
         self._candidate = Candidate(me, self.clock, rules, emit)
         self._turn = threading.RLock()
         self._stop: threading.Event | None = None
-        self._pid, self._proven = os.getpid(), False
+        self._pid = os.getpid()
 
     # --- to lead ----------------------------------------------------------------------------------
 
@@ -75,8 +76,9 @@ class Election:
         while True:
             left_s = (ends_ms - self.clock.boot_ms()) / 1000
             try:
+                self._enter()
+                prove_conditions(self.store, self.clock, tries_max=1)
                 if self._do(lambda candidate: candidate.check()):
-                    self._prove()
                     self._begin_renewing()
                     return True
             except (Unanswered, NoAnswer):
@@ -154,21 +156,14 @@ class Election:
 
     # --- within -----------------------------------------------------------------------------------
 
-    def _do(self, ask: Callable[[Candidate], Procedure[T]]) -> T:
+    def _enter(self) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError(f"{self}: used after fork; make a new Election in the child")
+
+    def _do(self, ask: Callable[[Candidate], Procedure[T]]) -> T:
+        self._enter()
         with self._turn:
             return run(ask(self._candidate), self.store, self.clock)
-
-    def _prove(self) -> None:
-        """Once, where the endpoint is not a provider's own."""
-        if self.store.options.endpoint and not self._proven:
-            try:
-                key = epoch_key(self.check())
-                self._proven = run(prove_refusal(key, self.url), self.store, self.clock)
-            except UnsafeStore:
-                self.resign()
-                raise
 
     def _look_s(self) -> float:
         """Until the next look of one who follows: at the latest when the epoch may be over."""

@@ -38,6 +38,7 @@ from lockkit.patterns.queue.wire import (
     to_line,
 )
 from lockkit.patterns.queue.write import NotDone, Seen, Unsure
+from lockkit.proof import prove_conditions
 from lockkit.stores import StoreError, open_store
 
 LOOPBACK = "127.0.0.1"
@@ -73,6 +74,7 @@ class BrokerServer:
                 Broker(self.address, self.id), rules, instead_of=instead_of,
                 interval_s=self._interval_s,
             )  # fmt: skip
+            prove_conditions(self.store, self.clock)
             self._seen: Seen = run(enlisting, self.store, self.clock)
         except BaseException:
             self._listener.close()

@@ -26,7 +26,8 @@ from lockkit.patterns.queue.asked import (
 from lockkit.patterns.queue.file import Job, QueueError
 from lockkit.patterns.queue.jobs import QueueRules
 from lockkit.patterns.queue.write import KEY, NotDone, Unsure, commit, load
-from lockkit.stores import open_store
+from lockkit.proof import prove_conditions
+from lockkit.stores import NoAnswer, open_store
 
 
 class QueueBusy(QueueError):
@@ -132,12 +133,19 @@ class Queue:
         self.close()
 
     def _enter(self) -> None:
-        """A forked child has neither the thread that writes nor a connection of its own."""
+        """Before each operation: see that this process may write to this store.
+
+        A forked child has neither the thread that writes nor a connection of its own.
+        """
         if os.getpid() != self._pid:
             raise QueueError(
                 f"the queue at {self.url} was opened by process {self._pid} and used by "
                 f"{os.getpid()} after a fork; open it again in the child"
             )
+        try:
+            prove_conditions(self.store, self.clock)
+        except NoAnswer as error:
+            raise QueueBusy(str(error)) from error  # nothing was written yet
 
     def _carry_out(self, operation: Operation) -> Answer:
         answer = self.submit(operation)

@@ -25,6 +25,7 @@ from lockkit.lock import Fence, Lock, leave
 from lockkit.patterns.striped.layout import STRIPES_MAX, agree, stripe_key
 from lockkit.patterns.stripes import index_of, indexes, rounded
 from lockkit.patterns.taking import TakingRules, carry_out, give_all, take_all
+from lockkit.proof import prove_conditions
 from lockkit.settings import limit_s, request_timeout_s
 from lockkit.state import LockBusy, LockLost
 from lockkit.stores import NoAnswer, open_store
@@ -99,6 +100,7 @@ class StripedLock:
             )
         try:
             if self.rules.agreed and not self._agreed:
+                prove_conditions(self.store, self.clock)
                 try:
                     run(agree(self.stripes, self.url), self.store, self.clock, self._emit)
                 except Unanswered as error:

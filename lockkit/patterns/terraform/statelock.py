@@ -30,10 +30,10 @@ from lockkit.outcome import (
     Unknown,
     Version,
 )
-from lockkit.patterns.guarded import prove_refusal
 from lockkit.patterns.terraform.lockinfo import BODY_BYTES_MAX, Foreign, LockInfo, decode, encode
+from lockkit.proof import MISMATCHES_MAX, ignores, never_matches, place_of, proven
 from lockkit.rules import Recognise
-from lockkit.stores import StoreError, open_store, split_url
+from lockkit.stores import StoreError, UnsafeStore, open_store, split_url
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
 
 SUFFIX = ".tflock"
@@ -114,6 +114,29 @@ def lock(
         yield Note("note", {"text": f"waits for {standing.info}"})
         yield Sleep(wait_s)
         waited_s, wait_s = waited_s + wait_s, min(WAIT_LONGEST_S, wait_s * 2)
+
+
+def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure[bool]:
+    """With our lock in place: its creation must fail, and its overwrite by itself must succeed.
+
+    False where the store did not say. `swaps`: unlocking will rely on the lock file's version.
+    """
+    found = yield from read(key, limit=BODY_BYTES_MAX)
+    if not isinstance(found, Found) or found.body != body:
+        return False
+    again = yield Put(key, body, IfAbsent())
+    if isinstance(again, Applied):
+        raise ignores(name, "create this object only if it is absent")
+    if not isinstance(again, PreconditionFailed) or not swaps:
+        return isinstance(again, PreconditionFailed)
+    for _ in range(MISMATCHES_MAX):
+        swapped = yield Put(key, body, IfVersion(found.version))
+        if not isinstance(swapped, PreconditionFailed):
+            return isinstance(swapped, Applied)
+        now = yield from read(key, limit=BODY_BYTES_MAX)
+        if not isinstance(now, Found) or now.version != found.version:
+            return False
+    raise never_matches(name, found.version)
 
 
 def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[Standing, bool]]:
@@ -273,13 +296,28 @@ class StateLock:
         )  # fmt: skip
         self._run(lock(self.key, mine, timeout_s=timeout, rules=self.rules))
         self.held = mine
-        if self.store.options.endpoint:  # not a provider's own: incus #3651 ignored the condition
-            try:
-                self._run(prove_refusal(self.key, str(self)))
-            except BaseException:
-                self.unlock()  # nobody else would: it never expires
-                raise
+        try:
+            self._prove(mine)
+        except UnsafeStore:
+            self.held = None
+            self._run(unlock(self.key, mine.id, conditional=False, rules=self.rules))
+            raise
+        except BaseException:
+            self.unlock()  # nobody else would: it never expires
+            raise
         return mine
+
+    def _prove(self, mine: LockInfo) -> None:
+        """Before this lock counts: see that the store enforces conditions (incus #3651 did not).
+
+        On the lock file itself: Terraform's own rights may cover nothing but the state and this.
+        """
+        place = place_of(self.store)
+        if place is not None and place not in proven:
+            name = f"{self} at {self.store.server}"
+            swaps = self.store.capabilities.conditional_delete
+            if self._run(prove_by_lock(self.key, encode(mine), name, swaps=swaps)):
+                proven.add(place)
 
     def unlock(self) -> None:
         if self.held is None:

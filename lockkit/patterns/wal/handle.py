@@ -27,6 +27,7 @@ from lockkit.patterns.wal.slot import (
     encode_record,
 )
 from lockkit.patterns.wal.writer import append, in_doubt, open_log
+from lockkit.proof import prove_conditions
 from lockkit.stores import Store, open_store
 from lockkit.table.ask import AT_ONCE_MAX
 
@@ -80,6 +81,7 @@ class Wal:
         self._parallel, self._rules = parallel, rules
         self._clock, self._crowd = clock or Clock(), _Crowd()
         try:
+            prove_conditions(self.store, self._clock)
             self.log = run(open_log(rules), self.store, self._clock)
         except BaseException:
             self.store.close()
