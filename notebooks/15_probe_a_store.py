@@ -43,11 +43,11 @@ probe
 # %% [markdown]
 # ## See
 #
-# Above all checks stands one sentence: lock on it, or do not, and why. Every check says what was
-# tried and what came back. Under them: what it costs to ask whether an object changed, against
-# reading it again. Whoever waits for a lock asks that all the time.
+# Above all checks stands one sentence: what the probe found, and from how many races. Every check
+# says what was tried and what came back. Under them: what it costs to ask whether an object
+# changed, against reading it again. A client that waits for a lock asks that all the time.
 #
-# The same by code. A sound store:
+# The same by code. A store on which no violation is found:
 
 # %%
 sound = probe.run("aws", rounds=5, requests=20)
@@ -83,7 +83,8 @@ print(raced.sentence)
 assert raced.report.verdict.value == "not-atomic"
 
 # %% [markdown]
-# A race can convict, it can never acquit. moto, which many test suites run on, has two winners in
+# Races can prove a store unsafe, never safe. That is why the sentence names their number, and why a
+# probe without races calls no store safe. moto, which many test suites run on, has two winners in
 # one race of about five hundred: 200 rounds passed, and the next day's build failed.
 
 # %% [markdown]
@@ -117,15 +118,17 @@ for row in providers():
 # ## In production
 #
 # `lockkit probe s3://bucket/scratch` once for each endpoint, bucket and change of the server's
-# version; it exits 0 only if the store is safe to lock on. `--rounds 600` where you have doubts,
-# through every node of a cluster. `lockkit probe --matrix` prints the matrix,
-# `lockkit bench conditional-get s3://bucket/scratch` the cost of waiting.
+# version; it exits 0 if it found no violation, 1 if it found one, and 3 if the store could not be
+# tested. `--rounds 600` where you have doubts, through every node of a cluster.
+# `lockkit probe --matrix` prints the matrix, `lockkit bench conditional-get s3://bucket/scratch`
+# the cost of waiting.
 #
 # ## Your turn
 #
-# Five places in the panel's list speak S3's protocol: `aws`, `spaces`, `rgw`, `two-steps` and
-# `rgw, versioned bucket`. Put those into `UNSAFE` that one request after another convicts, and only
-# those; all five are then probed. (Not every store that is unsafe is caught like that.)
+# Six places in the panel's list speak S3's protocol: `aws`, `spaces`, `rgw`, `two-steps`,
+# `rgw, versioned bucket` and `rgw, quoted ETags`. Put those into `UNSAFE` that one request after
+# another proves unsafe, and only those; all six are then probed. (Not every unsafe store is caught
+# like that.)
 
 # %%
 from lockkit.course.honest import sort_out

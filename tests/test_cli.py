@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from lockkit import Clock, open_store
+from lockkit.faults import Fault, Proxy
 from lockkit.lock import LOCK_KEY
 from lockkit.lockfile import Record, decode, encode
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
@@ -345,6 +346,40 @@ def test_probe_refuses_a_store_that_ignores_conditions(emulator: Any) -> None:
     result = run("probe", "s3://bucket/x", "--endpoint", emulator.s3, "--rounds", "3", "--json")
     assert result.returncode == 1, result.stderr
     assert json.loads(result.stdout)["verdict"] == "ignores-conditions"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        (("--rounds", "0"), "--rounds is the number of races of each kind, from 1 to 100000"),
+        (("--racers", "1"), "--racers is the number of writers in each race, from 2 to 256"),
+    ],
+)
+@pytest.mark.parametrize("emulator", [{"profile": "two-steps"}], indirect=True)
+def test_probe_calls_no_store_safe_whose_atomicity_it_did_not_test(
+    numbers: tuple[str, str], said: str, emulator: Any
+) -> None:
+    result = run("probe", "s3://bucket/x", "--endpoint", emulator.s3, *numbers)
+    assert result.returncode == 64 and said in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("code", [403, 501])
+def test_a_store_that_refuses_conditional_writes_could_not_be_tested(
+    code: int, emulator: Any
+) -> None:
+    with Proxy(emulator.s3) as proxy:
+        proxy.inject(Fault("status", code=code, operation="put", next="every"))
+        result = run("probe", "s3://bucket/x", "--endpoint", proxy.url, "--rounds", "1")
+    assert result.returncode == 3, result.stdout
+    assert "s3://bucket/x could not be tested: " in result.stdout and str(code) in result.stdout
+
+
+def test_a_probe_that_found_nothing_says_how_much_it_tried(tmp_path: Path) -> None:
+    result = run("probe", f"file://{tmp_path}", "--rounds", "3", "--racers", "4")
+    assert result.returncode == 0
+    assert "no violation in 6 races of 4 writers" in result.stdout
+    assert "is safe" not in result.stdout
 
 
 def test_explore_gives_rule_violation_steps_states_and_seconds_per_row() -> None:

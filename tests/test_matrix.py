@@ -10,7 +10,7 @@ import os
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -34,6 +34,7 @@ from lockkit.probe.providers import (
     compared,
     differences,
     documented,
+    elsewhere,
     probed,
     providers,
     save,
@@ -117,6 +118,7 @@ OURS = {
     "lockkit serve, profile rgw, versioned bucket": Served(
         embedded("rgw", versioned="Enabled"), "ignores-conditions"
     ),
+    "lockkit serve, profile rgw-quoted": Served(embedded("rgw-quoted"), "create-only"),
     "lockkit serve, profile two-steps": Served(embedded("two-steps"), "not-atomic"),
     "local files (file:///)": Served(local, FULL),
 }
@@ -209,7 +211,8 @@ def test_a_provider_is_recognised_by_its_host(
 
 def test_an_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "https://s3.us-west-004.backblazeb2.com")
-    row = documented("s3://b/x", None, ROWS)
+    with closing(open_store("s3://b/x")) as store:
+        row = documented(store.url, elsewhere(store), ROWS)
     assert row is not None and row.store == "Backblaze B2"
 
 

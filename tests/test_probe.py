@@ -64,7 +64,8 @@ def test_the_quick_probe_takes_six_requests_at_most() -> None:
     with Emulator() as emulator:
         store = open_store("s3://bucket/table", endpoint=emulator.s3)
         report = quick_probe(store)
-        assert report.safe and "atomicity was not tried" in report.conclusion
+        assert report.verdict is Verdict.UNTESTED and not report.safe
+        assert "no check failed, but atomicity was not tested" in report.conclusion
         assert len(emulator.requests()) <= 6
         assert store.list("") == []
 
@@ -73,7 +74,7 @@ def test_a_report_is_json_with_one_sentence_of_conclusion() -> None:
     report = probe(open_store("memory://json/x"), rounds=2, racers=2)
     said = json.loads(json.dumps(report.to_json()))
     assert said["verdict"] == "full" and said["safe"] is True
-    assert said["conclusion"].startswith("memory://json/x is safe to lock on: ")
+    assert said["conclusion"].startswith("memory://json/x: no violation in 4 races of 2 writers; ")
     assert said["conclusion"].count(".") == 1
     assert all(check["because"] and check["finding"] for check in said["checks"])
 
@@ -188,7 +189,7 @@ UNSOUND: list[tuple[type[Defective], Verdict, str]] = [
     (AcknowledgesWithoutWriting, Verdict.NOT_ATOMIC, "the winner's object was not there"),
     (ReadsStale, Verdict.NOT_ATOMIC, "a read did not see the write before it"),
     (Refuses, Verdict.REFUSED, "501 NotImplemented"),
-    (NeverAnswers, Verdict.REFUSED, "could not be written"),
+    (NeverAnswers, Verdict.UNTESTED, "could not be written"),
 ]
 
 
@@ -202,7 +203,8 @@ def test_each_defect_is_called_by_its_name(
     report = probe(store, rounds=10, racers=6)
     assert report.verdict is verdict, report.conclusion
     assert because in report.conclusion and not report.safe
-    assert "not safe to lock on" in report.conclusion
+    judged = "could not be tested" if report.untested else "not safe to lock on"
+    assert judged in report.conclusion
     assert MemoryStore.list(store, "") == [], "also what it refuses is tidied up"
 
 
@@ -227,7 +229,8 @@ def test_a_place_that_does_not_answer_gets_no_verdict() -> None:
 
 @pytest.mark.parametrize("defect", [IgnoresAll, CreatesOnly, RefusesTheCurrentVersion, Refuses])
 def test_the_quick_probe_sees_what_needs_no_race(defect: type[Defective]) -> None:
-    assert not quick_probe(defect()).safe
+    report = quick_probe(defect())
+    assert report.verdict not in (Verdict.FULL, Verdict.UNTESTED), report.conclusion
 
 
 def test_a_throttled_answer_is_asked_again_and_never_taken_for_a_refusal() -> None:
@@ -240,7 +243,8 @@ def test_a_throttled_answer_is_asked_again_and_never_taken_for_a_refusal() -> No
                 return Throttled(0.0)
             return super().put(key, body, condition)
 
-    assert quick_probe(Throttles()).safe
+    report = quick_probe(Throttles())
+    assert "no check failed" in report.conclusion
 
 
 def test_nodes_that_are_atomic_only_each_for_itself_are_convicted() -> None:
@@ -256,3 +260,59 @@ def test_the_spaces_profile_is_refused_for_it_ignores_conditions() -> None:
         store = open_store("s3://bucket/table", endpoint=emulator.s3)
         for report in (quick_probe(store), probe(store, rounds=2, racers=2)):
             assert report.verdict is Verdict.IGNORES_CONDITIONS, report.conclusion
+
+
+# --- what was not tested is not called safe -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("numbers", "why"),
+    [
+        ({"rounds": 0}, "rounds is the number of races of each kind, from 1 to 100000; not 0"),
+        ({"rounds": -5}, "not -5"),
+        ({"rounds": 10**9}, "not 1000000000"),
+        ({"racers": 1}, "racers is the number of writers in each race, from 2 to 256; not 1"),
+        ({"racers": 10_000}, "not 10000"),
+    ],
+)
+def test_numbers_that_test_nothing_or_too_much_are_refused(
+    numbers: dict[str, int], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        probe(open_store("memory://numbers/x"), **numbers)
+
+
+def test_races_that_nobody_won_are_no_races() -> None:
+    class Throttles(Defective):
+        """Every writer of a race is throttled."""
+
+        def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+            return Throttled(0.0) if "/race/" in key else super().put(key, body, condition)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lockkit.probe.race.reopen", lambda other: type(other)(other.url))
+        report = probe(Throttles(), rounds=2, racers=2)
+    assert report.verdict is Verdict.UNTESTED and not report.safe, report.conclusion
+    assert "could not be tested" in report.conclusion
+
+
+def test_a_violation_counts_although_a_later_request_is_refused() -> None:
+    class IgnoresThenRefuses(IgnoresAll):
+        calls = 0
+
+        def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+            self.calls += 1
+            if self.calls > 2:
+                raise StoreError("it answered 403 AccessDenied")
+            return super().put(key, body, condition)
+
+    assert not probe(IgnoresThenRefuses(), rounds=2, racers=2).safe
+
+
+def test_the_quoted_etags_of_ceph_are_named() -> None:
+    from lockkit.emulator import Emulator
+
+    with Emulator(profile="rgw-quoted") as emulator:
+        report = probe(open_store("s3://b/x", endpoint=emulator.s3), rounds=2, racers=2)
+    assert report.verdict is Verdict.CREATE_ONLY
+    assert "Ceph RGW" in report.conclusion and "quoted ETag" in report.conclusion

@@ -10,6 +10,7 @@ from lockkit.clock import Clock, utc
 from lockkit.commands.terminal import (
     FOUND,
     OK,
+    TROUBLE,
     USAGE,
     Trouble,
     add_store,
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 
 ABOUT = """\
 Tries what a lock depends on, on scratch keys that are deleted afterwards: conditional create and
-write, one after another and in races; what a read sees; the store's clock. Exit 0: safe to lock on;
-1: not (it says why); 3: it could not be asked. Races convict, they never acquit. A provider that
-the matrix knows is compared with what it documents; --matrix prints that matrix and asks nobody."""
+write, one after another and in races; what a read sees; the store's clock. Exit 0: no violation
+was found; 1: the store is not safe to lock on, and why; 3: it could not be tested (it refused the
+requests, as with 403 or 501, or did not answer). Races can prove a store unsafe, never safe: more
+rounds find more. A provider that the matrix knows is compared with its documentation; --matrix
+prints that matrix and sends no request."""
 
 EXAMPLE = """\
 lockkit probe s3://bucket/scratch
@@ -40,13 +43,17 @@ lockkit probe --matrix"""
 
 def add(commands: Any) -> None:
     parser = command(
-        commands, "probe", help="is this store safe to lock on?", about=ABOUT, example=EXAMPLE
+        commands, "probe", help="test whether a store can hold a lock", about=ABOUT, example=EXAMPLE
     )
     parser.add_argument(
         "url", metavar="URL", nargs="?", help="s3://, gs://, az://, abfss:// or file:///"
     )
-    parser.add_argument("--rounds", type=int, default=50, help="races of each kind (default 50)")
-    parser.add_argument("--racers", type=int, default=16, help="clients in each (default 16)")
+    parser.add_argument(
+        "--rounds", type=int, default=50, help="races of each kind, from 1 to 100000 (default 50)"
+    )
+    parser.add_argument(
+        "--racers", type=int, default=16, help="writers in each race, from 2 to 256 (default 16)"
+    )
     parser.add_argument("--matrix", action="store_true", help="what is known of each provider")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
     add_store(parser)
@@ -60,14 +67,18 @@ def run(args: argparse.Namespace) -> int:
         return show_matrix(args.json)
     from lockkit.commands.generations import opened
     from lockkit.probe import probe
-    from lockkit.probe.providers import documented, providers
+    from lockkit.probe.providers import documented, elsewhere, providers
 
     def tell(_kind: str, **fields: Any) -> None:
         warn(plain(fields.get("text", "")))
 
     with opened(args.url, store_options(args)) as store:
-        report = probe(store, rounds=args.rounds, racers=args.racers, emit=tell)
-    return show(report, documented(args.url, args.endpoint, providers()), args.json)
+        try:
+            report = probe(store, rounds=args.rounds, racers=args.racers, emit=tell)
+        except ValueError as error:
+            raise Trouble(f"--{error}", code=USAGE) from None
+        known = documented(args.url, elsewhere(store), providers())
+    return show(report, known, args.json)
 
 
 def show(report: Report, known: Row | None, as_json: bool) -> int:
@@ -82,7 +93,9 @@ def show(report: Report, known: Row | None, as_json: bool) -> int:
         say(*table(("finding", "check", "because"), rows), "", plain(report.conclusion, limit=1000))
         if known is not None:
             say(plain(compared(found, known), limit=1000))
-    return OK if report.safe else FOUND
+    if report.safe:
+        return OK
+    return TROUBLE if report.untested else FOUND
 
 
 def show_matrix(as_json: bool) -> int:

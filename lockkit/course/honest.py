@@ -19,9 +19,9 @@ class Sorted:
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Places that were named and pass, or were not and don't."""
+        """Places that were named and pass every check, or were not named and fail one."""
         return tuple(place for place, verdict in self.found
-                     if (place in self.named) is (verdict is Verdict.FULL))  # fmt: skip
+                     if (place in self.named) is (verdict is Verdict.UNTESTED))  # fmt: skip
 
     def __str__(self) -> str:
         return "not yet" if self.wrong else "solved"

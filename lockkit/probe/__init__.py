@@ -2,8 +2,8 @@
 
 Three kinds of store give a lock no exclusion: one that refuses conditions (501), one that ignores
 them (200), and one that honours them but checks and writes in two steps. The first two show in a
-dozen requests one after another; the last only in races, and then only by chance: a probe can
-convict, never acquit.
+dozen requests one after another; the last only in races, and then only by chance: races can
+prove a store unsafe, never safe.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from lockkit.stores import NoAnswer, Store, StoreError
 __all__ = ["Check", "Finding", "Report", "Verdict", "probe", "quick_probe"]
 
 SCRATCH = ".lockkit_probe"
+ROUNDS_MAX = 100_000
+RACERS_MIN, RACERS_MAX = 2, 256
+"""One writer races nobody."""
 
 
 def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
     """Whether `store` minds its conditions: six requests (more only where it throttles).
 
-    Says nothing about atomicity. Raises `StoreError`, as `probe` does, where even a read fails: no
-    bucket, no credentials, no such host, no answer. That is no verdict on the store.
+    Says nothing about atomicity, so the verdict is never `FULL`. Raises `StoreError`, as `probe`
+    does, where even a read fails: no bucket, no credentials, no such host, no answer. That is no
+    verdict on the store.
     """
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
@@ -48,8 +52,11 @@ def probe(
     """Everything that a lock depends on, on scratch keys that are deleted afterwards.
 
     `also` are other ways to the same place (the other nodes of a cluster): the racers are spread
-    over them, for some clusters are atomic per node only (RustFS #1659).
+    over them, for some clusters are atomic per node only (RustFS #1659). Raises `ValueError` for
+    numbers of `rounds` or `racers` that would test nothing, or too much.
     """
+    _refuse_outside("rounds", rounds, 1, ROUNDS_MAX, "races of each kind")
+    _refuse_outside("racers", racers, RACERS_MIN, RACERS_MAX, "writers in each race")
     clock = clock or Clock()
     place = f"{SCRATCH}/{clock.unique()}"
     _can_be_asked(store, f"{place}/nothing")
@@ -70,6 +77,11 @@ def probe(
     finally:
         checks.append(_cleaned(store, place, clock))
     return report(store.url, checks, getattr(store, "refusals", {}))
+
+
+def _refuse_outside(name: str, value: int, least: int, most: int, what: str) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name} is the number of {what}, from {least} to {most}; not {value}")
 
 
 def _can_be_asked(store: Store, key: str) -> None:

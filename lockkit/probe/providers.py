@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import http.client
-import os
 import ssl
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lockkit.probe.report import Finding, Report
+from lockkit.probe.report import RACES, Finding, Report
+from lockkit.stores import Store
+from lockkit.stores.endpoint import is_providers_own
 
 MATRIX = Path(__file__).with_name("providers.csv")
 """In a checkout a link to datasets/providers.csv."""
@@ -24,7 +25,6 @@ CAPABILITIES = {
     "conditional_delete": "conditional delete",
 }
 NOT_TRIED = "not tried"
-RACES = ("create-race", "compare-and-set-race")
 _UNKEPT = ("ignored", "refused")
 _ANYTHING = ("yes", *_UNKEPT, "not atomic", "undecided")
 LEAVES_OPEN = {
@@ -35,12 +35,7 @@ LEAVES_OPEN = {
 OWN_PLACES = {"s3": "AWS S3", "s3a": "AWS S3", "gs": "Google Cloud Storage"} | dict.fromkeys(
     ("az", "abfs", "abfss"), "Azure Blob Storage"
 )
-"""Who answers where no endpoint is named, neither as an option nor in the environment:"""
-ENVIRONMENT = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "s3a": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
-    "gs": ("STORAGE_EMULATOR_HOST",),
-}
+"""Who serves a URL whose requests go to the provider's own servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +74,13 @@ def save(rows: Sequence[Row], path: Path = MATRIX) -> None:
 
 
 def documented(url: str, endpoint: str | None, rows: Sequence[Row]) -> Row | None:
-    """The documented row of whoever answers for `url`; None where it is not recognised.
+    """The documented row of the store that serves `url`; None where it is not recognised.
 
-    By the host's name; only a host that nobody knows is asked what it calls itself.
+    `endpoint` is where its requests go, if not to the provider's own servers (see `elsewhere`). A
+    host that no row knows is asked for its Server header.
     """
     known = [row for row in rows if row.basis == DOCUMENTED]
     scheme = url.partition("://")[0].lower()
-    named = [os.environ[name] for name in ENVIRONMENT.get(scheme, ()) if os.environ.get(name)]
-    endpoint = endpoint or next(iter(named), None)
     if endpoint is None:
         return next((row for row in known if row.store == OWN_PLACES.get(scheme)), None)
     host = f".{urlsplit(endpoint).hostname or ''}"
@@ -100,6 +94,11 @@ def documented(url: str, endpoint: str | None, rows: Sequence[Row]) -> Row | Non
         if any(server.startswith(name) for name in names):
             return row
     return None
+
+
+def elsewhere(store: Store) -> str | None:
+    """The server that an open store's requests go to; None: the provider's own, or none at all."""
+    return store.server if store.server and not is_providers_own(store.server) else None
 
 
 def served_by(endpoint: str) -> str:

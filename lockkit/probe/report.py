@@ -9,9 +9,12 @@ from typing import Any
 
 
 class Verdict(Enum):
-    """What a lock may do with the store; only `FULL` is safe to lock on."""
+    """What a lock may do with the store; it may use it only after `FULL`."""
 
     FULL = "full"
+    """Every check passed, races included. Races can prove a store unsafe, never safe."""
+    UNTESTED = "untested"
+    """No check failed, but the store left one open, or its atomicity was not tested."""
     CREATE_ONLY = "create-only"
     IGNORES_CONDITIONS = "ignores-conditions"
     NOT_ATOMIC = "not-atomic"
@@ -50,7 +53,13 @@ class Report:
 
     @property
     def safe(self) -> bool:
+        """Whether no check found a violation, and none was left out."""
         return self.verdict is Verdict.FULL
+
+    @property
+    def untested(self) -> bool:
+        """Whether the store did not let itself be tested: that says nothing about its safety."""
+        return self.verdict in (Verdict.UNTESTED, Verdict.REFUSED)
 
     def check(self, name: str) -> Check:
         return next(check for check in self.checks if check.name == name)
@@ -70,50 +79,77 @@ class Report:
         }
 
 
+RACES = ("create-race", "compare-and-set-race")
+SERIAL = ("create", "compare-and-set", "missing", "read")
+
+
 def report(url: str, checks: Sequence[Check], refusals: Mapping[tuple[int, str], int]) -> Report:
     verdict, because = _verdict(checks)
-    raced = any(check.name.endswith("-race") for check in checks)
-    doubt = "" if raced or verdict is not Verdict.FULL else " (atomicity was not tried)"
-    safe = "safe to lock on" if verdict is Verdict.FULL else "not safe to lock on"
+    raced = any(check.name in RACES for check in checks)
+    match verdict:
+        case Verdict.UNTESTED if not raced and _passed(checks):
+            conclusion = f"{url}: no check failed, but atomicity was not tested, which takes races"
+        case Verdict.FULL:
+            conclusion = f"{url}: {because}"
+        case Verdict.UNTESTED | Verdict.REFUSED:
+            conclusion = f"{url} could not be tested: {because}"
+        case _:
+            conclusion = f"{url} is not safe to lock on: {because}"
     return Report(
         url=url,
         verdict=verdict,
-        conclusion=f"{url} is {safe}: {because}{doubt}.",
+        conclusion=f"{conclusion}.",
         checks=tuple(checks),
         refusals=tuple((status, code, times) for (status, code), times in sorted(refusals.items())),
     )
 
 
+def _passed(checks: Sequence[Check]) -> bool:
+    found = {check.name: check.finding for check in checks}
+    return all(found.get(name) is Finding.PASSED for name in ("create", "compare-and-set"))
+
+
 def _verdict(checks: Sequence[Check]) -> tuple[Verdict, str]:
-    """The worst finding decides; where nothing failed but something is open, so is the store."""
+    """The worst finding decides. A refusal decides nothing, and neither does an open check."""
     by_name = {check.name: check for check in checks}
 
-    def failed(name: str, *, refused: bool = False) -> Check | None:
-        check = by_name.get(name)
-        if check and check.finding is Finding.FAILED:
-            return check if bool(check.evidence.get("refused")) is refused else None
+    def failed(*names: str, refused: bool = False) -> Check | None:
+        for name in names:
+            check = by_name.get(name)
+            if check is not None and check.finding is Finding.FAILED:
+                if bool(check.evidence.get("refused")) is refused:
+                    return check
         return None
 
-    for name in (
-        "create",
-        "compare-and-set",
-        "missing",
-        "read",
-        "create-race",
-        "compare-and-set-race",
-    ):
-        if check := failed(name, refused=True):
-            return Verdict.REFUSED, check.because
     if check := failed("create"):
         return Verdict.IGNORES_CONDITIONS, f"it ignores conditions, {check.because}"
     if check := failed("create-race"):
         return Verdict.NOT_ATOMIC, f"conditional writes are not atomic, {check.because}"
-    if check := failed("compare-and-set") or failed("missing"):
+    if check := failed("compare-and-set", "missing"):
         return Verdict.CREATE_ONLY, f"only creating is conditional, {check.because}"
-    if check := failed("compare-and-set-race") or failed("read"):
+    if check := failed("compare-and-set-race", "read"):
         return Verdict.NOT_ATOMIC, f"conditional writes are not atomic, {check.because}"
-    for name in ("create", "compare-and-set", "create-race", "compare-and-set-race"):
+    if check := failed(*SERIAL, *RACES, refused=True):
+        return Verdict.REFUSED, check.because
+    for name in ("create", "compare-and-set"):
         check = by_name.get(name)
-        if check and check.finding is not Finding.PASSED:
-            return Verdict.REFUSED, f"it did not answer what a lock needs, {check.because}"
-    return Verdict.FULL, "conditional creates and writes have exactly one winner"
+        if check is None or check.finding is not Finding.PASSED:
+            why = "" if check is None else f", {check.because}"
+            return Verdict.UNTESTED, f"it did not answer what a lock needs{why}"
+    return _raced([by_name.get(name) for name in RACES])
+
+
+def _raced(races: Sequence[Check | None]) -> tuple[Verdict, str]:
+    """What the races show of a store that passed all other checks."""
+    won, writers = 0, 0
+    for check in races:
+        if check is None:
+            return Verdict.UNTESTED, "no check failed, but races are missing"
+        if check.finding is not Finding.PASSED:
+            return Verdict.UNTESTED, f"it did not answer what a lock needs, {check.because}"
+        won += check.evidence["rounds"] - check.evidence["no_winner"]
+        writers = check.evidence["clients"]
+    return Verdict.FULL, (
+        f"no violation in {won} races of {writers} writers; races can prove a store unsafe, "
+        "never safe"
+    )

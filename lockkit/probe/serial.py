@@ -44,7 +44,10 @@ def conditions(key: str) -> Procedure[list[Check]]:
             stale = yield from put(key, three, IfVersion(current))
             checks.append(_loses("compare-and-set", "a write over a version that is gone", stale))
         case PreconditionFailed():
-            because = "a write over the current version is refused (wrong quoting of ETags?)"
+            because = (
+                "a write over the current version is refused (old releases of Ceph RGW do this, "
+                "which compare the quoted ETag of If-Match with an unquoted one)"
+            )
             checks.append(Check("compare-and-set", Finding.FAILED, because, _shown(swapped)))
         case _:
             checks.append(_cannot("compare-and-set", "the object could not be rewritten", swapped))

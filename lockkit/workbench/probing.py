@@ -19,6 +19,7 @@ from lockkit.probe.providers import (
     Row,
     compared,
     documented,
+    elsewhere,
     probed,
     providers,
 )
@@ -30,11 +31,12 @@ TEXT_CHARS_MAX = 600
 TIMEOUT_S = 5.0
 VERSIONED = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
 SAID = {
-    Verdict.FULL: "safe to lock on",
+    Verdict.FULL: "no violation in any race",
     Verdict.CREATE_ONLY: "only creating is conditional",
     Verdict.IGNORES_CONDITIONS: "it ignores conditions",
     Verdict.NOT_ATOMIC: "a race can have two winners",
     Verdict.REFUSED: "it refuses conditions",
+    Verdict.UNTESTED: "it cannot be tested",
 }
 MARKS = {
     Finding.PASSED: ("✓", "good"),
@@ -65,6 +67,8 @@ PLACES = {
     "rgw": Place(label="Ceph RGW", profile="rgw", store="Ceph RGW"),
     "rgw, versioned bucket": Place(label="Ceph RGW, a versioned bucket", profile="rgw",
                                    versioned=True, store="Ceph RGW"),
+    "rgw, quoted ETags": Place(label="Ceph RGW, as SDKs quote ETags", profile="rgw-quoted",
+                               store="Ceph RGW"),
     "two-steps": Place(label="a server that looks, then writes", profile="two-steps"),
 }  # fmt: skip
 """All of them embedded: nothing leaves this machine."""
@@ -109,7 +113,7 @@ def embedded(place: Place) -> Iterator[Store]:
 
 
 def quick_look(place: str) -> Report:
-    """One request after another, no race."""
+    """One request after another, no race: the verdict is never `FULL`."""
     with embedded(at(place)) as store:
         return quick_probe(store)
 
@@ -129,7 +133,7 @@ def look_at_url(
 ) -> Findings:
     """Probe anybody's store, then time its reads; raises `StoreError` where it cannot be asked."""
     with closing(open_store(url, endpoint=endpoint, timeout_s=TIMEOUT_S)) as store:
-        known = documented(url, endpoint, providers())
+        known = documented(url, elsewhere(store), providers())
         return _findings(store, known, rounds, racers, requests, emit)
 
 
@@ -160,7 +164,7 @@ def verdict_html(findings: Findings, predicted: Verdict | None = None) -> str:
     lines = [f"<div class='lp-verdict {colour}'>{mark} {shown(findings.sentence)}</div>"]
     if predicted is not None:
         hit = "You predicted that." if predicted is report.verdict else (
-            f"You predicted: {SAID[predicted]}. It is: {SAID[report.verdict]}."
+            f"You predicted: {SAID[predicted]}. The probe found: {SAID[report.verdict]}."
         )  # fmt: skip
         lines.append(f"<div class='lp-predicted'>{shown(hit)}</div>")
     if findings.known is not None:

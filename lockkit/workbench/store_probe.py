@@ -1,4 +1,4 @@
-"""The probe's panel: choose a store, predict, probe it, and see what it is safe for."""
+"""The probe's panel: choose a store, predict, probe it, and see what it can be used for."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _newest: StoreProbe | None = None
 
 
 class StoreProbe:
-    """Is this store safe to lock on? By a click or, the same by code, by `run`.
+    """Can this store hold a lock? Tested by a click or, the same by code, by `run`.
 
     Nothing is asked before that. The embedded places are servers of this process, one for each
     run; a URL is asked as the SDKs find it, with the credentials of the environment.

@@ -32,9 +32,9 @@ def test_a_store_is_probed_by_a_click_after_a_prediction(lab: Server, page: Any)
     probe, place = panel.locator("button.lockkit-probe-start"), ".lockkit-probe-place select"
     assert probe.is_disabled(), "predict first"
     panel.locator(place).select_option("DigitalOcean Spaces")
-    panel.locator(".lockkit-probe-prediction select").select_option("safe to lock on")
+    panel.locator(".lockkit-probe-prediction select").select_option("no violation in any race")
     probe.click()
-    said = panel.locator(".lockkit-verdict", has_text="It is: it ignores conditions.")
+    said = panel.locator(".lockkit-verdict", has_text="The probe found: it ignores conditions.")
     said.wait_for(timeout=LATER_MS)
     assert panel.locator(".lp-checks tr").count() > 2
     panel.locator(".bars path").first.wait_for(state="attached", timeout=SOON_MS)
