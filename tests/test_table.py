@@ -375,7 +375,7 @@ def test_a_conflict_survives_a_trip_between_processes() -> None:
 
 
 def overlapping(store: Store) -> tuple[Prepared, Prepared]:
-    publish(store, prepare_inserts(store, rows([0])), fence=False)
+    publish(store, prepare_inserts(store, rows([0])))
     return prepare_upserts(store, rows([0], amount=1)), prepare_upserts(store, rows([0], amount=2))
 
 

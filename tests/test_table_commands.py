@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from table_history import add, publish
-from table_world import CLOCK, new_table, prepare_inserts, prepare_upserts, rows
+from table_world import CLOCK, Holder, new_table, prepare_inserts, prepare_upserts, rows
 
 from lockkit.cli import main
 from lockkit.drive import run
@@ -22,12 +22,14 @@ from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
 from lockkit.lock import LOCK_KEY
 from lockkit.lockfile import Record, decode
-from lockkit.outcome import Found, IfAbsent
+from lockkit.outcome import Found, IfAbsent, IfVersion
 from lockkit.stores import Store, open_store
-from lockkit.table import Prepared, load_snapshot, read_table
+from lockkit.table import FENCE_KEY, Prepared, commit, load_snapshot, read_table
 from lockkit.table.cluster import OURS
+from lockkit.table.commit import decide
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.plans import ClusteringGroup, Input, ReplacePlan, format_cluster_plan
+from lockkit.table.properties import load_config
 from lockkit.table.timeline import V6, Timeline, load_timeline
 
 ROOT = Path(__file__).parents[1]
@@ -316,3 +318,42 @@ def test_what_a_bucket_says_cannot_write_on_the_terminal(
     store.put(key, found.body.replace(b"=orders", b"=or\x1b[2Jders"), IfAbsent())
     assert table(server, "show", url) == 3
     assert "\x1b" not in capsys.readouterr().err
+
+
+# --- the fence ----------------------------------------------------------------------------------
+
+
+def test_a_broken_fence_is_shown_first_and_repaired_by_yes(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(store, 0)
+    late = run(decide(prepare_inserts(store, rows([1])), Holder(2)), store, CLOCK)
+    found = store.get(FENCE_KEY)
+    assert isinstance(found, Found)
+    store.put(FENCE_KEY, found.body[:-1], IfVersion(found.version))
+    assert table(server, "repair-fence", url) == 0
+    said = capsys.readouterr().out
+    assert f"would make   {late.prepared.instant} visible" in said
+    assert "add --yes" in said
+    there = store.get(FENCE_KEY)
+    assert isinstance(there, Found) and there.body == found.body[:-1]
+    assert table(server, "repair-fence", url, "--yes") == 0
+    assert f"repaired; {late.prepared.instant} is visible now" in capsys.readouterr().out
+    assert sorted(read_table(store).column("id").to_pylist()) == ["k0", "k1"]
+    assert table(server, "repair-fence", url, "--yes") == 0
+    assert "nothing to repair" in capsys.readouterr().out
+
+
+def test_a_mode_is_switched_by_yes(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(store, 0)
+    assert table(server, "mode", url, "hudi") == 0
+    assert "nothing was changed" in capsys.readouterr().out
+    assert run(load_config(), store, CLOCK)[0].mode == "fenced"
+    assert table(server, "mode", url, "hudi", "--yes") == 0
+    assert run(load_config(), store, CLOCK)[0].mode == "hudi"
+    run(commit(prepare_inserts(store, rows([1])), Holder(8)), store, CLOCK)
+    assert table(server, "mode", url, "fenced", "--yes") == 0
+    run(commit(prepare_inserts(store, rows([2])), Holder(9)), store, CLOCK)
+    assert sorted(read_table(store).column("id").to_pylist()) == ["k0", "k1", "k2"]

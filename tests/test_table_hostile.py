@@ -302,7 +302,7 @@ FENCE = {
     [
         b"", b"null", b"{}", b"\xff", b"[" * 50_000, b"x" * 2_000_000,
         *(json.dumps({**FENCE, **wrong}).encode() for wrong in (
-            {"format": 3}, {"epoch": True}, {"window": []}, {"window": [7]}, {"whole": 1},
+            {"format": 1}, {"epoch": True}, {"window": []}, {"window": [7]}, {"whole": 1},
             {"window": [{**DECIDED, "kind": "x"}]}, {"window": [{**DECIDED, "writes": [["p"]]}]},
             {"window": [{**DECIDED, "instant": "20250101000000001"}]}, {"completion": "soon"},
             {"window": [{**DECIDED, "action": "clean"}]}, {"epoch": -1}, {"instant": "../x"},

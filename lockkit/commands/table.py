@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import clock_time
-from lockkit.commands import upkeep
+from lockkit.commands import fence, upkeep
 from lockkit.commands.pending import is_left, looked_up, pending_lines
 from lockkit.commands.terminal import FOUND, OK, add_store, command, say, say_json, table
 from lockkit.history import plain
@@ -42,6 +42,7 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=show)
 
     upkeep.add(verbs, _verb)
+    fence.add(verbs, _verb)
 
 
 def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argparse.ArgumentParser:

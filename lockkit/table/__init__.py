@@ -5,7 +5,7 @@ In reading order:
   `partition`, `layout` (commits), `plans` (of table services), `avro` and `records` under them;
 - files: `schema`, `basefile`, `merge`, `datafiles`, `groups` and `buckets`;
 - the commit: `rivals` and `conflict` (pure), `fence`, `decide`, `transaction`, `commit`, `pending`,
-  `publish` (with the lock), `rollback`;
+  `publish` (with the lock), `rollback`; `repair` of a broken fence, `mode` to switch it;
 - the living and the dead: `heartbeat`, `pulse`, `markers`;
 - reading: `covered`, `snapshot`, `checkpoint`, `predicate`, `barrier` and `incremental`,
   `reader`;

@@ -29,7 +29,17 @@ from lockkit.table.conflict import (
     winners,
 )
 from lockkit.table.decide import CommitUnknown as CommitUnknown
-from lockkit.table.decide import completed_key, completion_time, replace_fence, settle, unknown
+from lockkit.table.decide import (
+    commits_under_way,
+    completed_key,
+    completion_time,
+    lost_fence,
+    refuse_closed,
+    refuse_open,
+    replace_fence,
+    settle,
+    unknown,
+)
 from lockkit.table.fence import COMMIT, ROLLBACK, Decided, Seen, follow, read_fence
 from lockkit.table.layout import CommitFiles, Overwritten, parse_commit
 from lockkit.table.pending import load_pending
@@ -193,6 +203,7 @@ def _decide(
         seen, _ = ahead.seen, (yield from all_of(checked))
     proven = transaction.base | ahead.proven
     for rounds in range(1, ROUNDS_MAX + 1):
+        refuse_closed(seen)
         yield from settle(names, seen, proven, work.rolled_forward)
         found = yield from _news(work, seen)
         if found.mine is not None:  # an earlier call of ours was decided after all
@@ -316,6 +327,9 @@ def _listed(work: Work, seen: Seen) -> Procedure[News]:
     prepared = work.prepared
     now = yield from glance(prepared.names, after=prepared.transaction.covered.listed_after)
     head = seen.fence.head if seen.fence else None
+    undecided = commits_under_way(now) - {prepared.instant}
+    if seen.fence is None and undecided and prepared.transaction.config.mode == FENCED:
+        raise lost_fence(undecided)
     if head is not None and head.kind == COMMIT and head.instant > prepared.transaction.horizon:
         if head.instant not in now.completed:
             raise TableError(
@@ -357,10 +371,13 @@ def _commit_unfenced(
 ) -> Procedure[Committed]:
     """List, check, publish: right only while the lock really excludes everybody else."""
     transaction = prepared.transaction
-    now, *_ = yield from all_of([
+    now, _, seen = yield from all_of([
         load_timeline(prepared.names, after=transaction.covered.listed_after),
         recheck_config(transaction.config, transaction.taken.known.config_version),
+        read_fence(),
     ])  # fmt: skip
+    if transaction.config.mode != FENCED:
+        refuse_open(seen)
     work = Work(prepared, strategy)
     found = yield from _news_of(work, now)
     landed = found.mine

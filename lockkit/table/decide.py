@@ -5,6 +5,7 @@ Shared by whoever decides anything about a table: a commit, and the rollback of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from lockkit.drive import Note, Procedure, Put, Sleep, WallMs
@@ -24,8 +25,11 @@ from lockkit.outcome import (
 from lockkit.stores import StoreError
 from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, create, pause_s, read
 from lockkit.table.fence import (
+    ACTIONS,
+    CLOSED,
     COMMIT,
     FENCE_KEY,
+    BrokenFence,
     Decided,
     Fence,
     Seen,
@@ -33,7 +37,7 @@ from lockkit.table.fence import (
     format_fence,
     read_fence,
 )
-from lockkit.table.timeline import Names, instant_ms, instant_of
+from lockkit.table.timeline import Names, Timeline, instant_ms, instant_of
 
 
 class CommitUnknown(Exception):
@@ -75,6 +79,44 @@ def completion_time(names: Names, seen: Seen, *later_than: str) -> Procedure[str
     floor = [*later_than, *([seen.fence.completion] if seen.fence else [])]
     latest_ms = max(instant_ms(each) for each in floor if each)
     return instant_of(max((yield WallMs()), latest_ms + 1))
+
+
+def refuse_closed(seen: Seen) -> None:
+    """Raise if the table has left the fenced mode: nothing is decided by its fence any more."""
+    if seen.fence is not None and seen.fence.head.kind == CLOSED:
+        raise TableError(
+            "the table is no longer in fenced mode; nothing was committed. Begin again. If its "
+            "properties still say fenced, a switch of the mode was interrupted: finish it with "
+            "lockkit table mode URL hudi --yes, or take it back with lockkit table mode URL fenced "
+            "--yes"
+        )
+
+
+def refuse_open(seen: Seen) -> None:
+    """Raise if a table that is not fenced has a fence by which a paused writer may still decide."""
+    if seen.fence is not None and seen.fence.head.kind != CLOSED:
+        raise TableError(
+            "the table's mode is hudi, and its fence is open: a writer that began in fenced mode "
+            "could still commit, and this commit would be lost. Nothing was committed. Finish the "
+            "switch through the fence: lockkit table mode URL hudi --yes (or fenced)"
+        )
+
+
+def commits_under_way(now: Timeline) -> frozenset[str]:
+    """Pending instants whose final inflight file is there: any of them may have been decided."""
+    return frozenset(
+        instant for instant, action in now.pending.items()
+        if action in ACTIONS and instant in now.inflight
+    )  # fmt: skip
+
+
+def lost_fence(instants: Iterable[str]) -> BrokenFence:
+    """The error for a table that has commits and no fence, and what its fence may have decided."""
+    return BrokenFence(
+        f"the table has commits, and {FENCE_KEY} is gone; it may have decided "
+        f"{', '.join(sorted(instants)[:5])}, which no reader sees yet. Nothing was committed. See "
+        "what can be restored: lockkit table repair-fence URL"
+    )
 
 
 # --- settle -------------------------------------------------------------------------------------

@@ -33,7 +33,9 @@ GROUPS_MAX = 100
 WINDOW_GROUPS_MAX = 400
 _INSTANT = re.compile(r"2(?:[0-9]{16}|[0-9]{13})")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-COMMIT, ROLLBACK = "commit", "rollback"
+COMMIT, ROLLBACK, CLOSED = "commit", "rollback", "closed"
+NO_INSTANT = "20000101000000000"
+"""What a decision names that is about no commit: no writer ever takes this instant."""
 REPLACES = "replacecommit"
 """The action of every overwrite; in table version 6 also that of a clustering."""
 ACTIONS = ("commit", REPLACES, "clustering")
@@ -42,7 +44,11 @@ WHOLE_TABLE = "whole table"
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One decision: an instant was committed, or was rolled back and will never be."""
+    """One decision: an instant was committed, or was rolled back and will never be.
+
+    `closed` decides about no instant: the table left the fenced mode, so nothing more is decided
+    by this fence until the table is back in that mode (`mode.py`).
+    """
 
     kind: str
     instant: str
@@ -185,10 +191,9 @@ def parse_fence(body: bytes) -> Fence:
         raise _broken("not JSON") from None
     if not isinstance(fields, dict):
         raise _broken("not a JSON object")
+    refuse_newer(fields)
     if fields.get("format") != FORMAT:
-        raise _broken(
-            f"format {str(fields.get('format'))[:20]!r}, known: {FORMAT}; another lockkit?"
-        )
+        raise _broken(f"format {str(fields.get('format'))[:20]!r}, known: {FORMAT}")
     epoch, attempt, sha256, whole = (
         fields.get(name) for name in ("epoch", "attempt", "sha256", "whole")
     )
@@ -210,16 +215,39 @@ def parse_fence(body: bytes) -> Fence:
     return Fence(epoch, attempt, sha256, decided, whole, _instant_or_none(fields, "completion"))
 
 
-def _broken(why: str) -> TableError:
-    return TableError(
-        f"{FENCE_KEY} is not a fence ({why}); nothing was committed. Restore its last version, or "
-        "stop every writer and delete it: the next commit makes a new one"
+class BrokenFence(TableError):
+    """The fence cannot be read. It may have decided a commit that no reader sees yet."""
+
+    why = "it cannot be read"
+
+
+class NewerFence(TableError):
+    """A newer lockkit wrote the fence."""
+
+
+def _broken(why: str) -> BrokenFence:
+    error = BrokenFence(
+        f"{FENCE_KEY} is not a fence ({why}); nothing was committed. Do not delete it: a commit "
+        "that it decided may not be visible yet. See what can be restored: lockkit table "
+        "repair-fence URL"
     )
+    error.why = why
+    return error
+
+
+def refuse_newer(fields: Mapping[str, Any]) -> None:
+    """Raise `NewerFence` if the format is a later one than this lockkit knows."""
+    written = fields.get("format")
+    if type(written) is int and written > FORMAT:
+        raise NewerFence(
+            f"{FENCE_KEY} has format {written}, and this lockkit knows {FORMAT}: a newer lockkit "
+            "wrote it; nothing was committed. Upgrade lockkit here, and leave the fence as it is"
+        )
 
 
 def _from_json(fields: Any) -> Decided:
-    if not isinstance(fields, dict) or fields.get("kind") not in (COMMIT, ROLLBACK):
-        raise _broken("a decision must be a commit or a rollback")
+    if not isinstance(fields, dict) or fields.get("kind") not in (COMMIT, ROLLBACK, CLOSED):
+        raise _broken("a decision must be a commit, a rollback, or that the fence is closed")
     instant, action = fields.get("instant"), fields.get("action")
     if not _is_instant(instant):
         raise _broken("instant must be 17 digits")

@@ -23,7 +23,14 @@ from lockkit.table.ask import (
     pause_s,
 )
 from lockkit.table.commit import ROUNDS_MAX, Guard, trust
-from lockkit.table.decide import completion_time, replace_fence, settle
+from lockkit.table.decide import (
+    commits_under_way,
+    completion_time,
+    lost_fence,
+    refuse_closed,
+    replace_fence,
+    settle,
+)
 from lockkit.table.fence import ROLLBACK, Decided, Seen, follow, read_fence
 from lockkit.table.markers import files_of, unmark
 from lockkit.table.pending import load_rollback_plan
@@ -77,8 +84,11 @@ def roll_back(
         plan = yield from load_rollback_plan(names, resume)
     for _ in range(ROUNDS_MAX):
         seen = (yield from read_fence()) if fenced else Seen(None, None)
+        refuse_closed(seen)
         yield from settle(names, seen, frozenset(), [])
         own = yield from _files_of(names, target)
+        if fenced and seen.fence is None and known.newest and target in commits_under_way(own):
+            raise lost_fence({target})
         if target in own.completed:
             if plan is not None:  # it decided nothing, and nobody need carry it out
                 yield from delete(names.inflight(plan.instant, "rollback"))

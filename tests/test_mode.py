@@ -1,0 +1,204 @@
+"""The switch of a table's mode goes through the fence: no paused writer's commit is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from table_world import (
+    CLOCK,
+    Holder,
+    new_table,
+    prepare_inserts,
+    prepare_upserts,
+    rows,
+)
+
+from lockkit.drive import Note, Procedure, perform, run, silent
+from lockkit.outcome import Applied, Found, IfVersion
+from lockkit.stores import Store
+from lockkit.table import (
+    FENCE_KEY,
+    PROPERTIES_KEY,
+    CommitConflict,
+    TableConfig,
+    TableError,
+    commit,
+    read_table,
+)
+from lockkit.table.commit import complete, decide
+from lockkit.table.fence import CLOSED, read_fence
+from lockkit.table.javafile import format_properties, parse_properties
+from lockkit.table.mode import switch_mode
+from lockkit.table.properties import FENCED, HUDI, MODE, load_config
+from lockkit.table.rollback import roll_back
+from lockkit.table.timeline import load_timeline
+from lockkit.table.transaction import Known
+
+NAMES = count()
+
+
+@pytest.fixture(params=[6, 9])
+def store(request: Any) -> Store:
+    """A fenced table with one commit."""
+    config = TableConfig(
+        name="orders", record_key="id", partition_by="region", precombine="at",
+        version=request.param,
+    )  # fmt: skip
+    store = new_table(f"memory://mode-{next(NAMES)}/t", config)
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    return store
+
+
+def switch(store: Store, mode: str, epoch: int = 9) -> bool:
+    return bool(run(switch_mode(mode, Holder(epoch)), store, CLOCK))
+
+
+def amounts(store: Store) -> dict[str, int]:
+    found = read_table(store)
+    return dict(zip(found["id"].to_pylist(), found["amount"].to_pylist(), strict=True))
+
+
+def edit_mode(store: Store, mode: str) -> None:
+    """What somebody does who knows no better: the properties alone are changed."""
+    found = store.get(PROPERTIES_KEY)
+    assert isinstance(found, Found)
+    said = format_properties({**parse_properties(found.body), MODE: mode})
+    assert isinstance(store.put(PROPERTIES_KEY, said, IfVersion(found.version)), Applied)
+
+
+def until(procedure: Procedure[Any], store: Store, stop: Callable[[Any], bool]) -> Procedure[Any]:
+    """Carry it out up to a request, and what is left of it from there on."""
+    request = procedure.send(None)
+    while not stop(request):
+        request = procedure.send(perform(request, store, CLOCK, silent))
+
+    def rest() -> Procedure[Any]:
+        asked = request
+        while True:
+            answer = yield asked
+            try:
+                asked = procedure.send(answer)
+            except StopIteration as done:
+                return done.value
+
+    return rest()
+
+
+def about_to_decide(request: Any) -> bool:
+    return isinstance(request, Note) and request.kind == "checked"
+
+
+def test_a_fenced_writer_that_is_paused_during_the_switch_is_refused(store: Store) -> None:
+    slow = until(
+        commit(prepare_upserts(store, rows([0], amount=1)), Holder(2)), store, about_to_decide
+    )
+    assert switch(store, HUDI)
+    run(commit(prepare_upserts(store, rows([0], amount=2)), Holder(10)), store, CLOCK)
+    with pytest.raises(TableError, match="no longer in fenced mode"):
+        run(slow, store, CLOCK)
+    assert amounts(store) == {"k0": 2}
+
+
+def test_a_rollback_that_is_paused_during_the_switch_is_refused(store: Store) -> None:
+    dead = prepare_inserts(store, rows([1]))
+    config, version = run(load_config(), store, CLOCK)
+    known = Known(config, version, newest=dead.instant)
+    slow = until(
+        roll_back(dead.instant, Holder(2), known), store,
+        lambda request: isinstance(request, Note) and "about to decide" in request.data["text"],
+    )  # fmt: skip
+    assert switch(store, HUDI)
+    with pytest.raises(TableError, match="no longer in fenced mode"):
+        run(slow, store, CLOCK)
+
+
+def test_what_is_decided_and_not_visible_is_visible_after_the_switch(store: Store) -> None:
+    late = run(decide(prepare_inserts(store, rows([1])), Holder(2)), store, CLOCK)
+    assert switch(store, HUDI)
+    assert amounts(store) == {"k0": 0, "k1": 0}
+    assert run(complete(late), store, CLOCK).instant == late.prepared.instant
+
+
+def test_a_mode_that_was_edited_by_hand_admits_no_unfenced_commit(store: Store) -> None:
+    slow = until(
+        commit(prepare_upserts(store, rows([0], amount=1)), Holder(2)), store, about_to_decide
+    )
+    edit_mode(store, HUDI)
+    mine = prepare_upserts(store, rows([0], amount=2))
+    with pytest.raises(TableError, match=r"fence is open.*lockkit table mode URL hudi"):
+        run(commit(mine, Holder(10)), store, CLOCK)
+    assert switch(store, HUDI) is False  # the properties said so already; the fence is closed now
+    run(commit(mine, Holder(10)), store, CLOCK)
+    with pytest.raises(TableError, match="no longer in fenced mode"):
+        run(slow, store, CLOCK)
+    assert amounts(store) == {"k0": 2}
+
+
+def test_there_and_back_every_conflict_is_found(store: Store) -> None:
+    early, late = prepare_upserts(store, rows([0], amount=1)), prepare_inserts(store, rows([1]))
+    assert switch(store, HUDI)
+    run(commit(prepare_upserts(store, rows([0], amount=2)), Holder(10)), store, CLOCK)
+    edit_mode(store, FENCED)
+    with pytest.raises(TableError, match="no longer in fenced mode"):
+        run(commit(prepare_inserts(store, rows([2])), Holder(11)), store, CLOCK)
+    edit_mode(store, HUDI)
+    for instant in run(load_timeline(early.names), store, CLOCK).pending:
+        run(roll_back_in_hudi_mode(store, instant), store, CLOCK)
+    assert not isinstance(store.get(late.inflight), Found)
+    assert switch(store, FENCED, epoch=12)
+    assert not switch(store, FENCED, epoch=13)
+    one, other = (prepare_upserts(store, rows([0], amount=each)) for each in (3, 4))
+    run(commit(one, Holder(14)), store, CLOCK)
+    with pytest.raises(CommitConflict):
+        run(commit(other, Holder(15)), store, CLOCK)
+    assert amounts(store) == {"k0": 3}
+
+
+def roll_back_in_hudi_mode(store: Store, instant: str) -> Procedure[Any]:
+    config, version = run(load_config(), store, CLOCK)
+    return roll_back(instant, Holder(11), Known(config, version, newest=instant), base=store.url)
+
+
+def test_a_table_does_not_become_fenced_while_a_commit_is_under_way_in_hudi_mode(
+    store: Store,
+) -> None:
+    assert switch(store, HUDI)
+    pending = prepare_inserts(store, rows([1]))
+    with pytest.raises(TableError, match=f"{pending.instant} is under way in hudi mode"):
+        switch(store, FENCED)
+    assert run(load_config(), store, CLOCK)[0].mode == HUDI
+
+
+@pytest.mark.parametrize(("before", "after"), [(FENCED, HUDI), (HUDI, FENCED)])
+def test_a_switch_that_dies_at_any_write_is_finished_by_another(
+    store: Store, before: str, after: str
+) -> None:
+    switch(store, before)
+    way = switch_mode(after, Holder(20))
+    request = way.send(None)
+    while getattr(request, "key", "") != PROPERTIES_KEY or not hasattr(request, "body"):
+        request = way.send(perform(request, store, CLOCK, silent))
+    way.close()
+    refused = prepare_inserts(store, rows([1]))
+    with pytest.raises(TableError, match="lockkit table mode URL"):
+        run(commit(refused, Holder(21)), store, CLOCK)
+    if before == HUDI:
+        run(roll_back_in_hudi_mode(store, refused.instant), store, CLOCK)
+    assert switch(store, after, epoch=22)
+    fence = run(read_fence(), store, CLOCK).fence
+    assert fence is not None
+    assert (fence.head.kind == CLOSED) == (after == HUDI)
+    run(commit(prepare_inserts(store, rows([3])), Holder(24)), store, CLOCK)
+
+
+def test_a_table_that_never_had_a_fence_becomes_fenced() -> None:
+    config = TableConfig(name="orders", record_key="id", partition_by="region", mode=HUDI)
+    store = new_table(f"memory://mode-{next(NAMES)}/t", config)
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    assert not isinstance(store.get(FENCE_KEY), Found)
+    assert switch(store, FENCED)
+    run(commit(prepare_inserts(store, rows([1])), Holder(10)), store, CLOCK)
+    assert amounts(store) == {"k0": 0, "k1": 0}
