@@ -136,6 +136,10 @@ class Lossy:
         return self.store.options
 
     @property
+    def server(self) -> Any:
+        return self.store.server
+
+    @property
     def capabilities(self) -> Any:
         return self.store.capabilities
 
