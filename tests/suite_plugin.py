@@ -47,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # interrupted, and so can what its tests start.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # The tests start thousands of processes, and without a cache each compiles the same modules.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if config.option.collectonly:
         return
     if hasattr(config, "workerinput"):
