@@ -212,11 +212,16 @@ def _at_once(
                 stop.set()
 
     threads = [threading.Thread(target=one, args=(i,)) for i in range(1, len(procedures))]
+    alone = [0]
     try:
-        for thread in threads:
-            thread.start()
-        one(0)
-    except BaseException as error:  # noqa: BLE001 - a thread that cannot start, or Ctrl-C
+        for place, thread in enumerate(threads, 1):
+            try:
+                thread.start()
+            except RuntimeError:  # the process is at its limit of threads: one after the other
+                alone.append(place)
+        for place in alone:
+            one(place)
+    except BaseException as error:  # noqa: BLE001 - Ctrl-C
         stop.set()
         errors[-1] = error
     while waiting := [thread for thread in threads if thread.is_alive()]:

@@ -11,6 +11,7 @@ RENEWALS_PER_LEASE = 10
 """Hudi's rule: the validity is at least ten renew intervals."""
 TTL_S_MAX = 86_400.0
 HUDI = "hoodie.write.lock.storage."
+RENEW_KEYS = frozenset({HUDI + "renew.interval.secs", HUDI + "heartbeat.poll.secs"})
 UNSET: Any = object()
 """The default of a keyword whose None means something."""
 

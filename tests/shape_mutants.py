@@ -78,8 +78,8 @@ def by_the_file_id_alone(mine: Any, others: Any, *, pending: Any = (), strategy:
     return find_conflict(mine, others, pending=pending, strategy=SIMPLE)
 
 
-def the_wall_clock_alone(newest: str, wall_ms: int) -> int:
-    next_instant_ms(newest, wall_ms)
+def the_wall_clock_alone(newest: str, wall_ms: int, *rest: Any) -> int:
+    next_instant_ms(newest, wall_ms, *rest)
     return wall_ms
 
 

@@ -26,7 +26,7 @@ ROOMS = {
     each: import_module(f"lockkit.table.{each}")
     for each in (
         "clean", "commit", "decide", "failed", "fence", "heartbeat", "incremental", "pulse",
-        "rollback", "transaction", "workers",
+        "rollback", "timeline", "transaction", "workers",
     )
 }  # fmt: skip
 
@@ -115,8 +115,12 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a writer does not look whether it was rolled back": {"commit.ROLLBACK": "nothing"},
     "completion times come from the writer's clock": {"commit.completion_time": by_its_own_clock},
     "a roll-forward takes a completion time of its own": {"decide.completed_key": another_name},
-    "begin does not look for later commits": {"transaction._used": lambda _: []},
-    "begin does not look for rollbacks": {"transaction._used": lambda now: now.commits},
+    "begin does not look for later commits": {
+        "timeline.Timeline.latest": property(lambda _: "")
+    },
+    "begin does not look for rollbacks": {
+        "timeline.Timeline.latest": property(lambda now: max(now.commits, default=""))
+    },
     "a living writer is taken for dead": {"pulse.expired": lambda *_: True},
     "a heartbeat beats over whatever is there": {
         "heartbeat.beat": blind_beat, "workers.beat": blind_beat,

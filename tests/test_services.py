@@ -36,7 +36,6 @@ from lockkit.table.retention import CleanRules
 from lockkit.table.service import Served, Service
 from lockkit.table.serving import ServiceRules, service_rules
 from lockkit.table.timeline import V6, V9, Timeline, load_timeline, parse_timeline
-from lockkit.table.transaction import abandon
 from lockkit.table.turns import ByLock, Epoch
 from lockkit.table.upkeep import ServiceFailed, keep
 
@@ -301,7 +300,8 @@ def test_what_a_writer_that_died_after_its_commit_forgot_is_tidied_away(
         run(mark(each.instant, each.stats[0].path, "CREATE"), store, CLOCK)
     for each in (died, lives):
         run(commit(each, Epoch(1)), store, CLOCK)
-    run(abandon(gave_up.transaction.taken, gave_up.stats), store, CLOCK)
+    for key in (gave_up.inflight, gave_up.transaction.taken.requested):
+        store.delete(key)
     store.put(HEARTBEATS + "noise", b"", IfAbsent())
     heart = Heartbeat(lives.instant, store, clock=CLOCK)
     for each in (died, gave_up):

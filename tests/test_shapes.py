@@ -56,6 +56,7 @@ from lockkit.table.properties import TableConfig
 from lockkit.table.pulse import pulse_of
 from lockkit.table.snapshot import Covered, Slice, Snapshot
 from lockkit.table.timeline import (
+    LANES,
     V6,
     V9,
     Names,
@@ -487,14 +488,17 @@ def test_instants_sort_as_their_times(times: list[int]) -> None:
     assert sorted(map(instant_of, times)) == [instant_of(ms) for ms in sorted(times)]
 
 
-@given(MS, MS)
-def test_a_new_instant_is_later_than_the_newest(newest: int, wall: int) -> None:
+@given(MS, MS, st.sampled_from(LANES), st.integers(0, 10_000))
+def test_a_new_instant_is_later_than_the_newest(
+    newest: int, wall: int, action: str, lead_ms: int
+) -> None:
     try:
-        found = next_instant_ms(instant_of(newest), wall)
+        found = next_instant_ms(instant_of(newest), wall, action, lead_ms)
     except TableError:
         assert newest > wall
     else:
         assert instant_of(found) > instant_of(newest) and found >= wall
+        assert found % len(LANES) == LANES.index(action), "no two actions ask for one instant"
 
 
 acted = st.tuples(ACTIONS, st.integers(1, 3))

@@ -45,7 +45,8 @@ from lockkit.table import TableError, avro_schema, begin, commit, load_snapshot,
 from lockkit.table.javafile import format_properties
 from lockkit.table.snapshot import read_commit
 from lockkit.table.timeline import V9, load_timeline
-from lockkit.table.transaction import abandon
+from lockkit.table.turns import Epoch
+from lockkit.table.withdraw import withdraw
 
 pytestmark = MARKS
 
@@ -338,7 +339,7 @@ def test_a_query_pulls_each_commit_once_and_on_version_6_never_past_a_pending_on
     late = run(begin(), store, clock)
     write(frame(spark, ("c", "US", 1, 3)), **place)
     assert pulled(spark, place, checkpoint) == [], "what is pending may yet complete before it"
-    run(abandon(late.taken), store, clock)
+    run(withdraw(late.taken, Epoch(0), paths=()), store, clock)
     write(frame(spark, ("a", "EU", 3, 4)), **place)
     assert pulled(spark, place, checkpoint) == [("a", 4), ("c", 3)]
     assert pulled(spark, place, checkpoint) == []

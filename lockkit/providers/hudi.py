@@ -69,8 +69,11 @@ def _storage(config: Config, options: Options) -> Lock:
         options = {"credential": config[azure + "sas.token"]} | options
     if said.url.lower().startswith(("s3://", "s3a://")):
         options = aws_credentials(config) | options
-    lease: Options = {"ttl_s": said.ttl_s, "renew_interval_s": said.renew_interval_s}
-    return Lock(said.url, **lease | options)
+    lease: Options = {"ttl_s": said.ttl_s, "renew_interval_s": said.renew_interval_s} | options
+    own_ttl = "ttl_s" in options and "renew_interval_s" not in options
+    if own_ttl and settings.RENEW_KEYS.isdisjoint(config):
+        del lease["renew_interval_s"]  # the lock's own default for this lease
+    return Lock(said.url, **lease)
 
 
 def _filesystem(config: Config, options: Options) -> Leased:

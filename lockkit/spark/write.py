@@ -36,7 +36,6 @@ from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed
 from lockkit.table.conflict import CommitConflict
 from lockkit.table.covered import Covered
-from lockkit.table.decide import CommitUnknown
 from lockkit.table.groups import Aim as Aim
 from lockkit.table.groups import Early
 from lockkit.table.heartbeat import Heartbeat
@@ -46,9 +45,10 @@ from lockkit.table.markers import unmark
 from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, load_config
 from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.snapshot import Snapshot, load_snapshot
-from lockkit.table.transaction import Prepared, Transaction, abandon, begin, prepare
-from lockkit.table.turns import turns_of
+from lockkit.table.transaction import Prepared, Transaction, begin, prepare
+from lockkit.table.turns import publish_and_settle, turns_of
 from lockkit.table.upkeep import Upkeep
+from lockkit.table.withdraw import BackOut
 from lockkit.voice import Voice
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
-UNKNOWN_TRIES_MAX = 3
 ORDER, ROW, FOUND = "_lockkit_order", "_lockkit_row", "_lockkit_found"
 Claim = Callable[[str], None]
 _KEY_TYPES = ("string", "int", "bigint", "smallint", "tinyint", "date", "decimal")
@@ -178,38 +177,53 @@ class Write:
         incoming = incoming_schema(frame)
         config = self._table()
         seen, transaction, heartbeat = self._begin(config)
+        leave = BackOut(
+            self.place.url, self.upkeep.turns, self.store, self.clock, self.emit
+        )
         with ExitStack() as over:
             over.callback(self.upkeep.own.discard, transaction.instant)
-            over.enter_context(heartbeat)
             try:
-                self.claim(transaction.instant)
-                snapshot: Snapshot = run(
-                    load_snapshot(covering=transaction.covered, since=seen), self.store, self.clock
-                )
-                check_columns(frame, config, self.asked.operation)
-                before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
-                schema = before if self.asked.operation == "delete" and before else None
-                schema = schema or evolve(before, incoming)
-            except BaseException:
-                self._abandon(transaction, heartbeat)
+                prepared = self._written(frame, incoming, config, seen, transaction, heartbeat)
+                if prepared is not None:
+                    heartbeat.check()
+                    committed = publish_and_settle(
+                        self.upkeep.turns, prepared, self.store, self.clock, self.emit,
+                        strategy=self.asked.strategy,
+                    )
+            except BaseException as error:
+                leave(error, transaction.taken, heartbeat)
                 raise
-            target = replace(transaction.target, schema=schema)
-            with _ends_with(heartbeat, frame):
-                stats = self._files(frame, target, snapshot, transaction.covered)
-            self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
-            replaced = _replaced(self.asked.operation, stats, snapshot)
-            if not stats and not replaced and not self.asked.allow_empty:
-                self._abandon(transaction, heartbeat)
+            if prepared is None:
+                leave(None, transaction.taken, heartbeat)
                 return None
-            prepared = self._prepare(transaction, stats, snapshot, target, replaced)
-            heartbeat.check()
-            committed = self._publish(prepared)
             heartbeat.finish()
         if self.asked.early:
             with suppress(StoreError, TableError):  # it is committed, whatever becomes of these
                 run(unmark(transaction.instant), self.store, self.clock)
         self.upkeep.after_commit()
         return committed
+
+    def _written(
+        self, frame: DataFrame, incoming: pa.Schema, config: TableConfig, seen: Snapshot,
+        transaction: Transaction, heartbeat: Heartbeat,
+    ) -> Prepared | None:  # fmt: skip
+        """One attempt's files and its commit's bytes; None where there is nothing to commit."""
+        self.claim(transaction.instant)
+        snapshot: Snapshot = run(
+            load_snapshot(covering=transaction.covered, since=seen), self.store, self.clock
+        )
+        check_columns(frame, config, self.asked.operation)
+        before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
+        schema = before if self.asked.operation == "delete" and before else None
+        schema = schema or evolve(before, incoming)
+        target = replace(transaction.target, schema=schema)
+        with _ends_with(heartbeat, frame):
+            stats = self._files(frame, target, snapshot, transaction.covered)
+        self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
+        replaced = _replaced(self.asked.operation, stats, snapshot)
+        if not stats and not replaced and not self.asked.allow_empty:
+            return None
+        return self._prepare(transaction, stats, snapshot, target, replaced)
 
     def _begin(self, config: TableConfig) -> tuple[Snapshot, Transaction, Heartbeat]:
         """The table as it is, then an instant and its heartbeat; where Hudi writes too, these two
@@ -233,12 +247,6 @@ class Write:
                 )
             unless_begun.pop_all()
         return seen, transaction, heartbeat
-
-    def _abandon(self, transaction: Transaction, heartbeat: Heartbeat) -> None:
-        """Leave nothing: of an instant that is not there nobody would tidy up the heartbeat."""
-        with suppress(StoreError):
-            run(abandon(transaction.taken), self.store, self.clock)
-            heartbeat.finish()
 
     def _table(self) -> TableConfig:
         """The table's config; the table is made if it is not there."""
@@ -309,19 +317,6 @@ class Write:
             ),
             self.store, self.clock, self.emit,
         )  # fmt: skip
-
-    def _publish(self, prepared: Prepared) -> Committed:
-        for _ in range(UNKNOWN_TRIES_MAX - 1):
-            try:
-                return self._publish_once(prepared)
-            except CommitUnknown as unknown:
-                self.emit("note", text=str(unknown))
-        return self._publish_once(prepared)
-
-    def _publish_once(self, prepared: Prepared) -> Committed:
-        return self.upkeep.turns.publish(
-            prepared, self.store, self.clock, self.emit, strategy=self.asked.strategy
-        )
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, assert_never
 
-from lockkit.drive import Get, List, Procedure, Put, Sleep, Together
+from lockkit.drive import Delete, Get, List, Procedure, Put, Sleep, Together
 from lockkit.outcome import (
     Applied,
     Found,
     IfAbsent,
+    IfVersion,
     Missing,
     NotModified,
     PreconditionFailed,
@@ -112,6 +113,29 @@ def all_of(procedures: Iterable[Procedure[Any]]) -> Procedure[list[Any]]:
         batch = tuple(waiting[first : first + AT_ONCE_MAX])
         results += (yield Together(batch)) if len(batch) > 1 else [(yield from batch[0])]
     return results
+
+
+def delete(key: str, version: Version | None = None) -> Procedure[None]:
+    """Delete an object that nobody will write again, until that is proven.
+
+    With `version` only that version is deleted. An object that is gone or was replaced is no error.
+    Raises `Unanswered` when the store does not say within the tries.
+    """
+    why = ""
+    for tries in range(TRIES_MAX):
+        match (yield Delete(key, None if version is None else IfVersion(version))):
+            case Applied() | PreconditionFailed():
+                return
+            case Throttled(after_s):
+                why = "throttled"
+                yield Sleep(pause_s(tries, after_s))
+            case Unknown(why):
+                yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"{key} could not be deleted in {TRIES_MAX} tries ({why}); what is left is deleted when "
+        "this is run again",
+        doubt=True,
+    )
 
 
 def create(key: str, body: bytes) -> Procedure[Version | Found]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from lockkit.drive import Note, Procedure, WallMs
 from lockkit.outcome import Found
-from lockkit.table.ask import TableError, all_of, create, listing, read
+from lockkit.table.ask import TableError, all_of, create, delete, listing, read
 from lockkit.table.basefile import Slice
 from lockkit.table.layout import NO_COMMIT, CommitFiles, FileGroup, in_partition
 from lockkit.table.plans import (
@@ -30,7 +30,6 @@ from lockkit.table.plans import (
     parse_clean_plan,
 )
 from lockkit.table.retention import CleanRules, Lineage, at_ms, garbage, retained_from
-from lockkit.table.rollback import delete
 from lockkit.table.snapshot import Snapshot, read_commit, refuse_log_files
 from lockkit.table.timeline import Names, Timeline, instant_ms, instant_of, load_timeline
 from lockkit.table.transaction import Known, take

@@ -6,30 +6,23 @@ writers give way.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
-from lockkit.lock import LockBusy
-from lockkit.state import LockLost
-from lockkit.stores import StoreError
-from lockkit.table.ask import TableError
 from lockkit.table.cluster import action_of, plan_cluster, stands
-from lockkit.table.commit import Committed
 from lockkit.table.conflict import PREFER_WRITER, CommitConflict, find_conflict
-from lockkit.table.decide import CommitUnknown
 from lockkit.table.desk import Desk
 from lockkit.table.failed import about_to_go
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.look import Look
 from lockkit.table.markers import at_work, unmark
 from lockkit.table.plans import ReplacePlan, format_cluster_plan
+from lockkit.table.properties import FENCED
 from lockkit.table.rewrite import Rewrite
-from lockkit.table.rollback import Spared
 from lockkit.table.snapshot import Snapshot, load_snapshot
 from lockkit.table.timeline import load_timeline
-from lockkit.table.transaction import Known, Prepared, Transaction, abandon, begin, prepare
-
-UNKNOWN_TRIES_MAX = 3
+from lockkit.table.transaction import Known, Prepared, Transaction, begin, prepare
+from lockkit.table.turns import Epoch, publish_and_settle
+from lockkit.table.withdraw import BackOut, withdraw
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +53,18 @@ def cluster(desk: Desk, look: Look) -> Clustered | None:
     if plan is None:
         return None
     transaction, heartbeat = _begin(desk, look.known, plan)
+    leave = BackOut(desk.url, desk.turns, desk.store, desk.clock, desk.emit)
     try:
-        with heartbeat:
-            return _rewrite(desk, plan, look.snapshot, transaction, heartbeat)
-    except CommitUnknown:
-        raise  # it may be visible: nothing is deleted
+        clustered = _rewrite(desk, plan, look.snapshot, transaction, heartbeat)
     except BaseException as error:
         desk.tell(f"taking the clustering back: {error!r:.200}", transaction.instant)
-        # What cannot be reached now is for the next run, once the heartbeat has expired.
-        with suppress(TableError, StoreError, LockBusy, LockLost):
-            outcome = desk.roll_back(look.known, transaction.instant)
-            if isinstance(outcome, Spared):
-                desk.tell("it was committed all the same", transaction.instant)
+        leave(error, transaction.taken, heartbeat)
         raise
     finally:
         desk.own.discard(transaction.instant)
+    if clustered is None:
+        leave(None, transaction.taken, heartbeat)
+    return clustered
 
 
 def _begin(desk: Desk, known: Known, plan: ReplacePlan) -> tuple[Transaction, Heartbeat]:
@@ -88,7 +78,8 @@ def _begin(desk: Desk, known: Known, plan: ReplacePlan) -> tuple[Transaction, He
                 transaction.instant, desk.store, clock=desk.clock, rules=desk.rules.heartbeat
             )
         except BaseException:
-            desk.run(abandon(transaction.taken))
+            if known.config.mode == FENCED:
+                desk.run(withdraw(transaction.taken, Epoch(0), paths=()))
             raise
         desk.own.add(transaction.instant)
         return transaction, heartbeat
@@ -99,8 +90,6 @@ def _rewrite(
 ) -> Clustered | None:
     snapshot: Snapshot = desk.run(load_snapshot(covering=transaction.covered, since=before))
     if not stands(plan, snapshot):  # somebody committed before the plan was there
-        desk.run(abandon(transaction.taken))
-        heartbeat.finish()
         return None
     assert plan.inputs is not None and snapshot.schema is not None
     desk.tell(f"rewriting {len(plan.inputs)} file groups", transaction.instant)
@@ -114,7 +103,9 @@ def _rewrite(
     if desk.rules.strategy is PREFER_WRITER:
         _yield_to_writers(desk, prepared)
     heartbeat.check()
-    committed = _publish(desk, prepared)
+    committed = publish_and_settle(
+        desk.turns, prepared, desk.store, desk.clock, desk.emit, strategy=desk.rules.strategy
+    )
     heartbeat.finish()
     desk.run(unmark(committed.instant))
     return Clustered(committed.instant, len(plan.inputs), len(stats))
@@ -126,15 +117,3 @@ def _yield_to_writers(desk: Desk, prepared: Prepared) -> None:
     writers = desk.run(look)
     if conflict := find_conflict(prepared.mine, (), pending=writers, strategy=PREFER_WRITER):
         raise CommitConflict(prepared.instant, conflict)
-
-
-def _publish(desk: Desk, prepared: Prepared) -> Committed:
-    def once() -> Committed:
-        return desk.turns.publish(
-            prepared, desk.store, desk.clock, desk.emit, strategy=desk.rules.strategy
-        )
-
-    for _ in range(UNKNOWN_TRIES_MAX - 1):
-        with suppress(CommitUnknown):  # the same again finds out
-            return once()
-    return once()

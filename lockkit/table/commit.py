@@ -207,6 +207,7 @@ def _decide(
         yield from settle(names, seen, proven, work.rolled_forward)
         found = yield from _news(work, seen)
         if found.mine is not None:  # an earlier call of ours was decided after all
+            yield from _prove_mine(prepared, found.mine)
             return Decision(prepared, found.mine, guard.epoch, rounds, tuple(work.rolled_forward))
         _refuse_superseded(prepared, guard, seen)
         _judge(work, found)
@@ -381,7 +382,9 @@ def _commit_unfenced(
     work = Work(prepared, strategy)
     found = yield from _news_of(work, now)
     landed = found.mine
-    if landed is None:
+    if landed is not None:
+        yield from _prove_mine(prepared, landed)
+    else:
         _judge(work, found)
         believe()
         yield _checked(prepared, guard, found.covered)
@@ -404,6 +407,23 @@ def _commit_unfenced(
         )  # fmt: skip
     yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
     return Committed(prepared.instant, guard.epoch, 1, (), landed.completion)
+
+
+def _prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
+    """Raise unless what was decided under our instant has our bytes, and so our attempt.
+
+    An instant belongs to one attempt. If a foreign writer took it all the same, its commit must not
+    be acknowledged as ours.
+    """
+    key = completed_key(prepared.names, landed)
+    match (yield from read(key)):
+        case Found(body, _) if body != prepared.body:
+            raise TableError(
+                f"{key} is there and is not ours: another writer used the instant "
+                f"{prepared.instant}, so these rows were not committed; begin again"
+            )
+        case _:
+            return  # ours, or not published yet: `complete` proves what it creates
 
 
 # --- what both ask --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Shared by whoever decides anything about a table: a commit, and the rollback of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Any, assert_never
 
 from lockkit.drive import Note, Procedure, Put, Sleep, WallMs
 from lockkit.outcome import (
@@ -44,8 +44,11 @@ class CommitUnknown(Exception):
     """Nobody told us whether this was decided, and reading back could not tell either.
 
     It may be visible, or become so. Delete nothing. `read` names the objects that will tell;
-    `commit` of the same prepared transaction, under the lock, reads them and finishes the work.
+    `commit` of `prepared`, the same prepared transaction, under the lock, reads them and finishes
+    the work. `prepared` is None only where the error was raised in another process.
     """
+
+    prepared: Any = None
 
     def __init__(self, instant: str, why: str, read: tuple[str, ...]) -> None:
         self.instant, self.why, self.read = instant, why, read

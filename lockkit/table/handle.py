@@ -12,42 +12,34 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Emit, Procedure, Together, run, silent
-from lockkit.outcome import Found
+from lockkit.drive import Emit, run, silent
 from lockkit.proof import TABLE_KEY, prove_conditions
 from lockkit.stores import Store, check_keywords, open_store
-from lockkit.table.ask import TableError, all_of, create
+from lockkit.table.append import NewRows, prepare_append
+from lockkit.table.ask import TableError
 from lockkit.table.basefile import BaseFile, Target, write_inserts
 from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed, commit
-from lockkit.table.conflict import SIMPLE, CommitConflict, Strategy, outgrown
+from lockkit.table.conflict import SIMPLE, Strategy
 from lockkit.table.groups import by_partition, free_file_id
 from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.layout import parse_commit
+from lockkit.table.layout import FileGroup, WriteStat
 from lockkit.table.locks import AnyLock, open_table_lock
 from lockkit.table.properties import HUDI, TableConfig
-from lockkit.table.publish import told_if_interrupted
+from lockkit.table.publish import deferred, told_if_interrupted
 from lockkit.table.pulse import heartbeat_rules
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
-from lockkit.table.snapshot import Snapshot, read_commit
-from lockkit.table.transaction import (
-    INSTANTS_MAX,
-    Known,
-    Prepared,
-    Taken,
-    abandon,
-    draft,
-    survey,
-    take,
-)
-from lockkit.table.turns import turns_of
+from lockkit.table.snapshot import Snapshot
+from lockkit.table.transaction import Known, Prepared, Taken
+from lockkit.table.turns import publish_and_settle, turns_of
 from lockkit.table.upkeep import Upkeep
+from lockkit.table.withdraw import BackOut
 from lockkit.voice import Voice
 
 if TYPE_CHECKING:
@@ -120,63 +112,47 @@ class Table:
             _refuse_missing(rows, known.config)
             schema = evolve(self._schema, rows.schema)
             rows = conform(rows, schema)
-            text = avro_schema(schema, known.config.name)
-            if known.config.mode == HUDI:
-                # Its writers take instants under the lock, and roll back what has no heartbeat:
-                # so few rows are written within one grant.
-                with self.turns.hold() as held:
-                    prepared, heart = self._prepare(known, rows, text, schema != self._schema)
-                    way = commit(
-                        prepared, held.guard, believe=held.believe, strategy=self.strategy
-                    )
-                    with heart, told_if_interrupted(prepared):
-                        committed: Committed = run(way, self.store, self.clock, self.emit)
-                        held.published()
-                        heart.finish()
-            else:
-                prepared, heart = self._prepare(known, rows, text, schema != self._schema)
-                with heart:
-                    heart.check()
-                    committed = self.turns.publish(
-                        prepared, self.store, self.clock, self.emit, strategy=self.strategy
-                    )
-                    heart.finish()
+            new = NewRows(
+                lambda target: self._files(target, rows), avro_schema(schema, known.config.name),
+                self._partitions, grows=schema != self._schema, schema_at=self._schema_at,
+            )  # fmt: skip
+            attempt = _Attempt(self)
+            try:
+                committed = self._commit(known, new, attempt)
+            except BaseException as error:
+                attempt.leave(error)
+                raise
+            attempt.finish()
             assert self._known is not None
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
             self._schema, self._schema_at = schema, committed.instant
-            self._partitions |= {partition for partition, _ in prepared.writes}
+            self._partitions |= {partition for partition, _ in attempt.groups}
         if self._upkeep is not None:
             self._upkeep.after_commit()
         return committed
 
-    def _prepare(
-        self, known: Known, rows: pa.Table, schema: str, grows: bool
-    ) -> tuple[Prepared, Heartbeat]:  # fmt: skip
-        for _ in range(INSTANTS_MAX):
-            taken: Taken = run(take(known), self.store, self.clock, self.emit)
-            with ExitStack() as unless_prepared:
-                heart = unless_prepared.enter_context(
-                    Heartbeat(
-                        taken.instant, self.store, clock=self.clock, rules=self.pulse,
-                        quiet_s=self.pulse.interval_ms / 2000,
-                    )
-                )  # fmt: skip
-                try:
-                    files = self._files(taken.target, rows)
-                except TableError:
-                    run(abandon(taken), self.store, self.clock)
-                    heart.finish()
-                    raise
-                prepared, now = run(
-                    _insert(taken, files, schema, self._partitions, grows, self._schema_at),
-                    self.store, self.clock, self.emit,
-                )  # fmt: skip
-                known = self._known = known.after(now)
-                if prepared is not None:
-                    unless_prepared.pop_all()
-                    return prepared, heart
-                heart.finish()
-        raise TableError(f"{INSTANTS_MAX} instants were overtaken by others; append again")
+    def _commit(self, known: Known, new: NewRows, attempt: _Attempt) -> Committed:
+        if known.config.mode != HUDI:
+            prepared = self._prepare(known, new, attempt)
+            attempt.check()
+            return publish_and_settle(
+                self.turns, prepared, self.store, self.clock, self.emit, strategy=self.strategy
+            )
+        # Hudi's writers take instants under the lock, and roll back what has no heartbeat: so few
+        # rows are written within one grant.
+        with deferred(self.emit) as later, self.turns.hold() as held:
+            prepared = self._prepare(known, new, attempt)
+            way = commit(prepared, held.guard, believe=held.believe, strategy=self.strategy)
+            with told_if_interrupted(prepared):
+                committed: Committed = run(way, self.store, self.clock, later)
+                held.published()
+        return committed
+
+    def _prepare(self, known: Known, new: NewRows, attempt: _Attempt) -> Prepared:
+        prepared: Prepared
+        way = prepare_append(known, new, attempt.begin, attempt.wrote)
+        prepared, self._known = run(way, self.store, self.clock, self.emit)
+        return prepared
 
     def refresh(self) -> Snapshot:
         """The latest snapshot; what this handle knows of the table is read anew."""
@@ -246,36 +222,39 @@ def _refuse_missing(rows: pa.Table, config: TableConfig) -> None:
             raise TableError(f"the rows have no column {name!r}, the table's {what}")
 
 
-def _insert(
-    taken: Taken, files: list[BaseFile], schema: str, known_partitions: frozenset[str],
-    grows: bool, schema_at: str,
-) -> Procedure[tuple[Prepared | None, Any]]:
-    """The instant's survey beside its files and its inflight file: new rows read nothing.
+class _Attempt:
+    """One append's instant, its heartbeat and its files; and how it is left if it fails."""
 
-    No `Prepared` where the instant turns out to be of no use; its files are deleted then. Of what
-    others committed after `schema_at` the newest is read: it has the table's columns.
-    """
-    stats = tuple(file.stat for file in files)
-    drafted = draft(
-        taken, stats, schema=schema, operation="INSERT", known_partitions=known_partitions
-    )
-    surveyed, body, _ = yield Together((survey(taken), drafted, _create(files)))
-    transaction, now = surveyed
-    if transaction is None:
-        yield from abandon(taken, stats)
-        return None, now
-    newest = max(now.commits, default="")
-    if newest > schema_at:
-        other = yield from read_commit(taken.names, newest, now)
-        if conflict := outgrown(parse_commit(taken.instant, taken.instant, body), other):
-            yield from abandon(taken, stats)
-            raise CommitConflict(taken.instant, conflict)
-    return Prepared(transaction, stats, frozenset(), "INSERT", body, grows), now
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.groups: list[FileGroup] = []
+        self._paths: list[str] = []
+        self._taken: Taken | None = None
+        self._heart: Heartbeat | None = None
 
+    def begin(self, taken: Taken) -> None:
+        """Another instant, because the one before was of no use."""
+        self.finish()
+        self._taken, self._paths, table = taken, [], self.table
+        self._heart = Heartbeat(
+            taken.instant, table.store, clock=table.clock, rules=table.pulse,
+            quiet_s=table.pulse.interval_ms / 2000,
+        )  # fmt: skip
 
-def _create(files: list[BaseFile]) -> Procedure[None]:
-    for file, standing in zip(
-        files, (yield from all_of(create(each.key, each.body) for each in files)), strict=True
-    ):
-        if isinstance(standing, Found):
-            raise TableError(f"{file.key} is there already, with other bytes; append again")
+    def wrote(self, stats: tuple[WriteStat, ...]) -> None:
+        self._paths = [each.path for each in stats]
+        self.groups = [each.group for each in stats]
+
+    def check(self) -> None:
+        assert self._heart is not None
+        self._heart.check()
+
+    def finish(self) -> None:
+        if self._heart is not None:
+            self._heart.finish()
+
+    def leave(self, error: BaseException) -> None:
+        table = self.table
+        if self._taken is not None and self._heart is not None:
+            back_out = BackOut(table.url, table.turns, table.store, table.clock, table.emit)
+            back_out(error, self._taken, self._heart, self._paths)

@@ -280,6 +280,13 @@ def format_cluster_plan(plan: ReplacePlan) -> bytes:
     })  # fmt: skip
 
 
+def format_overwrite_plan() -> bytes:
+    """The body of an overwrite's requested file: no plan, as Hudi writes it."""
+    return encode(records.REPLACE_PLAN, {
+        "operationType": None, "clusteringPlan": None, "extraMetadata": {}, "version": 1,
+    })  # fmt: skip
+
+
 def parse_replace_plan(key: str, body: bytes) -> ReplacePlan:
     """What it will replace; an overwrite's file is empty, or says nothing."""
     if not body:

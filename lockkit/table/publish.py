@@ -8,8 +8,9 @@ released. Three round trips instead of six.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from lockkit.table.fence import (
     parse_fence,
     read_fence,
 )
+from lockkit.table.locks import AnyLock
 from lockkit.table.properties import FENCED, recheck_config
 from lockkit.table.transaction import Prepared
 
@@ -46,29 +48,33 @@ def publish(
 ) -> Committed:
     """Acquire the lock, commit, release it. Raises `LockBusy`, and whatever `commit` raises.
 
-    `fence=None` does as the table's mode says.
+    `fence=None` does as the table's mode says. Once the commit is decided nothing but
+    `CommitUnknown` or an interrupt is raised: neither the release nor an observer can fail it.
     """
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
-    if not fenced:
-        with lock, told_if_interrupted(prepared):
-            ways = commit(
-                prepared, lock.fence, believe=lock.check, fence=False, strategy=strategy
-            )
-            committed: Committed = run(ways, store, clock, emit)
-            lock.published()
-        return committed
-    scout = Scout(prepared, store, clock)
-    if not lock.acquire(timeout=lock.timeout, beside=scout):
-        raise LockBusy(lock.busy_because())
-    with told_if_interrupted(prepared):
-        return _decide_and_complete(prepared, lock, scout, strategy, emit)
+    with told_if_interrupted(prepared), deferred(emit) as later:
+        if not fenced:
+            with held(lock) as published:
+                ways = commit(
+                    prepared, lock.fence, believe=lock.check, fence=False, strategy=strategy
+                )
+                committed: Committed = run(ways, store, clock, later)
+                published()
+            return committed
+        scout = Scout(prepared, store, clock)
+        if not lock.acquire(timeout=lock.timeout, beside=scout):
+            raise LockBusy(lock.busy_because())
+        return _decide_and_complete(prepared, lock, scout, strategy, later)
 
 
 @contextmanager
 def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
-    """Ctrl-C ends the commit wherever it is, perhaps behind the moment that decides it."""
+    """Ctrl-C ends the commit wherever it is, perhaps after the moment that decides it."""
     try:
         yield
+    except CommitUnknown as unknown:
+        unknown.prepared = prepared
+        raise
     except KeyboardInterrupt as interrupt:
         names, instant = prepared.names, prepared.instant
         own = f"{names.folder}{instant}*"
@@ -76,11 +82,79 @@ def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
         raise
 
 
+class ObserverFailed(UserWarning):
+    """An observer raised an error at an event of a commit. The commit itself is not affected."""
+
+
+@contextmanager
+def deferred(emit: Emit) -> Iterator[Emit]:
+    """An `Emit` that runs no observer between a commit's deciding write and its acknowledgement.
+
+    `checked` is the last event before that write. Events after it are kept until the next `checked`
+    (then the write decided nothing) or until the block ends. What an observer raises then is a
+    warning (`ObserverFailed`): an error would tell the caller that the commit failed.
+    """
+    kept: list[tuple[str, dict[str, Any]]] | None = None
+
+    def keep(kind: str, **fields: Any) -> None:
+        nonlocal kept
+        if kind == "checked":
+            _tell(emit, kept)
+            kept = None
+            emit(kind, **fields)
+            kept = []
+        elif kept is None:
+            emit(kind, **fields)
+        else:
+            kept.append((kind, fields))
+
+    try:
+        yield keep
+    finally:
+        _tell(emit, kept)
+
+
+def _tell(emit: Emit, kept: list[tuple[str, dict[str, Any]]] | None) -> None:
+    for kind, fields in kept or ():
+        try:
+            emit(kind, **fields)
+        except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
+            with suppress(Warning):  # `-W error` must not turn a commit into a failure
+                warnings.warn(
+                    ObserverFailed(f"the observer of {kind!r} raised {error!r:.200}"), stacklevel=2
+                )
+
+
+@contextmanager
+def held(lock: AnyLock) -> Iterator[Callable[[], None]]:
+    """As `with lock`; once the block has called what it is given, the release cannot fail it."""
+    done = False
+
+    def published() -> None:
+        nonlocal done
+        done = True
+        lock.published()
+
+    if not lock.acquire(timeout=lock.timeout):
+        raise LockBusy(lock.busy_because())
+    try:
+        yield published
+    except BaseException as error:
+        lock.__exit__(type(error), error, error.__traceback__)
+        raise
+    if done:
+        _let_go(lock)
+    else:
+        lock.release()
+
+
 def _decide_and_complete(
     prepared: Prepared, lock: Lock, scout: Scout, strategy: Strategy, emit: Emit
 ) -> Committed:
     store, clock = scout.store, scout.clock
-    letting_go = threading.Thread(target=_let_go, args=(lock,), name="release")
+    decided = threading.Event()
+    # Started before anything is decided: a process at its limit of threads releases in this one.
+    beside = _release_when(decided, lock)
     try:
         rise_above_fence(lock, scout)
         way = decide(
@@ -89,13 +163,43 @@ def _decide_and_complete(
         decision = run(way, store, clock, emit)
         lock.published()
     except BaseException as error:
+        if beside is not None:
+            beside.undecided = True
+            decided.set()
+            beside.join()
         lock.__exit__(type(error), error, error.__traceback__)
         raise
-    letting_go.start()
+    decided.set()
     try:
         return run(complete(decision), store, clock, emit)
     finally:
-        letting_go.join()
+        if beside is None:
+            _let_go(lock)
+        else:
+            beside.join()
+
+
+class _Release(threading.Thread):
+    """Releases the lock beside the write of the completed file, once the commit is decided."""
+
+    def __init__(self, decided: threading.Event, lock: Lock) -> None:
+        super().__init__(name="release", daemon=True)
+        self.decided, self.lock = decided, lock
+        self.undecided = False
+
+    def run(self) -> None:
+        self.decided.wait()
+        if not self.undecided:
+            _let_go(self.lock)
+
+
+def _release_when(decided: threading.Event, lock: Lock) -> _Release | None:
+    beside = _Release(decided, lock)
+    try:
+        beside.start()
+    except RuntimeError:  # can't start new thread
+        return None
+    return beside
 
 
 def rise_above_fence(lock: Lock, scout: Scout) -> None:
@@ -112,12 +216,12 @@ def rise_above_fence(lock: Lock, scout: Scout) -> None:
         lock.rise_above(fence.epoch)
 
 
-def _let_go(lock: Lock) -> None:
-    """What can go wrong with a release after publishing is a warning, and `release` warns of it."""
+def _let_go(lock: AnyLock) -> None:
+    """What can go wrong with a release after a commit is a warning, and `release` warns of it."""
     try:
         lock.release()
-    except (StoreError, RuntimeError):
-        return  # denied, or closed meanwhile: the lease ends by itself
+    except Exception:  # noqa: BLE001 - denied, closed, lost: the commit stands, and the lease ends
+        return
 
 
 @dataclass(slots=True)

@@ -10,18 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from lockkit.drive import Delete, Note, Procedure, Sleep, Unique, WallMs
-from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown
+from lockkit.drive import Note, Procedure, Unique, WallMs
+from lockkit.outcome import Found
 from lockkit.stores import Entry
-from lockkit.table.ask import (
-    TRIES_MAX,
-    TableError,
-    Unanswered,
-    all_of,
-    create,
-    listing,
-    pause_s,
-)
+from lockkit.table.ask import TableError, Unanswered, all_of, create, delete, listing, read
 from lockkit.table.commit import ROUNDS_MAX, Guard, trust
 from lockkit.table.decide import (
     commits_under_way,
@@ -34,7 +26,13 @@ from lockkit.table.decide import (
 from lockkit.table.fence import ROLLBACK, Decided, Seen, follow, read_fence
 from lockkit.table.markers import files_of, unmark
 from lockkit.table.pending import load_rollback_plan
-from lockkit.table.plans import NO_BASE, RollbackPlan, format_rollback, format_rollback_plan
+from lockkit.table.plans import (
+    NO_BASE,
+    RollbackPlan,
+    format_rollback,
+    format_rollback_plan,
+    parse_rollback_plan,
+)
 from lockkit.table.properties import FENCED, PROPERTIES_KEY
 from lockkit.table.pulse import forget
 from lockkit.table.timeline import HOODIE, Names, Timeline, parse_timeline
@@ -65,13 +63,15 @@ def roll_back(
     believe: Callable[[], None] = trust,
     resume: str | None = None,
     base: str = NO_BASE,
+    paths: Collection[str] | None = None,
 ) -> Procedure[RolledBack | Spared]:
     """Take the pending commit `target` back, under the lock, or find that it is committed.
 
     `base` is the table's address (`hadoop_base`), which Hudi needs to finish this if we die.
     `resume` is a rollback of it that is pending already: its maker died, and its plan is carried
-    out. Raises `CommitUnknown` where nobody can tell whether it was decided (nothing was deleted),
-    `LockLost` (nor then), `TableError` or `StoreError`.
+    out. `paths` are the files that the instant wrote, where its own writer knows them all; else its
+    markers or a listing of the table tell. Raises `CommitUnknown` where nobody can tell whether it
+    was decided (nothing was deleted), `LockLost` (nor then), `TableError` or `StoreError`.
     """
     names, fenced = known.config.names, known.config.mode == FENCED
     if not (fenced or base):
@@ -91,11 +91,10 @@ def roll_back(
             raise lost_fence({target})
         if target in own.completed:
             if plan is not None:  # it decided nothing, and nobody need carry it out
-                yield from delete(names.inflight(plan.instant, "rollback"))
-                yield from delete(names.requested(plan.instant, "rollback"))
+                yield from _drop(plan, names)
             return Spared(target)
         if plan is None:
-            plan = yield from _write_plan(target, own, known, base)
+            plan = yield from _write_plan(target, own, known, base, paths)
         if not fenced:
             believe()
             completion = yield from completion_time(names, seen, plan.instant)
@@ -128,18 +127,21 @@ def _files_of(names: Names, target: str) -> Procedure[Timeline]:
 
 
 def _write_plan(
-    target: str, own: Timeline, known: Known, base: str
-) -> Procedure[RollbackPlan]:  # fmt: skip
-    """Durably, before the decision: who finds this rollback half done goes by it."""
+    target: str, own: Timeline, known: Known, base: str, paths: Collection[str] | None
+) -> Procedure[RollbackPlan]:
+    """Durably, before the decision: whoever finds this rollback half done goes by it."""
     action = own.pending.get(target, "commit")
-    files = yield from _written_by(target)
+    if paths is None:
+        files = yield from written_by(target)
+    else:
+        files = _with_partitions(paths)
     plan = RollbackPlan("", target, action, files, base)
     later = replace(known, newest=max(known.newest, target))
     taken = yield from take(later, action="rollback", plan=format_rollback_plan(plan))
     return replace(plan, instant=taken.instant)
 
 
-def _written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
+def written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
     """(partition, path) of every file that the instant wrote or meant to write.
 
     Its markers tell, which are there before the files; of a writer without markers only a listing
@@ -153,7 +155,25 @@ def _written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
         others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
                        if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
         paths = {key for key in keys if _is_data_of(key, target) and not key.startswith(others)}
+    return _with_partitions(paths)
+
+
+def _with_partitions(paths: Collection[str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((path.rpartition("/")[0], path) for path in paths))
+
+
+def _drop(plan: RollbackPlan, names: Names) -> Procedure[None]:
+    """Delete a plan that decided nothing, by the versions that hold it: its instant may be taken
+    again, and the file of another rollback is not ours to delete.
+    """
+    requested = names.requested(plan.instant, "rollback")
+    match (yield from read(requested)):
+        case Found(body, version) if parse_rollback_plan(requested, body).target == plan.target:
+            inflight = names.inflight(plan.instant, "rollback")
+            match (yield from read(inflight)):
+                case Found(_, begun):
+                    yield from delete(inflight, begun)
+            yield from delete(requested, version)
 
 
 def _is_data_of(key: str, target: str) -> bool:
@@ -186,24 +206,5 @@ def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
     Of a task that was done again both files would stay, and other readers take what is there for
     what was committed: Hudi's go by the instant in a file's name.
     """
-    files = yield from _written_by(target)
+    files = yield from written_by(target)
     yield from all_of(delete(path) for _, path in files if path not in kept)
-
-
-def delete(key: str) -> Procedure[None]:
-    """Delete an object that nobody will write again; gone already is as good."""
-    why = ""
-    for tries in range(TRIES_MAX):
-        match (yield Delete(key)):
-            case Applied() | PreconditionFailed():
-                return
-            case Throttled(after_s):
-                why = "throttled"
-                yield Sleep(pause_s(tries, after_s))
-            case Unknown(why):
-                yield Sleep(pause_s(tries))
-    raise Unanswered(
-        f"{key} could not be deleted in {TRIES_MAX} tries ({why}); what is left is deleted when "
-        "this is run again",
-        doubt=True,
-    )

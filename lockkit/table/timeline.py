@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from lockkit.drive import Procedure
+from lockkit.outcome import Version
 from lockkit.stores import Entry, Listing
 from lockkit.table.ask import TableError, listing
 
@@ -34,6 +35,13 @@ _STATES = {
 }
 _NAME = re.compile(r"([0-9]{17}|[0-9]{14})(?:_(2[0-9]{16}))?\.([a-z.]+)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+LANES = ("commit", "replacecommit", "clustering", "clean", "rollback",
+         "deltacommit", "compaction", "logcompaction")  # fmt: skip
+"""An action's instants are those whose milliseconds, modulo 8, are its place in this list.
+
+The first file of an instant carries the action in its name, so create-if-absent alone does not keep
+a commit and an overwrite from taking the same instant. With a lane for each action it does."""
 
 COMMITS = frozenset({"commit", "replacecommit"})
 """Completed actions that change what a reader of a copy-on-write table sees."""
@@ -60,6 +68,19 @@ class Timeline:
     """Whether each is completed; also of those that a commit of the same millisecond hides."""
     doubled: frozenset[str] = frozenset()
     """Instants that more than one action asked for: each creates a file of its own name."""
+    first: Mapping[tuple[str, str], Version | None] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """The listed version of each requested file, by instant and action."""
+
+    @property
+    def latest(self) -> str:
+        """The greatest instant of a completed commit or rollback; "" where there is none.
+
+        An instant before it is doomed: every `survey` refuses it, now and later.
+        """
+        return max((*self.commits, *(each for each, done in self.rollbacks.items() if done)),
+                   default="")  # fmt: skip
 
     @property
     def commits(self) -> list[str]:
@@ -129,12 +150,18 @@ def instant_ms(instant: str) -> int:
     return (at - _EPOCH) // timedelta(milliseconds=1) + int(instant[14:] or "999")
 
 
-def next_instant_ms(newest: str, wall_ms: int) -> int:
-    """The time for a new instant: now, and later than `newest` ("" on an empty timeline).
+def next_instant_ms(newest: str, wall_ms: int, action: str, lead_ms: int = 0) -> int:
+    """The time of a new instant for `action`, in its lane (`LANES`), in epoch ms.
 
-    A rewrite must sort after every slice that it read, or readers would keep the old one: with
-    writers' clocks that disagree, the wall clock alone does not give that.
+    It is at least now, and `lead_ms` later than `newest` ("" on an empty timeline): a rewrite must
+    sort after every slice that it read, or readers would keep the old slice. Writers' clocks
+    disagree, so the wall clock alone does not guarantee that.
     """
+    at_ms = max(_after(newest, wall_ms) + lead_ms, wall_ms)
+    return at_ms + (LANES.index(action) - at_ms) % len(LANES)
+
+
+def _after(newest: str, wall_ms: int) -> int:
     if not newest or instant_ms(newest) < wall_ms:
         return wall_ms
     if instant_ms(newest) > wall_ms + AHEAD_MAX_MS:
@@ -158,6 +185,7 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
     asked: dict[str, str] = {}
     doubled: set[str] = set()
     rollbacks: dict[str, bool] = {}
+    first: dict[tuple[str, str], Version | None] = {}
     foreign: list[str] = []
     for entry in entries:
         name = entry.key.removeprefix(names.folder)
@@ -170,8 +198,10 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
             savepoints.add(instant)
         if action == "rollback":
             rollbacks[instant] = rollbacks.get(instant, False) or state == "completed"
-        if state == "requested" and asked.setdefault(instant, action) != action:
-            doubled.add(instant)
+        if state == "requested":
+            first[instant, action] = entry.version
+            if asked.setdefault(instant, action) != action:
+                doubled.add(instant)
         into = completed if state == "completed" else pending
         if into.get(instant, "clean") in _BESIDE:
             into[instant] = action
@@ -191,6 +221,7 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
         savepoints=frozenset(savepoints),
         rollbacks=MappingProxyType(dict(sorted(rollbacks.items()))),
         doubled=frozenset(doubled),
+        first=MappingProxyType(first),
     )
 
 

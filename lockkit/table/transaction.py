@@ -6,25 +6,20 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from lockkit.drive import Delete, Note, Procedure, Put, Sleep, Unique, WallMs
-from lockkit.outcome import (
-    Applied,
-    Found,
-    IfAbsent,
-    PreconditionFailed,
-    Throttled,
-    Unknown,
-    Version,
-)
-from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, all_of, create, pause_s
+from lockkit.drive import Note, Procedure, Unique, WallMs
+from lockkit.outcome import Found, Version
+from lockkit.table.ask import TableError, Unanswered, all_of, create, delete, read
+from lockkit.table.avro import stamp
 from lockkit.table.basefile import Target
 from lockkit.table.conflict import Mine, refuse_unreadable
 from lockkit.table.covered import Covered, settle
 from lockkit.table.fence import digest
 from lockkit.table.layout import (
+    ATTEMPT,
     NO_COMMIT,
     FileGroup,
     WriteStat,
@@ -33,11 +28,22 @@ from lockkit.table.layout import (
     partition_file,
 )
 from lockkit.table.pending import load_rollback_plan
+from lockkit.table.plans import format_overwrite_plan
 from lockkit.table.properties import FENCED, TableConfig, load_config
-from lockkit.table.timeline import Names, Timeline, instant_of, load_timeline, next_instant_ms
+from lockkit.table.timeline import (
+    LANES,
+    Names,
+    Timeline,
+    instant_of,
+    load_timeline,
+    next_instant_ms,
+)
 
-INSTANTS_MAX = 200
-"""How many instants in a row may be taken by others, or be too late, before `begin` gives up."""
+TAKES_MAX = 50
+"""How many instants in a row may be taken by others before `take` gives up."""
+OVERTAKEN_MAX = 16
+"""How many instants in a row may be of no use before `begin` gives up."""
+LEAD_FIRST_MS, LEAD_MAX_MS = 50, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class Known:
 
     def after(self, now: Timeline) -> Known:
         """The same, after a listing that began behind `horizon`."""
-        newest = max((*_used(now), self.newest))
+        newest = max(now.latest, self.newest)
         if self.config.mode != FENCED:
             return replace(self, newest=newest)
         covered = settle(Covered(self.horizon), now, now.commits)
@@ -69,10 +75,18 @@ class Taken:
     attempt: str
     action: str
     known: Known
+    body: bytes = field(repr=False)
+    """Of its requested file; it holds the attempt, so it proves whose the instant is."""
+    version: Version
+    """The requested file's, as it was created."""
 
     @property
     def names(self) -> Names:
         return self.known.config.names
+
+    @property
+    def requested(self) -> str:
+        return self.names.requested(self.instant, self.action)
 
     @property
     def target(self) -> Target:
@@ -182,63 +196,78 @@ def begin(
     `plan` is what its requested file says: nothing for a commit.
     """
     known = known or Known(*(yield from load_config()))
-    for _ in range(INSTANTS_MAX):
-        taken = yield from take(known, action=action, plan=plan)
+    for tries in range(OVERTAKEN_MAX):
+        taken = yield from take(known, action=action, plan=plan, lead_ms=lead_ms(tries))
         transaction, now = yield from survey(taken)
-        if transaction is not None:
+        # An inflight file that is there before ours is another's: what a dead process sent late.
+        if transaction is not None and taken.instant not in now.inflight:
             return transaction
-        known = replace(known, newest=max((taken.instant, *_used(now))))
-    raise TableError(
-        f"{INSTANTS_MAX} instants up to {taken.instant} were overtaken by others; begin again"
-    )
+        yield from discard(taken, now)
+        known = replace(known, newest=max(taken.instant, now.latest, known.newest))
+    raise overtaken(taken)
 
 
-def take(known: Known, *, action: str = "commit", plan: bytes = b"") -> Procedure[Taken]:
-    """Create a requested file that nobody else created; whoever creates it has the instant."""
-    attempt = yield Unique()
-    at_ms = next_instant_ms(known.newest, (yield WallMs()))
-    for _ in range(INSTANTS_MAX):
-        instant = instant_of(at_ms)
-        if (yield from _take(known.config.names.requested(instant, action), plan)):
-            return Taken(instant, attempt, action, known)
-        at_ms += 1
-    raise TableError(f"{INSTANTS_MAX} instants up to {instant} were taken by others; begin again")
+def lead_ms(tries: int) -> int:
+    """How far ahead of the newest instant the next try begins, after `tries` useless instants.
 
-
-def _take(key: str, plan: bytes) -> Procedure[bool]:
-    """Whether it was certainly us who created the file.
-
-    A commit's requested file is empty, as Hudi's is, so it cannot say whose it is: after a lost
-    answer the same write goes out again, and a refusal then means *not certainly ours*. Such an
-    instant is left alone, for no two transactions may share one.
+    A writer whose clock is slow begins right after the newest instant that it saw, and every commit
+    in between overtakes it. With a growing lead it is overtaken a few times at most.
     """
-    for tries in range(TRIES_MAX):
-        match (yield Put(key, plan, IfAbsent())):
-            case Applied():
-                return True
-            case PreconditionFailed():
-                return False
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-            case Unknown():
-                yield Sleep(pause_s(tries))
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-    raise Unanswered(
-        f"{key} could not be written in {TRIES_MAX} tries; see that the store answers, then begin "
-        "again",
-        doubt=False,
+    return min(LEAD_MAX_MS, LEAD_FIRST_MS * 2 ** (tries - 1)) if tries else 0
+
+
+def overtaken(taken: Taken) -> TableError:
+    return TableError(
+        f"{OVERTAKEN_MAX} instants up to {taken.instant} were overtaken by other writers; nothing "
+        "was written: try again"
     )
+
+
+def take(
+    known: Known, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0
+) -> Procedure[Taken]:
+    """Create a requested file that holds this attempt: then the instant belongs to it alone.
+
+    Whether the file is ours is told by its content, also after a lost answer or a 412 that some
+    hidden retry of our own request caused.
+    """
+    attempt = yield Unique()
+    body = first_file(action, plan, attempt, known.config.version)
+    at_ms = next_instant_ms(known.newest, (yield WallMs()), action, lead_ms)
+    for tries in range(TAKES_MAX):
+        instant = instant_of(at_ms)
+        made = yield from create(known.config.names.requested(instant, action), body)
+        if not isinstance(made, Found):
+            return Taken(instant, attempt, action, known, body, made)
+        # Writers that met at one instant spread over the next ones.
+        at_ms += len(LANES) * (1 + zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
+    raise TableError(f"{TAKES_MAX} instants up to {instant} were taken by others; try again")
+
+
+def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
+    """The bytes of `T.<action>.requested`: the plan, stamped with the attempt that it belongs to.
+
+    Hudi's own file for a commit is empty. Ours is a commit's metadata without any file, and Hudi's
+    readers take both: none of them looks into the requested file of a commit.
+    """
+    if plan:
+        return stamp(plan, ATTEMPT, attempt)
+    if action == "commit":
+        return format_commit((), operation="UNKNOWN", schema="", attempt=attempt, version=version)
+    return stamp(format_overwrite_plan(), ATTEMPT, attempt)
 
 
 def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
     """What the table is, now that the instant is taken; no transaction if it is of no use.
 
-    It is none if a later instant is completed already: a rewrite must sort after every slice that
-    it reads, a reader of increments has gone past it, and nobody lists so far back any more. Nor if
-    somebody took it for dead and rolled it back, or means to: also where that was another writer's,
-    whose clock was as far behind. Nor if another action asked for it: of two that did, the later
-    sees both. Two of one instant would take each other's files for their own.
+    It is of no use
+    - if a later instant is completed (`Timeline.latest`): a rewrite must sort after every slice
+      that it reads, and readers of increments and horizons have passed it;
+    - if its requested file is not ours any more: somebody took us for dead and rolled it back;
+    - if a rollback that is under way names it;
+    - if another action asked for it too (a writer that knows no lanes): two actions of one instant
+      would take each other's files for their own.
+    Then the caller deletes what it wrote (`discard`), and takes another one.
     """
     horizon = taken.known.horizon
     now = yield from load_timeline(taken.names, after=Covered(horizon).listed_after)
@@ -248,21 +277,26 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
             "earlier state, or made anew; open it again"
         )
     refuse_unreadable(now, known=frozenset(now.completed))
-    useless = max(_used(now), default="") > taken.instant or taken.instant in now.doubled
-    if useless:
-        yield from abandon(taken)
-    if useless or taken.instant not in now.pending or (yield from _doomed(taken, now)):
+    useless = now.latest > taken.instant or taken.instant in now.doubled
+    if useless or not (yield from _is_ours(taken, now)) or (yield from _named(taken, now)):
         return None, now
     yield Note("began", {"instant": taken.instant})
     return Transaction(taken, now), now
 
 
-def _used(now: Timeline) -> list[str]:
-    """Completed commits, and rollbacks: each of these is later than the instant that it freed."""
-    return [*now.commits, *(each for each, done in now.rollbacks.items() if done)]
+def _is_ours(taken: Taken, now: Timeline) -> Procedure[bool]:
+    """Whether the requested file is pending and still holds this attempt, by version or content."""
+    place = taken.instant, taken.action
+    if taken.instant not in now.pending or place not in now.first:
+        return False
+    if now.first[place] == taken.version:
+        return True
+    return isinstance((found := (yield from read(taken.requested))), Found) and (
+        found.body == taken.body
+    )
 
 
-def _doomed(taken: Taken, now: Timeline) -> Procedure[bool]:
+def _named(taken: Taken, now: Timeline) -> Procedure[bool]:
     """Whether a rollback that is under way names this instant.
 
     A later one writes its plan after this listing, and so decides after all that the listing
@@ -273,6 +307,25 @@ def _doomed(taken: Taken, now: Timeline) -> Procedure[bool]:
         if plan is not None and plan.target == taken.instant:
             return True
     return False
+
+
+def discard(taken: Taken, now: Timeline, paths: Iterable[str] = ()) -> Procedure[None]:
+    """Delete what a useless instant left, `paths` first; `now` was listed after it was taken.
+
+    Its timeline files go only if the instant is doomed (a later one is completed), so that nobody
+    can ever complete it: then it harms nobody whose file a late delete removes. Otherwise only our
+    own requested file goes, by its version. A store that does not answer leaves the rest to the
+    rollback of dead writers.
+    """
+    try:
+        yield from all_of(delete(path) for path in paths)
+        if now.latest > taken.instant:
+            yield from delete(taken.names.inflight(taken.instant, taken.action))
+            yield from delete(taken.requested)
+        elif (yield from _is_ours(taken, now)):
+            yield from delete(taken.requested, taken.version)
+    except Unanswered as error:
+        yield Note("note", {"text": f"left to a rollback: {error}", "instant": taken.instant})
 
 
 # --- prepare ------------------------------------------------------------------------------------
@@ -339,14 +392,6 @@ def draft(
             "its bytes may be decided on: begin again"
         )
     return body
-
-
-def abandon(taken: Taken, stats: Iterable[WriteStat] = ()) -> Procedure[None]:
-    """Delete what an instant left that will never be prepared; whatever stays is rolled back."""
-    names, action = taken.names, taken.action
-    keys = [names.inflight(taken.instant, action), names.requested(taken.instant, action)]
-    for key in (*(stat.path for stat in stats), *keys):
-        yield Delete(key)
 
 
 def _refuse_stats(taken: Taken, stats: tuple[WriteStat, ...]) -> None:

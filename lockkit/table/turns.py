@@ -18,20 +18,24 @@ from typing import Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, run, silent
-from lockkit.lock import Lock, LockBusy, LockLost
+from lockkit.lock import Lock
 from lockkit.proof import TABLE_KEY, prove_conditions
 from lockkit.stores import Store, StoreError
 from lockkit.table.ask import TableError
 from lockkit.table.commit import Ahead, Committed, Guard, commit, complete, decide, trust
-from lockkit.table.conflict import SIMPLE, Strategy
+from lockkit.table.conflict import SIMPLE, CommitConflict, Strategy
+from lockkit.table.decide import CommitUnknown
 from lockkit.table.fence import read_fence
 from lockkit.table.locks import AnyLock
 from lockkit.table.properties import FENCED
-from lockkit.table.publish import publish, told_if_interrupted
+from lockkit.table.publish import deferred, held, publish, told_if_interrupted
+from lockkit.table.rollback import RolledBack, roll_back
 from lockkit.table.transaction import Prepared
 
 CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
 SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
+SETTLE_TRIES_MAX = 3
+"""How often a commit with an unknown outcome is published again to find it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ class OneProcess:
     ) -> Committed:  # fmt: skip
         """Raises whatever `commit` raises."""
         prove_conditions(store, clock, key=TABLE_KEY)
-        with self._mutex, told_if_interrupted(prepared):
-            done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, emit)
+        with self._mutex, told_if_interrupted(prepared), deferred(emit) as later:
+            done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, later)
             return done
 
     def close(self) -> None:
@@ -110,9 +114,9 @@ class ByLock:
 
     @contextmanager
     def hold(self) -> Iterator[Held]:
-        """Raises `LockBusy`."""
-        with self._mutex, self.lock:
-            yield Held(guard_of(self.lock), self.lock.check, self.lock.published)
+        """Raises `LockBusy`. A block that ended well does not fail by the release after it."""
+        with self._mutex, held(self.lock) as published:
+            yield Held(guard_of(self.lock), self.lock.check, published)
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
@@ -144,6 +148,49 @@ def concurrency_mode(options: Mapping[str, Any]) -> str:
     return said
 
 
+def publish_and_settle(
+    turns: Turns, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
+    strategy: Strategy = SIMPLE,
+) -> Committed:  # fmt: skip
+    """Publish, and if the outcome is not known, publish again: that reads what became of it.
+
+    Raises `CommitUnknown`, with the transaction in `prepared`, after `SETTLE_TRIES_MAX` tries. Once
+    the outcome was unknown, an error that leaves it open is raised as `CommitUnknown` as well.
+    """
+    unknown: CommitUnknown | None = None
+    for _ in range(SETTLE_TRIES_MAX):
+        try:
+            return turns.publish(prepared, store, clock, emit, strategy=strategy)
+        except CommitUnknown as error:
+            unknown = error
+            with suppress(Exception):  # it may be decided: no observer can fail it any more
+                emit("note", text=str(error), instant=prepared.instant)
+        except Exception as error:
+            if unknown is None:
+                raise
+            if not isinstance(error, CommitConflict) or not _undo(prepared, store, clock, emit):
+                raise unknown from error
+            raise
+    assert unknown is not None
+    raise unknown
+
+
+def _undo(prepared: Prepared, store: Store, clock: Clock, emit: Emit) -> bool:
+    """Whether a transaction that was refused after an unknown outcome is now rolled back.
+
+    What it sent may still land while the fence is unchanged; the rollback replaces the fence.
+    """
+    began = prepared.transaction
+    if began.config.mode != FENCED:
+        return False
+    paths = [stat.path for stat in prepared.stats]
+    way = roll_back(prepared.instant, Epoch(0), began.taken.known, paths=paths)
+    try:
+        return isinstance(run(way, store, clock, emit), RolledBack)
+    except (TableError, StoreError, CommitUnknown):
+        return False
+
+
 def guard_of(lock: AnyLock) -> Guard:
     """What a state change that is no commit attaches to its decision.
 
@@ -158,18 +205,10 @@ def _publish_under(
     prepared: Prepared, lock: AnyLock, store: Store, clock: Clock, emit: Emit, strategy: Strategy
 ) -> Committed:
     """Publish under another service's lock; where the table has a fence, the fence decides."""
-    if not lock.acquire(timeout=lock.timeout):
-        raise LockBusy(lock.busy_because())
     way = commit_alone(prepared, strategy=strategy, believe=lock.check, newer=1)
-    try:
-        with told_if_interrupted(prepared):
-            done: Committed = run(way, store, clock, emit)
-            lock.published()
-    except BaseException as error:
-        lock.__exit__(type(error), error, error.__traceback__)
-        raise
-    with suppress(StoreError, RuntimeError, LockLost):  # the commit stands; `release` has warned
-        lock.release()
+    with told_if_interrupted(prepared), deferred(emit) as later, held(lock) as published:
+        done: Committed = run(way, store, clock, later)
+        published()
     return done
 
 

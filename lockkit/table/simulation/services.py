@@ -28,7 +28,9 @@ from lockkit.table.simulation.turn import let_go, publish, take_turn
 from lockkit.table.simulation.writers import EXPECTED
 from lockkit.table.snapshot import load_snapshot
 from lockkit.table.timeline import load_timeline
-from lockkit.table.transaction import abandon, begin, prepare
+from lockkit.table.transaction import begin, prepare
+from lockkit.table.turns import Epoch
+from lockkit.table.withdraw import withdraw
 
 if TYPE_CHECKING:
     from lockkit.table.simulation.scenario import TableRun
@@ -111,7 +113,7 @@ class Service:
                 covering=transaction.covered, since=look.snapshot
             )
             if not stands(plan, snapshot):
-                yield from abandon(transaction.taken)
+                yield from withdraw(transaction.taken, Epoch(0), paths=())
                 yield from heart.finish()
                 return
             assert plan.inputs is not None

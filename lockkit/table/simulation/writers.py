@@ -10,14 +10,14 @@ from lockkit.drive import Procedure, Sleep
 from lockkit.sim.lease import Session
 from lockkit.state import LockLost
 from lockkit.stores import NoAnswer
+from lockkit.table.append import NewRows, prepare_append
 from lockkit.table.ask import TableError
-from lockkit.table.basefile import BaseFile, Slice
+from lockkit.table.basefile import BaseFile, Slice, Target
 from lockkit.table.buckets import bucket_file_id, free_file_id, generations
 from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed
 from lockkit.table.decide import CommitUnknown
-from lockkit.table.handle import _insert as insert_surveyed
-from lockkit.table.layout import FileGroup
+from lockkit.table.layout import FileGroup, WriteStat
 from lockkit.table.simulation.heart import Heart
 from lockkit.table.simulation.ledger import Attempt, Place
 from lockkit.table.simulation.reader import Row
@@ -25,15 +25,15 @@ from lockkit.table.simulation.rows import SCHEMA, base_file, put_files, read_row
 from lockkit.table.simulation.turn import publish
 from lockkit.table.snapshot import Snapshot, load_snapshot
 from lockkit.table.transaction import (
-    INSTANTS_MAX,
     Known,
     Prepared,
+    Taken,
     Transaction,
-    abandon,
     begin,
     prepare,
-    take,
 )
+from lockkit.table.turns import Epoch
+from lockkit.table.withdraw import withdraw
 
 if TYPE_CHECKING:
     from lockkit.table.simulation.scenario import TableRun
@@ -59,6 +59,10 @@ class Writer:
     schema_at: str = ""
     operations: int = 0
     hearts: list[Heart] = field(default_factory=list)
+    taken: Taken | None = None
+    """The instant of the latest attempt, until it is left."""
+    paths: list[str] | None = None
+    """The files that it wrote; None: nobody but its markers or a listing tells."""
 
     @property
     def name(self) -> str:
@@ -97,6 +101,7 @@ class Writer:
             except EXPECTED as error:
                 self.known = None
                 ledger.refused(attempt, type(error).__name__)
+                yield from self._leave(error)
                 if isinstance(error, CommitUnknown):
                     return
             finally:
@@ -130,20 +135,33 @@ class Writer:
         attempt.writes = ((partition, key),)
         self.run.ledger.tries(attempt)
         assert self.known is not None
-        for _ in range(INSTANTS_MAX):
-            taken = yield from take(self.known)
-            attempt.instant = taken.instant
-            heart = self._heart(taken.instant)
-            heart.start_quietly(self.spawn)
-            files = [self._new_file(taken.instant, partition, [key], attempt)]
-            prepared, now = yield from insert_surveyed(
-                taken, files, SCHEMA, self.partitions, False, self.schema_at
-            )
-            self.known = self.known.after(now)
-            if prepared is not None:
-                return prepared, heart
-            yield from heart.finish()
-        raise TableError("every instant was overtaken by others")
+
+        def files(target: Target) -> list[BaseFile]:
+            return [self._new_file(target.instant, partition, [key], attempt)]
+
+        def began(taken: Taken) -> None:
+            for heart in self.hearts:
+                heart.over = True
+            attempt.instant, self.taken = taken.instant, taken
+            self._heart(taken.instant).start_quietly(self.spawn)
+
+        def wrote(stats: tuple[WriteStat, ...]) -> None:
+            self.paths = [stat.path for stat in stats]
+
+        new = NewRows(files, SCHEMA, self.partitions, False, self.schema_at)
+        prepared, self.known = yield from prepare_append(self.known, new, began, wrote)
+        return prepared, self.hearts[-1]
+
+    def _leave(self, error: Exception) -> Procedure[None]:
+        """As `lockkit.table.withdraw.BackOut` on a fenced table."""
+        taken, self.taken = self.taken, None
+        if taken is None or isinstance(error, CommitUnknown):
+            return
+        try:
+            yield from withdraw(taken, Epoch(0), paths=self.paths)
+        except EXPECTED:
+            if self.hearts:
+                yield from self.hearts[-1].give_up()
 
     # --- a write as Spark's ----------------------------------------------------------------------
 
@@ -155,12 +173,13 @@ class Writer:
         action = "replacecommit" if attempt.kind.startswith("overwrite") else "commit"
         transaction = yield from begin(known, action=action)
         attempt.instant = transaction.instant
+        self.taken, self.paths = transaction.taken, None
         heart = self._heart(transaction.instant)
         yield from heart.start(self.spawn)
         snapshot = yield from load_snapshot(covering=transaction.covered, since=seen)
         files, replaced = yield from self._files(attempt, transaction, snapshot, partition, keys)
         if not files and not replaced:
-            yield from abandon(transaction.taken)
+            yield from withdraw(transaction.taken, Epoch(0))
             yield from heart.finish()
             return None
         self.run.ledger.tries(attempt)

@@ -1,0 +1,400 @@
+"""An instant belongs to one attempt, and one that was given up is never used again.
+
+Also what a caller hears when something fails after the moment of commit.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from table_world import AVRO, CLOCK, Hasty, Holder, new_table, prepare_inserts, rows
+
+from lockkit.clock import Clock
+from lockkit.drive import run
+from lockkit.outcome import Found, IfAbsent, Missing, Unknown
+from lockkit.stores import Store
+from lockkit.table import (
+    CommitConflict,
+    CommitUnknown,
+    Table,
+    TableConfig,
+    TableError,
+    begin,
+    commit,
+    load_increment,
+    load_snapshot,
+    prepare,
+    read_table,
+)
+from lockkit.table.fence import FENCE_KEY
+from lockkit.table.properties import load_config
+from lockkit.table.publish import ObserverFailed
+from lockkit.table.timeline import LANES, Names, instant_ms, instant_of, load_timeline
+from lockkit.table.transaction import Known, discard, survey, take
+from lockkit.table.turns import Epoch
+from lockkit.table.withdraw import withdraw
+
+NUMBERS = count()
+VERSIONS = pytest.mark.parametrize("version", [6, 9])
+
+
+class Standing(Hasty):
+    """A clock that stands still."""
+
+    def __init__(self, at_ms: int) -> None:
+        super().__init__()
+        self.at_ms = at_ms
+
+    def wall_ms(self) -> int:
+        return self.at_ms
+
+
+def table(version: int = 9) -> tuple[Store, TableConfig, str]:
+    config = TableConfig(
+        name="orders", record_key="id", partition_by="region", precombine="at", version=version
+    )
+    url = f"memory://instants-{next(NUMBERS)}/t"
+    return new_table(url, config), config, url
+
+
+def known_of(store: Store) -> Known:
+    return Known(*run(load_config(), store, CLOCK))
+
+
+def pending(store: Store, names: Names) -> list[str]:
+    return list(run(load_timeline(names), store, CLOCK).pending)
+
+
+class Bent:
+    """A store of which a test replaces one method."""
+
+    def __init__(self, store: Store, **methods: Callable[..., Any]) -> None:
+        self._store = store
+        self.__dict__.update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+# --- whose it is ----------------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_no_two_actions_ask_for_one_instant(version: int) -> None:
+    """The file names differ by action, so create-if-absent cannot keep them apart."""
+    store, _, _ = table(version)
+    known, still = known_of(store), Standing(CLOCK.wall_ms())
+    found = {
+        action: run(take(known, action=action), store, still).instant
+        for action in ("commit", "replacecommit")
+    }
+    assert len(set(found.values())) == 2
+    assert [instant_ms(at) % len(LANES) for at in found.values()] == [0, 1]
+
+
+@VERSIONS
+def test_an_instant_whose_answer_was_lost_is_still_the_writers_own(version: int) -> None:
+    store, config, _ = table(version)
+    lost = []
+
+    def put(key: str, body: bytes, condition: Any) -> Any:
+        answer = store.put(key, body, condition)
+        if key.endswith(".requested") and not lost:
+            lost.append(key)
+            return Unknown("the answer was lost")
+        return answer
+
+    transaction = run(begin(), Bent(store, put=put), CLOCK)
+    assert lost == [transaction.taken.requested]
+    assert pending(store, config.names) == [transaction.instant], "no dead instant is left behind"
+
+
+@VERSIONS
+def test_an_instant_that_another_attempt_holds_is_left_alone(version: int) -> None:
+    """A late delete removed our file, and another writer took the instant."""
+    store, _, _ = table(version)
+    known, still = known_of(store), Standing(CLOCK.wall_ms())
+    ours = run(take(known), store, still)
+    store.delete(ours.requested)
+    theirs = run(take(known), store, still)
+    assert theirs.instant == ours.instant and theirs.body != ours.body
+    transaction, now = run(survey(ours), store, CLOCK)
+    assert transaction is None
+    run(discard(ours, now), store, CLOCK)
+    assert isinstance(store.get(theirs.requested), Found), "it is theirs, and not ours to delete"
+    assert run(survey(theirs), store, CLOCK)[0] is not None
+
+
+def test_a_commit_under_our_instant_that_is_not_ours_is_not_acknowledged() -> None:
+    store, config, _ = table(6)
+    ours, theirs = prepare_inserts(store, rows([0])), prepare_inserts(store, rows([1]))
+    store.put(config.names.completed(ours.instant), theirs.body, IfAbsent())
+    run(commit(prepare_inserts(store, rows([2])), Holder(1)), store, CLOCK)  # fills the window
+    with pytest.raises(TableError, match="is not ours"):
+        run(commit(ours, Holder(2)), store, CLOCK)
+
+
+# --- giving it up ---------------------------------------------------------------------------------
+
+
+@VERSIONS
+def test_an_instant_that_is_given_up_is_never_used_again(version: int) -> None:
+    """What its first writer sent late would become visible with the second one's commit."""
+    store, config, _ = table(version)
+    gave_up = prepare_inserts(store, rows([0]))
+    run(withdraw(gave_up.transaction.taken, Epoch(0)), store, CLOCK)
+    now = run(load_timeline(config.names), store, CLOCK)
+    assert not now.pending and list(now.rollbacks.values()) == [True]
+    assert isinstance(store.get(gave_up.stats[0].path), Missing)
+    behind = Standing(instant_ms(gave_up.instant))
+    assert run(begin(known_of(store)), store, behind).instant > now.latest > gave_up.instant
+
+
+@VERSIONS
+def test_an_instant_that_was_overtaken_is_deleted_without_a_rollback(version: int) -> None:
+    """Nobody can ever commit it: every survey sees the later commit."""
+    store, config, _ = table(version)
+    slow = prepare_inserts(store, rows([0]))
+    done = run(commit(prepare_inserts(store, rows([1])), Holder(1)), store, CLOCK)
+    run(withdraw(slow.transaction.taken, Epoch(0)), store, CLOCK)
+    now = run(load_timeline(config.names), store, CLOCK)
+    assert (list(now.completed), dict(now.pending)) == ([done.instant], {})
+    again = run(take(known_of(store)), store, Standing(instant_ms(slow.instant)))
+    assert again.instant == slow.instant, "it can be taken"
+    assert run(survey(again), store, CLOCK)[0] is None, "and is never of any use"
+
+
+@VERSIONS
+def test_a_writer_whose_clock_is_slow_begins_though_others_commit_all_the_time(
+    version: int,
+) -> None:
+    """Each listing of its shows a commit that overtook it; it used up 200 instants, and failed."""
+    store, config, _ = table(version)
+    names, slow = config.names, Standing(CLOCK.wall_ms() - 60_000)
+    tries = []
+
+    def listing(prefix: str, after: str = "") -> Any:
+        if prefix == names.prefix:
+            newest = CLOCK.wall_ms() + 300 * len(tries)
+            tries.append(newest)
+            done = instant_of(newest + 300) if version == 9 else None
+            store.put(names.completed(instant_of(newest), "commit", done), b"{}", IfAbsent())
+        return store.list(prefix, after)
+
+    transaction = run(begin(), Bent(store, list=listing), slow)
+    assert len(tries) < 8
+    assert pending(store, names) == [transaction.instant], "none of the others is left behind"
+
+
+@VERSIONS
+def test_a_refused_append_leaves_nothing_that_holds_readers_back(version: int) -> None:
+    store, config, url = table(version)
+    with Table(url) as other, Table(url) as mine:
+        mine.append(rows([0]))
+
+        def wider(kind: str, **_: Any) -> None:
+            if kind == "began":
+                with suppress(TableError), Table(url) as third:
+                    third.append(rows([2]).append_column("extra", pa.array([1])))
+
+        mine.emit = wider
+        wrong = rows([1]).append_column("extra", pa.array(["a string"]))
+        with pytest.raises((CommitConflict, TableError)):
+            mine.append(wrong)
+        assert not pending(store, config.names)
+        other.append(rows([3]))
+    assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k2", "k3"]
+
+
+@VERSIONS
+def test_an_interrupted_append_is_rolled_back_at_once(version: int) -> None:
+    store, config, url = table(version)
+
+    def interrupt(kind: str, **_: Any) -> None:
+        if kind == "checked":
+            raise KeyboardInterrupt
+
+    with Table(url, emit=interrupt) as mine:
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            mine.append(rows([0]))
+        assert "was not committed; it was rolled back" in str(interrupted.value.__notes__)
+        assert not pending(store, config.names)
+        assert not mine.lock.locked()
+    assert read_table(store).num_rows == 0
+
+
+# --- a schedule that lost an acknowledged update --------------------------------------------------
+
+
+def test_a_slow_append_that_gives_up_its_instant_cannot_harm_the_next_owner() -> None:
+    """No fault, no crash, no late message: one clock is six seconds ahead.
+
+    An overwrite and an append took one instant, and the append gave it up twice, by deletes that
+    named no version. Between the two an upsert took the instant: its files vanished, a reader of
+    increments passed it, and a third writer overwrote its acknowledged rows.
+    """
+    store, config, url = table(6)
+    ahead = Clock(offset_ms=6_000)
+    known = known_of(store)
+    run(commit(prepare_inserts_at(store, known, ahead, "first"), Holder(1)), store, ahead)
+    known = known.after(run(load_timeline(config.names), store, CLOCK))
+    overwrite = run(take(known, action="replacecommit"), store, CLOCK)
+    listed, go_on, upload = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(Bent):
+        def put(self, key: str, body: bytes, condition: Any) -> Any:
+            if key.endswith(".parquet") and not upload.is_set():
+                upload.wait(20)
+            return store.put(key, body, condition)
+
+        def list(self, *args: Any) -> Any:
+            found = store.list(*args)
+            listed.set()
+            go_on.wait(20)
+            return found
+
+    done: dict[str, str] = {}
+    with Table(url) as slow:
+        slow.refresh()
+        slow.store = Slow(store)
+        thread = threading.Thread(
+            target=lambda: done.update(slow=slow.append(rows(range(1))).instant)
+        )
+        thread.start()
+        assert listed.wait(20)
+        gone, now = run(survey(overwrite), store, CLOCK)
+        if gone is None:
+            run(discard(overwrite, now), store, CLOCK)
+        go_on.set()
+        upsert = prepare_inserts_at(store, known, CLOCK, "acknowledged")
+        upload.set()
+        thread.join()
+    committed = run(commit(upsert, Holder(1_000_000)), store, CLOCK)
+    instants = [overwrite.instant, done["slow"], committed.instant]
+    assert len(set(instants)) == 3, "no two writers ever have one instant"
+    found = run(load_snapshot(), store, CLOCK)
+    assert {each.instant for each in found.slices} >= {committed.instant, done["slow"]}
+    pulled = run(load_increment(""), store, CLOCK)
+    late = run(load_increment(pulled.end), store, CLOCK)
+    seen = {each.instant for part in (pulled, late) for each in part.slices}
+    assert committed.instant in seen or committed.instant > (late.end or pulled.end)
+
+
+def prepare_inserts_at(store: Store, known: Known, clock: Clock, key: str) -> Any:
+    transaction = run(begin(known), store, clock)
+    from lockkit.table import write_inserts
+
+    file = write_inserts(transaction.target, rows([9]), file_id=f"{CLOCK.unique()}-0")
+    assert store.put(file.key, file.body, IfAbsent())
+    return run(prepare(transaction, [file.stat], schema=AVRO), store, clock)
+
+
+# --- after the moment of commit -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["fenced", "published"])
+def test_an_observer_that_fails_after_the_moment_of_commit_fails_no_commit(kind: str) -> None:
+    """The caller would write the rows again."""
+    store, _, url = table()
+
+    def full(told: str, **_: Any) -> None:
+        if told == kind:
+            raise OSError(28, "No space left on device")
+
+    with Table(url, emit=full) as mine, pytest.warns(ObserverFailed, match="No space left"):
+        mine.append(rows([0]))
+    assert read_table(store)["id"].to_pylist() == ["k0"]
+    with warnings.catch_warnings(), Table(url, emit=full) as mine:
+        warnings.simplefilter("error", ObserverFailed)
+        mine.append(rows([1]))
+
+
+def test_an_observer_that_blocks_delays_no_acknowledgement() -> None:
+    """Between the deciding write and the acknowledgement no code of the user's runs."""
+    store, _, url = table()
+    seen: list[tuple[str, int]] = []
+
+    def visible(kind: str, **_: Any) -> None:
+        seen.append((kind, read_table(store).num_rows))
+
+    with Table(url, emit=visible) as mine:
+        mine.append(rows([0]))
+    told = dict(seen)
+    assert (told["checked"], told["fenced"], told["published"]) == (0, 1, 1)
+
+
+def test_a_process_at_its_limit_of_threads_commits_and_releases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, _, url = table()
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "release" or "(one)" in thread.name:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    with Table(url, lock={"ttl_s": 3.0}) as mine:
+        mine.append(rows([0]))
+        monkeypatch.setattr(threading.Thread, "start", start)
+        mine.append(rows([1]))
+        assert not mine.lock.owned()
+    assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k1"]
+
+
+def test_an_unknown_outcome_is_settled_before_the_caller_hears_of_it() -> None:
+    store, _, url = table()
+    silent = []
+
+    def put(key: str, body: bytes, condition: Any) -> Any:
+        answer = store.put(key, body, condition)
+        if key == FENCE_KEY and not silent:
+            silent.append(key)
+            return Unknown("the answer was lost")
+        return answer
+
+    def get(key: str, **how: Any) -> Any:
+        if key == FENCE_KEY and 0 < len(silent) < 9:
+            silent.append(key)
+            return Unknown("silence")
+        return store.get(key, **how)
+
+    with Table(url, clock=Hasty()) as mine:
+        mine.append(rows([0]))
+        mine.store = Bent(store, put=put, get=get)
+        mine.append(rows([1]))
+    assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k1"]
+
+
+def test_an_outcome_that_cannot_be_settled_comes_with_its_transaction() -> None:
+    store, _, url = table()
+    dark = []
+
+    def put(key: str, body: bytes, condition: Any) -> Any:
+        if key == FENCE_KEY:
+            dark.append(key)
+            store.put(key, body, condition)
+            return Unknown("the answer was lost")
+        return store.put(key, body, condition)
+
+    def get(key: str, **how: Any) -> Any:
+        return Unknown("silence") if dark and key == FENCE_KEY else store.get(key, **how)
+
+    with Table(url, clock=Hasty()) as mine:
+        mine.append(rows([0]))
+        mine.store = Bent(store, put=put, get=get)
+        with pytest.raises(CommitUnknown) as unknown:
+            mine.append(rows([1]))
+    prepared = unknown.value.prepared
+    assert prepared.instant == unknown.value.instant
+    run(commit(prepared, Holder(100)), store, CLOCK)  # the network is back: the same again tells
+    assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k1"]
+
+
