@@ -7,7 +7,7 @@ from lockkit.services.service import Service, ask, jars, java
 TICK_MS = 500
 """Sessions are granted two ticks at least; with ZooKeeper's own 2 s none would end while somebody
 looks on."""
-SESSION_MS_MAX = 60_000
+SESSION_MS_MAX = 300_000
 
 
 class ZooKeeper(Service):
