@@ -162,6 +162,8 @@ class Lock:
             "renew_interval_s": said.renew_interval_s,
             "acquire_timeout": said.timeout_s,
         }
+        if "ttl_s" in options and settings.RENEW_KEYS.isdisjoint(config):
+            del described["renew_interval_s"]  # Hudi's default belongs to Hudi's lease of 300 s
         return cls(said.url, **described | options)
 
     # --- the public face -----------------------------------------------------------------------

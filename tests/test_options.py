@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from table_world import CONFIG, new_table, rows
 
 from lockkit import Lock, StoreError, open_store
 from lockkit.providers import open_lock
+from lockkit.table import Table, TableError
+from lockkit.table.gate import (
+    UnknownOption,
+    check_options,
+    described,
+    entry_of,
+    options_page,
+    refuse_other,
+)
+from lockkit.table.hudi_options import TABLE
+
+ROOT = Path(__file__).parents[1]
+WRITE = "hoodie.datasource.write."
 
 URLS = ("memory://options", "file:///tmp/options", "s3://bucket/t", "gs://bucket/t", "az://bucket/t")
 SERVICES = (
@@ -81,3 +99,137 @@ def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth
     for asked_s, most_s in ((2.0, 2.0), (60.0, 10.0), (None, 10.0)):
         with closing(Lock("memory://options", timeout_s=asked_s)) as lock:
             assert lock.store.options.timeout_s == most_s
+
+
+# --- the gate -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hoodie.index.type", "GLOBAL_SIMPLE"),
+        ("hoodie.index.type", "RECORD_INDEX"),
+        (WRITE + "keygenerator.class", "org.apache.hudi.keygen.ComplexKeyGenerator"),
+        (WRITE + "payload.class", "org.apache.hudi.common.model.PartialUpdateAvroPayload"),
+        ("hoodie.record.merge.mode", "CUSTOM"),
+        ("hoodie.table.cdc.enabled", "true"),
+        ("hoodie.metadata.enable", "true"),
+        ("hoodie.compact.inline", "true"),
+        ("hoodie.combine.before.upsert", "false"),
+        (WRITE + "table.type", "MERGE_ON_READ"),
+        (WRITE + "operation", "delete_partition"),
+        ("hoodie.write.concurrency.mode", "NON_BLOCKING_CONCURRENCY_CONTROL"),
+        ("hoodie.write.lock.client.num_retries", "abc"),
+        ("hoodie.clean.commits.retained", "many"),
+        ("hoodie.datasource.hive_sync.enable", "true"),
+        ("hoodie.write.schema", "{}"),
+        ("lockkit.commit.mode", "hdui"),
+    ],
+)
+def test_an_option_that_is_not_obeyed_is_refused_by_its_name(key: str, value: str) -> None:
+    with pytest.raises(TableError, match=re.escape(f"{key}={value}")):
+        check_options({key.upper(): value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hoodie.index.type", "bloom"),
+        (WRITE + "payload.class", "org.apache.hudi.common.model.DefaultHoodieRecordPayload"),
+        ("hoodie.metadata.enable", "false"),
+        ("hoodie.datasource.write.table.type", "COPY_ON_WRITE"),
+        ("hoodie.insert.shuffle.parallelism", "4"),
+        ("hoodie.metadata.enable", ""),
+    ],
+)
+def test_an_option_that_asks_for_nothing_else_passes(key: str, value: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert check_options({key: value}) == {key: value}
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("hoodie.write.lok.provider", "hoodie.write.lock.provider"),
+        ("hoodie.metadata.enabel", "hoodie.metadata.enable"),
+        ("hoodie.datasource.write.recordkey.fields", "hoodie.datasource.write.recordkey.field"),
+    ],
+)
+def test_a_misspelt_option_gives_a_warning_that_names_the_nearest(key: str, meant: str) -> None:
+    with pytest.warns(UnknownOption, match=f"did you mean {re.escape(meant)}"):
+        check_options({key: "true"})
+
+
+def test_an_option_of_nobody_is_refused() -> None:
+    with pytest.raises(TableError, match=r"'mode'.*none of Hudi's"):
+        check_options({"mode": "fenced"})
+    with pytest.raises(TableError, match=r"did you mean lockkit\.commit\.mode"):
+        check_options({"lockkit.comit.mode": "fenced"})
+
+
+def test_options_of_reads_do_nothing_in_a_write_and_the_other_way_round() -> None:
+    changes = {"hoodie.datasource.query.incremental.format": "cdc"}
+    check_options(changes)
+    with pytest.raises(TableError, match="change logs are not read here"):
+        check_options(changes, reading=True)
+    check_options({"hoodie.index.type": "GLOBAL_SIMPLE"}, reading=True)
+
+
+def test_a_credential_is_never_shown() -> None:
+    for key in ("client.secret", "connection.string"):
+        with pytest.raises(TableError, match="log in by") as error:
+            check_options({f"hoodie.write.lock.azure.{key}": "hush"})
+        assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({WRITE + "hive_style_partitioning": "false"}, "the table has 'True'"),
+        ({WRITE + "recordkey.field": "order"}, "the table has 'id'"),
+        ({"hoodie.record.merge.mode": "COMMIT_TIME_ORDERING"}, "precombine field 'at'"),
+        ({WRITE + "keygenerator.type": "NON_PARTITION"}, "partitioned by 'region'"),
+        ({"hoodie.table.name": "others"}, "the table has 'orders'"),
+    ],
+)
+def test_an_option_that_says_otherwise_than_the_table_is_refused(
+    options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(TableError, match=re.escape(why)):
+        refuse_other(described(options), CONFIG)
+    with closing(new_table(f"memory://options-{abs(hash(why))}")) as store:
+        with Table(store.url, options=options) as table:
+            with pytest.raises(TableError, match=re.escape(why)):
+                table.append(rows([1]))
+
+
+def test_an_option_that_says_the_same_as_the_table_passes() -> None:
+    refuse_other(
+        {WRITE + "hive_style_partitioning": "TRUE", WRITE + "precombine.field": "at",
+         "hoodie.record.merge.mode": "event_time_ordering"}, CONFIG,
+    )  # fmt: skip
+    refuse_other({"hoodie.record.merge.mode": "commit_time_ordering"},
+                 replace(CONFIG, precombine=None))  # fmt: skip
+
+
+def test_the_table_of_options_has_each_of_them_once() -> None:
+    keys = [key.lower() for each in TABLE for key in each.keys]
+    assert len(keys) == len(set(keys))
+    for key in keys:
+        assert entry_of(key.removesuffix("*")) is not None
+    assert len(keys) > 400
+
+
+def test_every_option_that_the_code_names_is_in_the_table() -> None:
+    own = {"hoodie.properties"}  # a file
+    for path in sorted((ROOT / "lockkit").rglob("*.py")):
+        if path.name == "hudi_options.py" or path.parts[-2] == "java":
+            continue
+        for key in re.findall(r'"(hoodie(?:\.[A-Za-z_]+)+)"', path.read_text(encoding="utf-8")):
+            assert key in own or entry_of(key.lower()) is not None, f"{path}: {key}"
+
+
+def test_the_documented_options_are_those_of_the_table() -> None:
+    page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert page == options_page(), "write options_page() to it once more"

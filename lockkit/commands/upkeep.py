@@ -250,10 +250,12 @@ def _say_served(args: argparse.Namespace, served: Served) -> None:
 def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Service]:
     """Of another process than the writers'; what it tells of itself is the progress."""
     from lockkit.commands.generations import opened
-    from lockkit.lock import Lock, LockBusy
+    from lockkit.lock import LockBusy
+    from lockkit.table.gate import check_options
+    from lockkit.table.locks import open_table_lock
     from lockkit.table.service import Service
     from lockkit.table.serving import service_rules
-    from lockkit.table.turns import SHARED, ByLock
+    from lockkit.table.turns import CONCURRENCY_KEY, SHARED, ByLock, concurrency_mode
 
     def progress(_kind: str, *, text: str = "", instant: str = "", **_of: Any) -> None:
         if text and not args.json:
@@ -262,12 +264,20 @@ def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Serv
     how = store_options(args)
     timeout_s = how.pop("timeout_s")
     with opened(args.url, how | {"timeout_s": timeout_s}) as store:
-        turns = ByLock(Lock(
-            args.url, ttl_s=LOCK_TTL_S, timeout=LOCK_TIMEOUT_S, client="lockkit-table", **how
+        given = check_options(options)
+        if concurrency_mode(given) != SHARED:
+            raise Trouble(
+                "these services are another process than the writer, so they need the lock; "
+                f"leave {CONCURRENCY_KEY} out", code=USAGE,
+            )  # fmt: skip
+        turns = ByLock(open_table_lock(
+            args.url, given, clock=Clock(), client="lockkit-table",
+            how=None if any(name.startswith("hoodie.write.lock.") for name in given)
+            else {"ttl_s": LOCK_TTL_S, "acquire_timeout": LOCK_TIMEOUT_S}, **how,
         ))  # fmt: skip
         try:
             yield Service(
-                args.url, store, turns, rules=service_rules(options, SHARED), emit=progress
+                args.url, store, turns, rules=service_rules(given, SHARED), emit=progress
             )
         except LockBusy as busy:
             raise Trouble(plain(busy, limit=1000), code=BUSY) from None

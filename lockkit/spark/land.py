@@ -47,10 +47,13 @@ INSERTS_AT_ONCE_ROWS = 1_000_000
 """A share of an insert is worth a file of its own from so many rows on."""
 
 
-def spool_for(place: Place, wanted: Asked, schema: Any) -> Spool:
+def spool_for(
+    place: Place, wanted: Asked, options: Mapping[str, str], schema: Any
+) -> Spool:  # fmt: skip
     """Where the rows of a write wait; raises `TableError` where it cannot succeed."""
     store, clock = place.open(), Clock()
     try:
+        open_lock(place, options, clock, silent).close()  # a lock that cannot be is refused now
         config, _there = known_config(wanted, place, store, clock)
     finally:
         store.close()

@@ -8,10 +8,14 @@ from typing import Any, Literal, get_args
 
 from lockkit.table.ask import TableError
 from lockkit.table.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
+from lockkit.table.gate import check_options, described
 from lockkit.table.groups import FILE_BYTES_MAX
 from lockkit.table.heartbeat import HeartbeatRules
 from lockkit.table.markers import early_commits, early_detection
+from lockkit.table.properties import HIVE_STYLE, URLENCODE
 from lockkit.table.pulse import heartbeat_rules
+from lockkit.table.serving import service_rules
+from lockkit.table.turns import concurrency_mode
 
 Operation = Literal[
     "insert", "bulk_insert", "upsert", "delete", "insert_overwrite", "insert_overwrite_table"
@@ -20,7 +24,6 @@ OPERATIONS: tuple[str, ...] = get_args(Operation)
 RETRIES = "hoodie.write.num.retries.on.conflict.failures"
 RETRIES_MAX = 1000
 WRITE = "hoodie.datasource.write."
-COMBINE_UPSERTS = "hoodie.combine.before.upsert"
 
 _ONE_NAME = {
     "operation": (WRITE + "operation",),
@@ -32,6 +35,8 @@ _ONE_NAME = {
     "version": ("hoodie.write.table.version",),
     "mode": ("lockkit.commit.mode",),
     "buckets": ("hoodie.bucket.index.num.buckets",),
+    "hive_style": (HIVE_STYLE,),
+    "urlencode": (URLENCODE,),
     "retries": (RETRIES,),
     "drop_duplicates": (WRITE + "insert.drop.duplicates",),
     "combine": ("hoodie.combine.before.insert",),
@@ -54,6 +59,10 @@ class Asked:
     version: int | None = None
     mode: str | None = None
     buckets: int | None = None
+    hive_style: bool | None = None
+    urlencode: bool | None = None
+    described: Mapping[str, Any] = field(default_factory=dict)
+    """Options that say something of the table."""
     retries: int = 0
     drop_duplicates: bool = False
     combine: bool = False
@@ -69,21 +78,11 @@ class Asked:
 def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
     """Keywords that are not None win over options; `TableError` names what cannot be meant.
 
-    Options are Hudi's, in any case of letters (Spark lowers them); those of Hudi that mean nothing
-    here are passed over, all others are refused.
+    Options are Hudi's, in any case of letters (Spark lowers them); `lockkit.table.gate` says what
+    becomes of each.
     """
-    given = {str(name).lower(): value for name, value in options.items()}
-    for name in given:
-        if not name.startswith(("hoodie.", "lockkit.")):
-            raise TableError(f"option {name[:80]!r} is none of Hudi's or lockkit's; leave it out")
-    if str(given.get(COMBINE_UPSERTS, "true")).lower() != "true":
-        raise TableError(
-            f"{COMBINE_UPSERTS}=false would upsert one key twice, which is never done here; leave "
-            "it out"
-        )
-    kind = str(given.get(WRITE + "table.type", given.get("hoodie.table.type", "COPY_ON_WRITE")))
-    if kind.upper() != "COPY_ON_WRITE":
-        raise TableError(f"table type {kind[:40]!r} is not written here, only COPY_ON_WRITE")
+    given = check_options(options, stacklevel=4)
+    service_rules(given, concurrency_mode(given))  # refuses here what it would refuse at the commit
     said: dict[str, Any] = {}
     for keyword, names in _ONE_NAME.items():
         value = keywords.get(keyword)
@@ -94,6 +93,7 @@ def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
             said[keyword] = value
     found = Asked(
         **said,
+        described=described(given),
         early=early_detection(given),
         early_commits=early_commits(given),
         rules=heartbeat_rules(given),

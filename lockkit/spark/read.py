@@ -20,6 +20,7 @@ from lockkit.stores import folder_of
 from lockkit.table.ask import TableError
 from lockkit.table.barrier import ReaderHeldBack
 from lockkit.table.basefile import Slice
+from lockkit.table.gate import check_options
 from lockkit.table.incremental import Increment, load_increment
 from lockkit.table.predicate import Filter
 from lockkit.table.reader import Scan, open_slice, plan_scan, scan_slice
@@ -55,7 +56,9 @@ class Query:
 
 def query_of(options: Mapping[str, Any]) -> Query:
     """Hudi's reader options, in any case of letters; `TableError` names what cannot be meant."""
-    given = {str(name).lower(): str(value) for name, value in options.items()}
+    given = {
+        name: str(value) for name, value in check_options(options, reading=True).items()
+    }  # fmt: skip
 
     def first(names: Sequence[str]) -> str | None:
         return next((given[name] for name in names if name in given), None)

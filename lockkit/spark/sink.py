@@ -85,7 +85,7 @@ class Save(DataSourceArrowWriter):
     ) -> None:
         self.said, self.shape = said, schema
         self.asked = _asked(said, overwrite)
-        self.spool = spool_for(place, self.asked, schema)
+        self.spool = spool_for(place, self.asked, said, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Kept:
         return _keep(self.spool, iterator)
@@ -113,7 +113,7 @@ class Sink(DataSourceStreamArrowWriter):
         self.said, self.shape = said, schema
         # A conflict that is not retried here ends the query.
         self.asked = _asked(said, overwrite, **{RETRIES: str(STREAM_RETRIES)})
-        self.spool = spool_for(place, self.asked, schema)
+        self.spool = spool_for(place, self.asked, said, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Kept:
         from pyspark import TaskContext

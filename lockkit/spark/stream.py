@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, silent
+from lockkit.providers.hudi import TABLE_NAME
 from lockkit.spark.microbatch import MicroBatch
-from lockkit.spark.options import KEYWORDS, RETRIES
+from lockkit.spark.options import KEYWORDS, RETRIES, asked
 from lockkit.spark.place import Place
 from lockkit.spark.write import open_lock, write
+from lockkit.stores import check_keywords
 from lockkit.table.ask import TableError
 
 if TYPE_CHECKING:
@@ -46,12 +48,16 @@ def foreach_batch(
     those with numbers that the table has are passed over.
     """
     store_options = {name: value for name, value in how.items() if name not in KEYWORDS}
+    check_keywords(foreach_batch, url, store_options)
     place = Place(url.rstrip("/"), endpoint, client, store_options)
+    said: dict[str, Any] = {RETRIES: str(STREAM_RETRIES), **(options or {})}
+    if how.get("table_name"):
+        said[TABLE_NAME] = how["table_name"]
+    asked(said)  # a query that cannot be written ends before its first batch
 
     def one(frame: DataFrame, batch: int) -> None:
         spark_id, clock = _query_id(frame), Clock()
         name = query or _named(spark_id)
-        said = {RETRIES: str(STREAM_RETRIES), **(options or {})}
         store, lock = place.open(), open_lock(place, said, clock, emit)
         try:
             once = MicroBatch(store, place.url, name, batch, clock, emit, spark_id)

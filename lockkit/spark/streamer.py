@@ -23,7 +23,7 @@ from lockkit.spark.arrivals import ROOT, SOURCES, TOPIC, Work, arriving
 from lockkit.spark.connect import CONF
 from lockkit.spark.errors import EXPECTED, unwrapped
 from lockkit.spark.java import NoJava, spark_env
-from lockkit.spark.options import WRITE
+from lockkit.spark.options import WRITE, asked
 from lockkit.spark.stream import foreach_batch
 from lockkit.table.ask import TableError
 from lockkit.table.javafile import parse_properties
@@ -96,6 +96,7 @@ def work_of(told: argparse.Namespace) -> Work:
     checkpoint = told.checkpoint_path or f"{Path(told.props).absolute()}.checkpoint"
     found = Work(url, kind, props, checkpoint, told.endpoint, told.continuous,
                  told.min_sync_interval_seconds, told.source_limit)  # fmt: skip
+    asked(found.options)
     found.needs(TOPIC if kind == "kafka" else ROOT)
     return found
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, run, silent
 from lockkit.proof import TABLE_KEY, prove_conditions
+from lockkit.providers.hudi import TABLE_NAME
 from lockkit.spark.frame import (
     GROUP,
     KEY,
@@ -28,7 +29,7 @@ from lockkit.spark.frame import (
 from lockkit.spark.frame import write_frame as write_frame
 from lockkit.spark.options import Asked, asked
 from lockkit.spark.place import Place
-from lockkit.stores import Store, StoreError
+from lockkit.stores import Store, StoreError, check_keywords
 from lockkit.table.ask import TableError
 from lockkit.table.basefile import Slice, Target
 from lockkit.table.buckets import generations, is_bucketed
@@ -36,6 +37,7 @@ from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed
 from lockkit.table.conflict import CommitConflict
 from lockkit.table.covered import Covered
+from lockkit.table.gate import refuse_other
 from lockkit.table.groups import Aim as Aim
 from lockkit.table.groups import Early
 from lockkit.table.heartbeat import Heartbeat
@@ -108,18 +110,21 @@ def write(
         partition_path=partition_path, table_name=table_name, version=version, mode=mode,
         buckets=buckets, retries=retries,
     )  # fmt: skip
-    clock = clock or Clock()
+    check_keywords(write, url, store_options)
+    clock, options = clock or Clock(), dict(options or {})
+    if wanted.table_name:
+        options[TABLE_NAME] = wanted.table_name  # of which some locks make their key
     place = Place(url.rstrip("/"), endpoint, client, store_options)
     with ExitStack() as opened:
         store = place.open()
         opened.callback(store.close)
         if upkeep is None:
             mine = lock or opened.enter_context(
-                closing(open_lock(place, options or {}, clock, emit))
+                closing(open_lock(place, options, clock, emit))
             )
             emit = Voice(place.url, mine.lane, emit, clock)
             upkeep = opened.enter_context(
-                closing(open_upkeep(place, options or {}, store, mine, clock, emit))
+                closing(open_upkeep(place, options, store, mine, clock, emit))
             )
         return Write(
             df, wanted, place, store, upkeep, clock, emit, dict(extra or {}), claim
@@ -359,7 +364,9 @@ def known_config(
         config, _version = run(load_config(), store, clock)
     except TableError:
         if not store.list(PROPERTIES_KEY):
-            return new_config(asked, place), False
+            config = new_config(asked, place)
+            refuse_other(asked.described, config)
+            return config, False
         config, _version = run(load_config(), store, clock)  # made meanwhile, or no table of ours
     _refuse_other(asked, config)
     return config, True
@@ -379,6 +386,8 @@ def new_config(asked: Asked, place: Place) -> TableConfig:
         version=asked.version or default.version,
         mode=asked.mode or default.mode,
         buckets=asked.buckets or default.buckets,
+        hive_style=default.hive_style if asked.hive_style is None else asked.hive_style,
+        urlencode=default.urlencode if asked.urlencode is None else asked.urlencode,
     )
 
 
@@ -399,6 +408,7 @@ def _refuse_other(asked: Asked, config: TableConfig) -> None:
                 f"{name} is {theirs!r} in the table and {mine!r} in this write; leave it out to "
                 "take the table's, or choose another place"
             )
+    refuse_other(asked.described, config)
 
 
 def _action(operation: str) -> str:

@@ -27,6 +27,7 @@ from lockkit.table.basefile import BaseFile, Target, write_inserts
 from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed, commit
 from lockkit.table.conflict import SIMPLE, Strategy
+from lockkit.table.gate import check_options, described, refuse_other
 from lockkit.table.groups import by_partition, free_file_id
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import FileGroup, WriteStat
@@ -71,21 +72,23 @@ class Table:
         **store_options: Any,
     ) -> None:
         check_keywords(Table, url, store_options)
+        given = check_options(options or {})
+        self._described = described(given)
         self.url = url.rstrip("/")
         self.clock = clock or Clock()
         self.store: Store = open_store(self.url, client=client, **store_options)
         self._own_lock = lock is None or isinstance(lock, Mapping)
         self.lock: AnyLock = open_table_lock(
-            self.url, options or {}, clock=self.clock, emit=emit, client=client, how=lock,
+            self.url, given, clock=self.clock, emit=emit, client=client, how=lock,
             **store_options,
         ) if lock is None or isinstance(lock, Mapping) else lock  # fmt: skip
-        self.turns = turns_of(options or {}, lambda: self.lock)
+        self.turns = turns_of(given, lambda: self.lock)
         self.emit = Voice(self.url, self.lock.lane, emit, self.clock)
         self._upkeep = None if options is None else Upkeep(
-            options, self.url, self.store, self.turns, clock=self.clock, emit=self.emit
+            given, self.url, self.store, self.turns, clock=self.clock, emit=self.emit
         )  # fmt: skip
         self.strategy = strategy
-        self.pulse = heartbeat_rules(options or {})
+        self.pulse = heartbeat_rules(given)
         self._known: Known | None = None
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
@@ -202,6 +205,7 @@ class Table:
     def _load(self) -> Snapshot:
         snapshot: Snapshot
         self._known, snapshot = run(look_over(), self.store, self.clock, self.emit)
+        refuse_other(self._described, self._known.config)
         self._schema = arrow_schema(snapshot.schema) if snapshot.schema else None
         self._schema_at = snapshot.covered.newest
         self._partitions = frozenset(partition for partition, _ in snapshot.groups)

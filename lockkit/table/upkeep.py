@@ -15,9 +15,10 @@ from lockkit.clock import Clock
 from lockkit.drive import Emit, silent
 from lockkit.lock import LockBusy
 from lockkit.state import LockLost
-from lockkit.stores import Store, StoreError, open_store
+from lockkit.stores import Store, StoreError, check_keywords, open_store
 from lockkit.table.ask import TableError
 from lockkit.table.decide import CommitUnknown
+from lockkit.table.gate import check_options
 from lockkit.table.locks import AnyLock, open_table_lock
 from lockkit.table.properties import TableConfig
 from lockkit.table.service import Service
@@ -110,7 +111,8 @@ def keep(
         with keep("s3://lake/orders", {"hoodie.clean.async.enabled": "true", ...}) as upkeep:
             write(df, "s3://lake/orders", upkeep=upkeep)
     """
-    clock, url = clock or Clock(), url.rstrip("/")
+    check_keywords(keep, url, store_options)
+    clock, url, options = clock or Clock(), url.rstrip("/"), check_options(options, stacklevel=5)
     store = open_store(url, client=client, **store_options)
 
     def lock() -> AnyLock:
