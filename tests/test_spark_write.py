@@ -408,11 +408,11 @@ def test_the_table_says_what_it_is_and_a_write_that_says_otherwise_is_refused(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"hoodie.datasource.write.operation": "merge"}, "choose one of insert, bulk_insert"),
+        ({"hoodie.datasource.write.operation": "merge"}, "must be upsert or insert or"),
         ({"hoodie.datasource.write.table.type": "MERGE_ON_READ"}, "only COPY_ON_WRITE"),
         ({RETRIES: "-1"}, "must be a whole number"),
         ({"hoodie.datasource.write.insert.drop.duplicates": "yes"}, "must be true or false"),
-        ({"hoodie.combine.before.upsert": "false"}, "would upsert one key twice"),
+        ({"hoodie.combine.before.upsert": "false"}, "one key would be written twice"),
         ({"path": "x"}, "'path' is none of Hudi's or lockkit's"),
     ],
 )

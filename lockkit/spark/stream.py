@@ -48,7 +48,7 @@ def foreach_batch(
     those with numbers that the table has are passed over.
     """
     store_options = {name: value for name, value in how.items() if name not in KEYWORDS}
-    check_keywords(foreach_batch, url, store_options)
+    check_keywords(foreach_batch, url, store_options, KEYWORDS)
     place = Place(url.rstrip("/"), endpoint, client, store_options)
     said: dict[str, Any] = {RETRIES: str(STREAM_RETRIES), **(options or {})}
     if how.get("table_name"):

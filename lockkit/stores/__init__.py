@@ -270,8 +270,12 @@ def _adapter(url: str) -> tuple[str, Any]:
         ) from None
 
 
-def check_keywords(who: Callable[..., Any], url: str, given: Iterable[str]) -> None:
+def check_keywords(
+    who: Callable[..., Any], url: str, given: Iterable[str], also: Iterable[str] = ()
+) -> None:
     """`TypeError` for a keyword that neither `who` itself nor the store at `url` takes.
+
+    `also` are keywords that `who` passes on elsewhere.
 
     A misspelt option must never be passed over: `Lock(url, ttl=30)` would hold for 300 s.
     """
@@ -281,7 +285,7 @@ def check_keywords(who: Callable[..., Any], url: str, given: Iterable[str]) -> N
         if foreign - known:
             raise unknown_keyword(
                 f"{who.__name__}() for {url.partition('://')[0]}://", foreign - known,
-                known | keywords_of(who),
+                known.union(also, keywords_of(who)),
             )  # fmt: skip
 
 
