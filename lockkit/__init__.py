@@ -18,7 +18,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     pace       how often a waiter looks, and when a releaser may compete again
     client     one client of a lock object: carries out what the lease asks, and tells the history
     heartbeat  the thread that renews a grant, and tells danger and loss
-    proof      sees a store refuse a false condition before a grant is used
+    proof      tests that a store enforces write conditions, before anything relies on them
     settings   which leases are sound, and what Hudi's configuration keys say
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
     providers  the same face over ZooKeeper, DynamoDB, Hive, Azure leases, files and threads
@@ -27,7 +27,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     faults     lost responses, stalls and throttles as data; a proxy applies them, or the client
     sim        whole runs under a seed: virtual clocks, faults, stores of every provider
     explore    exhaustive search over that very step: the shortest story in which a rule is missed
-    probe      finds out whether a store is safe to lock on
+    probe      tests whether a store can hold a lock
 
     table      tables in Apache Hudi's layout: commits, services and readers
     incident   what stands at a table in trouble, which known pattern it is, and what to do
