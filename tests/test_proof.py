@@ -21,7 +21,15 @@ from lockkit.drive import run
 from lockkit.emulator import Emulator
 from lockkit.faults import Fault, Proxy
 from lockkit.lock import Lock, LockBusy
-from lockkit.outcome import Applied, IfAbsent
+from lockkit.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    PreconditionFailed,
+    WriteAnswer,
+)
 from lockkit.patterns.election import Election
 from lockkit.patterns.queue import GroupQueue, Queue
 from lockkit.patterns.queue.broker import BrokerServer
@@ -32,6 +40,7 @@ from lockkit.patterns.wal import Wal
 from lockkit.proof import TABLE_KEY, place_of, prove_conditions
 from lockkit.stores import NoAnswer, Store, StoreError, UnsafeStore, open_store
 from lockkit.stores.endpoint import is_providers_own
+from lockkit.stores.memory import MemoryStore
 from lockkit.table.handle import Table
 from lockkit.table.javafile import format_properties
 from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, to_properties
@@ -214,6 +223,51 @@ def test_a_store_whose_true_conditions_never_hold_is_named_with_its_cause(emulat
     with pytest.raises(UnsafeStore, match=r"Ceph RGW.*quoted ETag.*Upgrade the server"):
         lock.acquire(timeout=10)
     lock.close()
+
+
+def judged(store: Store) -> Any:
+    """What the proof finds: None, why it was left open, or the error that it raises."""
+    try:
+        return run(proof.prove("a store", TABLE_KEY), store, Clock())
+    except UnsafeStore as error:
+        return error
+
+
+class IgnoresVersions(MemoryStore):
+    """Creating is conditional; a write over any version passes (localbucket 1.2.1)."""
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        match condition, self.get(key):
+            case IfVersion(), Found(_, version):
+                return super().put(key, body, IfVersion(version))
+        return super().put(key, body, condition)
+
+
+class NeverMatches(MemoryStore):
+    """No write over any version passes."""
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        if isinstance(condition, IfVersion):
+            return PreconditionFailed()
+        return super().put(key, body, condition)
+
+
+class IsOvertaken(MemoryStore):
+    """Another process replaces the scratch object just before each write over its version."""
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        match condition, self.get(key):
+            case IfVersion(), Found(_, version):
+                super().put(key, body + b" of another process", IfVersion(version))
+        return super().put(key, body, condition)
+
+
+def test_two_false_conditions_must_fail_and_a_true_one_must_hold() -> None:
+    assert judged(MemoryStore("memory://proof-sound/t")) is None
+    assert judged(IsOvertaken("memory://proof-overtaken/t")) is None
+    ignored = judged(IgnoresVersions("memory://proof-versions/t"))
+    assert "only if it still has the version that was read" in str(ignored)
+    assert "Ceph RGW" in str(judged(NeverMatches("memory://proof-never/t")))
 
 
 @pytest.mark.parametrize("emulator", [{"profile": "rgw"}], indirect=True)
