@@ -7,6 +7,7 @@ client runs in the simulator.
 
 from __future__ import annotations
 
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any, TypeVar, assert_never
 
 from lockkit.clock import Clock, utc
 from lockkit.drive import Delete, Emit, Get, Procedure, Put, perform
-from lockkit.lease import step
+from lockkit.lease import notice_end, step
 from lockkit.lockfile import RECORD_BYTES_MAX, Garbled, Record, decode, encode
 from lockkit.outcome import (
     Applied,
@@ -59,6 +60,7 @@ from lockkit.state import (
     Want,
 )
 from lockkit.stores import Store, StoreError
+from lockkit.stores.deadline import within
 
 LOCK_KEY = ".hoodie/.locks/table_lock.json"
 REQUESTS_MAX = 64
@@ -101,6 +103,10 @@ class Client:
     tell: Emit
     state: State = field(default_factory=State)
     turn: threading.RLock = field(default_factory=threading.RLock)
+    request_s: float = math.inf
+    """The longest that one request may take, also where the store allows more."""
+    ends_ms: float = math.inf
+    """No request is under way after this moment of the boot clock; who waits has set it."""
     busy: Busy | None = None
     lost_why: str | None = None
     trouble: str = ""
@@ -112,6 +118,8 @@ class Client:
     """When the write that our belief rests on was about to be sent, on the boot clock."""
     lease_ends_ms: int = 0
     """When belief in the latest proven write ends, kept after belief has ended."""
+    _state_lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held for one step, never while a request is out: the end of belief needs no turn."""
     _requests: int = 0
     _steps: int = 0
     _in_doubt: set[str] = field(default_factory=set)
@@ -139,24 +147,44 @@ class Client:
         for sent in range(REQUESTS_MAX):
             if pending is None:
                 return told
-            self._heard(pending)
-            self.state, actions = step(self.me, self.state, pending, self.rules)
-            pending = None
-            for action in actions:
-                match action:
-                    case Look() if sent >= self._sent_max(began_ms, patient):
-                        pending = Blind(self.clock.now(), "enough for now: pause, then look again")
-                    case Look() | Send() | Remove():
-                        asked = self._patiently(action) if patient else self._request(action)
-                        pending = yield from asked
-                    case Granted() | Renewed():
-                        self.proven_ms = began_ms
-                        self._hear(action)
-                        told.append(action)
-                    case _:
-                        self._hear(action)
-                        told.append(action)
+            request = self._step(pending, began_ms, told)
+            match request:
+                case None:
+                    pending = None
+                case Look() if sent >= self._sent_max(began_ms, patient):
+                    pending = Blind(self.clock.now(), "enough for now: pause, then look again")
+                case _:
+                    asked = self._patiently(request) if patient else self._request(request)
+                    pending = yield from asked
         raise AssertionError(f"{REQUESTS_MAX} requests in a row: the protocol does not settle")
+
+    def _step(
+        self, event: Event, began_ms: int, told: list[Action]
+    ) -> Look | Send | Remove | None:
+        """One step, and what it tells; the request that it ends with, if any."""
+        with self._state_lock:
+            self._heard(event)
+            self.state, actions = step(self.me, self.state, event, self.rules)
+            for action in actions:
+                if isinstance(action, Look | Send | Remove):
+                    assert action is actions[-1], "a request is the last thing that a step asks for"
+                    return action
+                if isinstance(action, Granted | Renewed):
+                    self.proven_ms = began_ms
+                self._hear(action)
+                told.append(action)
+        return None
+
+    def notice_end(self) -> None:
+        """End belief if its time is over. Waits for no request and needs no turn."""
+        with self._state_lock:
+            now = self.clock.now()
+            state, ended = notice_end(self.state, now)
+            if ended:
+                self._emit_heard("ended", now)
+                self.state = state
+            for action in ended:
+                self._hear(action)
 
     def _sent_max(self, began_ms: int, patient: bool) -> int:
         slow = self.clock.boot_ms() - began_ms > self.me.ttl_ms // 10
@@ -177,12 +205,13 @@ class Client:
 
     def lose(self, why: str) -> None:
         """Stop believing, for a reason that the protocol does not know."""
-        grant = self.state.grant
-        if grant is None or self.state.until_ms is None:
-            return
-        self._emit_heard("lose", self.clock.now(), why=why)
-        self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
-        self._hear(Lost(grant.epoch, why))
+        with self._state_lock:
+            grant = self.state.grant
+            if grant is None or self.state.until_ms is None:
+                return
+            self._emit_heard("lose", self.clock.now(), why=why)
+            self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
+            self._hear(Lost(grant.epoch, why))
 
     def taken_away(self) -> str | None:
         """After a release: who was in the object in our place, although our lease had not ended.
@@ -299,13 +328,17 @@ class Client:
             request = procedure.send(None)
             while True:
                 try:
-                    answer = perform(request, self.store, self.clock, self.emit)
+                    with within(self._left_s()):
+                        answer = perform(request, self.store, self.clock, self.emit)
                 except BaseException as error:  # noqa: BLE001 - handed on, not swallowed
                     request = procedure.throw(error)
                 else:
                     request = procedure.send(answer)
         except StopIteration as done:
             return done.value
+
+    def _left_s(self) -> float:
+        return min(self.request_s, (self.ends_ms - self.clock.boot_ms()) / 1000)
 
     def _throttle_s(self, asked_s: float | None) -> float | None:
         """A store of one write per second counts attempts too: sooner, the next one fails as well.

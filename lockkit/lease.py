@@ -97,7 +97,7 @@ def belief_ends_ms(me: Me, write: Write, answered: Now, rules: Rules) -> int:
 
 def step(me: Me, state: State, event: Event, rules: Rules) -> Step:
     """What a client does when `event` happens. Pure; every transition of the protocol is below."""
-    state, ended = _notice_end(state, event.now)
+    state, ended = notice_end(state, event.now)
     match event:
         case Want(now, floor):
             state = replace(state, floor=max(state.floor, floor))
@@ -122,8 +122,11 @@ def step(me: Me, state: State, event: Event, rules: Rules) -> Step:
     return state, ended + actions
 
 
-def _notice_end(state: State, now: Now) -> Step:
-    """Belief ends by the clock, whatever else is going on; a late answer does not revive it."""
+def notice_end(state: State, now: Now) -> Step:
+    """Belief ends by the clock, whatever else is going on; a late answer does not revive it.
+
+    Part of every step. By itself it may also run while a request is out.
+    """
     if state.until_ms is None or now.boot_ms < state.until_ms:
         return state, ()
     assert state.grant is not None

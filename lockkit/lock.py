@@ -25,7 +25,7 @@ from lockkit.heartbeat import Heartbeat
 from lockkit.lease import free
 from lockkit.lockfile import EPOCH_MAX, RECORD_BYTES_MAX, epoch_after
 from lockkit.outcome import Found, Missing
-from lockkit.pace import Pace
+from lockkit.pace import Pace, asked_s
 from lockkit.proof import TABLE_KEY, prove_conditions
 from lockkit.rules import Rules
 from lockkit.state import (
@@ -49,11 +49,14 @@ from lockkit.state import (
     believes,
 )
 from lockkit.stores import NoAnswer, Store, StoreError, check_keywords, open_store
+from lockkit.stores.deadline import within
 from lockkit.voice import Voice
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 RISES_MAX = 5
 """Renewals that try to raise an epoch; a second is needed where an older one had landed instead."""
+LATE_S = 3.0
+"""How long a request may go on after the time of a wait is over, and how long settling may take."""
 BACK_OUT_S = 5.0
 """How long an acquire that was interrupted tries to give back what it had won."""
 NAME_CHARS_MAX = 1_000
@@ -85,9 +88,10 @@ class Lock:
     `open_store`; `TypeError` names a keyword that nothing takes. Raises
     `LockBusy` or `LockLost` from `with`, `StoreError` where the store cannot be used,
     `RuntimeError` for double use and for use after fork. `on_danger(lock)` and `on_lost(lock, why)`
-    are called from the thread that renews, danger first unless all is lost at one blow (a suspended
-    machine); a loss that `release` finds is raised there instead. `emit` is called from that thread
-    too. The lease is renewed as long as the thread lives that acquired it or last used the handle.
+    are called from a thread that only watches the clock, so no request can delay them. `on_danger`
+    fires first, unless the lease expires at once (a suspended machine); a loss that `release` finds
+    is raised there instead. `emit` is called from that thread and from the one that renews. The
+    lease is renewed as long as the thread lives that acquired it or last used the handle.
     `store` is one that is open already, at `url`; `close` closes it.
     """
 
@@ -123,12 +127,13 @@ class Lock:
         self.on_danger, self.on_lost = on_danger, on_lost
         self.clock = clock or Clock()
         self.owner = owner or self.clock.unique()
+        request_s = settings.request_timeout_s(ttl_s, timeout_s)
         self.store = store or open_store(
-            self.url, client=client, timeout_s=settings.request_timeout_s(ttl_s, timeout_s),
-            **store_options,
-        )  # fmt: skip
+            self.url, client=client, timeout_s=request_s, **store_options
+        )
         self.lane = client or owner or self.owner[:8]
         self._renew_ms = round(renew_s * 1000)
+        self._late_ms = min(LATE_S, request_s) * 1000
         self._pace = Pace(self.store.capabilities.write_interval_min_s * 1000)
         self._client = Client(
             where=self.url,
@@ -143,6 +148,7 @@ class Lock:
             clock=self.clock,
             pace=self._pace,
             tell=Voice(self.url, self.lane, emit, self.clock),
+            request_s=request_s,
         )
         self._acquiring = threading.Lock()
         self._heartbeat: Heartbeat | None = None
@@ -174,11 +180,12 @@ class Lock:
     ) -> bool:  # fmt: skip
         """Take the lock; False if it is still somebody else's when the time is over.
 
-        `timeout=None` waits for ever, 0 tries once. An exception (`StoreError`, Ctrl-C) leaves
-        nothing half-held. `beside(claiming)` is called in another thread beside each look at the
-        lock object (False) and each claim of it (True): what it reads beside the claim that wins
-        is as good as read under the lock, since that claim replaced the very version that was seen
-        free before. It must not raise.
+        `timeout=None` waits for ever, 0 tries once. Whatever the store does, it returns at most 6 s
+        after `timeout` (9 s where the store's conditions are tested first): in that time a claim
+        without an answer is looked for once more. An exception (`StoreError`, Ctrl-C) leaves nothing half-held. `beside(claiming)` is called in
+        another thread beside each look at the lock object (False) and each claim of it (True): what
+        it reads beside the claim that wins is as good as read under the lock, since that claim
+        replaced the very version that was seen free before. It must not raise.
         """
         self._guard_process()
         limit_s = settings.limit_s(blocking, timeout)
@@ -194,13 +201,15 @@ class Lock:
                 raise
         finally:
             self._client.beside = None
+            self._client.ends_ms = math.inf
             self._acquiring.release()
 
     def release(self) -> None:
         """Let go. Raises `LockLost` if the lease was lost before the work was published.
 
         Tries again on every transient answer for as long as the lease lasts, and warns
-        (`UnprovenRelease`) if nobody ever told that it landed.
+        (`UnprovenRelease`) if the store never confirmed it. Whatever the store does, it returns at
+        most 6 s after the end of the lease.
         """
         self._guard_process()
         client = self._client
@@ -255,7 +264,7 @@ class Lock:
                 return
             failures += 1
             left_s = ((until_ms or 0) - self.clock.boot_ms()) / 1000
-            self.clock.sleep(min(_retry_s(told, failures, self.clock), max(left_s, 0.001)))
+            self.clock.sleep(_retry_s(told, failures, self.clock, max(left_s, 0.001)))
 
     def check(self) -> None:
         """Raise `LockLost` unless this handle may act as the holder at this moment. No request."""
@@ -361,6 +370,7 @@ class Lock:
         if limit_s != 0:
             self._stand_back(deadline_ms)
         client.begin()
+        client.ends_ms = max(deadline_ms, self.clock.boot_ms()) + self._late_ms
         self._published = False
         started_epoch, failures = client.state.floor, 0
         event: Event = Want(self.clock.now(), self._heard)
@@ -387,7 +397,8 @@ class Lock:
         failures = 0
         while True:
             try:
-                prove_conditions(self.store, self.clock, key=TABLE_KEY, tries_max=1)
+                with within((deadline_ms - self.clock.boot_ms()) / 1000 + LATE_S):
+                    prove_conditions(self.store, self.clock, key=TABLE_KEY, tries_max=1)
                 return True
             except NoAnswer as error:
                 self._client.begin()
@@ -430,6 +441,7 @@ class Lock:
         client = self._client
         grant = client.state.grant
         assert grant is not None
+        client.ends_ms = math.inf
         self._pace.granted(grant.epoch, self.clock.boot_ms())
         self._heartbeat = Heartbeat(self, client, self._renew_ms)
 
@@ -440,6 +452,7 @@ class Lock:
             client.feed(GiveUp(self.clock.now()))
             if not client.in_doubt():
                 return False
+            client.ends_ms = self.clock.boot_ms() + self._late_ms
             told = client.feed(Want(self.clock.now()))
             if any(isinstance(each, Granted) for each in told):
                 self._begin_holding()
@@ -453,6 +466,7 @@ class Lock:
         client = self._client
         with client.turn:
             self._stop_beating()
+            client.ends_ms = self.clock.boot_ms() + BACK_OUT_S * 1000
             if client.state.grant is None:
                 client.feed(GiveUp(self.clock.now()))
                 if client.in_doubt():
@@ -473,6 +487,7 @@ class Lock:
         """Release, again and again until the store has said what became of it, or time is over."""
         client = self._client
         ends_ms = self.clock.boot_ms() + for_ms
+        client.ends_ms = min(client.ends_ms, ends_ms + self._late_ms)
         failures = 0
         event: Event = GiveUp(self.clock.now()) if self._closed.is_set() else Quit(self.clock.now())
         try:
@@ -484,12 +499,14 @@ class Lock:
                 failures += 1
                 left_s = (ends_ms - self.clock.boot_ms()) / 1000
                 if left_s > 0:
-                    self.clock.sleep(min(_retry_s(told, failures, self.clock), left_s))
+                    self.clock.sleep(_retry_s(told, failures, self.clock, left_s))
                 now = self.clock.now()
                 event = Tick(now) if left_s > 0 else GiveUp(now)
         except BaseException:
             client.feed(GiveUp(self.clock.now()))  # the handle is free again; the lease runs out
             raise
+        finally:
+            client.ends_ms = math.inf
         self._pace.released(self.clock.boot_ms())
         return released
 
@@ -533,8 +550,8 @@ def leave(release: Callable[[], None], error: object) -> None:
         warnings.warn(late(str(failed)), stacklevel=3)
 
 
-def _retry_s(told: list[Action], failures: int, clock: Clock) -> float:
-    """Until the next try, no sooner than the store asked for."""
-    asked = next((each.seconds for each in told if isinstance(each, Pause)), None)
+def _retry_s(told: list[Action], failures: int, clock: Clock, left_s: float = math.inf) -> float:
+    """Until the next try: as long as the store asked for, within the `left_s` of a lease."""
+    pause = next((each.seconds for each in told if isinstance(each, Pause)), None)
     back_off = back_off_s(failures, clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)
-    return max(asked or 0.0, back_off)
+    return min(left_s, max(asked_s(pause, left_s), back_off))

@@ -35,6 +35,8 @@ KEY = ".lockkit/conditions.json"
 """The scratch object of everything else."""
 TRIES_MAX = 4
 PAUSE_FIRST_S = 0.05
+PAUSE_LONGEST_S = 2.0
+"""A store that asks for a longer pause is not waited for here: the caller decides how long to wait."""
 MISMATCHES_MAX = 2
 """Refused writes over the current version that prove a mismatch; one could be a stale read."""
 ABOUT = "lockkit tests here whether this store enforces write conditions; you may delete this file"
@@ -152,7 +154,10 @@ def _write(key: str, condition: Condition, interval_s: float) -> Procedure[Write
         answer = yield Put(key, body, condition)
         if not isinstance(answer, Throttled):
             break
-        yield Sleep(max(answer.retry_after_s or 0.0, 1.1 * interval_s, PAUSE_FIRST_S * 4**tries))
+        pause_s = max(answer.retry_after_s or 0.0, 1.1 * interval_s, PAUSE_FIRST_S * 4**tries)
+        if pause_s > max(PAUSE_LONGEST_S, PAUSE_FIRST_S * 4**tries):
+            break
+        yield Sleep(pause_s)
     return answer
 
 

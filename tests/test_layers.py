@@ -33,7 +33,10 @@ SDKS = {
     "botocore": ["stores.aws", "stores.s3", "faults.hook_botocore", "course.lost"],
     "google": ["stores.gcs", "course.lost"],
     "requests": ["stores.gcs", "faults.hook_requests"],  # google-cloud-storage's transport,
-    "urllib3": ["stores.gcs", "faults.hooks", "faults.hook_botocore", "faults.hook_requests"],
+    "urllib3": [
+        "stores.gcs", "stores.connections",
+        "faults.hooks", "faults.hook_botocore", "faults.hook_requests",
+    ],
     "azure": ["stores.azure", "providers.azure_lease", "services.azurite", "course.lost"],
     "kazoo": ["providers.zookeeper", "providers.zookeeper_session"],
     "hmsclient": ["providers.hive", "providers.hive_wire"],

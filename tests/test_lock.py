@@ -718,7 +718,7 @@ def silence(lock: Lock) -> None:
     lock.store.put = lock.store.get = refuse  # type: ignore[method-assign]
 
 
-def test_danger_is_told_before_loss_from_the_heartbeats_thread() -> None:
+def test_danger_is_reported_before_loss_from_the_thread_that_watches_the_clock() -> None:
     told: list[tuple[str, str]] = []
     tale = Tale()
     lock = Lock(
@@ -732,8 +732,8 @@ def test_danger_is_told_before_loss_from_the_heartbeats_thread() -> None:
     silence(lock)
     until(lambda: len(told) == 2)
     assert told == [
-        ("danger", "lockkit-renew"),
-        ("the lease ran out before a renewal was proven", "lockkit-renew"),
+        ("danger", "lockkit-watch"),
+        ("the lease ran out before a renewal was proven", "lockkit-watch"),
     ]
     assert [each.kind for each in tale.events if each.kind in ("danger", "lost")] == [
         "danger",

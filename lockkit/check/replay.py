@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from lockkit.check.lanes import LOCK_NAME, LOCK_OPS, bare, name_of
 from lockkit.check.verdict import Finding, Kind, Verdict, unknown
 from lockkit.history import STORE, Event
-from lockkit.lease import step
+from lockkit.lease import notice_end, step
 from lockkit.lockfile import Record, decode, encode
 from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
 from lockkit.rules import Rules
@@ -147,6 +147,9 @@ class Lane:
 
     def _hear(self, each: Event) -> None:
         name = str(each["event"])
+        if name == "ended":
+            self._notice_end(each)
+            return
         enough = name == "blind" and self.asked is None  # a look that was put off, not sent
         left = [a for a in self.owed if not isinstance(a, Busy) and not (enough and _looks(a))]
         if left and self.me is not None:
@@ -171,6 +174,15 @@ class Lane:
             self.state, actions = step(self.me, self.state, event, self.rules)
             self.owed = [a for a in actions if not isinstance(a, Pause | Beaten)]
         self.asked = self.answer = None
+
+    def _notice_end(self, each: Event) -> None:
+        """Belief ended by the clock, perhaps while a request was out, which goes on."""
+        if each["step"] != self.number + 1:
+            self._depart(f"goes from its step {self.number} to step {each['step']}", each)
+        self.number, self.heard, self.steps = each["step"], each, self.steps + 1
+        now = Now(each["boot_ms"], each["wall_ms"])
+        self.state, ended = notice_end(self.state, now)
+        self.owed = [*ended, *self.owed]
 
     def _meet(self, each: Event) -> None:
         me = Me(each["owner"], each["ttl_ms"], each["holder"], each["handle"])

@@ -205,9 +205,9 @@ class AzureBlobLease(Leased):
         return self._telling.ask(doing, lambda: self._answer(doing, send))
 
     def _answer(self, doing: str, send: Callable[[], T]) -> T | Refusal | Unknown:
-        self._endpoint.enter()
         try:
-            said = send()
+            with self._endpoint.call():
+                said = send()
         except self._errors as error:
             return self._store.refusal(error, doing)
         self._endpoint.heard()

@@ -124,11 +124,11 @@ class LockTable:
     ) -> Mapping[str, Any] | Refusal | Unknown:
         from lockkit.stores import aws
 
-        self._endpoint.enter()
         try:
-            said: Mapping[str, Any] = getattr(self._client, operation)(
-                TableName=self.name, **about
-            )
+            with self._endpoint.call():
+                said: Mapping[str, Any] = getattr(self._client, operation)(
+                    TableName=self.name, **about
+                )
         except aws.SDK_ERRORS as error:
             return aws.refusal(error, self._endpoint, doing)
         self._endpoint.heard()

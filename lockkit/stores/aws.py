@@ -14,6 +14,8 @@ from botocore.config import Config
 from lockkit.clock import epoch_ms
 from lockkit.outcome import Unknown
 from lockkit.stores import StoreOptions
+from lockkit.stores.connections import keep_deadlines
+from lockkit.stores.deadline import DeadlinePassed
 from lockkit.stores.endpoint import (
     CONNECTIONS_MAX,
     Endpoint,
@@ -31,6 +33,7 @@ NONSENSE = (botocore.parsers.ResponseParserError, ValueError)
 SDK_ERRORS = (
     botocore.exceptions.BotoCoreError,
     botocore.exceptions.ClientError,
+    DeadlinePassed,
     OSError,
     *NONSENSE,
 )
@@ -138,7 +141,9 @@ def client(
         core.get_component("credential_provider").remove("iam-role")
         if session.get_credentials() is None:
             extra |= {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit"}
-    return session.client(service, endpoint_url=endpoint, config=config, **extra)
+    made = session.client(service, endpoint_url=endpoint, config=config, **extra)
+    keep_deadlines(made._endpoint.http_session._pool_classes_by_scheme)
+    return made
 
 
 def _configured(session: boto3.session.Session, service: str, extra: dict[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import azure.core.exceptions
 from azure.core import MatchConditions
+from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobClient, ContainerClient
 
 from lockkit.clock import epoch_ms
@@ -34,6 +35,8 @@ from lockkit.stores import (
     StoreOptions,
     split_url,
 )
+from lockkit.stores.connections import keep_deadlines_of
+from lockkit.stores.deadline import Deadline, DeadlinePassed, in_time
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -92,7 +95,7 @@ logging.getLogger("azure").addHandler(logging.NullHandler())
 
 NONSENSE = (ValueError, AttributeError)
 """What the SDK raises over an answer that it cannot read (UnicodeDecodeError is a ValueError)."""
-SDK_ERRORS = (azure.core.exceptions.AzureError, OSError, *NONSENSE)
+SDK_ERRORS = (azure.core.exceptions.AzureError, DeadlinePassed, OSError, *NONSENSE)
 
 
 # The SDK's clients swallow every keyword (**kwargs). These are the ones that ContainerClient
@@ -128,15 +131,16 @@ class AzureStore:
             raise self._endpoint.misconfigured(error) from None
         self._endpoint.opened(self._client.url)
         self.server = self._endpoint.server
+        _keep_time(self._client)
         if options.faults is not None:
             options.faults.install(self._client)
 
+    @in_time
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None
     ) -> ReadAnswer:
         doing = f"read {key}"
         headers: dict[str, str] = {}
-        self._endpoint.enter()
         options: dict[str, Any] = {"raw_response_hook": _keep_headers(headers)}
         if unless is not None:
             options |= {"etag": unless, "match_condition": MatchConditions.IfModified}
@@ -160,6 +164,7 @@ class AzureStore:
             epoch_ms(headers.get("date")),
         )
 
+    @in_time
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
         """Above 64 MiB the SDK sends blocks; the condition then guards the list that joins them."""
         doing = f"write {key}"
@@ -172,7 +177,6 @@ class AzureStore:
                     "etag": version,
                     "match_condition": MatchConditions.IfNotModified,
                 }
-        self._endpoint.enter()
         try:
             answer = self.blob(key).upload_blob(body, length=len(body), **guard)
         except SDK_ERRORS as error:
@@ -182,9 +186,9 @@ class AzureStore:
             return Unknown(f"a 201 without an ETag to {doing}")
         return Applied(_quoted(answer["etag"]))
 
+    @in_time
     def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
         doing = f"write {key}"
-        self._endpoint.enter()
         try:
             answer = self.blob(key).upload_blob(source, length=size, overwrite=False)
         except SDK_ERRORS as error:
@@ -192,9 +196,9 @@ class AzureStore:
         self._endpoint.heard()
         return Applied(_quoted(answer.get("etag") or ""))
 
+    @in_time
     def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
         doing = f"read {key}"
-        self._endpoint.enter()
         try:
             download = self.blob(key).download_blob()
             length = download.readinto(into)
@@ -207,9 +211,8 @@ class AzureStore:
 
     def list(self, prefix: str, after: str = "") -> Listing:
         """All of `prefix` is sent, up to `after` too: this API version cannot begin at a name."""
-        with self._translated(f"list {prefix}*"):
-            found = self._client.list_blobs(name_starts_with=self._full(prefix))
-            pages = [list(page) for page in found.by_page()]
+        with self._translated(f"list {prefix}*") as call:
+            pages = list(self._pages(call, self._full(prefix)))
         entries = (
             Entry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
             for page in pages
@@ -219,12 +222,12 @@ class AzureStore:
         one = len(pages) <= 1 and self.capabilities.snapshot_page
         return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
 
+    @in_time
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         doing = f"delete {key}"
         guard: dict[str, Any] = {}
         if condition is not None:
             guard = {"etag": condition.version, "match_condition": MatchConditions.IfNotModified}
-        self._endpoint.enter()
         try:
             self.blob(key).delete_blob(**guard)
         except SDK_ERRORS as error:
@@ -234,10 +237,11 @@ class AzureStore:
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
         full = self._full(key)
-        with self._translated(f"list versions of {key}"):
+        with self._translated(f"list versions of {key}") as call:
             blobs = [
                 blob
-                for blob in self._client.list_blobs(name_starts_with=full, include=["versions"])
+                for page in self._pages(call, full, include=["versions"])
+                for blob in page
                 if blob.name == full
             ]
         found = [
@@ -271,12 +275,17 @@ class AzureStore:
         """The SDK's own client of one blob."""
         return self._client.get_blob_client(self._full(key))
 
+    def _pages(self, call: Deadline, prefix: str, **options: Any) -> Iterator[Sequence[Any]]:
+        for page in self._client.list_blobs(name_starts_with=prefix, **options).by_page():
+            yield list(page)
+            call.restart()
+
     @contextmanager
-    def _translated(self, doing: str) -> Iterator[None]:
+    def _translated(self, doing: str) -> Iterator[Deadline]:
         """For requests that have no half answers: whatever goes wrong is raised."""
-        self._endpoint.enter()
         try:
-            yield
+            with self._endpoint.call() as call:
+                yield call
         except SDK_ERRORS as error:
             self._endpoint.listing(TABLE, self.refusal(error, doing), doing)
 
@@ -317,6 +326,14 @@ def _keep_headers(into: dict[str, str]) -> Any:
 def _quoted(etag: str) -> Version:
     """Headers carry an ETag in quotes, listings without."""
     return etag if etag.startswith(('"', "W/")) else f'"{etag}"'
+
+
+def _keep_time(client: ContainerClient) -> None:
+    """By the session of its transport, which clients of single blobs share."""
+    transport = client._pipeline._transport
+    if isinstance(transport, RequestsTransport):  # a caller may bring another, e.g. a recorder
+        transport.open()
+        keep_deadlines_of(transport.session)
 
 
 def _client(container: str, account_host: str, options: StoreOptions) -> ContainerClient:

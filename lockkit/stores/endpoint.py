@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
@@ -31,6 +32,7 @@ from lockkit.outcome import (
     WriteAnswer,
 )
 from lockkit.stores import NoAnswer, StoreError, StoreOptions
+from lockkit.stores.deadline import Deadline, DeadlinePassed, deadline
 
 ANY_STATUS = 0
 ANY_CODE = ""
@@ -127,16 +129,23 @@ class Endpoint:
         if options.endpoint:
             self.opened(options.endpoint)
         self._cures = {**HTTP_CURES, **cures}
+        self._timeout_s, self._attempts = options.timeout_s, options.attempts
         self._pid = os.getpid()
         self._has_answered = False
 
-    def enter(self) -> None:
-        """Before each request: a forked child shares sockets and locks with its parent."""
+    @contextmanager
+    def call(self) -> Iterator[Deadline]:
+        """Around each call of the SDK: it has a total deadline, and belongs to this process.
+
+        A forked child shares sockets and locks with its parent.
+        """
         if os.getpid() != self._pid:
             raise StoreError(
                 f"{self._who} was opened by process {self._pid} and used by {os.getpid()} after a "
                 "fork, which would share its connections; open the store again in the child"
             )
+        with deadline(self._timeout_s, self._attempts) as mine:
+            yield mine
 
     def opened(self, address: str) -> None:
         """Note where the opened client really sends its requests; messages name that host."""
@@ -200,6 +209,8 @@ class Endpoint:
         """No answer came. Never "not sent": Azure's ServiceRequestError has been seen after one
         that was applied. What can never have reached anybody is a fault, and raises."""
         causes = list(chain(error))
+        if any(isinstance(cause, DeadlinePassed) for cause in causes):
+            return Unknown(f"no complete answer to {doing} in the time that it may take")
         for cause in causes:
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise StoreError(
@@ -309,8 +320,7 @@ def seconds(retry_after: str | None) -> float | None:
 def timeouts_s(timeout_s: float) -> tuple[float, float]:
     """(connect, read) that together make `timeout_s`.
 
-    The read part bounds each wait for bytes, so a body that trickles may take longer in all; the
-    lease does not mind, its deadline counts from the sending.
+    The SDKs use the read part for each wait for bytes; `Endpoint.call` bounds the whole.
     """
     connect_s = min(3.0, timeout_s / 3)
     return connect_s, timeout_s - connect_s

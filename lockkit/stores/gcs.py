@@ -44,6 +44,8 @@ from lockkit.stores import (
     StoreOptions,
     split_url,
 )
+from lockkit.stores.connections import keep_deadlines_of
+from lockkit.stores.deadline import Deadline, DeadlinePassed, in_time
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -91,6 +93,7 @@ SDK_ERRORS = (
     google.auth.exceptions.GoogleAuthError,
     google.cloud.storage.exceptions.InvalidResponse,
     google.cloud.storage.exceptions.DataCorruption,
+    DeadlinePassed,
     requests.exceptions.RequestException,
     urllib3.exceptions.HTTPError,
     OSError,
@@ -129,12 +132,12 @@ class GcsStore:
         self._bucket = self._client.bucket(name)
         self._agent = {"User-Agent": agent(options.client), "Accept-Encoding": "identity"}
 
+    @in_time
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None
     ) -> ReadAnswer:
         doing = f"read {key}"
         query = "" if unless is None else f"&ifGenerationNotMatch={quote(unless)}"
-        self._endpoint.enter()
         try:
             with closing(self._download(key, query)) as answer:
                 if answer.status_code != 200:
@@ -158,6 +161,7 @@ class GcsStore:
             epoch_ms(answer.headers.get("Date")),
         )
 
+    @in_time
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
         """Above 8 MiB the SDK sends several requests; the condition then guards the first."""
         doing = f"write {key}"
@@ -168,7 +172,6 @@ class GcsStore:
                 generation = int(version)
             case _:
                 return PreconditionFailed()  # no generation ever looks like that
-        self._endpoint.enter()
         blob = self._bucket.blob(self._full(key))
         try:
             blob.upload_from_string(
@@ -185,9 +188,9 @@ class GcsStore:
             return Unknown(f"a 200 without a generation to {doing}")
         return Applied(str(blob.generation))
 
+    @in_time
     def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
         doing = f"write {key}"
-        self._endpoint.enter()
         blob = self._bucket.blob(self._full(key))
         try:
             blob.upload_from_file(
@@ -203,9 +206,9 @@ class GcsStore:
         self._endpoint.heard()
         return Applied(str(blob.generation))
 
+    @in_time
     def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
         doing, length = f"read {key}", 0
-        self._endpoint.enter()
         try:
             with closing(self._download(key, "")) as answer:
                 if answer.status_code != 200:
@@ -221,8 +224,8 @@ class GcsStore:
 
     def list(self, prefix: str, after: str = "") -> Listing:
         start = self._full(after) if after else None
-        with self._translated(f"list {prefix}*"):
-            pages = [list(page) for page in self._blobs(self._full(prefix), start=start).pages]
+        with self._translated(f"list {prefix}*") as call:
+            pages = list(self._pages(call, self._full(prefix), start=start))
         entries = (
             Entry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
             for page in pages
@@ -232,11 +235,11 @@ class GcsStore:
         one = len(pages) <= 1 and self.capabilities.snapshot_page
         return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
 
+    @in_time
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         doing = f"delete {key}"
         if condition is not None and not condition.version.isdecimal():
             return PreconditionFailed()
-        self._endpoint.enter()
         try:
             self._bucket.blob(self._full(key)).delete(
                 if_generation_match=None if condition is None else int(condition.version),
@@ -249,10 +252,11 @@ class GcsStore:
         return Applied("")
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
-        with self._translated(f"list versions of {key}"):
+        with self._translated(f"list versions of {key}") as call:
             blobs = [
                 blob
-                for blob in self._blobs(self._full(key), versions=True)
+                for page in self._pages(call, self._full(key), versions=True)
+                for blob in page
                 if blob.name == self._full(key)
             ]
         blobs.sort(key=lambda blob: int(blob.generation), reverse=True)
@@ -297,24 +301,31 @@ class GcsStore:
             allow_redirects=False,
         )
 
-    def _blobs(
-        self, prefix: str, *, start: str | None = None, versions: bool | None = None
-    ) -> Any:
-        return self._client.list_blobs(
+    def _pages(
+        self,
+        call: Deadline,
+        prefix: str,
+        *,
+        start: str | None = None,
+        versions: bool | None = None,
+    ) -> Iterator[Sequence[Any]]:
+        for page in self._client.list_blobs(
             self._bucket,
             prefix=prefix,
             start_offset=start,
             versions=versions,
             timeout=self._timeout,
             retry=None,
-        )
+        ).pages:
+            yield list(page)
+            call.restart()
 
     @contextmanager
-    def _translated(self, doing: str) -> Iterator[None]:
+    def _translated(self, doing: str) -> Iterator[Deadline]:
         """For requests that have no half answers: whatever goes wrong is raised."""
-        self._endpoint.enter()
         try:
-            yield
+            with self._endpoint.call() as call:
+                yield call
         except SDK_ERRORS as error:
             self._endpoint.listing(WRITES, self._refusal(error, doing), doing)
 
@@ -368,6 +379,10 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
         client._http.trust_env = False  # HTTP_PROXY leads to another machine
     for each in client._http.adapters.values():
         each.init_poolmanager(CONNECTIONS_MAX, CONNECTIONS_MAX)
+    keep_deadlines_of(client._http)
+    renewal = getattr(client._http, "_auth_request_session", None)  # asks for its tokens
+    if renewal is not None:
+        keep_deadlines_of(renewal)
     if options.faults is not None:
         options.faults.install(client)
     return client

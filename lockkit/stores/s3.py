@@ -33,6 +33,7 @@ from lockkit.stores import (
     aws,
     split_url,
 )
+from lockkit.stores.deadline import Deadline, in_time
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -120,12 +121,12 @@ class S3Store:
             keeps_versions=True,
         )
 
+    @in_time
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None
     ) -> ReadAnswer:
         doing = f"read {key}"
         condition = {} if unless is None else {"IfNoneMatch": unless}
-        self._endpoint.enter()
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key), **condition)
             self._endpoint.heard()
@@ -147,6 +148,7 @@ class S3Store:
             epoch_ms(headers.get("date")),
         )
 
+    @in_time
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
         doing = f"write {key}"
         match condition:
@@ -154,7 +156,6 @@ class S3Store:
                 header = {"IfNoneMatch": "*"}
             case IfVersion(version):
                 header = {"IfMatch": version}
-        self._endpoint.enter()
         if self._multipart_bytes is not None and len(body) > self._multipart_bytes:
             return put_in_parts(
                 self._client, {"Bucket": self._bucket, "Key": self._full(key)}, body, header,
@@ -173,10 +174,10 @@ class S3Store:
             return Unknown(f"a 200 without an ETag to {doing}")
         return Applied(answer["ETag"])
 
+    @in_time
     def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
         """One request, up to 5 GiB (the limit of PutObject)."""
         doing = f"write {key}"
-        self._endpoint.enter()
         try:
             answer = self._client.put_object(
                 Bucket=self._bucket, Key=self._full(key), Body=source, ContentLength=size,
@@ -187,9 +188,9 @@ class S3Store:
         self._endpoint.heard()
         return Applied(answer.get("ETag", ""))
 
+    @in_time
     def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
         doing, length = f"read {key}", 0
-        self._endpoint.enter()
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
             self._endpoint.heard()
@@ -217,10 +218,10 @@ class S3Store:
         one = len(pages) <= 1 and self.capabilities.snapshot_page
         return Listing(sorted(entries, key=lambda entry: entry.key), snapshot=one)
 
+    @in_time
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
         doing = f"delete {key}"
         header = {} if condition is None else {"IfMatch": condition.version}
-        self._endpoint.enter()
         try:
             self._client.delete_object(Bucket=self._bucket, Key=self._full(key), **header)
         except aws.SDK_ERRORS as error:
@@ -255,18 +256,19 @@ class S3Store:
 
     def _pages(self, operation: str, doing: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         paginator = self._client.get_paginator(operation)
-        with self._translated(doing):
+        with self._translated(doing) as call:
             for page in paginator.paginate(Bucket=self._bucket, **parameters):
                 if "IsTruncated" not in page:  # botocore reads an empty answer as an empty list
                     raise botocore.parsers.ResponseParserError("this is no listing")
                 yield page
+                call.restart()
 
     @contextmanager
-    def _translated(self, doing: str) -> Iterator[None]:
+    def _translated(self, doing: str) -> Iterator[Deadline]:
         """For requests that have no half answers: whatever goes wrong is raised."""
-        self._endpoint.enter()
         try:
-            yield
+            with self._endpoint.call() as call:
+                yield call
         except aws.SDK_ERRORS as error:
             self._endpoint.listing(TABLE, aws.refusal(error, self._endpoint, doing), doing)
 

@@ -1,0 +1,153 @@
+"""The SDKs' connections, made to keep the deadline of the call that uses them.
+
+boto3, google-cloud-storage and azure-storage-blob all send by urllib3. Its pools are given
+connections whose name resolution, connect, TLS handshake, request and answer together take no
+longer than the call may.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import socket
+import threading
+from functools import cache
+from typing import Any
+
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import HTTPError, NewConnectionError
+from urllib3.util.connection import allowed_gai_family
+
+from lockkit.stores.deadline import Deadline, DeadlinePassed, TimedSocket, current
+
+
+def keep_deadlines(pools: dict[str, Any]) -> None:
+    """Replace each pool class in a manager's table (by scheme) with one that keeps deadlines."""
+    for scheme, pool in pools.items():
+        pools[scheme] = _timed_pool(pool)
+
+
+def keep_deadlines_of(session: Any) -> None:
+    """The same for all adapters that a `requests.Session` has now, and their proxies."""
+    for adapter in session.adapters.values():
+        if hasattr(adapter, "poolmanager"):
+            _bind(adapter.poolmanager)
+            adapter.proxy_manager_for = _bound(adapter.proxy_manager_for)
+
+
+def _bind(manager: Any) -> Any:
+    table = dict(manager.pool_classes_by_scheme)  # by default it is one that all managers share
+    keep_deadlines(table)
+    manager.pool_classes_by_scheme = table
+    return manager
+
+
+def _bound(make: Any) -> Any:
+    return lambda *args, **options: _bind(make(*args, **options))
+
+
+@cache
+def _timed_pool(pool: Any) -> Any:
+    if issubclass(pool.ConnectionCls, _Timed):
+        return pool
+    connection = type(pool.ConnectionCls.__name__, (_Timed, pool.ConnectionCls), {})
+    return type(pool.__name__, (pool,), {"ConnectionCls": connection})
+
+
+class _Timed(HTTPConnection):
+    """Mixed into a pool's connection class, in front of it."""
+
+    def request(self, *args: Any, **options: Any) -> None:
+        call = current()
+        if call is not None:
+            call.begin()
+            call.left_s()
+        if isinstance(self.sock, TimedSocket):
+            self.sock.deadline = call
+        super().request(*args, **options)
+
+    def connect(self) -> None:
+        call = current()
+        try:
+            super().connect()
+        except (OSError, HTTPError):
+            if call is not None:
+                call.left_s()  # the call's own end is told as such
+            raise
+        self.sock: Any = TimedSocket(self.sock, call)
+
+    def _new_conn(self) -> socket.socket:
+        call = current()
+        if call is None:
+            return super()._new_conn()
+        allowed_s = self.timeout if isinstance(self.timeout, int | float) else math.inf
+        host = self._dns_host
+        why: HTTPError = NewConnectionError(self, "its name has no address")
+        try:
+            for address in self._addresses(call):
+                self._dns_host, self.timeout = address, min(allowed_s, call.left_s())
+                try:
+                    made = super()._new_conn()
+                except HTTPError as error:
+                    why = error
+                    continue
+                made.settimeout(min(allowed_s, call.left_s()))  # for the handshake of TLS
+                return made
+        finally:
+            self._dns_host = host
+            self.timeout = None if allowed_s == math.inf else allowed_s
+        call.left_s()
+        raise why
+
+    def _addresses(self, call: Deadline) -> list[str]:
+        """Where to connect; a proxy of its own kind (SOCKS) resolves the name itself."""
+        name = self._dns_host
+        own = super()._new_conn.__func__ is not HTTPConnection._new_conn  # type: ignore[attr-defined]
+        if own or name == "localhost" or _is_address(name):
+            return [name]
+        return _resolve(self, name, call)
+
+    def _tunnel(self) -> None:
+        raw = self.sock
+        self.sock = TimedSocket(raw, current())
+        try:
+            super()._tunnel()
+        finally:
+            if self.sock is not None:
+                self.sock = raw
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def _resolve(connection: HTTPConnection, name: str, call: Deadline) -> list[str]:
+    """In a thread of its own, for a new connection only: the system's resolver knows no timeout."""
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(
+                name, connection.port, allowed_gai_family(), socket.SOCK_STREAM
+            )
+            found.append(list(dict.fromkeys(str(answer[4][0]) for answer in answers)))
+        except BaseException as error:  # noqa: BLE001 - raised below, by the thread that asked
+            found.append(error)
+
+    thread = threading.Thread(target=ask, name="lockkit-resolve", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no more threads: the resolver's own patience is the bound
+        ask()
+    else:
+        thread.join(call.left_s())
+    if not found:
+        raise DeadlinePassed(f"the name {name} was not resolved in time")
+    if isinstance(found[0], BaseException):
+        raise NewConnectionError(connection, "its name does not resolve") from found[0]
+    addresses: list[str] = found[0]
+    return addresses

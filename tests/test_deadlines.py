@@ -1,0 +1,246 @@
+"""Every call to a store ends in time, whatever its server sends: with the real SDKs."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trickle as slow
+from trickle import ends_within, trickle
+
+from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Unknown
+from lockkit.stores import NoAnswer, Store, deadline, open_store
+
+TIMEOUT_S = 0.5
+PATIENCE_S = 8.0
+"""Many times the timeout, for a busy machine; the servers go on for a minute."""
+
+URLS = {"s3": "s3://b/t", "gcs": "gs://b/t", "azure": "az://b/t"}
+CALLS: dict[str, Callable[[Store], object]] = {
+    "get": lambda store: store.get("k"),
+    "get with a limit": lambda store: store.get("k", limit=1000),
+    "get_file": lambda store: store.get_file("k", io.BytesIO()),
+    "put": lambda store: store.put("k", b"{}", IfAbsent()),
+    "put_file": lambda store: store.put_file("k", io.BytesIO(b"{}"), 2),
+    "delete": lambda store: store.delete("k"),
+    "guarded delete": lambda store: store.delete("k", IfVersion("1")),
+    "list": lambda store: store.list("a"),
+    "versions": lambda store: store.versions("k"),
+}
+
+
+@pytest.fixture(params=list(URLS))
+def dialect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    name: str = request.param
+    return name
+
+
+def opened(dialect: str, endpoint: str, **options: Any) -> Store:
+    if dialect == "gcs":
+        options["use_auth_w_custom_endpoint"] = False
+    return open_store(URLS[dialect], endpoint=endpoint, timeout_s=TIMEOUT_S, **options)
+
+
+def answer(store: Store, call: str) -> object:
+    """What the call came to; a listing has no answer but its error."""
+    try:
+        return ends_within(PATIENCE_S, lambda: CALLS[call](store))
+    except NoAnswer as error:
+        assert call in ("list", "versions")
+        return error
+
+
+@pytest.mark.parametrize(
+    ("how", "call"),
+    [*((slow.body, call) for call in CALLS), (slow.headers, "get"), (slow.headers, "put")],
+)
+def test_a_server_that_trickles_holds_no_call(dialect: str, call: str, how: Any) -> None:
+    with trickle(how) as server:
+        said = answer(opened(dialect, server.url), call)
+    assert isinstance(said, Unknown | NoAnswer), said
+    assert "in the time that it may take" in str(said)
+
+
+@pytest.mark.parametrize("how", [slow.status, slow.promises, slow.silence])
+def test_no_way_to_say_nothing_holds_a_write(dialect: str, how: Any) -> None:
+    with trickle(how) as server:
+        said = answer(opened(dialect, server.url), "put")
+    assert isinstance(said, Unknown), said
+
+
+@pytest.mark.parametrize("how", [slow.tls, slow.silence])
+def test_a_tls_handshake_that_stalls_holds_no_call(dialect: str, how: Any) -> None:
+    with trickle(how, "https") as server:
+        said = answer(opened(dialect, server.url), "put")
+    assert isinstance(said, Unknown), said
+
+
+def test_a_connection_that_is_never_accepted_holds_no_call(dialect: str) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
+        address = deaf.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:  # its queue is full: what comes now is not even refused
+            each.setblocking(False)
+            with suppress(BlockingIOError):
+                each.connect(address)
+        time.sleep(0.1)
+        said = answer(opened(dialect, f"http://127.0.0.1:{address[1]}"), "get")
+        for each in waiting:
+            each.close()
+    assert isinstance(said, Unknown), said
+
+
+def test_a_resolver_that_stalls_holds_no_call(
+    dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60) and [])
+    store = opened(dialect, "http://store.invalid:9000")
+    said = answer(store, "get")
+    over.set()
+    assert isinstance(said, Unknown), said
+
+
+def test_addresses_that_are_dead_do_not_add_up(
+    dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name with many addresses, none of which answers: one deadline for all of them."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
+        port = deaf.getsockname()[1]
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            with suppress(BlockingIOError):
+                each.connect(("127.0.0.1", port))
+        time.sleep(0.1)
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+        every = [(*kind, (f"127.0.0.{last}", port)) for last in (1, 1, 1)]
+        real = socket.getaddrinfo
+        monkeypatch.setattr(
+            socket, "getaddrinfo",
+            lambda host, *rest, **how: every if "store" in str(host) else real(host, *rest, **how),
+        )  # fmt: skip
+        said = answer(opened(dialect, f"http://store.invalid:{port}"), "get")
+        for each in waiting:
+            each.close()
+    assert isinstance(said, Unknown), said
+
+
+def test_a_proxy_that_trickles_its_consent_holds_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    with trickle(slow.headers) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        said = answer(opened("s3", "https://store.invalid"), "put")
+    assert isinstance(said, Unknown), said
+
+
+def test_the_deadline_of_one_call_does_not_shorten_the_next(dialect: str) -> None:
+    """A connection is used again, by a call with a time of its own."""
+    with trickle(ok) as server:
+        store = opened(dialect, server.url)
+        for _ in range(4):
+            time.sleep(TIMEOUT_S / 3)
+            assert isinstance(answer(store, "get"), Found)
+
+
+def test_a_limit_set_around_a_call_is_kept_though_the_store_allows_more(dialect: str) -> None:
+    with trickle(slow.body) as server:
+        store = open_store(URLS[dialect], endpoint=server.url, timeout_s=50)
+
+        def call() -> object:
+            with deadline.within(TIMEOUT_S):
+                return store.get("k")
+
+        assert isinstance(ends_within(PATIENCE_S, call), Unknown)
+
+
+# --- large bodies --------------------------------------------------------------------------------
+
+
+def ok(connection: socket.socket) -> None:
+    connection.sendall(
+        slow.HEAD + b"x-ms-blob-type: BlockBlob\r\nContent-Range: bytes 0-1/2\r\n"
+        b"Content-Length: 2\r\n\r\n{}"
+    )
+
+
+def steadily(length: int, rate: int) -> Callable[[socket.socket], None]:
+    """A body of so many bytes, at so many a second."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(
+            slow.HEAD + b"x-ms-blob-type: BlockBlob\r\nContent-Range: bytes 0-%d/%d\r\n"
+            b"Content-Length: %d\r\n\r\n" % (length - 1, length, length)
+        )
+        for _ in range(0, length, rate // 20):
+            connection.sendall(b" " * (rate // 20))
+            time.sleep(0.05)
+
+    return answer
+
+
+@pytest.fixture
+def rates(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """So that a test can be slow with few bytes."""
+    monkeypatch.setattr(deadline, "FREE_BYTES", 2_000)
+    monkeypatch.setattr(deadline, "RATE_MIN", 2_000)
+    yield
+
+
+def test_a_large_body_may_take_longer_while_it_makes_progress(dialect: str, rates: None) -> None:
+    with trickle(steadily(20_000, 10_000)) as server:
+        into = io.BytesIO()
+        began = time.monotonic()
+        said = ends_within(PATIENCE_S, lambda: opened(dialect, server.url).get_file("k", into))
+        assert isinstance(said, Found), said
+        assert len(into.getvalue()) == 20_000
+        assert time.monotonic() - began > 2 * TIMEOUT_S
+
+
+def test_a_large_body_that_comes_too_slowly_is_given_up(dialect: str, rates: None) -> None:
+    with trickle(steadily(100_000, 1_000)) as server:
+        store = opened(dialect, server.url)
+        said = ends_within(PATIENCE_S, lambda: store.get_file("k", io.BytesIO()))
+    assert isinstance(said, Unknown), said
+
+
+def slow_reader(connection: socket.socket) -> None:
+    """Takes 8 MB in about 1 s, then says that all is well."""
+    left = 8_000_000
+    while left > 500_000:
+        left -= len(connection.recv(200_000))
+        time.sleep(0.02)
+    while left > 100_000:
+        left -= len(connection.recv(200_000))
+    connection.sendall(slow.HEAD + b"Content-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize("dialect", ["s3"], indirect=True)
+def test_a_large_file_may_be_sent_for_longer_than_the_timeout(dialect: str) -> None:
+    """In about 1 s of a timeout of 0.5 s; its bytes earn it more time than they take."""
+    with trickle(slow_reader) as server:
+        store = opened(dialect, server.url)
+        began = time.monotonic()
+        said = ends_within(30, lambda: store.put_file("k", io.BytesIO(b"x" * 8_000_000), 8_000_000))
+    assert isinstance(said, Applied), said
+    assert time.monotonic() - began > TIMEOUT_S
+
+
+def test_a_server_that_does_not_read_holds_no_write(dialect: str) -> None:
+    def deaf(connection: socket.socket) -> None:
+        time.sleep(30)
+
+    with trickle(deaf) as server:
+        store = opened(dialect, server.url)
+        body = b"x" * 16_000_000
+        said = ends_within(PATIENCE_S, lambda: store.put("k", body, IfAbsent()))
+    assert isinstance(said, Unknown), said
