@@ -24,7 +24,7 @@ from lockkit.clock import Clock
 
 FREE_BYTES = 256 * 1024
 """A call that moves no more than this has `timeout_s` in all; a page of a listing is no longer."""
-RATE_MIN = 32 * 1024
+RATE_MIN = 64 * 1024
 """Bytes per second, on average, below which a larger body is given up."""
 PAUSE_S = 30.0
 """What an SDK that may retry can spend between two attempts."""
@@ -163,12 +163,12 @@ class TimedSocket:
         self._inner.settimeout(seconds)
 
     def recv(self, *args: Any) -> bytes:
-        found: bytes = self._timed(self._inner.recv, *args)
+        found: bytes = self._timed(self._inner.recv, *args, more_s=self._buffered_s())
         self._received(len(found))
         return found
 
     def recv_into(self, *args: Any) -> int:
-        count: int = self._timed(self._inner.recv_into, *args)
+        count: int = self._timed(self._inner.recv_into, *args, more_s=self._buffered_s())
         self._received(count)
         return count
 
@@ -203,19 +203,21 @@ class TimedSocket:
         if self._closed:
             self.close()
 
-    def _timed(self, act: Callable[..., Any], *args: Any) -> Any:
+    def _timed(self, act: Callable[..., Any], *args: Any, more_s: float = 0.0) -> Any:
         if self.deadline is None:
             return act(*args)
         wait_s = self.deadline.left_s()
         if self._each_s is not None:
-            buffered_s = _earned_ms(min(self._unanswered, BUFFER_BYTES)) / 1000
-            wait_s = min(wait_s, self._each_s + buffered_s)
+            wait_s = min(wait_s, self._each_s + more_s)
         self._inner.settimeout(wait_s)
         try:
             return act(*args)
         except TimeoutError:
             self.deadline.left_s()  # the call's own end is told as such
             raise
+
+    def _buffered_s(self) -> float:
+        return _earned_ms(min(self._unanswered, BUFFER_BYTES)) / 1000
 
     def _sent(self, count: int) -> None:
         self._unanswered += count
