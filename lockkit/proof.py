@@ -36,7 +36,7 @@ KEY = ".lockkit/conditions.json"
 TRIES_MAX = 4
 PAUSE_FIRST_S = 0.05
 PAUSE_LONGEST_S = 2.0
-"""A store that asks for a longer pause is not waited for here: the caller decides how long to wait."""
+"""A store that asks for a longer pause is not waited for here; the caller may try again."""
 MISMATCHES_MAX = 2
 """Refused writes over the current version that prove a mismatch; one could be a stale read."""
 ABOUT = "lockkit tests here whether this store enforces write conditions; you may delete this file"
