@@ -15,6 +15,7 @@ from lockkit.clock import Clock
 from lockkit.course import member
 from lockkit.course.member import ANEW, ONCE
 from lockkit.drive import run
+from lockkit.lock import LOCK_KEY
 from lockkit.spark import write
 from lockkit.spark.batches import BATCH_BYTES, NOT_BY_BYTES, by_rows
 from lockkit.spark.options import RETRIES, asked
@@ -377,6 +378,16 @@ def test_rows_that_cannot_be_are_refused_and_the_table_stays(
         write(change(good), **here)
     assert "Traceback" not in str(refused.value) and "java" not in str(refused.value)
     assert stored(here) == [("a", "EU", 1)]
+
+
+def test_a_write_commits_after_the_lock_object_was_deleted(spark: Any, here: Any) -> None:
+    committed = [write(frame(spark, (f"k{n}", "EU", 1, n)), **KEYS, **here) for n in range(3)]
+    store = open_store(here["url"])
+    store.delete(LOCK_KEY)
+    later = write(frame(spark, ("z", "EU", 1, 9)), **here)
+    assert later is not None and committed[-1] is not None
+    assert later.epoch > committed[-1].epoch
+    assert [key for key, *_ in stored(here)] == ["k0", "k1", "k2", "z"]
 
 
 def test_no_rows_make_no_commit_unless_asked(spark: Any, here: Any) -> None:

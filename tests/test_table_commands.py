@@ -323,6 +323,16 @@ def test_what_a_bucket_says_cannot_write_on_the_terminal(
 # --- the fence ----------------------------------------------------------------------------------
 
 
+def test_a_service_commits_after_the_lock_object_was_deleted(
+    server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for each in range(4):
+        run(commit(prepare_inserts(store, rows([each])), Holder(20 + each)), store, CLOCK)
+    store.delete(LOCK_KEY)
+    assert table(server, "cluster", url) == 0
+    assert "4 file groups are 1 now" in capsys.readouterr().out
+
+
 def test_a_broken_fence_is_shown_first_and_repaired_by_yes(
     server: Emulator, url: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -355,5 +365,7 @@ def test_a_mode_is_switched_by_yes(
     assert run(load_config(), store, CLOCK)[0].mode == "hudi"
     run(commit(prepare_inserts(store, rows([1])), Holder(8)), store, CLOCK)
     assert table(server, "mode", url, "fenced", "--yes") == 0
+    table(server, "show", url)
+    assert "opened or repaired, and nothing was decided since" in capsys.readouterr().out
     run(commit(prepare_inserts(store, rows([2])), Holder(9)), store, CLOCK)
     assert sorted(read_table(store).column("id").to_pylist()) == ["k0", "k1", "k2"]

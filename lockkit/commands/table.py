@@ -15,6 +15,7 @@ from lockkit.history import plain
 if TYPE_CHECKING:
     from lockkit.table.barrier import HeldBack
     from lockkit.table.condition import Condition
+    from lockkit.table.fence import Decided
 
 ABOUT = "Look at a table, clean it, join its small files, take back what dead writers left."
 
@@ -75,8 +76,7 @@ def show(args: argparse.Namespace) -> int:
             f"  key      {config.record_key}, partitioned by {config.partition_by or 'nothing'}",
         )
         if found.fence and head:
-            decided = "committed" if head.kind == "commit" else "rolled back"
-            say(f"  fence    {head.instant} was {decided} last, epoch {found.fence.epoch}")
+            say(f"  fence    {_decided(head)}, epoch {found.fence.epoch}")
         times = found.timeline.completion
         rows = [(each, action, times.get(each, "")) for each, action in newest]
         say("", *table(("newest", "action", "completed"), rows) if rows else ["no instants yet"])
@@ -85,6 +85,21 @@ def show(args: argparse.Namespace) -> int:
         if held:
             say("", f"readers of increments are {held.describe(plain(args.url))}")
     return FOUND if any(is_left(each) for each in found.pending) else OK
+
+
+def _decided(head: Decided) -> str:
+    """The last decision of a fence, in words."""
+    from lockkit.table.fence import NO_INSTANT
+
+    match head.kind:
+        case "closed":
+            return "closed: the table is leaving the fenced mode (lockkit table mode)"
+        case "rollback" if head.instant == NO_INSTANT:
+            return "opened or repaired, and nothing was decided since"
+        case "commit":
+            return f"{head.instant} was committed last"
+        case _:
+            return f"{head.instant} was rolled back last"
 
 
 def _as_json(
