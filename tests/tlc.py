@@ -62,8 +62,9 @@ def check(config: Path) -> Checked:
     """One worker: TLC goes breadth first, so the first violation is a nearest one."""
     with tempfile.TemporaryDirectory() as scratch:
         command = [
-            java(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", str(JAR), "tlc2.TLC",
-            "-workers", "1", "-metadir", scratch, "-config", str(config), str(SPEC),
+            java(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-Djava.io.tmpdir={scratch}",
+            "-cp", str(JAR), "tlc2.TLC", "-workers", "1", "-metadir", scratch,
+            "-config", str(config), str(SPEC),
         ]  # fmt: skip
         done = subprocess.run(
             command, cwd=scratch, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
