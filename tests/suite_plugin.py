@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from xdist.scheduler import LoadGroupScheduling
 
 GRACE_S = 30
 EXIT_S = 20
+LEAVE_S = 5
 GROUPS = {
     "spark": 300.0, "spark processes": 300.0, "voila": 150.0, "lab": 150.0, "zookeeper": 60.0,
     "hive": 60.0, "tlc": 60.0, "kill points": 60.0, "two thousand worlds": 40.0, "dynamodb": 30.0,
@@ -139,10 +141,11 @@ class Run:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
-        watchers = {self._watcher.pid}
-        self._left = end(
-            lambda: [each for each in started_by(self._name) if each.pid not in watchers]
-        )
+        """A JVM ends a moment after the process that it served, and was not left behind."""
+        ends_s = time.monotonic() + LEAVE_S
+        while started_by(self._name) and time.monotonic() < ends_s:
+            time.sleep(0.1)
+        self._left = end(lambda: started_by(self._name))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for each in self._left:

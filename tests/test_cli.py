@@ -529,7 +529,8 @@ def test_ctrl_c_ends_serve(mark: str) -> None:
 
 
 def test_ctrl_c_ends_explore(mark: str) -> None:
-    assert_interrupted(("explore",), "no violation", mark)
+    rows = ("--row", "alone, two faults", "--row", "three clients")  # a short one, a long one
+    assert_interrupted(("explore", *rows), "no violation", mark)
 
 
 def test_ctrl_c_ends_watch(table: str, mark: str) -> None:

@@ -39,11 +39,10 @@ try:
 except NoJava as missing:
     NO_JAVA = str(missing)
 needs_java = pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA)
-# The Spark tests stay on one worker of pytest-xdist: a JVM is enough for two cores.
-spark = [
-    pytest.mark.spark, pytest.mark.xdist_group("spark processes"), pytest.mark.timeout(240),
-    needs_java,
-]  # fmt: skip
+# Two groups: one JVM in the test's own process, and Spark's processes one test after another.
+anywhere = [pytest.mark.spark, pytest.mark.timeout(240), needs_java]
+spark = [*anywhere, pytest.mark.xdist_group("spark processes")]
+in_process = [*anywhere, pytest.mark.xdist_group("spark")]
 
 
 def until(true: Callable[[], bool], timeout_s: float = 15.0) -> bool:
@@ -281,6 +280,12 @@ class TestSparkWriters:
             assert until(lambda: moving(pid) == []), moving(pid)
             os.kill(fleet.pid, signal.SIGKILL)
             assert until(lambda: leftovers(fleet.id) == []), leftovers(fleet.id)
+
+
+class TestSparkOrders:
+    """With the JVM that the other tests of the group have started in this process."""
+
+    pytestmark = in_process
 
     def test_spark_and_arrow_write_the_same_rows_for_the_same_batch(self, tmp_path, monkeypatch):
         from lockkit.spark.connect import own_session
