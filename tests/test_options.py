@@ -13,6 +13,7 @@ import pytest
 from table_world import CONFIG, new_table, rows
 
 from lockkit import Lock, StoreError, open_store
+from lockkit.cli import main
 from lockkit.providers import open_lock
 from lockkit.table import Table, TableError
 from lockkit.table.gate import (
@@ -62,6 +63,13 @@ def test_options_of_the_sdk_are_passed_on() -> None:
     with closing(open_store("s3://bucket/t", region_name="eu-north-1", use_ssl=False)) as store:
         client: Any = store
         assert client._client.meta.region_name == "eu-north-1"
+
+
+def test_a_command_names_an_option_that_its_store_does_not_take(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["lock", "show", "memory://options", "--region", "eu-west-1"]) == 3
+    assert "memory:// has no keyword 'region_name'" in capsys.readouterr().err
 
 
 def test_an_open_store_takes_no_options() -> None:

@@ -18,6 +18,7 @@ from lockkit.spark import foreach_batch, write
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.place import Place
 from lockkit.spark.read import register
+from lockkit.spark.source import Lockkit
 from lockkit.spark.write import open_lock as lock_of_write
 from lockkit.table import TableError
 
@@ -119,3 +120,17 @@ def test_a_misspelt_option_of_the_store_is_refused(spark: Any, tmp_path: Path) -
         write(frame(spark, ("a", "EU", 1, 1)), f"file://{tmp_path}/orders", opertion="insert")
     with pytest.raises(TypeError, match=r"foreach_batch\(\) .*did you mean 'operation'"):
         foreach_batch(f"file://{tmp_path}/orders", opertion="insert")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"region_name": "eu-west-1"}, "file:// has no keyword 'region_name'"),
+        ({"timeout_s": "soon"}, "timeout_s='soon' must be a number"),
+    ],
+)
+def test_a_format_refuses_an_option_that_its_store_does_not_take(
+    tmp_path: Path, options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(TableError, match=why):
+        Lockkit({"path": f"file://{tmp_path}/orders", **options}).streamReader(None)

@@ -24,6 +24,7 @@ from lockkit.spark.frame import TASKS_MAX
 from lockkit.spark.place import Place
 from lockkit.spark.read import AS_OF, Query, instant_text, plan, query_of, slice_rows, spark_schema
 from lockkit.spark.sink import Save, Sink
+from lockkit.stores import UnknownKeyword, check_keywords
 from lockkit.table.ask import TableError
 from lockkit.table.incremental import Increment, load_increment
 from lockkit.table.reader import Scan
@@ -98,8 +99,14 @@ def _said(options: Mapping[str, str]) -> tuple[Place, dict[str, str]]:
             f"option {strange[0][:80]!r} is none of Hudi's or lockkit's, nor of a store's client "
             f"({', '.join(_STORES)}); leave it out"
         )
-    if "timeout_s" in store:
-        store["timeout_s"] = float(store["timeout_s"])
+    try:
+        check_keywords(Lockkit, url, store)
+        if "timeout_s" in store:
+            store["timeout_s"] = float(store["timeout_s"])
+    except UnknownKeyword as error:
+        raise TableError(str(error)) from None
+    except ValueError:
+        raise TableError(f"timeout_s={store['timeout_s'][:40]!r} must be a number") from None
     return Place(url.rstrip("/"), endpoint, client, store), said
 
 

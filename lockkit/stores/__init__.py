@@ -38,6 +38,10 @@ class UnsafeStore(StoreError):
     """The store was seen to ignore a condition, or to refuse a true one: it cannot hold a lock."""
 
 
+class UnknownKeyword(TypeError):
+    """A keyword that nothing takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a provider documents. `probe` finds out what an endpoint really does."""
@@ -301,12 +305,12 @@ def keywords_of(who: Callable[..., Any]) -> set[str]:
     return {each.name for each in parameters if each.default is not each.empty}
 
 
-def unknown_keyword(who: str, unknown: Iterable[str], known: Iterable[str]) -> TypeError:
+def unknown_keyword(who: str, unknown: Iterable[str], known: Iterable[str]) -> UnknownKeyword:
     """The error for keywords that `who` does not take: it names the nearest, and all valid ones."""
     first, names = min(unknown), sorted(known)
     near = difflib.get_close_matches(first, names, n=1, cutoff=0.5)
     meant = f" (did you mean {near[0]!r}?)" if near else ""
-    return TypeError(f"{who} has no keyword {first!r}{meant}; valid: {', '.join(names)}")
+    return UnknownKeyword(f"{who} has no keyword {first!r}{meant}; valid: {', '.join(names)}")
 
 
 def folder_of(url: str) -> Path | None:
