@@ -190,6 +190,19 @@ def test_without_a_url_there_is_the_demonstration_and_it_stays_the_same_one() ->
     assert "no table is named" in click(empty, empty.panel.look)
 
 
+def test_a_path_with_spaces_is_read_alone_and_in_quotes_beside_others(
+    reader: Console, tmp_path: Path
+) -> None:
+    log = (INCIDENTS / "logs" / "azure-renewal-retried.log").read_bytes()
+    (folder := tmp_path / "my logs").mkdir()
+    for name in ("W1.log", "W2.log"):
+        (folder / name).write_bytes(log)
+    for typed in (f"{folder}/W1.log", f"'{folder}/W1.log' '{folder}/W2.log'", f"{folder}/W*.log"):
+        reader.panel.paths.value = typed
+        click(reader, reader.panel.read)
+        assert not reader.panel.error.value, typed
+
+
 def test_files_that_are_dropped_in_are_drawn_and_named_alone_and_beside_a_table(
     reader: Console,
 ) -> None:

@@ -8,6 +8,7 @@ Nothing is asked before Look is pressed (or `console.look()` is called), and loo
 
 from __future__ import annotations
 
+import shlex
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -164,7 +165,7 @@ class Console:
             self._take(files)
 
     def _named_files(self) -> None:
-        self.read(*self.panel.paths.value.split())
+        self.read(*_names(self.panel.paths.value))
 
     def read(self, *names: str) -> Diagnosis:
         """Read files of any kind, by name or pattern; beside the table, if one was looked at.
@@ -265,6 +266,17 @@ class Console:
         data = bundle[0] if isinstance(bundle, tuple) else bundle
         data["text/plain"] = repr(self)
         return bundle
+
+
+def _names(text: str) -> list[str]:
+    """The paths in a line. One with spaces in it stands alone, or in quotes as in a shell."""
+    whole = text.strip()
+    if whole and any(path.exists() for path in _matching(whole)):
+        return [whole]
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed is part of a name
+        return text.split()
 
 
 def _matching(name: str) -> list[Path]:
