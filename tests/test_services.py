@@ -9,8 +9,19 @@ from itertools import count
 from typing import Any
 
 import pytest
-from table_world import CLOCK, CONFIG, Hasty, new_table, prepare_inserts, rows
+from table_world import (
+    AVRO,
+    CLOCK,
+    CONFIG,
+    Hasty,
+    Holder,
+    new_table,
+    prepare_inserts,
+    prepare_upserts,
+    rows,
+)
 
+from lockkit.clock import Clock
 from lockkit.drive import Put, perform, run, silent
 from lockkit.emulator import Emulator
 from lockkit.lock import Lock
@@ -19,14 +30,18 @@ from lockkit.stores import Entry, Store, open_store
 from lockkit.table import (
     Prepared,
     Table,
+    TableConfig,
     TableError,
     begin,
     checkpoint,
     commit,
+    load_increment,
     load_snapshot,
+    prepare,
     read_table,
     roll_back,
     scan,
+    write_inserts,
 )
 from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.markers import MARKERS, mark
@@ -34,9 +49,9 @@ from lockkit.table.plans import hadoop_base, parse_clean_plan
 from lockkit.table.pulse import HEARTBEATS
 from lockkit.table.retention import CleanRules
 from lockkit.table.service import Served, Service
-from lockkit.table.serving import ServiceRules, service_rules
+from lockkit.table.serving import AppendsDue, ServiceRules, service_rules
 from lockkit.table.timeline import V6, V9, Timeline, load_timeline, parse_timeline
-from lockkit.table.turns import ByLock, Epoch
+from lockkit.table.turns import SHARED, ByLock, Epoch
 from lockkit.table.upkeep import ServiceFailed, keep
 
 NAMES = count()
@@ -115,6 +130,150 @@ def other_process(url: str, server: Emulator, store: Store, **of: Any) -> Servic
     """Model C, as far as the table can tell."""
     turns = ByLock(Lock(url, endpoint=server.s3, ttl_s=30, timeout=30))
     return Service(url, store, turns, clock=CLOCK, rules=ServiceRules(**of))
+
+
+# --- without any option ---------------------------------------------------------------------------
+
+
+def left_behind(store: Store, minutes: int = 10) -> Prepared:
+    """An instant of a writer that began some minutes ago, and has no heartbeat."""
+    clock = Clock(offset_ms=-minutes * 60_000)
+    began = run(begin(), store, clock)
+    file = write_inserts(began.target, rows([90]), file_id="left-0")
+    store.put(file.key, file.body, IfAbsent())
+    return run(prepare(began, [file.stat], schema=AVRO), store, clock)
+
+
+def gave_up(store: Store) -> Prepared:
+    left = left_behind(store)
+    with Heartbeat(left.instant, store, clock=CLOCK):
+        return left
+
+
+@pytest.mark.parametrize("config", [
+    CONFIG, replace(CONFIG, version=9), replace(CONFIG, mode="hudi"),
+], ids=["version 6", "version 9", "hudi mode"])  # fmt: skip
+def test_a_commit_rolls_back_the_dead_writer_that_it_meets(
+    server: Emulator, config: TableConfig
+) -> None:
+    url = f"s3://lake/services-{next(NAMES)}"
+    store = new_table(url, config, endpoint=server.s3)
+    dead = gave_up(store)
+    with Table(url, endpoint=server.s3) as table:
+        table.append(rows([0]))
+    now = timeline(store)
+    assert not now.pending and list(now.rollbacks.values()) == [True]
+    assert not any(dead.instant in each.key for each in store.list("region"))
+    assert ids(store) == keys(0) and run(load_increment(), store, CLOCK).held_back is None
+    claims = [n for n, each in enumerate(asked(server, url, "")) if "table_lock" in each]
+    (planned,) = [n for n, each in enumerate(asked(server, url, ""))
+                  if "rollback.requested" in each and each.lower().startswith("put")]  # fmt: skip
+    assert claims[0] < planned < claims[-1], "under the table's lock"
+
+
+def test_a_commit_never_rolls_a_living_writer_back_and_looks_at_it_once(
+    server: Emulator, url: str
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    slow = left_behind(store)
+    with Heartbeat(slow.instant, store, clock=CLOCK), Table(url, endpoint=server.s3) as table:
+        for each in range(4):
+            table.append(rows([each]))
+        assert slow.instant in timeline(store).pending
+        looks = asked(server, url, f".heartbeat/{slow.instant}")
+        assert sum(each.lower().startswith("get") for each in looks) == 1
+    assert ids(store) == keys(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("option", [
+    {"hoodie.table.services.enabled": "false"},
+    {"hoodie.clean.failed.writes.policy": "NEVER"},
+])  # fmt: skip
+def test_a_commit_leaves_a_dead_writer_alone_where_the_options_say_so(
+    server: Emulator, url: str, option: dict[str, str]
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    dead = gave_up(store)
+    with Table(url, endpoint=server.s3, options=option) as table:
+        table.append(rows([0]))
+    assert dead.instant in timeline(store).pending
+
+
+def test_a_young_pending_instant_costs_a_commit_nothing(server: Emulator, url: str) -> None:
+    store = open_store(url, endpoint=server.s3)
+    prepare_inserts(store, rows([9]))
+    with Table(url, endpoint=server.s3) as table:
+        table.append(rows([0]))
+        table.append(rows([1]))
+        before = len(asked(server, url, ""))
+        table.append(rows([2]))
+    assert len(asked(server, url, "")) - before == 10
+
+
+def test_a_rollback_that_fails_is_a_warning_and_the_commit_stands(
+    server: Emulator, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(url, endpoint=server.s3)
+    dead = gave_up(store)
+
+    def fail(_self: Service, only: Any = None) -> None:
+        raise TableError("no luck")
+
+    monkeypatch.setattr(Service, "take_back", fail)
+    with Table(url, endpoint=server.s3) as table, pytest.warns(ServiceFailed, match="no luck"):
+        table.append(rows([0]))
+    assert ids(store) == keys(0) and dead.instant in timeline(store).pending
+
+
+@pytest.mark.parametrize(("options", "cleans"), [
+    (None, True),
+    ({"hoodie.clean.automatic": "false"}, False),
+    ({"hoodie.table.services.enabled": "false"}, False),
+])  # fmt: skip
+def test_a_writer_cleans_by_default_and_not_where_it_is_switched_off(
+    server: Emulator, url: str, options: dict[str, str] | None, cleans: bool
+) -> None:
+    """Hudi's defaults: `hoodie.clean.automatic`, with the files of ten commits retained."""
+    store = open_store(url, endpoint=server.s3)
+    with Table(url, endpoint=server.s3, options=options) as table:
+        table.append(rows([0]))
+        for amount in range(1, 4):
+            run(commit(prepare_upserts(store, rows([0], amount=amount)), Holder(1)), store, CLOCK)
+        for each in range(1, 17):
+            table.append(rows([each]))
+    assert ("clean" in timeline(store).completed.values()) is cleans
+    latest = run(load_snapshot(), store, CLOCK).slices
+    data = [each.key for each in store.list("region") if each.key.endswith(".parquet")]
+    assert len(data) == len(latest) + (0 if cleans else 3)
+    assert ids(store) == keys(*range(17))
+
+
+def test_appends_alone_leave_nothing_to_clean_so_each_takes_ten_requests(
+    server: Emulator, url: str
+) -> None:
+    with Table(url, endpoint=server.s3) as table:
+        for each in range(24):
+            before = len(asked(server, url, ""))
+            table.append(rows([each]))
+            count = len(asked(server, url, "")) - before
+            assert each < 2 or count == 10, (each, count)
+
+
+def test_a_writer_of_few_appends_also_looks_for_what_others_left() -> None:
+    rules = service_rules({}, SHARED)
+
+    def looks(due: AppendsDue, *others: int) -> list[int]:
+        return [n for n, each in enumerate(others) if due.next(each, rules)]
+
+    assert looks(AppendsDue(0, 0), *[0] * 60) == [], "all of it is its own"
+    assert looks(AppendsDue(5, 5), *[0] * 60) == [14], "once, when the others' are not retained"
+    assert looks(AppendsDue(19, 19), 0) == [0], "also if it appends once and ends"
+    assert looks(AppendsDue(0, 0), *[1] * 20) == [9, 14, 19]
+    every = service_rules({"hoodie.clean.max.commits": "1"}, SHARED)
+    assert AppendsDue(0, 0).next(0, every), "asked for, it is looked for as Hudi does"
+
+
+# --- with options ---------------------------------------------------------------------------------
 
 
 def test_inline_services_of_a_single_writer_send_no_lock_request(

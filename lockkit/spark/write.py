@@ -190,6 +190,7 @@ class Write:
             try:
                 prepared = self._written(frame, incoming, config, seen, transaction, heartbeat)
                 if prepared is not None:
+                    self.upkeep.before_commit(prepared)
                     heartbeat.check()
                     committed = publish_and_settle(
                         self.upkeep.turns, prepared, self.store, self.clock, self.emit,
@@ -205,7 +206,7 @@ class Write:
         if self.asked.early:
             with suppress(StoreError, TableError):  # it is committed, whatever becomes of these
                 run(unmark(transaction.instant), self.store, self.clock)
-        self.upkeep.after_commit()
+        self.upkeep.after_commit(seen.covered.count + 1)
         return committed
 
     def _written(

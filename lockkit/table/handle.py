@@ -53,9 +53,11 @@ class Table:
     `lock` is a handle of any service's lock (which stays the caller's to close), or options as
     `Lock` takes them (`ttl_s`, `renew_interval_s`, `acquire_timeout`); by default the lock that the
     provider named by `options` grants, else the table's own lock object. Store options are those of
-    `open_store`; `TypeError` names a keyword that nothing takes. With `options`, by Hudi's names,
-    it brings its table services along (`hoodie.clean.automatic`, `hoodie.clustering.inline`, ...,
-    each off unless it is asked for), and as the table's `single_writer` it sends no lock request.
+    `open_store`; `TypeError` names a keyword that nothing takes. `options`
+    are Hudi's, and so are their defaults: the writer cleans inline after its commits and rolls back
+    dead writers that it meets, unless `hoodie.clean.automatic` or `hoodie.table.services.enabled`
+    is false; `hoodie.clustering.inline` is off unless it is asked for. As the table's
+    `single_writer` it sends no lock request.
     Raises `TableError` where there is no table, or none that can be written to.
     """
 
@@ -84,9 +86,9 @@ class Table:
         ) if lock is None or isinstance(lock, Mapping) else lock  # fmt: skip
         self.turns = turns_of(given, lambda: self.lock)
         self.emit = Voice(self.url, self.lock.lane, emit, self.clock)
-        self._upkeep = None if options is None else Upkeep(
+        self._upkeep = Upkeep(
             given, self.url, self.store, self.turns, clock=self.clock, emit=self.emit
-        )  # fmt: skip
+        )
         self.strategy = strategy
         self.pulse = heartbeat_rules(given)
         self._known: Known | None = None
@@ -110,8 +112,7 @@ class Table:
         with self._alone("append"):
             prove_conditions(self.store, self.clock, key=TABLE_KEY)
             known = self._open()
-            if self._upkeep is not None:
-                self._upkeep.before_write(known)
+            self._upkeep.before_write(known)
             _refuse_missing(rows, known.config)
             schema = evolve(self._schema, rows.schema)
             rows = conform(rows, schema)
@@ -130,13 +131,15 @@ class Table:
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
             self._schema, self._schema_at = schema, committed.instant
             self._partitions |= {partition for partition, _ in attempt.groups}
-        if self._upkeep is not None:
-            self._upkeep.after_commit()
+            if known.config.mode == HUDI and attempt.prepared:  # its lock was held until here
+                self._upkeep.before_commit(attempt.prepared)
+        self._upkeep.after_append(attempt.others)
         return committed
 
     def _commit(self, known: Known, new: NewRows, attempt: _Attempt) -> Committed:
         if known.config.mode != HUDI:
             prepared = self._prepare(known, new, attempt)
+            self._upkeep.before_commit(prepared)
             attempt.check()
             return publish_and_settle(
                 self.turns, prepared, self.store, self.clock, self.emit, strategy=self.strategy
@@ -155,6 +158,8 @@ class Table:
         prepared: Prepared
         way = prepare_append(known, new, attempt.begin, attempt.wrote)
         prepared, self._known = run(way, self.store, self.clock, self.emit)
+        attempt.prepared = prepared
+        attempt.others = sum(each > known.newest for each in prepared.transaction.timeline.commits)
         return prepared
 
     def refresh(self) -> Snapshot:
@@ -164,8 +169,7 @@ class Table:
 
     def close(self) -> None:
         """Close the lock's and the table's clients; a service that is under way ends first."""
-        if self._upkeep is not None:
-            self._upkeep.close()
+        self._upkeep.close()
         if self._own_lock:
             self.lock.close()
         self.store.close()
@@ -209,6 +213,7 @@ class Table:
         self._schema = arrow_schema(snapshot.schema) if snapshot.schema else None
         self._schema_at = snapshot.covered.newest
         self._partitions = frozenset(partition for partition, _ in snapshot.groups)
+        self._upkeep.opened(snapshot.covered.count)
         return snapshot
 
     def _files(self, target: Target, rows: pa.Table) -> list[BaseFile]:
@@ -232,6 +237,9 @@ class _Attempt:
     def __init__(self, table: Table) -> None:
         self.table = table
         self.groups: list[FileGroup] = []
+        self.prepared: Prepared | None = None
+        self.others = 0
+        """Commits of other writers that came since this handle's last one."""
         self._paths: list[str] = []
         self._taken: Taken | None = None
         self._heart: Heartbeat | None = None

@@ -20,6 +20,7 @@ COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retaine
 HOURS_KEYS = ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained")
 VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
 """Of two names of one setting the newer stands first, and wins."""
+RETENTION_KEYS = (*POLICY_KEYS, *COMMITS_KEYS, *HOURS_KEYS, *VERSIONS_KEYS)
 RETAINED_MAX = 1_000_000
 
 

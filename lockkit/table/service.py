@@ -9,7 +9,7 @@ what they hold is not touched inside the retention.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, silent
@@ -18,7 +18,7 @@ from lockkit.table.ask import listing
 from lockkit.table.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
 from lockkit.table.clustering import Clustered, cluster, plan_for
 from lockkit.table.conflict import CommitConflict
-from lockkit.table.covered import Covered
+from lockkit.table.covered import Covered, pending_commits
 from lockkit.table.desk import Desk
 from lockkit.table.failed import failed_writes, half_done, leftovers
 from lockkit.table.look import Look, look_at
@@ -30,9 +30,12 @@ from lockkit.table.pulse import Policy, end, forget
 from lockkit.table.rollback import RolledBack, Spared
 from lockkit.table.serving import ServiceRules, clean_due, cluster_due
 from lockkit.table.snapshot import Snapshot
-from lockkit.table.timeline import Timeline, load_timeline, parse_timeline
-from lockkit.table.transaction import Known
+from lockkit.table.timeline import Timeline, instant_ms, load_timeline, parse_timeline
+from lockkit.table.transaction import Known, Prepared
 from lockkit.table.turns import Turns
+
+OVERDUE_MAX = 3
+"""At how many old pending instants one commit looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class Service:
         """Commits in the table's checkpoint, as far as is known here."""
         self._looked_at, self._since = "", ""
         """The newest commit that was looked at for garbage in vain, and what that retained from."""
+        self._look_again_ms: dict[str, int] = {}
+        """When to look again at the heartbeat of an old pending instant whose writer lives."""
 
     def run(self) -> Served:
         """All that is due; a clustering that gives way is not an error here."""
@@ -97,6 +102,31 @@ class Service:
                 now = self.desk.run(load_timeline(known.config.names, after=after))
                 own = frozenset(self.desk.own)
             self._take_back(known, now, "EAGER", own)
+
+    def take_back_overdue(self, prepared: Prepared) -> tuple[RolledBack | Spared, ...]:
+        """LAZY: roll back dead writers whose instants `prepared` met when it began.
+
+        Looks at the heartbeats of at most `OVERDUE_MAX` instants, none of them younger than a
+        heartbeat may be: a commit that meets no such instant sends nothing.
+        """
+        rules, seen = self.desk.rules.heartbeat, prepared.transaction.timeline
+        if self.desk.rules.failed != "LAZY":
+            return ()
+        wall_ms = self.desk.clock.wall_ms()
+        again = {each: at for each, at in self._look_again_ms.items() if each in seen.pending}
+        old = [
+            each for each in pending_commits(seen)
+            if each != prepared.instant and each not in self.desk.own
+            and wall_ms - instant_ms(each) > rules.ttl_ms + rules.drift_ms
+            and again.get(each, 0) <= wall_ms
+        ][:OVERDUE_MAX]  # fmt: skip
+        self._look_again_ms = again | dict.fromkeys(old, wall_ms + rules.interval_ms)
+        if not old:
+            return ()
+        names = prepared.transaction.config.names
+        met = replace(seen, pending={each: seen.pending[each] for each in old})
+        dead = self.desk.run(failed_writes(names, met, "LAZY", rules, own=self.desk.own))
+        return self.take_back(only={each.instant for each in dead}) if dead else ()
 
     def take_back(
         self, *, only: Collection[str] | None = None

@@ -11,11 +11,12 @@ from lockkit.table.ask import TableError, all_of
 from lockkit.table.cluster import ClusterRules, cluster_rules
 from lockkit.table.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
 from lockkit.table.pulse import HeartbeatRules, Policy, failed_writes_policy, heartbeat_rules
-from lockkit.table.retention import CleanRules, clean_rules
+from lockkit.table.retention import RETENTION_KEYS, CleanRules, clean_rules
 from lockkit.table.snapshot import read_commit
 from lockkit.table.timeline import Names, Timeline
 from lockkit.table.turns import SINGLE
 
+SERVICES_KEY = "hoodie.table.services.enabled"
 CLEAN_KEY = "hoodie.clean.automatic"
 CLEAN_ASYNC_KEYS = ("hoodie.clean.async.enabled", "hoodie.clean.async")
 CLEAN_EVERY_KEYS = ("hoodie.clean.trigger.max.commits", "hoodie.clean.max.commits")
@@ -26,10 +27,15 @@ CLUSTER_EVERY_KEYS = ("hoodie.clustering.inline.max.commits", "hoodie.clustering
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRules:
-    """Hudi's defaults, but that nothing is cleaned unless it is asked for."""
+    """Hudi's defaults: a writer cleans inline after its commits, and clusters only if asked to."""
 
+    on: bool = True
+    """Whether this writer runs any service."""
+    asked: bool = False
+    """Whether the options name a service: then the writer looks after every commit, as Hudi does.
+    Otherwise it looks only where there can be something to do."""
     clean: CleanRules = field(default_factory=CleanRules)
-    clean_on: bool = False
+    clean_on: bool = True
     clean_every: int = 1
     """Commits from one clean to the next."""
     cluster: ClusterRules = field(default_factory=ClusterRules)
@@ -46,27 +52,33 @@ class ServiceRules:
 
 def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
     """From Hudi's option names, for turns of that `mode`; `TableError` names one that cannot be."""
+    on = _flag(options, SERVICES_KEY, default="true")
     cluster, cluster_beside = _flag(options, CLUSTER_KEY), _flag(options, CLUSTER_ASYNC_KEY)
     if cluster and cluster_beside:
         raise TableError(f"{CLUSTER_KEY} and {CLUSTER_ASYNC_KEY} are both true; choose one")
-    clean_beside = _flag(options, *CLEAN_ASYNC_KEYS)
+    clean_on = on and _flag(options, CLEAN_KEY, default="true")
+    clean_beside = clean_on and _flag(options, *CLEAN_ASYNC_KEYS)
+    cluster_on = on and (cluster or cluster_beside)
+    named = (CLEAN_KEY, *CLEAN_ASYNC_KEYS, *CLEAN_EVERY_KEYS, *RETENTION_KEYS)
     strategy = str(options.get(STRATEGY_KEY, SIMPLE.name))
     return ServiceRules(
+        on=on,
+        asked=cluster_on or (clean_on and any(key in options for key in named)),
         clean=clean_rules(options),
-        clean_on=clean_beside or _flag(options, CLEAN_KEY),
+        clean_on=clean_on,
         clean_every=_whole(options, CLEAN_EVERY_KEYS, 1),
         cluster=cluster_rules(options),
-        cluster_on=cluster or cluster_beside,
+        cluster_on=cluster_on,
         cluster_every=_whole(options, CLUSTER_EVERY_KEYS, 4),
-        beside=clean_beside or cluster_beside,
+        beside=clean_beside or (on and cluster_beside),
         failed=failed_writes_policy(options, writers=1 if mode == SINGLE else 2),
         heartbeat=heartbeat_rules(options),
         strategy=strategy_of(strategy),
     )
 
 
-def _flag(options: Mapping[str, Any], *keys: str) -> bool:
-    said = next((str(options[key]).lower() for key in keys if key in options), "false")
+def _flag(options: Mapping[str, Any], *keys: str, default: str = "false") -> bool:
+    said = next((str(options[key]).lower() for key in keys if key in options), default)
     if said not in ("true", "false"):
         raise TableError(f"{keys[0]}={said[:40]!r} must be true or false")
     return said == "true"
@@ -87,6 +99,45 @@ def clean_due(now: Timeline, rules: ServiceRules, looked_at: str) -> bool:
     cleans = (each for each, action in now.completed.items() if action == "clean")
     last = max(looked_at, *cleans, "")
     return rules.clean_on and sum(each > last for each in now.commits) >= rules.clean_every
+
+
+def clean_may_find(commits: int, rules: ServiceRules) -> bool:
+    """Whether a table with so many commits can have files that its retention does not keep."""
+    return rules.asked or (rules.clean_on and commits > rules.clean.commits)
+
+
+@dataclass(slots=True)
+class AppendsDue:
+    """When a writer that only adds files looks for old ones, unless its options name a service.
+
+    Hudi plans a clean after every commit, which costs more requests than an append. An append
+    makes no file obsolete, so only other writers' commits can have left something to clean: the
+    writer looks when the table's commits pass a multiple of the retained ones, until it has looked
+    once when all of the others' commits were outside the retention.
+    """
+
+    commits: int
+    """How many the table has, as far as this writer knows."""
+    others: int
+    """How many it had when another writer's commit was last seen."""
+    looked: int = 0
+    """How many it had at the last look."""
+
+    def next(self, others: int, rules: ServiceRules) -> bool:
+        """Count one more commit of this writer and `others` of other writers; True: look now."""
+        before, retained = self.commits, rules.clean.commits
+        self.commits += others + 1
+        if others:
+            self.others = self.commits
+        if rules.asked:
+            return True
+        passed = before // retained < self.commits // retained
+        if not (self.others and passed and clean_may_find(self.commits, rules)):
+            return False
+        if self.looked > self.others + retained:
+            return False
+        self.looked = self.commits
+        return True
 
 
 def cluster_due(names: Names, now: Timeline, rules: ServiceRules) -> Procedure[bool]:

@@ -22,8 +22,8 @@ from lockkit.table.gate import check_options
 from lockkit.table.locks import AnyLock, open_table_lock
 from lockkit.table.properties import TableConfig
 from lockkit.table.service import Service
-from lockkit.table.serving import service_rules
-from lockkit.table.transaction import Known
+from lockkit.table.serving import AppendsDue, clean_may_find, service_rules
+from lockkit.table.transaction import Known, Prepared
 from lockkit.table.turns import Turns, turns_of
 
 IDLE_S = 60.0
@@ -45,6 +45,7 @@ class Upkeep:
         rules = service_rules(options, turns.mode)
         self.turns, self.clock, self.emit = turns, clock or Clock(), emit
         self.service = Service(url, store, turns, rules=rules, clock=self.clock, emit=emit)
+        self._rules, self._appends = rules, AppendsDue(0, 0)
         self._on = rules.clean_on or rules.cluster_on
         self._serving = threading.Lock()  # writes of several threads may share these services
         self._woken, self._due, self._closed = threading.Event(), False, False
@@ -67,8 +68,42 @@ class Upkeep:
     def taking_an_instant(self, config: TableConfig) -> AbstractContextManager[None]:
         return self.service.desk.taking_an_instant(config)
 
-    def after_commit(self) -> None:
-        """What is due, now or in its thread; warns with `ServiceFailed`, for the commit stands."""
+    def before_commit(self, prepared: Prepared) -> None:
+        """Roll back the dead writers whose instants this commit met, under the table's lock.
+
+        A rollback that fails is a warning: the commit does not need it.
+        """
+        if not self._rules.on:
+            return
+        try:
+            with self._serving:
+                self.service.take_back_overdue(prepared)
+        except TROUBLE as error:
+            self.emit("note", text=f"a dead writer was not rolled back: {error}")
+            warnings.warn(
+                ServiceFailed(f"this commit goes on; a dead writer was not rolled back: {error}"),
+                stacklevel=3,
+            )
+
+    def after_append(self, others: int) -> None:
+        """The same as `after_commit`, after new files: rarely due (`AppendsDue`).
+
+        `others` are commits of other writers that were seen since the last call.
+        """
+        if self._appends.next(others, self._rules):
+            self.after_commit()
+
+    def opened(self, commits: int) -> None:
+        """The writer that calls `after_append` has found so many commits."""
+        self._appends = AppendsDue(commits, commits)
+
+    def after_commit(self, commits: int | None = None) -> None:
+        """What is due, now or in its thread; warns with `ServiceFailed`, for the commit stands.
+
+        `commits` is how many the table has, where that is known.
+        """
+        if commits is not None and not clean_may_find(commits, self._rules):
+            return
         if self._thread is not None:
             self._due = True
             self._woken.set()
