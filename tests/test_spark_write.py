@@ -467,6 +467,19 @@ SINGLE = {
     "hoodie.write.concurrency.mode": "single_writer",
     "hoodie.clean.commits.retained": "2", "hoodie.clustering.inline.max.commits": "3",
 }  # fmt: skip
+@pytest.mark.parametrize(("options", "cleans"), [
+    ({}, True), ({"hoodie.clean.automatic": "false"}, False),
+])  # fmt: skip
+def test_a_write_cleans_by_default_what_ten_commits_do_not_show(
+    spark: Any, here: Any, options: dict[str, str], cleans: bool
+) -> None:
+    for each in range(13):
+        write(frame(spark, ("a", "EU", 1, each)), buckets=1, options=options, **KEYS, **here)
+    files = [each.key for each in open_store(**here).list("region=EU/") if "parquet" in each.key]
+    assert (len(files) < 13) is cleans and len(files) >= 10
+    assert stored(here) == [("a", "EU", 12)]
+
+
 INLINE = SINGLE | {"hoodie.clean.automatic": "true", "hoodie.clustering.inline": "true"}
 BESIDE = SINGLE | {
     "hoodie.clean.async.enabled": "true", "hoodie.clustering.async.enabled": "true"

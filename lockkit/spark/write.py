@@ -98,7 +98,7 @@ def write(
     as `options` do, by Hudi's names. A `df` without rows makes no commit, and returns None, unless
     `hoodie.allow.empty.commit` is true. Spark evaluates `df` once for each attempt. `claim` is told
     the instant of each attempt before it writes any file, and may raise. The table's services run
-    where `options` ask for them, inline; with `upkeep` (`lockkit.table.upkeep.keep`), as that says.
+    inline by `options` and Hudi's defaults; with `upkeep` (`lockkit.table.upkeep.keep`), by its own.
     `lock` is a handle of any service's lock; by default the lock that the provider named by
     `options` grants, else the table's own lock object.
 
@@ -142,7 +142,7 @@ def open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit
 def open_upkeep(
     place: Place, options: Mapping[str, Any], store: Store, lock: AnyLock, clock: Clock, emit: Emit
 ) -> Upkeep:
-    """The services that `options` ask for, and the turns that they take with the writer."""
+    """The services by `options` and Hudi's defaults, and the turns they take with the writer."""
     said = {str(name).lower(): value for name, value in options.items()}
     turns = turns_of(said, lambda: lock)
     return Upkeep(said, place.url, store, turns, clock=clock, emit=emit)
