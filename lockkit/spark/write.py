@@ -98,7 +98,7 @@ def write(
     as `options` do, by Hudi's names. A `df` without rows makes no commit, and returns None, unless
     `hoodie.allow.empty.commit` is true. Spark evaluates `df` once for each attempt. `claim` is told
     the instant of each attempt before it writes any file, and may raise. The table's services run
-    inline by `options` and Hudi's defaults; with `upkeep` (`lockkit.table.upkeep.keep`), by its own.
+    inline, by `options` and Hudi's defaults; with `upkeep` (`lockkit.table.upkeep.keep`), by its.
     `lock` is a handle of any service's lock; by default the lock that the provider named by
     `options` grants, else the table's own lock object.
 

@@ -53,12 +53,11 @@ class Table:
     `lock` is a handle of any service's lock (which stays the caller's to close), or options as
     `Lock` takes them (`ttl_s`, `renew_interval_s`, `acquire_timeout`); by default the lock that the
     provider named by `options` grants, else the table's own lock object. Store options are those of
-    `open_store`; `TypeError` names a keyword that nothing takes. `options`
-    are Hudi's, and so are their defaults: the writer cleans inline after its commits and rolls back
-    dead writers that it meets, unless `hoodie.clean.automatic` or `hoodie.table.services.enabled`
-    is false; `hoodie.clustering.inline` is off unless it is asked for. As the table's
-    `single_writer` it sends no lock request.
-    Raises `TableError` where there is no table, or none that can be written to.
+    `open_store`; `TypeError` names a keyword that nothing takes. `options` are Hudi's, and so are
+    their defaults: the writer cleans inline after its commits and rolls back dead writers that it
+    meets, unless `hoodie.clean.automatic` or `hoodie.table.services.enabled` is false;
+    `hoodie.clustering.inline` is off unless it is asked for. As the table's `single_writer` it
+    sends no lock request. Raises `TableError` where there is no table, or none that can be written to.
     """
 
     def __init__(
