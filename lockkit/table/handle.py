@@ -57,7 +57,7 @@ class Table:
     their defaults: the writer cleans inline after its commits and rolls back dead writers that it
     meets, unless `hoodie.clean.automatic` or `hoodie.table.services.enabled` is false;
     `hoodie.clustering.inline` is off unless it is asked for. As the table's `single_writer` it
-    sends no lock request. Raises `TableError` where there is no table, or none that can be written to.
+    sends no lock request. Raises `TableError` where there is no table that can be written to.
     """
 
     def __init__(

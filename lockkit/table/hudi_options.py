@@ -281,8 +281,8 @@ TABLE: tuple[Entry, ...] = (
               "table.services.incremental.enabled fail.writes.on.inline.table.service.exception "
               "write.can.ignore.post.commit.failures post.commit.failures.ignored",
               "a service that fails after a commit is warned of, and runs again later"),
-    _refused(H, "table.services.enabled", "say which services run by hoodie.clean.automatic and "
-             "hoodie.clustering.inline", "true"),
+    _obeyed(H, "table.services.enabled", "flag", "whether this writer runs any service "
+            "(default true): cleaning, clustering, and rollback of the dead writers it meets"),
     # --- the metadata table, change logs, catalogs, callbacks ---
     _refused(H + "metadata.", "enable",
              "a commit that skips the metadata table is invisible to its readers, and lockkit "
