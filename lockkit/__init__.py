@@ -17,7 +17,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     voice      who hears what a handle tells: its own observer, and whoever records the process
     pace       how often a waiter looks, and when a releaser may compete again
     client     one client of a lock object: carries out what the lease asks, and tells the history
-    heartbeat  the thread that renews a grant, and tells danger and loss
+    heartbeat  renews a grant, and reports danger and loss on time
     proof      tests that a store enforces write conditions, before anything relies on them
     settings   which leases are sound, and what Hudi's configuration keys say
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit

@@ -43,7 +43,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "ask": ("request", "op", "key", "attempt"),
     "answer": ("request", "op", "outcome", "version", "why"),
     # belief: what `lease.step` hears next, by the client's own clocks: want (with who it is), saw,
-    # blind, answered, tick, beat, quit, give up; or forget and lose, which are none of its events
+    # blind, answered, tick, beat, quit, give up; or forget, lose and ended (the end of belief while
+    # a request is out), which are none of its events
     "heard": ("step", "event", "boot_ms", "wall_ms"),
     # belief: the lease; `until_ms` is when belief ends, on this history's clock
     "held": ("epoch", "until_ms", "version"),

@@ -79,11 +79,10 @@ def relay(
 
 
 @pytest.mark.parametrize("kind", list(SCHEMES))
-@pytest.mark.parametrize("timeout", [0, 0.5])
-def test_acquire_returns_in_time_from_a_server_that_trickles(kind: str, timeout: float) -> None:
+def test_acquire_returns_in_time_from_a_server_that_trickles(kind: str) -> None:
     with trickle(slow.body) as server:
-        lock = Lock(f"{SCHEMES[kind]}://b/table", endpoint=server.url, ttl_s=10.0)
-        assert not ends_within(timeout + LATE_S + BUSY_S, lambda: lock.acquire(timeout=timeout))
+        lock = Lock(f"{SCHEMES[kind]}://b/table", endpoint=server.url, ttl_s=TTL_S)
+        assert not ends_within(LATE_S + BUSY_S, lambda: lock.acquire(timeout=0))
         assert "in the time that it may take" in lock.busy_because()
 
 

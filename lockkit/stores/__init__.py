@@ -117,7 +117,11 @@ class StoreOptions:
     endpoint: str | None = None
     """Another server than the provider's own, e.g. `http://127.0.0.1:9000`."""
     timeout_s: float = 10.0
-    """The longest a single request may take: connect, send, answer."""
+    """The longest that one call may take in all, from name resolution to the last byte.
+
+    A call that moves more than 256 KiB has one more second for each further 64 KiB; a listing has
+    this time for each page. Past it, a call is `Unknown`, a listing `NoAnswer`.
+    """
     client: str = ""
     """A name for this client; sent in the User-Agent, so that a server's record can name it."""
     attempts: int = 1
