@@ -57,9 +57,10 @@ once
 # ## See
 #
 # Three commits, all acknowledged, and nothing wrong with any of them: each was checked against all
-# before it. It's the *rows* that were old. A DataFrame that was read from a table stays what it was
-# when it was made. Each new attempt evaluates it again, and gets the same files: those of the first
-# read. So the second attempt wrote *0 + 10* once more, over the 10 that it had not seen.
+# before it. It's the *rows* that were old. They were read and collected once, and each new attempt
+# writes the same ones. So the second attempt wrote *0 + 10* once more, over the 10 that it had not
+# seen. (A DataFrame of `read` or `load()` that is written back as it is does not get so far:
+# `write` sees that others have committed since it was read, and refuses it with `OldRows`.)
 #
 # To begin again has to mean: from the read. In the next run each attempt reads anew, and also makes
 # sure that nobody has committed between its read and its write's beginning.

@@ -28,6 +28,7 @@ from lockkit.drive import run
 from lockkit.lock import LockLost
 from lockkit.spark import write
 from lockkit.spark.errors import unwrap, unwrapped
+from lockkit.spark.fresh import OldRows
 from lockkit.spark.options import RETRIES, WRITE
 from lockkit.spark.place import Place
 from lockkit.spark.read import Query, plan, query_of, read, register
@@ -305,6 +306,68 @@ def test_both_ways_of_reading_see_every_point_of_the_table(
         assert rows.columns == ["v", "id"] and [tuple(row) for row in rows.collect()] == [(3, "c")]
         past = read(spark, as_of=one, native=native, **place).select("id", "region", "v")
         assert sorted(tuple(row) for row in past.collect()) == old
+
+
+def more(rows: Any) -> Any:
+    return rows.selectExpr("id", "region", "at + 1 as at", "v + 1 as v")
+
+
+@pytest.mark.parametrize("way", ["not evaluated", "collected", "cached", "read", "read natively"])
+def test_rows_of_a_table_do_not_go_back_into_it_over_a_later_commit(
+    spark: Any, place: Any, here: Any, way: str
+) -> None:
+    """Another commits while the first attempt is under way: the second must not write old rows."""
+    where = here if way == "read natively" else place
+    write(frame(spark, ("a", "EU", 0, 0)), buckets=1, **KEYS, **where)
+    elsewhere = {name: value for name, value in where.items() if name != "url"}
+    rows = more(spark.read.format("lockkit").options(**elsewhere).load(where["url"]))
+    if way == "collected":
+        rows.collect()
+    if way == "cached":
+        rows.cache().count()
+    if way.startswith("read"):
+        rows = more(read(spark, **where))
+    others = [frame(spark, ("a", "EU", 10, 100))]
+
+    def claim(_instant: str) -> None:
+        if others:
+            write(others.pop(), **where)
+
+    if way == "not evaluated":  # each attempt reads anew
+        write(rows, retries=5, claim=claim, **where)
+        assert stored(where) == [("a", "EU", 101)]
+        return
+    with pytest.raises(OldRows, match=r"1 commits came in between.*Read the table anew"):
+        write(rows, retries=5, claim=claim, **where)
+    assert stored(where) == [("a", "EU", 100)]
+    with pytest.raises(OldRows):  # nor where the other was done before this write began
+        write(rows, **where)
+    rows.unpersist()
+    write(more(read(spark, **where)), **where)
+    assert stored(where) == [("a", "EU", 101)]
+
+
+def test_a_save_does_not_put_rows_that_were_read_back_over_a_later_commit(
+    spark: Any, here: Any
+) -> None:
+    write(frame(spark, ("a", "EU", 0, 0)), buckets=1, **KEYS, **here)
+    rows = more(read(spark, **here))
+    write(frame(spark, ("a", "EU", 10, 100)), **here)
+    with pytest.raises(OldRows, match=r"1 commits came in between"), unwrapped():
+        save(rows, here)
+    save(more(read(spark, **here)), here)
+    assert stored(here) == [("a", "EU", 101)]
+
+
+def test_rows_of_the_past_go_back_into_the_table_if_they_were_asked_for(
+    spark: Any, here: Any
+) -> None:
+    write(frame(spark, ("a", "EU", 0, 0)), buckets=1, **KEYS, **here)
+    (first,) = (instant for instant, _ in commits(here, 9))
+    write(frame(spark, ("a", "EU", 1, 1)), **here)
+    rows = read(spark, as_of=first, **here).selectExpr("id", "region", "at + 9 as at", "v")
+    write(rows, **here)
+    assert stored(here) == [("a", "EU", 0)]
 
 
 def test_a_filter_spares_partitions(spark: Any, here: Any) -> None:

@@ -142,12 +142,14 @@ class Spark:
     def add(self, key: str, amount: int, reads: str, retries: int) -> str:
         """What `key` has, and so much more.
 
-        A DataFrame stays what it was when it was made: `write` evaluates it again for each attempt,
-        and it reads the same files. So to read anew is to begin again from the read, and to make
-        sure (`claim`) that nobody has committed between the read and the write's beginning.
+        Rows that were collected stay what they were, however often an attempt begins again. So to
+        read anew is to begin again from the read, and to make sure (`claim`) that nobody has
+        committed between the read and the write's beginning. (A DataFrame of `read` that is written
+        as it is would be refused after such a commit: `OldRows`.)
         """
         if reads == ONCE:
-            return self._write(self._more(key, amount), retries)
+            rows = self._more(key, amount).collect()
+            return self._write(self.session.createDataFrame(rows, COLUMNS), retries)
         for tries in range(retries + 1):
             seen = self._commits()
             try:

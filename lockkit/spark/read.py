@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.spark.frame import TASKS_MAX
+from lockkit.spark.fresh import marked
 from lockkit.spark.place import Place
 from lockkit.stores import folder_of
 from lockkit.table.ask import TableError
@@ -140,7 +141,8 @@ def read(
 
     `begin` ("" for the first commit) reads what changed in (begin, end]; `filters` are
     (column, operator, value). `native` chooses Spark's own reader, which is the default where it
-    reaches the store. Raises `TableError`, `StoreError`.
+    reaches the store. Written back to its table after another commit, such a frame is refused
+    (`OldRows`); one with `as_of` or `begin` is not. Raises `TableError`, `StoreError`.
     """
     place = Place(url.rstrip("/"), endpoint, client, store_options)
     folder = folder_of(place.url)
@@ -154,11 +156,22 @@ def read(
             begin=None if begin is None else instant_text(begin),
             end=end and instant_text(end),
         )
-    scan, found = plan(place, replace(query, meta=meta or query.meta), columns=columns,
-                       filters=filters)  # fmt: skip
+    query = replace(query, meta=meta or query.meta)
+    scan, found = plan(place, query, columns=columns, filters=filters)
+    rows = _frame(spark, place, scan, found, filters, native is not False)
+    if query.as_of is not None or query.begin is not None:
+        return rows  # rows of the past were asked for
+    return marked(rows, place, scan.record_key, scan.commits)
+
+
+def _frame(
+    spark: Any, place: Place, scan: Scan, found: Increment | None, filters: Sequence[Filter],
+    native: bool,
+) -> DataFrame:  # fmt: skip
+    folder = folder_of(place.url)
     if not scan.slices:
         return spark.createDataFrame([], spark_schema(scan.result))
-    if folder is not None and native is not False:
+    if folder is not None and native:
         # As they are: Hadoop's paths are not percent-encoded, and here no name is a pattern.
         files = [f"file://{folder / each.path}" for each in scan.slices]
         reader = spark.read.schema(spark_schema(scan.schema)).option("__globPaths__", "false")

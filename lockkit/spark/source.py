@@ -21,6 +21,7 @@ from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.spark.errors import first_line
 from lockkit.spark.frame import TASKS_MAX
+from lockkit.spark.fresh import LOADED, mark, refuse_old_share
 from lockkit.spark.place import Place
 from lockkit.spark.read import AS_OF, Query, instant_text, plan, query_of, slice_rows, spark_schema
 from lockkit.spark.sink import Save, Sink
@@ -57,7 +58,14 @@ class Lockkit(DataSource):
     def schema(self) -> Any:
         with first_line():
             place, said = _said(self.options)
-            return spark_schema(plan(place, query_of(said))[0].result)
+            query = query_of(said)
+            scan, _ = plan(place, query)
+            schema = spark_schema(scan.result)
+            if query.as_of is None and query.begin is None:
+                for each in schema.fields:
+                    if each.name == scan.record_key:
+                        each.metadata = {LOADED: mark(place, scan.commits)}
+            return schema
 
     def reader(self, schema: Any) -> Rows:
         with first_line():
@@ -151,6 +159,10 @@ class Rows(DataSourceReader):
             return _shares(plan(self.place, self.query, columns=self.shape.names)[0])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        scan: Scan | None = partition.value
+        if scan is not None and self.query.as_of is None and self.query.begin is None:
+            with first_line():
+                refuse_old_share(self.place, scan.commits)
         return _rows(self.place, self.shape, partition)
 
 

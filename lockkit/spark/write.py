@@ -15,6 +15,7 @@ from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, run, silent
 from lockkit.proof import TABLE_KEY, prove_conditions
 from lockkit.providers.hudi import TABLE_NAME
+from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import (
     GROUP,
     KEY,
@@ -27,6 +28,7 @@ from lockkit.spark.frame import (
     stored_keys,
 )
 from lockkit.spark.frame import write_frame as write_frame
+from lockkit.spark.fresh import OldRows, attempt_tag, refuse_old_frame
 from lockkit.spark.options import Asked, asked
 from lockkit.spark.place import Place
 from lockkit.stores import Store, StoreError, check_keywords
@@ -219,11 +221,14 @@ class Write:
             load_snapshot(covering=transaction.covered, since=seen), self.store, self.clock
         )
         check_columns(frame, config, self.asked.operation)
+        stands_on = snapshot.covered.count
+        refuse_old_frame(frame, self.place, config.record_key, transaction.instant, stands_on)
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
         schema = before if self.asked.operation == "delete" and before else None
         schema = schema or evolve(before, incoming)
         target = replace(transaction.target, schema=schema)
-        with _ends_with(heartbeat, frame):
+        tag = attempt_tag(transaction.instant, self.place, stands_on)
+        with _ends_with(heartbeat, frame, tag):
             stats = self._files(frame, target, snapshot, transaction.covered)
         self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
         replaced = _replaced(self.asked.operation, stats, snapshot)
@@ -326,17 +331,18 @@ class Write:
 
 
 @contextmanager
-def _ends_with(heartbeat: Heartbeat, frame: DataFrame) -> Iterator[None]:
+def _ends_with(heartbeat: Heartbeat, frame: DataFrame, tag: str) -> Iterator[None]:
     """What Spark does for this write is cancelled once others may take its writer for dead."""
     put_on, cancel, take_off = _job_tags(frame)
-    tag = f"lockkit-{heartbeat.instant}"
     put_on(tag)
     heartbeat.on_lost = lambda: cancel(tag)
     try:
         heartbeat.check()
         yield
-    except Exception:
+    except Exception as error:
         heartbeat.check()  # then this is why
+        if isinstance(old := unwrap(str(error)), OldRows):
+            raise old from None
         raise
     finally:
         take_off(tag)

@@ -50,6 +50,9 @@ class Scan:
     """Of the table, meta columns first: a slice that lacks a column has nulls in it."""
     columns: tuple[str, ...]
     where: pc.Expression | None
+    commits: int = 0
+    """How many commits the snapshot is made of: of two snapshots of a table, which is the older."""
+    record_key: str = ""
 
     @property
     def result(self) -> pa.Schema:
@@ -131,7 +134,7 @@ def plan_scan(
     slices = snapshot.slices if slices is None else slices
     return Scan(
         tuple(each for each in slices if may_hold(each.partition)),
-        schema, tuple(columns), condition,
+        schema, tuple(columns), condition, snapshot.covered.count, snapshot.config.record_key,
     )  # fmt: skip
 
 
