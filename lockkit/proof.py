@@ -9,6 +9,8 @@ does not tell which of these stands behind an endpoint; three conditional writes
 from __future__ import annotations
 
 import json
+import os
+import threading
 from urllib.parse import urlsplit
 
 from lockkit.clock import Clock
@@ -45,6 +47,9 @@ Place = tuple[str, str, str]
 
 proven: set[Place] = set()
 """Places that were seen, by this process, to enforce conditions."""
+_turns: dict[Place, threading.Lock] = {}
+"""Threads that need the same proof wait for one of them to make it."""
+os.register_at_fork(after_in_child=_turns.clear)
 
 
 def prove_conditions(
@@ -58,6 +63,13 @@ def prove_conditions(
     place = place_of(store)
     if place is None or place in proven:
         return
+    with _turns.setdefault(place, threading.Lock()):
+        if place not in proven:
+            _prove(store, clock, key, tries_max)
+            proven.add(place)
+
+
+def _prove(store: Store, clock: Clock, key: str, tries_max: int) -> None:
     name = f"{store.url} at {store.server}"
     interval_s = store.capabilities.write_interval_min_s
     why: str | None = ""
@@ -66,7 +78,6 @@ def prove_conditions(
             clock.sleep(PAUSE_FIRST_S * 4**tries)
         why = run(prove(name, key, interval_s), store, clock)
         if why is None:
-            proven.add(place)
             return
     raise NoAnswer(
         f"{name}: it could not be tested whether this store enforces write conditions ({why}); "

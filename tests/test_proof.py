@@ -325,6 +325,14 @@ def test_processes_that_prove_at_the_same_time_do_not_refuse_a_sound_store(emula
         assert [each.result() for each in proofs] == [None] * 6
 
 
+def test_threads_that_need_one_proof_make_it_once(emulator: Any) -> None:
+    """Where writes to one object are throttled, many proofs would hold one another back."""
+    stores = [open_store("s3://b/t", endpoint=emulator.s3) for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda store: prove_conditions(store, Clock()), stores))
+    assert len(emulator.requests()) == 5
+
+
 def test_a_proof_that_is_there_already_is_made_again_by_another_process(emulator: Any) -> None:
     store = open_store("s3://b/t", endpoint=emulator.s3)
     assert isinstance(store.put(TABLE_KEY, b"anything", IfAbsent()), Applied)
