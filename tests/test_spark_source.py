@@ -350,7 +350,7 @@ def test_rows_of_a_table_do_not_go_back_into_it_over_a_later_commit(
 def test_a_save_does_not_put_rows_that_were_read_back_over_a_later_commit(
     spark: Any, here: Any
 ) -> None:
-    write(frame(spark, ("a", "EU", 0, 0)), buckets=1, **KEYS, **here)
+    write(frame(spark, ("a", "EU", 0, 0)), buckets=2, **KEYS, **here)
     rows = more(read(spark, **here))
     write(frame(spark, ("a", "EU", 10, 100)), **here)
     with pytest.raises(OldRows, match=r"1 commits came in between"), unwrapped():
