@@ -187,7 +187,7 @@ def test_a_save_from_a_plain_thread_finds_the_format(spark: Any, here: Any) -> N
         ([(None, "EU", 1, 1)], {}, "1 rows have no record key"),
         ([("", "EU", 1, 1)], {}, "have no record key"),
         ([("a", "x" * 2000, 1, 1)], {}, "its path is too long"),
-        ([("a", "EU", 1, 1)], {OPERATION: "merge"}, "choose one of insert, bulk_insert"),
+        ([("a", "EU", 1, 1)], {OPERATION: "merge"}, "must be upsert or insert or"),
         ([("a", "EU", 1, 1)], {WRITE + "recordkey.field": "v"}, "record_key is 'id' in the table"),
     ],
 )
