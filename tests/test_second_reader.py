@@ -101,3 +101,12 @@ def test_it_shares_no_code_with_what_it_judges() -> None:
     names += [each.name for node in ast.walk(ast.parse(source))
               if isinstance(node, ast.Import) for each in node.names]  # fmt: skip
     assert not [each for each in names if each.startswith("lockkit")]
+
+
+def test_an_instant_is_pending_until_it_is_completed_or_gone() -> None:
+    asked = [f".hoodie/{A}.commit.requested", f".hoodie/{A}.inflight"]
+    assert reader.pending(asked) == {A}
+    assert reader.pending([*asked, f".hoodie/{A}.commit"]) == frozenset()
+    clustering = [f".hoodie/timeline/{A}.clustering.requested"]
+    assert reader.pending(clustering) == {A}
+    assert not reader.pending([*clustering, f".hoodie/timeline/{A}_{B}.replacecommit"])

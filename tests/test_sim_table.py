@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from repair_mutants import REPAIRS, SEEDS_FILE, removed
 
+from lockkit.cli import main
 from lockkit.drive import Delete, Put
 from lockkit.outcome import IfAbsent
 from lockkit.sim import simulate
@@ -19,7 +22,8 @@ from lockkit.table.simulation.ledger import Attempt, Ledger, Stream
 from lockkit.table.simulation.reader import PARTITION, PROPERTIES, Row
 from lockkit.table.simulation.scenario import SCENARIO
 
-A, B, C = "20260101000000001", "20260101000000002", "20260101000000003"
+A, B = "20260101000000001", "20260101000000002"
+FOUND: dict[str, dict[str, Any]] = json.loads(SEEDS_FILE.read_text())
 
 
 class Story:
@@ -176,3 +180,35 @@ def test_the_same_seed_plays_the_same_again() -> None:
     one, again, other = (simulate(SCENARIO, seed, steps=600) for seed in (7, 7, 8))
     assert one.to_json() == again.to_json()
     assert one.trace_hash != other.trace_hash
+
+
+def test_the_table_is_right_in_twenty_worlds() -> None:
+    outcomes = [simulate(SCENARIO, seed, judge=False) for seed in range(1, 21)]
+    assert not [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
+    reached = {name for each in outcomes for name in each.run.world.reached}
+    assert {"refused commit", "clustering", "clean", "rollback"} <= reached
+    assert sum(len(each.run.ledger.commits) for each in outcomes) > 8 * len(outcomes)
+    assert any(each.faults for each in outcomes) and not all(each.faults for each in outcomes)
+    assert {each.run.locked for each in outcomes} == {False, True}
+    assert {each.run.config.version for each in outcomes} == {6, 9}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_scenario_finds_a_repair_that_is_removed_and_nothing_with_it(name: str) -> None:
+    """`python -m tests.repair_mutants --rewrite` looks for the seeds anew."""
+    entry = FOUND[name]
+    with removed(name):
+        outcome = simulate(SCENARIO, entry["seed"], judge=False)
+    assert outcome.violation is not None
+    assert outcome.violation.startswith(entry["violation"])
+    assert simulate(SCENARIO, entry["seed"], judge=False).violation is None
+
+
+def test_every_repair_has_a_seed_that_misses_it() -> None:
+    assert FOUND.keys() == REPAIRS.keys()
+
+
+def test_the_command_plays_the_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--scenario", "table", "--seeds", "1..2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["scenario"], said["violations"]) == ("table", [])

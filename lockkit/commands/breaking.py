@@ -61,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.incident.standing import watch
     from lockkit.incident.takeover import BreakRefused, me, take_over
     from lockkit.incident.versions import highest_epoch
-    from lockkit.proof import TABLE_KEY, prove_conditions
 
     if not 0 <= args.watch_s <= 3600:
         raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
@@ -77,8 +76,6 @@ def run(args: argparse.Namespace) -> int:
         known, source = highest_epoch(store)
         if args.version is None:
             return _preview(args, holder, known, source)
-        # The tombstone must replace what was shown, and not a grant that came since.
-        prove_conditions(store, Clock(), key=TABLE_KEY)
         try:
             done = carry_out(
                 take_over(holder, shown=args.version, epoch=args.epoch, by=me(), known=known),

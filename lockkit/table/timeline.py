@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from types import MappingProxyType
 
 from lockkit.drive import Procedure
@@ -137,6 +138,7 @@ def instant_of(wall_ms: int) -> str:
     return at.strftime("%Y%m%d%H%M%S") + f"{at.microsecond // 1000:03d}"
 
 
+@lru_cache(maxsize=65_536)
 def instant_ms(instant: str) -> int:
     """Epoch ms of an instant; 14 digits mean the end of their second, as Hudi reads them.
 

@@ -28,6 +28,7 @@ PREFIX = "a reader sees the commits up to one point, and all of them"
 NEEDED = "no file is deleted that a reader needs"
 READABLE = "Hudi's readers can read the table"
 FEW_INSTANTS = "one operation takes few instants"
+PENDING = "where nothing fails, no instant stays pending"
 INSTANTS_MAX = 60
 
 Place = tuple[str, str]
@@ -216,6 +217,12 @@ class Ledger:
         stream.end = max(stream.end, end)
 
     # --- at the end ------------------------------------------------------------------------------
+
+    def nothing_pending(self) -> None:
+        """After every process has ended: a pending instant would hold readers back for ever."""
+        pending = reader.pending(self.shelf.objects)
+        if pending:
+            raise Violated(PENDING, f"{min(pending)}, and {len(pending) - 1} more")
 
     def judge(self) -> None:
         """When everything has come to rest."""

@@ -22,6 +22,9 @@ from typing import Any, NamedTuple
 PROPERTIES = ".hoodie/hoodie.properties"
 PARTITION = ".hoodie_partition_metadata"
 _COMPLETED = re.compile(r"(\d{17})(?:_(\d{17}))?\.(commit|replacecommit)")
+_INSTANT = re.compile(
+    r"\.hoodie/(?:timeline/)?(\d{17})(?:_\d{17})?\.([a-z]+)(\.requested|\.inflight)?"
+)
 _DATA = re.compile(r"(?:(.+)/)?([^_/]+)_\d+-\d+-\d+_(\d{17})\.parquet")
 
 
@@ -126,6 +129,19 @@ def extra_of(body: bytes) -> Mapping[str, str]:
 def paths_of(body: bytes) -> frozenset[str]:
     """The data files that a commit's metadata names."""
     return frozenset(path for path, _ in _written(body))
+
+
+def pending(keys: Iterable[str]) -> frozenset[str]:
+    """Instants that were asked for and are neither completed nor gone."""
+    asked, done = set[tuple[str, str]](), set[tuple[str, str]]()
+    for key in keys:
+        if match := _INSTANT.fullmatch(key):
+            action = "commit" if match[2] == "inflight" else match[2]  # `T.inflight` names none
+            under_way = match[3] or match[2] == "inflight"
+            (asked if under_way else done).add((match[1], action))
+    replacing = {instant for instant, action in done if action == "replacecommit"}
+    done |= {(instant, "clustering") for instant in replacing}
+    return frozenset(instant for instant, _ in asked - done)
 
 
 # --- names and files ------------------------------------------------------------------------------

@@ -16,21 +16,19 @@ from lockkit.table.failed import about_to_go, failed_writes, half_done
 from lockkit.table.incremental import Increment, load_increment
 from lockkit.table.look import Look, look_at
 from lockkit.table.pending import load_rollback_plan
-from lockkit.table.plans import format_cluster_plan
+from lockkit.table.plans import ReplacePlan, format_cluster_plan
 from lockkit.table.pulse import Policy, end, forget
 from lockkit.table.retention import CleanRules
 from lockkit.table.rollback import roll_back
-from lockkit.table.simulation.heart import RULES, Heart
+from lockkit.table.simulation.heart import RULES
 from lockkit.table.simulation.ledger import NEEDED, Attempt, Stream
 from lockkit.table.simulation.reader import Row
 from lockkit.table.simulation.rows import SCHEMA, Gone, base_file, put_files, read_rows
-from lockkit.table.simulation.turn import let_go, publish, take_turn
-from lockkit.table.simulation.writers import EXPECTED
+from lockkit.table.simulation.turn import let_go, take_turn
+from lockkit.table.simulation.work import EXPECTED, Work
 from lockkit.table.snapshot import load_snapshot
 from lockkit.table.timeline import load_timeline
-from lockkit.table.transaction import begin, prepare
-from lockkit.table.turns import Epoch
-from lockkit.table.withdraw import withdraw
+from lockkit.table.transaction import Prepared, Transaction, begin, prepare
 
 if TYPE_CHECKING:
     from lockkit.table.simulation.scenario import TableRun
@@ -103,41 +101,41 @@ class Service:
         transaction = yield from begin(
             look.known, action=action_of(names), plan=format_cluster_plan(plan)
         )
-        heart = Heart.of(transaction.instant, self.session.node)
-        self.run.hearts[transaction.instant] = heart
         token = f"{self.session.node.name}.{self.session.node.life}/{transaction.instant}"
-        attempt = Attempt(token, token, "cluster", transaction.instant)
+        work = Work(self.run, self.session, Attempt(token, token, "cluster"))
         try:
-            yield from heart.start(self._spawn)
-            snapshot = yield from load_snapshot(
-                covering=transaction.covered, since=look.snapshot
-            )
-            if not stands(plan, snapshot):
-                yield from withdraw(transaction.taken, Epoch(0), paths=())
-                yield from heart.finish()
-                return
-            assert plan.inputs is not None
-            self.run.ledger.tries(attempt)
-            inputs = [snapshot.groups[each.partition, each.file_id]
-                      for group in plan.groups for each in group.slices]  # fmt: skip
-            rows = [row for _, rows in (yield from read_rows(inputs)) for row in rows]
-            stats = yield from put_files(self._rewritten(transaction.instant, rows))
-            prepared = yield from prepare(
-                transaction, stats, schema=SCHEMA, operation="CLUSTER", replaced=plan.inputs,
-                known_partitions=frozenset(partition for partition, _ in snapshot.groups),
-                extra={"token": token},
-            )  # fmt: skip
-            heart.check()
-            yield from publish(self.run, self.session, prepared, heart.check)
+            yield from work.began(transaction.taken)
+            prepared = yield from self._clustered(look, plan, transaction, work.attempt)
+            if prepared is not None:
+                yield from work.publish(prepared)
         except EXPECTED as error:
-            heart.over = True
-            self.run.ledger.refused(attempt, type(error).__name__)
-            if not isinstance(error, Gone):
-                yield from self._roll_back(look, transaction.instant)
+            self.run.ledger.refused(work.attempt, type(error).__name__)
+            yield from work.back_out(error)
             raise
-        self.run.ledger.acknowledged(attempt)
+        if prepared is None:
+            yield from work.back_out(None)
+            return
+        self.run.ledger.acknowledged(work.attempt)
         self.run.world.reached.add("clustering")
-        yield from heart.finish()
+
+    def _clustered(
+        self, look: Look, plan: ReplacePlan, transaction: Transaction, attempt: Attempt
+    ) -> Procedure[Prepared | None]:
+        """The rewritten files, and their commit; None where the table moved on."""
+        snapshot = yield from load_snapshot(covering=transaction.covered, since=look.snapshot)
+        if not stands(plan, snapshot):
+            return None
+        assert plan.inputs is not None
+        self.run.ledger.tries(attempt)
+        inputs = [snapshot.groups[each.partition, each.file_id]
+                  for group in plan.groups for each in group.slices]  # fmt: skip
+        rows = [row for _, rows in (yield from read_rows(inputs)) for row in rows]
+        stats = yield from put_files(self._rewritten(transaction.instant, rows))
+        return (yield from prepare(
+            transaction, stats, schema=SCHEMA, operation="CLUSTER", replaced=plan.inputs,
+            known_partitions=frozenset(partition for partition, _ in snapshot.groups),
+            extra={"token": attempt.token},
+        ))  # fmt: skip
 
     def _rewritten(self, instant: str, rows: list[Row]) -> list[BaseFile]:
         """Into one new file group for each partition."""
@@ -148,10 +146,6 @@ class Service:
                       [row for row in rows if row.partition == partition])
             for partition in partitions
         ]  # fmt: skip
-
-    def _spawn(self, procedure: Procedure[None]) -> None:
-        node = self.session.node
-        self.run.world.spawn(node, procedure, f"{node.name} beats")
 
 
 # --- readers --------------------------------------------------------------------------------------

@@ -3,45 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lockkit.drive import Procedure, Sleep
 from lockkit.sim.lease import Session
-from lockkit.state import LockLost
-from lockkit.stores import NoAnswer
+from lockkit.sim.task import Violated
 from lockkit.table.append import NewRows, prepare_append
-from lockkit.table.ask import TableError
-from lockkit.table.basefile import BaseFile, Slice, Target
+from lockkit.table.basefile import BaseFile, Slice
 from lockkit.table.buckets import bucket_file_id, free_file_id, generations
 from lockkit.table.checkpoint import look_over
 from lockkit.table.commit import Committed
 from lockkit.table.decide import CommitUnknown
-from lockkit.table.layout import FileGroup, WriteStat
-from lockkit.table.simulation.heart import Heart
-from lockkit.table.simulation.ledger import Attempt, Place
+from lockkit.table.layout import FileGroup
+from lockkit.table.simulation.ledger import FEW_INSTANTS, Attempt, Place
 from lockkit.table.simulation.reader import Row
 from lockkit.table.simulation.rows import SCHEMA, base_file, put_files, read_rows
-from lockkit.table.simulation.turn import publish
+from lockkit.table.simulation.work import EXPECTED, Work
 from lockkit.table.snapshot import Snapshot, load_snapshot
-from lockkit.table.transaction import (
-    Known,
-    Prepared,
-    Taken,
-    Transaction,
-    begin,
-    prepare,
-)
-from lockkit.table.turns import Epoch
-from lockkit.table.withdraw import withdraw
+from lockkit.table.transaction import Known, Prepared, Transaction, begin, prepare
 
 if TYPE_CHECKING:
     from lockkit.table.simulation.scenario import TableRun
 
 KINDS = ("append",) * 5 + ("upsert",) * 5 + ("delete",) + ("overwrite",) * 3 + ("overwrite all",)
 KEYS = tuple(f"k{number}" for number in range(5))
-OPERATIONS_MAX, RETRIES_MAX, UNKNOWN_TRIES_MAX = 5, 3, 3
-EXPECTED = (TableError, LockLost, CommitUnknown, NoAnswer)
+OPERATIONS_MAX, RETRIES_MAX = 5, 3
 HUDI = {
     "append": "INSERT", "upsert": "UPSERT", "delete": "DELETE", "overwrite": "INSERT_OVERWRITE",
     "overwrite all": "INSERT_OVERWRITE_TABLE",
@@ -58,19 +45,10 @@ class Writer:
     partitions: frozenset[str] = frozenset()
     schema_at: str = ""
     operations: int = 0
-    hearts: list[Heart] = field(default_factory=list)
-    taken: Taken | None = None
-    """The instant of the latest attempt, until it is left."""
-    paths: list[str] | None = None
-    """The files that it wrote; None: nobody but its markers or a listing tells."""
 
     @property
     def name(self) -> str:
         return f"{self.session.node.name}.{self.session.node.life}"
-
-    def spawn(self, procedure: Procedure[None]) -> None:
-        node = self.session.node
-        self.run.world.spawn(node, procedure, f"{node.name} beats")
 
     # --- its life --------------------------------------------------------------------------------
 
@@ -99,15 +77,12 @@ class Writer:
                     ledger.acknowledged(attempt)
                 return
             except EXPECTED as error:
+                if self.run.prompt and "overtaken" in str(error):
+                    raise Violated(FEW_INSTANTS, str(error)) from error
                 self.known = None
                 ledger.refused(attempt, type(error).__name__)
-                yield from self._leave(error)
                 if isinstance(error, CommitUnknown):
                     return
-            finally:
-                for heart in self.hearts:
-                    heart.over = True
-                self.hearts.clear()
             yield Sleep(dice.random() / 4)
 
     # --- a handle's append -----------------------------------------------------------------------
@@ -118,50 +93,26 @@ class Writer:
             self.known, snapshot = yield from look_over(every=self.run.checkpoint_every)
             self.schema_at = snapshot.covered.newest
             self.partitions = frozenset(partition for partition, _ in snapshot.groups)
-        prepared, heart = yield from self._prepare_append(attempt, partition)
-        heart.check()
-        committed = yield from self._publish(prepared, heart)
-        yield from heart.finish()
-        assert self.known is not None
+        key = f"new {attempt.token}"
+        attempt.writes = ((partition, key),)
+        self.run.ledger.tries(attempt)
+        new = NewRows(
+            lambda target: [self._new_file(target.instant, partition, [key], attempt)], SCHEMA,
+            self.partitions, grows=False, schema_at=self.schema_at,
+        )  # fmt: skip
+        work = Work(self.run, self.session, attempt)
+        try:
+            prepared, self.known = yield from prepare_append(
+                self.known, new, work.began_quietly, work.wrote
+            )
+            committed = yield from work.publish(prepared)
+        except EXPECTED as error:
+            yield from work.back_out(error)
+            raise
         self.known = replace(self.known, newest=max(self.known.newest, committed.instant))
         self.schema_at = committed.instant
         self.partitions |= {partition}
         return committed
-
-    def _prepare_append(
-        self, attempt: Attempt, partition: str
-    ) -> Procedure[tuple[Prepared, Heart]]:
-        key = f"new {attempt.token}"
-        attempt.writes = ((partition, key),)
-        self.run.ledger.tries(attempt)
-        assert self.known is not None
-
-        def files(target: Target) -> list[BaseFile]:
-            return [self._new_file(target.instant, partition, [key], attempt)]
-
-        def began(taken: Taken) -> None:
-            for heart in self.hearts:
-                heart.over = True
-            attempt.instant, self.taken = taken.instant, taken
-            self._heart(taken.instant).start_quietly(self.spawn)
-
-        def wrote(stats: tuple[WriteStat, ...]) -> None:
-            self.paths = [stat.path for stat in stats]
-
-        new = NewRows(files, SCHEMA, self.partitions, False, self.schema_at)
-        prepared, self.known = yield from prepare_append(self.known, new, began, wrote)
-        return prepared, self.hearts[-1]
-
-    def _leave(self, error: Exception) -> Procedure[None]:
-        """As `lockkit.table.withdraw.BackOut` on a fenced table."""
-        taken, self.taken = self.taken, None
-        if taken is None or isinstance(error, CommitUnknown):
-            return
-        try:
-            yield from withdraw(taken, Epoch(0), paths=self.paths)
-        except EXPECTED:
-            if self.hearts:
-                yield from self.hearts[-1].give_up()
 
     # --- a write as Spark's ----------------------------------------------------------------------
 
@@ -172,27 +123,33 @@ class Writer:
         known, seen = yield from look_over(every=self.run.checkpoint_every)
         action = "replacecommit" if attempt.kind.startswith("overwrite") else "commit"
         transaction = yield from begin(known, action=action)
-        attempt.instant = transaction.instant
-        self.taken, self.paths = transaction.taken, None
-        heart = self._heart(transaction.instant)
-        yield from heart.start(self.spawn)
+        work = Work(self.run, self.session, attempt)
+        try:
+            yield from work.began(transaction.taken)
+            prepared = yield from self._written(attempt, transaction, seen, partition, keys)
+            if prepared is not None:
+                return (yield from work.publish(prepared))
+        except EXPECTED as error:
+            yield from work.back_out(error)
+            raise
+        yield from work.back_out(None)
+        return None
+
+    def _written(
+        self, attempt: Attempt, transaction: Transaction, seen: Snapshot, partition: str,
+        keys: Sequence[str],
+    ) -> Procedure[Prepared | None]:  # fmt: skip
         snapshot = yield from load_snapshot(covering=transaction.covered, since=seen)
         files, replaced = yield from self._files(attempt, transaction, snapshot, partition, keys)
         if not files and not replaced:
-            yield from withdraw(transaction.taken, Epoch(0))
-            yield from heart.finish()
             return None
         self.run.ledger.tries(attempt)
         stats = yield from put_files(files)
-        prepared = yield from prepare(
+        return (yield from prepare(
             transaction, stats, schema=SCHEMA, operation=HUDI[attempt.kind],
             known_partitions=frozenset(partition for partition, _ in snapshot.groups),
             replaced=replaced, extra={"token": attempt.token},
-        )  # fmt: skip
-        heart.check()
-        committed = yield from self._publish(prepared, heart)
-        yield from heart.finish()
-        return committed
+        ))  # fmt: skip
 
     def _files(
         self, attempt: Attempt, transaction: Transaction, snapshot: Snapshot, partition: str,
@@ -254,20 +211,3 @@ class Writer:
     ) -> BaseFile:
         rows = [Row(partition, key, (attempt.token,), instant) for key in keys]
         return base_file(instant, (partition, free_file_id(self.session.node.clock)), rows)
-
-    # --- both ------------------------------------------------------------------------------------
-
-    def _heart(self, instant: str) -> Heart:
-        heart = Heart.of(instant, self.session.node)
-        self.hearts.append(heart)
-        self.run.hearts[instant] = heart
-        return heart
-
-    def _publish(self, prepared: Prepared, heart: Heart) -> Procedure[Committed]:
-        """As often as it takes to know what became of it, within bounds."""
-        for _ in range(UNKNOWN_TRIES_MAX - 1):
-            try:
-                return (yield from publish(self.run, self.session, prepared, heart.check))
-            except CommitUnknown:
-                continue
-        return (yield from publish(self.run, self.session, prepared, heart.check))

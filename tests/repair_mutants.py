@@ -1,0 +1,199 @@
+"""Planted mistakes: the repairs of the table's commit, each of them taken away again.
+
+The scenario `table` finds each of them (`python -m tests.repair_mutants` prints the table). They
+replace functions by what stood there before, or by what is plausible and wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from lockkit.drive import Delete, Note, Procedure, Put, Unique, WallMs
+from lockkit.outcome import IfAbsent
+from lockkit.sim import Outcome, simulate
+from lockkit.table.covered import Covered
+from lockkit.table.layout import NOWHERE
+from lockkit.table.simulation.scenario import SCENARIO
+from lockkit.table.timeline import _after, instant_of, load_timeline
+from lockkit.table.transaction import Taken, Transaction, first_file
+
+BUDGET_S = 60.0
+SEEDS_FILE = Path(__file__).parent / "repair_seeds.json"
+
+
+def nothing(*_: Any, **__: Any) -> Procedure[None]:
+    yield from ()
+
+
+def yes(*_: Any, **__: Any) -> Procedure[bool]:
+    yield from ()
+    return True
+
+
+def no_lanes(newest: str, wall_ms: int, _action: str, lead_ms: int = 0) -> int:
+    return max(_after(newest, wall_ms) + lead_ms, wall_ms)
+
+
+def given_up_by_name(taken: Taken, _now: Any = None, paths: Any = ()) -> Procedure[None]:
+    """As `abandon` did: whatever has that name now goes, whose it may be."""
+    names, instant, action = taken.names, taken.instant, taken.action
+    for key in (*paths, names.inflight(instant, action), names.requested(instant, action)):
+        yield Delete(key)
+
+
+def withdrawn_by_name(taken: Taken, *_: Any, paths: Any = None, **__: Any) -> Procedure[None]:
+    yield from given_up_by_name(taken, None, paths or ())
+
+
+def pending_is_ours(taken: Taken, now: Any) -> Procedure[bool]:
+    yield from ()
+    return taken.instant in now.pending
+
+
+def survey_that_gives_up(taken: Taken) -> Procedure[tuple[Any, Any]]:
+    """As before: it gives the instant up itself, and its caller does so once more."""
+    now = yield from load_timeline(
+        taken.names, after=Covered(taken.known.horizon).listed_after
+    )
+    if now.latest > taken.instant or taken.instant in now.doubled:
+        yield from given_up_by_name(taken)
+        return None, now
+    if taken.instant not in now.pending:
+        return None, now
+    yield Note("began", {"instant": taken.instant})
+    return Transaction(taken, now), now
+
+
+def take_whatever_is_there(
+    known: Any, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0
+) -> Procedure[Taken]:
+    """An instant whose requested file is there counts as taken, whoever made the file."""
+    attempt = yield Unique()
+    body = first_file(action, plan, attempt, known.config.version)
+    instant = instant_of(no_lanes(known.newest, (yield WallMs()), action, lead_ms))
+    key = known.config.names.requested(instant, action)
+    answer = yield Put(key, body, IfAbsent())
+    return Taken(instant, attempt, action, known, body, getattr(answer, "version", ""))
+
+
+_BY_NAME = {
+    "transaction.next_instant_ms": no_lanes,
+    "transaction._is_ours": pending_is_ours,
+    "transaction.survey": survey_that_gives_up,
+    "append.survey": survey_that_gives_up,
+    "transaction.discard": given_up_by_name,
+    "append.discard": given_up_by_name,
+    "withdraw.discard": given_up_by_name,
+}
+
+REPAIRS: dict[str, dict[str, Any]] = {
+    "an instant is given up by name, twice, and two actions may ask for it": _BY_NAME,
+    "a refused attempt gives its instant up by name, without a rollback": {
+        "simulation.work.withdraw": withdrawn_by_name,
+    },
+    "a refused attempt is left to others": {"simulation.work.withdraw": nothing},
+    "an instant that is there is taken for one's own": {
+        "transaction.take": take_whatever_is_there, "append.take": take_whatever_is_there,
+        "transaction._is_ours": pending_is_ours,
+    },
+    "a useless instant is left pending": {
+        "transaction.discard": nothing, "append.discard": nothing,
+    },
+    "an overwrite conflicts with file groups that it saw, and no other": {
+        "transaction.overwritten_by": lambda *_: NOWHERE,
+        "layout.overwritten_by": lambda *_: NOWHERE,
+    },
+    "a refusal after an unknown outcome is told without a rollback": {
+        "simulation.work.Work._undo": yes,
+    },
+    "a survey does not look for later commits": {
+        "timeline.Timeline.latest": property(lambda _: ""),
+    },
+    "an increment goes past what is pending": {"incremental.pending_commits": lambda _: []},
+    "a horizon goes past what is pending": {"covered.pending_commits": lambda _: []},
+    "a clean deletes the latest slices too": {
+        "clean.garbage": lambda lineage, *_, **__: frozenset(lineage.instants),
+    },
+    "a clustering does not look whether its plan still stands": {
+        "simulation.services.stands": lambda *_: True,
+    },
+    "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
+    "no fence": {"commit.FENCED": "nothing"},
+    "the last decision is not settled": {"commit.settle": nothing},
+    "a rollback does not settle": {"rollback.settle": nothing},
+    "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
+    "a writer does not look whether it was rolled back": {"commit.ROLLBACK": "nothing"},
+}
+
+
+@contextmanager
+def removed(name: str) -> Iterator[None]:
+    """While it lasts, this repair is not there."""
+    patches = []
+    for where, instead in REPAIRS[name].items():
+        *path, last = where.split(".")
+        room: Any = None
+        for count in range(len(path), 0, -1):
+            try:
+                room = import_module(".".join(["lockkit.table", *path[:count]]))
+            except ModuleNotFoundError:
+                continue
+            patches.append(patch.object(reduce(getattr, path[count:], room), last, instead))
+            break
+        assert room is not None, where
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in reversed(patches):
+            each.stop()
+
+
+def search(name: str, budget_s: float = BUDGET_S) -> tuple[Outcome | None, int, int, float]:
+    """The first seed that goes wrong, how many seeds and steps that took, and how many seconds."""
+    began, steps, seed = time.process_time(), 0, 0
+    while time.process_time() - began < budget_s:
+        seed += 1
+        with removed(name):
+            outcome = simulate(SCENARIO, seed, judge=False)
+        steps += outcome.steps
+        if outcome.violation:
+            return outcome, seed, steps, time.process_time() - began
+    return None, seed, steps, time.process_time() - began
+
+
+def main() -> None:
+    """The table; with `--rewrite` each seed is written down once it is found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="only these (default: all)")
+    parser.add_argument("--rewrite", action="store_true", help=f"write {SEEDS_FILE.name}")
+    args = parser.parse_args()
+    seeds = json.loads(SEEDS_FILE.read_text()) if SEEDS_FILE.exists() else {}
+    print("| repair removed | seeds | steps | of all | s | what it breaks |")
+    print("|---|--:|--:|--:|--:|---|")
+    for name in args.names or REPAIRS:
+        outcome, count, steps, seconds = search(name)
+        if outcome is None or outcome.violation is None:
+            print(f"| {name} | not found in {count} | | {steps:,} | {seconds:.0f} | |", flush=True)
+            continue
+        broken = outcome.violation.partition(":")[0]
+        seeds[name] = {"seed": count, "steps": outcome.steps, "violation": broken}
+        print(f"| {name} | {count} | {outcome.steps:,} | {steps:,} | {seconds:.1f} | {broken} |",
+              flush=True)  # fmt: skip
+        if args.rewrite:
+            SEEDS_FILE.write_text(json.dumps(seeds, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
