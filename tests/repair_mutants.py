@@ -35,11 +35,6 @@ def nothing(*_: Any, **__: Any) -> Procedure[None]:
     yield from ()
 
 
-def yes(*_: Any, **__: Any) -> Procedure[bool]:
-    yield from ()
-    return True
-
-
 def no_lanes(newest: str, wall_ms: int, _action: str, lead_ms: int = 0) -> int:
     return max(_after(newest, wall_ms) + lead_ms, wall_ms)
 
@@ -113,9 +108,6 @@ REPAIRS: dict[str, dict[str, Any]] = {
         "transaction.overwritten_by": lambda *_: NOWHERE,
         "layout.overwritten_by": lambda *_: NOWHERE,
     },
-    "a refusal after an unknown outcome is told without a rollback": {
-        "simulation.work.Work._undo": yes,
-    },
     "a survey does not look for later commits": {
         "timeline.Timeline.latest": property(lambda _: ""),
     },
@@ -124,15 +116,7 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "a clean deletes the latest slices too": {
         "clean.garbage": lambda lineage, *_, **__: frozenset(lineage.instants),
     },
-    "a clustering does not look whether its plan still stands": {
-        "simulation.services.stands": lambda *_: True,
-    },
     "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
-    "no fence": {"commit.FENCED": "nothing"},
-    "the last decision is not settled": {"commit.settle": nothing},
-    "a rollback does not settle": {"rollback.settle": nothing},
-    "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
-    "a writer does not look whether it was rolled back": {"commit.ROLLBACK": "nothing"},
 }
 
 

@@ -61,6 +61,8 @@ class TableRun:
     partitions: tuple[str, ...]
     ledger: Ledger = field(init=False)
     hearts: list[Heart] = field(default_factory=list)
+    at_rest: bool = False
+    """Whether every process has ended: then no lock is needed."""
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.world.shelf)
@@ -109,7 +111,7 @@ class TableRun:
 
     def _last(self) -> Procedure[None]:
         """Whatever is still pending is rolled back; then an empty commit is made."""
-        self.locked = False
+        self.at_rest = True
         service = Service(self, self.leases.join(Node("last", VirtualClock(time=self.world.time))))
         look, _ = yield from look_at(None, 0)
         yield from service.take_back(look, "EAGER")

@@ -61,7 +61,7 @@ def publish(
 
 def take_turn(run: TableRun, session: Session, scout: Scout | None = None) -> Procedure[Turn]:
     """Acquire the lock; `LockLost` once the waiter loses its patience."""
-    if not run.locked:
+    if run.at_rest or not run.locked:
         seen = yield from read_fence()
         return Turn(Epoch(seen.fence.epoch if seen.fence else 0), _trust)
     yield from let_go(run, session)
