@@ -416,7 +416,7 @@ def test_sparks_types_come_back_as_they_went(spark: Any, here: Any) -> None:
     ("options", "why"),
     [
         ({"as.of.instant": "yesterday"}, "no instant"),
-        ({"hoodie.datasource.query.type": "realtime"}, "choose snapshot or incremental"),
+        ({"hoodie.datasource.query.type": "realtime"}, "must be snapshot or"),
         ({"hoodie.datasource.read.begin.instanttime": "0"}, "query.type=incremental"),
         ({"hoodie.datasource.query.type": "incremental", "as.of.instant": "2026"}, "an increment"),
     ],
