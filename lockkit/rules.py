@@ -48,7 +48,7 @@ class Fence(Enum):
     """How a commit is guarded. The lease hands out the epoch; the commit enforces it."""
 
     CAS = "compare-and-set"
-    """Publishing fails if anything was published since the check began (protocol, section 5)."""
+    """Publishing fails if anything was published since the check began (docs/protocol.md)."""
     TOKEN = "token"
     """Only the epoch is compared, and only at commit: loses updates (Kleppmann's tokens, V13)."""
     OFF = "off"

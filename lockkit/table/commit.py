@@ -1,7 +1,7 @@
 """The commit: the moment after which every reader sees what a transaction wrote.
 
 A procedure, so that the same text runs against a real store, in the simulator, and one request at a
-time. The fence of protocol.md section 5 decides: a commit whose conflict check did not cover
+time. The fence of docs/protocol.md decides: a commit whose conflict check did not cover
 everything that was published before it is refused by the store, however long its writer slept.
 """
 

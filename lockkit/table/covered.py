@@ -10,7 +10,7 @@ still complete T?
 - It was not there, and is created later: its writer lists *after* creating it, sees H completed,
   and takes a new instant (`begin`). This holds for every action that ends in a commit.
 - It was there earlier and was rolled back: the rollback's entry in the fence is what the commit
-  would have to replace unseen, so the store refuses it (protocol.md section 5, rule 4).
+  would have to replace unseen, so the store refuses it (docs/protocol.md, rule F4).
 - It is created by a write that was under way for long: its writer either proved it, and then
   listed, or gave up; and of an instant that exists nobody else may begin.
 

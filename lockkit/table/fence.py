@@ -3,7 +3,7 @@
 `.hoodie/.locks/fence.json` names what was decided last, and what each of the latest decisions
 wrote, so that a conflict check needs no listing. Whoever wants to commit replaces exactly the fence
 that it read before it checked for conflicts; if anything was decided in between, the store refuses.
-protocol.md section 5 has the rules, each with the counterexample it closes.
+docs/protocol.md section 4 has the rules, each with the counterexample it closes.
 """
 
 from __future__ import annotations

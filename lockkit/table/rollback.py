@@ -1,6 +1,6 @@
 """The rollback: what takes an instant back whose writer seems dead, and beats it if it is not.
 
-protocol.md section 5, rule 4. Whether a writer is dead is for others to say (`heartbeat`); here it
+docs/protocol.md, rule F4. Whether a writer is dead is for others to say (`heartbeat`); here it
 may be alive, and in the middle of its commit: the fence decides between the two, and only once it
 has decided for the rollback is anything deleted.
 """
