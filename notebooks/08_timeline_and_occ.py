@@ -102,7 +102,8 @@ pairs
 
 # %% [markdown]
 # The rule is about file groups, not rows: both wrote it, or one wrote what the other took away. An
-# insert goes into a file group of its own, and goes together with everything.
+# insert goes into a new file group, so it conflicts with an overwrite only: that must not leave a
+# row standing which it never saw.
 #
 # ## Lose an answer, kill a writer
 #
