@@ -35,6 +35,11 @@ def nothing(*_: Any, **__: Any) -> Procedure[None]:
     yield from ()
 
 
+def yes(*_: Any, **__: Any) -> Procedure[bool]:
+    yield from ()
+    return True
+
+
 def no_lanes(newest: str, wall_ms: int, _action: str, lead_ms: int = 0) -> int:
     return max(_after(newest, wall_ms) + lead_ms, wall_ms)
 
@@ -93,6 +98,7 @@ _BY_NAME = {
 
 REPAIRS: dict[str, dict[str, Any]] = {
     "an instant is given up by name, twice, and two actions may ask for it": _BY_NAME,
+    "two actions may ask for one instant": {"transaction.next_instant_ms": no_lanes},
     "a refused attempt gives its instant up by name, without a rollback": {
         "simulation.work.withdraw": withdrawn_by_name,
     },
@@ -117,6 +123,8 @@ REPAIRS: dict[str, dict[str, Any]] = {
         "clean.garbage": lambda lineage, *_, **__: frozenset(lineage.instants),
     },
     "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
+    "the last decision is not settled": {"commit.settle": nothing},
+    "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
 }
 
 
