@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,9 +38,23 @@ def overheard(url: str, told: Event) -> None:
         listener(url, told)
 
 
+class ObserverFailed(UserWarning):
+    """An observer raised an error at an event. What it observes is not affected."""
+
+
+def warn_of(kind: str, error: Exception) -> None:
+    """Say that an observer failed; never raises, also under `-W error`."""
+    text = f"the observer of {kind!r} raised {error!r:.200}; what it observes went on"
+    with suppress(Warning):
+        warnings.warn(ObserverFailed(text), stacklevel=3)
+
+
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """An `Emit` of one handle in the lane `who`: its own observer's, overheard by listeners."""
+    """An `Emit` of one handle in the lane `who`: its own observer's, overheard by listeners.
+
+    An observer cannot fail what it observes: its errors are warnings (`ObserverFailed`).
+    """
 
     url: str
     who: str
@@ -47,6 +62,12 @@ class Voice:
     clock: Clock = field(default_factory=Clock)
 
     def __call__(self, kind: str, **fields: Any) -> None:
+        try:
+            self._tell(kind, fields)
+        except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
+            warn_of(kind, error)
+
+    def _tell(self, kind: str, fields: dict[str, Any]) -> None:
         if _listeners:
             until_ms = fields.get("until_ms")
             shown = dict(fields)

@@ -35,11 +35,11 @@ from lockkit.table import (
 )
 from lockkit.table.fence import FENCE_KEY
 from lockkit.table.properties import load_config
-from lockkit.table.publish import ObserverFailed
 from lockkit.table.timeline import LANES, Names, instant_ms, instant_of, load_timeline
 from lockkit.table.transaction import Known, discard, survey, take
 from lockkit.table.turns import Epoch
 from lockkit.table.withdraw import withdraw
+from lockkit.voice import ObserverFailed
 
 NUMBERS = count()
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
@@ -402,3 +402,16 @@ def test_an_outcome_that_cannot_be_settled_comes_with_its_transaction() -> None:
     assert sorted(read_table(store)["id"].to_pylist()) == ["k0", "k1"]
 
 
+
+
+def test_an_observer_that_always_fails_stops_neither_a_commit_nor_a_release() -> None:
+    store, _, url = table()
+
+    def broken(_kind: str, **_: Any) -> None:
+        raise RuntimeError("no observer")
+
+    with Table(url, emit=broken) as mine, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ObserverFailed)
+        mine.append(rows([0]))
+        assert not mine.lock.locked()
+    assert read_table(store)["id"].to_pylist() == ["k0"]

@@ -8,9 +8,8 @@ released. Three round trips instead of six.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,6 +33,7 @@ from lockkit.table.fence import (
 from lockkit.table.locks import AnyLock
 from lockkit.table.properties import FENCED, recheck_config
 from lockkit.table.transaction import Prepared
+from lockkit.voice import warn_of
 
 
 def publish(
@@ -82,10 +82,6 @@ def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
         raise
 
 
-class ObserverFailed(UserWarning):
-    """An observer raised an error at an event of a commit. The commit itself is not affected."""
-
-
 @contextmanager
 def deferred(emit: Emit) -> Iterator[Emit]:
     """An `Emit` that runs no observer between a commit's deciding write and its acknowledgement.
@@ -119,10 +115,7 @@ def _tell(emit: Emit, kept: list[tuple[str, dict[str, Any]]] | None) -> None:
         try:
             emit(kind, **fields)
         except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
-            with suppress(Warning):  # `-W error` must not turn a commit into a failure
-                warnings.warn(
-                    ObserverFailed(f"the observer of {kind!r} raised {error!r:.200}"), stacklevel=2
-                )
+            warn_of(kind, error)
 
 
 @contextmanager
@@ -153,9 +146,10 @@ def _decide_and_complete(
 ) -> Committed:
     store, clock = scout.store, scout.clock
     decided = threading.Event()
-    # Started before anything is decided: a process at its limit of threads releases in this one.
-    beside = _release_when(decided, lock)
+    beside: _Release | None = None
     try:
+        # Before anything is decided: a process at its limit of threads releases in this one.
+        beside = _release_when(decided, lock)
         rise_above_fence(lock, scout)
         way = decide(
             prepared, lock.fence, believe=lock.check, strategy=strategy, ahead=scout.ahead
@@ -163,12 +157,11 @@ def _decide_and_complete(
         decision = run(way, store, clock, emit)
         lock.published()
     except BaseException as error:
-        if beside is not None:
-            beside.undecided = True
-            decided.set()
-            beside.join()
+        decided.set()
         lock.__exit__(type(error), error, error.__traceback__)
         raise
+    if beside is not None:
+        beside.releases = True
     decided.set()
     try:
         return run(complete(decision), store, clock, emit)
@@ -185,11 +178,11 @@ class _Release(threading.Thread):
     def __init__(self, decided: threading.Event, lock: Lock) -> None:
         super().__init__(name="release", daemon=True)
         self.decided, self.lock = decided, lock
-        self.undecided = False
+        self.releases = False
 
     def run(self) -> None:
         self.decided.wait()
-        if not self.undecided:
+        if self.releases:
             _let_go(self.lock)
 
 
