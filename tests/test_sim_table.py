@@ -208,6 +208,11 @@ def test_every_repair_has_a_seed_that_misses_it() -> None:
     assert FOUND.keys() == REPAIRS.keys()
 
 
+def test_a_decision_whose_second_copy_is_throttled_is_found_out() -> None:
+    """A proxy sent it twice: the first copy landed, and only the second one's 429 came back."""
+    assert simulate(SCENARIO, 60482, judge=False).violation is None
+
+
 def test_the_command_plays_the_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--scenario", "table", "--seeds", "1..2", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

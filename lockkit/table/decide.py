@@ -183,7 +183,9 @@ def replace_fence(names: Names, seen: Seen, entry: Fence) -> Procedure[bool]:
                 case Throttled(after_s):
                     why = "throttled"
                     yield Sleep(pause_s(tries, after_s))
-                    continue
+                    if tries < TRIES_MAX - 1:
+                        continue
+                    # Perhaps only a hidden second copy was throttled, and the first landed: look.
                 case PreconditionFailed():
                     # Perhaps of a hidden second copy, whose first one landed. Look.
                     doubt, why = True, "refused, though nobody else is seen to have written"
