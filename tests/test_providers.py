@@ -613,6 +613,7 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
     assert isinstance(file, FilesystemLock)
     assert (file.url, file.ttl_s, file.timeout) == (f"{tmp_path}/a b/lock", 300, 3)
     assert open_lock("process://orders/x").url == "orders/x"
+    assert open_lock("zookeeper://h:2181/hudi/me@home").url.endswith("/me@home")
     zookeeper = open_lock("zookeeper://h:1,i:2/hudi/locks/orders?session_timeout_s=5")
     assert zookeeper.url == "zookeeper://h:1,i:2/hudi/locks/orders"
     dynamodb = open_lock("dynamodb://eu-west-1/locks/orders?endpoint=http://127.0.0.1:1&lease_s=9")
@@ -636,8 +637,15 @@ def test_open_lock_takes_urls(tmp_path: Path) -> None:
         ("hive://h:9083/orders", "needs database/table after its host"),
         ("azure-lease://container", "needs a container and a blob"),
         ("process://x?ttl=1", "knows no [?]ttl=; known: none"),
-        ("filesystem:///x?expire_minutes=soon", "expire_minutes= is a number, not 'soon'"),
+        ("filesystem:///x?expire_minutes=s3cret", "expire_minutes= must be a number"),
         ("process://user:s3cret@host", "carries no password"),
+        ("zookeeper://user:s3c/s3cret@h:2181/base/key", "carries no password"),
+        ("zookeeper://h:2181/base/key?auth=s3cret", "knows no [?]auth=; known: session"),
+        ("dynamodb://us-east-1/table/key?lease_s=s3cret", "lease_s= must be a number"),
+        ("dynamodb://us-east-1/table/key?endpoint=http://u:s3cret@h", "carries no password"),
+        ("azure-lease://c/b?account_url=https%3A%2F%2Fa.blob.core.windows.net%2F%3Fsig%3Ds3cret",
+         "carries no password"),
+        ("s3://AKIA:ab/s3cret@bucket/t", "carries no password"),
     ],
 )
 def test_a_url_that_names_no_lock_is_told_what_is_wrong_in_it(url: str, named: str) -> None:

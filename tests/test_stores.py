@@ -722,6 +722,16 @@ def test_an_endpoint_that_is_no_url_is_refused_with_the_form_that_it_has(
         f"https://account.blob.core.windows.net/container?SIG={SECRET}",
         f"https://bucket.s3.amazonaws.com/x?X-Amz-Signature={SECRET}",
         f"gs://bucket/x?X-Goog-Signature={SECRET}",
+        f"s3://AKIAEXAMPLE:ab/{SECRET}@bucket/table",
+        f"s3://AKIAEXAMPLE:ab%2F{SECRET}%40bucket/table",
+        f"gs://{SECRET}@bucket/table",
+        f"s3://bucket/x?X-Amz-Security-Token={SECRET}",
+        f"s3://bucket/x?X-Amz-Credential={SECRET}&X-Amz-Date=1",
+        f"s3://bucket/x?AWSAccessKeyId={SECRET}",
+        f"gs://bucket/x?GoogleAccessId={SECRET}",
+        f"gs://bucket/x?access_token={SECRET}",
+        f"az://c/t?sv=1%26sig%3D{SECRET}",
+        f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={SECRET}",
     ],
 )
 def test_an_url_that_carries_a_secret_is_refused_and_not_repeated(url: str) -> None:
@@ -733,7 +743,8 @@ def test_an_url_that_carries_a_secret_is_refused_and_not_repeated(url: str) -> N
 
 def test_a_key_may_still_look_like_a_query_and_an_at_sign_names_an_account() -> None:
     open_store("memory://b/part=a?b=c@d:e/x").close()
-    open_store("abfss://container@account.dfs.core.windows.net/x", credential="any").close()
+    open_store("memory://b/a&b=c;d=e/x#f=g/design=2/10%25").close()
+    open_store("abfss://container@account.dfs.core.windows.net/x@y:z", credential="any").close()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote
 
 from lockkit.lock import Lock
 from lockkit.providers.leased import Leased
+from lockkit.stores.secret import carries_secret
 
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file", "memory")
 Options = dict[str, Any]
@@ -17,6 +18,12 @@ Options = dict[str, Any]
 def lock_at(url: str, options: Options) -> Lock | Leased:
     """Raises `ValueError` naming the part of the URL that is missing or cannot be."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
+    if carries_secret(url, with_port=scheme not in STORES):
+        # Messages and histories show the URL.
+        raise ValueError(
+            f"a {scheme[:50]}:// URL carries no password, key, token or signature; give "
+            "credentials as options"
+        )
     if scheme in STORES:
         return Lock(url, **options)
     if scheme not in SERVICES:
@@ -47,11 +54,14 @@ class Address:
         for name, value in self.said.items():
             if name not in kinds:
                 known = ", ".join(kinds) or "none"
-                raise ValueError(f"{self.scheme}:// knows no ?{name}=; known: {known}")
+                raise ValueError(f"{self.scheme}:// knows no ?{name[:50]}=; known: {known}")
             try:
                 found[name] = kinds[name](value)
             except ValueError:
-                raise ValueError(f"{self.scheme}://: ?{name}= is a number, not {value!r}") from None
+                # The value is not shown: nobody knows what was pasted there.
+                raise ValueError(
+                    f"{self.scheme}://: the value of ?{name}= must be a number"
+                ) from None
         return found
 
 
@@ -60,7 +70,6 @@ def split(url: str) -> Address:
     rest, _, query = rest.partition("?")
     host, slash, path = rest.partition("/")
     if "@" in host:
-        # Messages and histories show the URL.
         raise ValueError(f"a {scheme}:// URL carries no password; give credentials as options")
     return Address(scheme.lower(), host, slash + path, dict(parse_qsl(query)))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
 from lockkit.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
+from lockkit.stores.secret import carries_secret
 
 
 class StoreError(Exception):
@@ -206,9 +206,6 @@ _ADAPTERS = {
 }
 
 
-# user:password@, a presigned URL, an Azure SAS
-_SECRET = re.compile(r"^[^/]*://[^/]*:[^/]*@|[?&](sig|x-amz-signature|x-goog-signature)=", re.I)
-
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 
 
@@ -257,11 +254,10 @@ def _open(url: str, options: StoreOptions) -> Store:
 def _adapter(url: str) -> tuple[str, Any]:
     """The scheme of `url`, and the class that opens it."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
-    if _SECRET.search(url):
-        # Messages, histories and exports show the URL.
+    if carries_secret(url):
         raise StoreError(
-            f"cannot open an URL ({scheme}://...) that carries a password or a signature; give "
-            "credentials by the provider's own environment variables, or as options"
+            f"cannot open a URL ({scheme}://...) that carries a password or a signature; pass "
+            "credentials in the provider's own environment variables, or as options"
         )
     if scheme not in _ADAPTERS:
         raise StoreError(

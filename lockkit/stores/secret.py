@@ -1,0 +1,53 @@
+"""Whether a URL carries a credential.
+
+Messages, histories and exports show URLs, so such a URL is refused and never repeated.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+CODINGS_MAX = 3
+"""How often a URL may be percent-encoded around the credential that is looked for."""
+
+_PARAMETER = re.compile(
+    r"(?:^|[?&;#])\s*(?:"
+    r"sig|signature|googleaccessid|x-(?:amz|goog)-[a-z-]+"  # a SAS, and presigned URLs
+    r"|[\w.-]*(?:secret|password|passwd|token|credential|shared_?access_?signature"
+    r"|(?:access|account|api)[_.-]?key)[\w.-]*"
+    r")\s*=",
+    re.I,
+)
+_USER = re.compile(r"://[^/?#@]*:[^/?#]*@")
+"""user:password@, as RFC 3986 (3.2.1) writes it."""
+_PORT = re.compile(r":\d+(?=,|$)")
+_BARE_BUCKETS = ("s3", "s3a", "gs")
+"""Their buckets' names have neither `:` nor `@`. Azure writes container@account."""
+
+
+def carries_secret(url: str, *, with_port: bool = False) -> bool:
+    """Whether `url` has a password, a signature, a token or a key in it.
+
+    A password may have a `/` in it, as half of AWS's secret keys do. `with_port` says that hosts
+    with port numbers may stand before the first slash, as in the URLs of services.
+    """
+    for _ in range(CODINGS_MAX):
+        if _PARAMETER.search(url) or _USER.search(url) or _has_user(url, with_port):
+            return True
+        decoded = unquote(url)
+        if decoded == url:
+            return False
+        url = decoded
+    return True
+
+
+def _has_user(url: str, with_port: bool) -> bool:
+    scheme, _, rest = url.partition("://")
+    before, at, _ = rest.partition("@")
+    host = re.split(r"[/?#]", before, maxsplit=1)[0]
+    if at and host == before and scheme.lower() in _BARE_BUCKETS:
+        return True
+    if with_port:
+        host = _PORT.sub("", host)
+    return bool(at) and ":" in host
