@@ -57,8 +57,9 @@ def prove_conditions(
 ) -> None:
     """See, once per process, server and bucket, that the store enforces write conditions.
 
-    A provider's own servers are not tested. Raises `UnsafeStore` if a false condition passes or a
-    true one does not, and `NoAnswer` if the store did not say within `tries_max` tries.
+    Two paths of one host are two servers. A provider's own servers are not tested. Raises
+    `UnsafeStore` if a false condition passes or a true one does not, and `NoAnswer` if the store
+    did not say within `tries_max` tries.
     """
     place = place_of(store)
     if place is None or place in proven:
@@ -87,7 +88,7 @@ def _prove(store: Store, clock: Clock, key: str, tries_max: int) -> None:
 
 def place_of(store: Store) -> Place | None:
     """What the proof is valid for; None where none is needed."""
-    if not store.server or is_providers_own(store.server):
+    if not store.server or is_providers_own(store.url, store.server):
         return None
     return urlsplit(store.url).scheme, store.server, split_url(store.url)[0]
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -127,7 +132,8 @@ def test_a_store_that_ignores_conditions_is_refused_however_its_address_was_give
             with pytest.raises(UnsafeStore, match=IGNORES) as refused:
                 lock.acquire(timeout=5)
         assert lock.store.server in str(refused.value)
-        assert lock.store.server in (server.s3, server.gcs, server.azure)
+        account = f"{server.azure}/devstoreaccount1"
+        assert lock.store.server in (server.s3, server.gcs, account)
         lock.close()
         keys = {each["key"] for each in server.requests() if each["method"] == "put"}
         assert keys == {f"t/{TABLE_KEY}"}, "the lock object was never written"
@@ -156,25 +162,150 @@ def test_the_providers_own_servers_are_asked_for_no_proof(
     for name in WAYS:
         monkeypatch.delenv(name, raising=False)
     store = open_store(url, **options)
-    assert place_of(store) is None and is_providers_own(store.server), store.server
+    assert place_of(store) is None and is_providers_own(url, store.server), store.server
     prove_conditions(store, Clock())  # sends nothing: no such account or bucket exists
     store.close()
 
 
 @pytest.mark.parametrize(
-    ("server", "own"),
+    "server",
     [
-        ("https://s3.eu-west-1.amazonaws.com", True),
-        ("https://storage.googleapis.com:443", True),
-        ("https://lake.blob.core.usgovcloudapi.net", True),
-        ("https://amazonaws.com.example.org", False),
-        ("https://evilamazonaws.com", False),
-        ("https://account.r2.cloudflarestorage.com", False),
-        ("http://127.0.0.1:9000", False),
+        "s3://s3.amazonaws.com",
+        "s3://S3.eu-west-1.amazonaws.com:443",
+        "s3a://s3-us-west-2.amazonaws.com",
+        "s3://lake.s3.dualstack.us-east-1.amazonaws.com",
+        "s3://s3-fips.us-gov-west-1.amazonaws.com",
+        "s3://s3.cn-north-1.amazonaws.com.cn",
+        "s3://lake-123456789012.s3-accesspoint.eu-west-1.amazonaws.com",
+        "s3://s3express-use1-az4.us-east-1.amazonaws.com",
+        "s3://bucket.vpce-0a1b-2c3d.s3.us-east-1.vpce.amazonaws.com",
+        "gs://storage.googleapis.com:443",
+        "gs://storage.mtls.googleapis.com",
+        "gs://storage.europe-west3.rep.googleapis.com",
+        "az://lake.blob.core.windows.net",
+        "abfss://lake.dfs.core.windows.net",
+        "az://lake.blob.core.usgovcloudapi.net",
+        "az://lake.z17.blob.storage.azure.net",
     ],
 )
-def test_only_the_ends_of_the_providers_own_names_count(server: str, own: bool) -> None:
-    assert is_providers_own(server) is own
+def test_the_storage_services_own_names_count_as_theirs(server: str) -> None:
+    scheme, _, name = server.partition("://")
+    assert is_providers_own(f"{scheme}://b/t", f"https://{name}")
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "s3://ec2-18-1-2-3.compute-1.amazonaws.com",
+        "s3://ec2-18-1-2-3.eu-west-1.compute.amazonaws.com",
+        "s3://s3-0123456789.us-east-1.elb.amazonaws.com",
+        "s3://s3-0a1b2c.elb.us-east-1.amazonaws.com",
+        "s3://a1b2c3.execute-api.us-east-1.amazonaws.com",
+        "s3://vpce-0a1b-2c3d.vpce-svc-4e5f.us-east-1.vpce.amazonaws.com",
+        "s3://s3.us-east-1.amazonaws.com:9000",
+        "s3://storage.googleapis.com",
+        "s3://lake.blob.core.windows.net",
+        "s3://dynamodb.us-east-1.amazonaws.com",
+        "s3://amazonaws.com.example.org",
+        "s3://s3.evilamazonaws.com",
+        "s3://account.r2.cloudflarestorage.com",
+        "s3://127.0.0.1:9000",
+        "gs://store-abc.cloudfunctions.googleapis.com",
+        "gs://store-abc-uc.a.run.app",
+        "az://lake.cloudapp.core.windows.net",
+        "az://lake.azurewebsites.net",
+        "memory://",
+    ],
+)
+def test_a_server_of_ones_own_in_a_providers_cloud_is_not_the_providers_store(server: str) -> None:
+    scheme, _, name = server.partition("://")
+    assert not is_providers_own(f"{scheme}://b/t", name and f"https://{name}")
+
+
+def test_a_store_on_a_machine_in_amazons_cloud_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name ends as Amazon's own names do. Two clients held its lock at the same time."""
+    real = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo",
+        lambda name, *rest, **how: real(
+            "127.0.0.1" if "amazonaws" in str(name) else name, *rest, **how
+        ),
+    )  # fmt: skip
+    with Emulator(profile="spaces") as server:
+        port = server.s3.rpartition(":")[2]
+        for name in ("ec2-18-1-2-3.compute-1", "rgw-0123.elb.us-east-1"):
+            endpoint = f"http://{name}.amazonaws.com:{port}"
+            options = {"aws_access_key_id": "any", "aws_secret_access_key": "any"}
+            with closing(Lock("s3://b/t", endpoint=endpoint, ttl_s=10, **options)) as lock:
+                with pytest.raises(UnsafeStore, match=IGNORES):
+                    lock.acquire(timeout=5)
+
+
+class Gateway:
+    """Sends the requests below `/name` to the server of that name."""
+
+    def __init__(self, servers: dict[str, str]) -> None:
+        gateway = self
+        self.servers = servers
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def forward(self) -> None:
+                gateway._forward(self)
+
+            do_GET = do_PUT = do_DELETE = forward
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._http.server_port}"
+        threading.Thread(target=self._http.serve_forever, daemon=True).start()
+
+    def _forward(self, request: BaseHTTPRequestHandler) -> None:
+        _, name, rest = request.path.split("/", 2)
+        there = HTTPConnection(urlsplit(self.servers[name]).netloc)
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        there.request(request.command, f"/{rest}", body, dict(request.headers))
+        answer = there.getresponse()
+        body = answer.read()
+        request.send_response_only(answer.status)
+        for each, value in answer.getheaders():
+            if each.lower() not in ("connection", "transfer-encoding"):
+                request.send_header(each, value)
+        request.end_headers()
+        request.wfile.write(body)
+        there.close()
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+def test_each_path_of_a_gateway_is_a_server_of_its_own() -> None:
+    """A gateway's `/good` enforces conditions; that proves nothing of its `/bad`."""
+    with (
+        Emulator() as good,
+        Emulator(profile="spaces") as bad,
+        closing(Gateway({"good": good.s3, "bad": bad.s3})) as gateway,
+    ):
+        with Lock("s3://b/t", endpoint=f"{gateway.url}/good", ttl_s=10) as sound:
+            assert sound.fence.epoch == 1
+        with closing(Lock("s3://b/t", endpoint=f"{gateway.url}/bad", ttl_s=10)) as lock:
+            with pytest.raises(UnsafeStore, match=rf"{gateway.url}/bad: .*{IGNORES}"):
+                lock.acquire(timeout=5)
+
+
+def test_each_account_in_the_path_of_an_azure_server_is_a_place_of_its_own() -> None:
+    stores = [
+        open_store("az://box/t", endpoint=f"http://127.0.0.1:9/{account}", credential="aa==")
+        for account in ("one", "two")
+    ]
+    assert [each.server for each in stores] == [
+        "http://127.0.0.1:9/one", "http://127.0.0.1:9/two"
+    ]  # fmt: skip
+    assert place_of(stores[0]) != place_of(stores[1])
 
 
 def test_an_endpoint_never_carries_its_password_into_the_message() -> None:
@@ -306,6 +437,52 @@ def test_processes_that_prove_at_the_same_time_do_not_refuse_a_sound_store(emula
             pool.submit(run, proof.prove(name, TABLE_KEY), store, Clock()) for store in stores
         ]
         assert [each.result() for each in proofs] == [None] * 6
+
+
+class ConditionalCreatesOnly:
+    """Over S3's store: it enforces If-None-Match and ignores If-Match, as S3-likes of 2024 do."""
+
+    def __init__(self, store: Any) -> None:
+        self._put, self._store = store.put, store
+
+    def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
+        match condition, self._store.get(key):
+            case IfVersion(), Found(_, version):
+                condition = IfVersion(version)
+        answer: WriteAnswer = self._put(key, body, condition)
+        return answer
+
+
+def test_a_state_locks_own_test_of_a_store_counts_for_nothing_else(
+    bucket: str, emulator: Any
+) -> None:
+    """It tries no false If-Match. Two clients held the lock of a store that ignores them."""
+    state = StateLock(f"s3://{bucket}/prod.tfstate", endpoint=emulator.s3)
+    lock = Lock(f"s3://{bucket}/t", endpoint=emulator.s3, ttl_s=10)
+    for store in (state.store, lock.store):
+        store.put = ConditionalCreatesOnly(store).put  # type: ignore[method-assign]
+    with closing(state), closing(lock):
+        with state:
+            pass
+        with pytest.raises(UnsafeStore, match=IGNORES):
+            lock.acquire(timeout=5)
+
+
+def test_a_state_lock_is_tested_once_for_a_bucket_and_not_after_a_locks_own_proof(
+    bucket: str, emulator: Any
+) -> None:
+    def creates() -> int:
+        states = [each for each in emulator.requests() if each["key"].endswith(".tflock")]
+        return sum(each["method"] == "put" for each in states)
+
+    for url, puts in ((f"s3://{bucket}/a", 3), (f"s3://{bucket}/b", 4)):
+        with closing(StateLock(url, endpoint=emulator.s3)) as state, state:
+            pass
+        assert creates() == puts
+    with Lock(f"s3://{bucket}x/t", endpoint=emulator.s3, ttl_s=10):
+        pass
+    with closing(StateLock(f"s3://{bucket}x/c", endpoint=emulator.s3)) as state, state:
+        assert creates() == 5
 
 
 def test_threads_that_need_one_proof_make_it_once(emulator: Any) -> None:

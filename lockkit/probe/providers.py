@@ -98,7 +98,9 @@ def documented(url: str, endpoint: str | None, rows: Sequence[Row]) -> Row | Non
 
 def elsewhere(store: Store) -> str | None:
     """The server that an open store's requests go to; None: the provider's own, or none at all."""
-    return store.server if store.server and not is_providers_own(store.server) else None
+    if not store.server or is_providers_own(store.url, store.server):
+        return None
+    return store.server
 
 
 def served_by(endpoint: str) -> str:

@@ -139,7 +139,7 @@ class Store(Protocol):
     options: StoreOptions
     """What it was opened with, so that `reopen` can open it once more."""
     server: str
-    """Where the opened client really sends its requests, as `scheme://host:port`.
+    """Where the opened client really sends its requests, as `scheme://host:port/path`.
 
     Not only `options.endpoint` decides this: so do profiles, environment variables and connection
     strings. Empty for a store without a server.

@@ -22,9 +22,9 @@ from lockkit.stores.endpoint import (
     Refusal,
     agent,
     is_loopback,
-    is_providers_own,
     seconds,
     server_of,
+    service_of,
     timeouts_s,
 )
 
@@ -158,4 +158,4 @@ def _configured(session: boto3.session.Session, service: str, extra: dict[str, A
     scout = session.client(service, **{**extra, **unused, "region_name": region})
     scout.close()
     found: str = scout.meta.endpoint_url
-    return None if is_providers_own(server_of(found)) else found
+    return None if service_of(server_of(found)) == service else found

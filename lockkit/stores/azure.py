@@ -129,7 +129,8 @@ class AzureStore:
             self._client = _client(container, account_host, options)
         except ValueError as error:  # the SDK's word for a malformed URL, name or key
             raise self._endpoint.misconfigured(error) from None
-        self._endpoint.opened(self._client.url)
+        account = self._client.url.partition("?")[0].rpartition("/")[0]
+        self._endpoint.opened(account)  # without the container
         self.server = self._endpoint.server
         _keep_time(self._client)
         if options.faults is not None:

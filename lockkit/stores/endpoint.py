@@ -101,12 +101,40 @@ class Refusal:
     hint: str = ""
 
 
-PROVIDERS_OWN = (
-    ".amazonaws.com", ".amazonaws.com.cn", ".api.aws",
-    ".googleapis.com",
-    ".core.windows.net", ".core.chinacloudapi.cn", ".core.usgovcloudapi.net",
-)  # fmt: skip
-"""Ends of the host names under which Amazon, Google and Microsoft serve their own storage."""
+_REGION = r"([a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}|aws-global)"
+_AMAZON = (
+    rf"({_REGION}\.)?amazonaws\.(com|com\.cn|eu)"
+    rf"|{_REGION}\.api\.(aws|amazonwebservices\.(com\.cn|eu))"
+)
+PROVIDERS_OWN = {
+    # docs.aws.amazon.com/general/latest/gr/s3.html, and the S3 User Guide on access points,
+    # directory buckets, Transfer Acceleration and AWS PrivateLink.
+    "s3": re.compile(
+        rf"([a-z0-9._-]+\.)?(s3(-fips)?(\.dualstack)?|s3-external-1|s3-{_REGION}"
+        r"|s3-accelerate(\.dualstack)?|s3-accesspoint(-fips)?(\.dualstack)?|accesspoint\.s3-global"
+        rf"|s3express(-fips)?-[a-z0-9-]+(\.dualstack)?)\.({_AMAZON})"
+        rf"|[a-z0-9._-]+\.vpce-[a-z0-9-]+\.s3\.{_REGION}\.vpce\.amazonaws\.(com|com\.cn)"
+    ),
+    # cloud.google.com/storage/docs/request-endpoints, and regional endpoints
+    "gs": re.compile(
+        r"([a-z0-9._-]+\.)?storage(\.mtls)?\.googleapis\.com|www\.googleapis\.com"
+        r"|storage\.[a-z]+-[a-z]+[0-9]{1,2}\.rep(\.mtls)?\.googleapis\.com"
+    ),
+    # learn.microsoft.com: "Storage account overview", standard and DNS zone endpoints; Azure
+    # Government and Azure China.
+    "az": re.compile(
+        r"[a-z0-9-]+(\.privatelink)?\.(blob|dfs)"
+        r"\.core\.(windows\.net|chinacloudapi\.cn|usgovcloudapi\.net)"
+        r"|[a-z0-9-]+\.z[0-9]{1,2}(\.privatelink)?\.(blob|dfs)\.storage\.azure\.net"
+    ),
+    "dynamodb": re.compile(rf"(dynamodb(-fips)?|[0-9]+\.ddb)\.({_AMAZON})"),
+}
+"""The host names of the services that lockkit knows, by the scheme of their URLs.
+
+Whole names, not their ends: a customer's own machine, load balancer or function also has a name
+under `.amazonaws.com`, `.googleapis.com` or `.windows.net`.
+"""
+_SCHEMES = {"s3a": "s3", "abfs": "az", "abfss": "az"}
 
 CONNECTIONS_MAX = 32
 """Connections that a client keeps: one more under way at a time is thrown away after its request.
@@ -148,11 +176,11 @@ class Endpoint:
             yield mine
 
     def opened(self, address: str) -> None:
-        """Note where the opened client really sends its requests; messages name that host."""
+        """Note where the opened client really sends its requests; messages name that server."""
         self.server = server_of(address)
         self._who = self._url
-        if not is_providers_own(self.server):
-            self._who += f" at {host(self.server)}"
+        if not service_of(self.server):
+            self._who += f" at {self.server.partition('://')[2]}"
 
     def heard(self) -> None:
         self._has_answered = True
@@ -285,13 +313,30 @@ def host(endpoint: str) -> str:
 
 
 def server_of(address: str) -> str:
-    """`scheme://host:port` of a client's URL, without path, query and credentials."""
-    return f"{urlsplit(address).scheme}://{host(address)}"
+    """`scheme://host:port/path` of a client's URL, without query and credentials.
+
+    One gateway may send each path to another server, with conditions of its own.
+    """
+    parts = urlsplit(address)
+    return f"{parts.scheme}://{host(address)}{parts.path.rstrip('/')}"
 
 
-def is_providers_own(server: str) -> bool:
-    """Whether Amazon, Google or Microsoft serves this address, whose conditions are documented."""
-    return (urlsplit(server).hostname or "").lower().rstrip(".").endswith(PROVIDERS_OWN)
+def service_of(server: str) -> str:
+    """The scheme of the provider's own service at this address; empty if it may be any server.
+
+    An unusual port counts as another server.
+    """
+    name = re.sub(r"\.?(:80|:443)?$", "", host(server).lower())
+    return next((each for each, own in PROVIDERS_OWN.items() if own.fullmatch(name)), "")
+
+
+def is_providers_own(url: str, server: str) -> bool:
+    """Whether requests for `url` go to the service whose write conditions are documented.
+
+    `s3://` on Google's host is not: its S3-compatible API has conditions of its own.
+    """
+    scheme, own = url.partition("://")[0].lower(), service_of(server)
+    return own != "" and own == _SCHEMES.get(scheme, scheme)
 
 
 def is_loopback(endpoint: str) -> bool:

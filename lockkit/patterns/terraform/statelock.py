@@ -31,7 +31,7 @@ from lockkit.outcome import (
     Version,
 )
 from lockkit.patterns.terraform.lockinfo import BODY_BYTES_MAX, Foreign, LockInfo, decode, encode
-from lockkit.proof import MISMATCHES_MAX, ignores, never_matches, place_of, proven
+from lockkit.proof import MISMATCHES_MAX, Place, ignores, never_matches, place_of, proven
 from lockkit.rules import Recognise
 from lockkit.stores import StoreError, UnsafeStore, open_store, split_url
 from lockkit.table.ask import TRIES_MAX, Unanswered, pause_s, read
@@ -42,6 +42,12 @@ WAIT_FIRST_S, WAIT_LONGEST_S = 1.0, 16.0
 DEFAULT, WORKSPACE_PREFIX = "default", "env:"
 
 T = TypeVar("T")
+
+_proven: set[Place] = set()
+"""Places whose conditions were tested as far as a state lock needs.
+
+No false If-Match was tried there, so these count for nothing else.
+"""
 
 
 class StateLocked(Exception):
@@ -313,11 +319,11 @@ class StateLock:
         On the lock file itself: Terraform's own rights may cover nothing but the state and this.
         """
         place = place_of(self.store)
-        if place is not None and place not in proven:
+        if place is not None and place not in proven | _proven:
             name = f"{self} at {self.store.server}"
             swaps = self.store.capabilities.conditional_delete
             if self._run(prove_by_lock(self.key, encode(mine), name, swaps=swaps)):
-                proven.add(place)
+                _proven.add(place)
 
     def unlock(self) -> None:
         if self.held is None:
