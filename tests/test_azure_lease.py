@@ -51,6 +51,12 @@ def blob(server: Emulator) -> Any:
     return store.blob("lock")
 
 
+def test_a_url_with_a_signature_is_refused_and_not_repeated() -> None:
+    with pytest.raises(StoreError, match="carries a password or a signature") as refused:
+        AzureBlobLease("az://lake/lock?sv=1&sig=s3cret", endpoint="http://127.0.0.1:1")
+    assert "s3cret" not in str(refused.value)
+
+
 def told(send: Callable[[], Any]) -> str:
     """Status and code of what Azure answered to the SDK; `ok` where it did as it was told."""
     from azure.core.exceptions import HttpResponseError

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import uuid
+import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,8 @@ from lockkit.commands.acquire import opened
 from lockkit.providers.both import Both
 from lockkit.providers.dynamodb import DynamoDBLock
 from lockkit.providers.filesystem import FilesystemLock
-from lockkit.providers.hudi import PROVIDERS, UnknownKey
+from lockkit.providers.hudi import PROVIDERS
+from lockkit.providers.hudi_keys import READ, UnknownKey, checked
 from lockkit.providers.implicit import key_of_base_path
 from lockkit.providers.patience import LongWait
 from lockkit.providers.process import ProcessLock
@@ -583,6 +585,81 @@ def test_an_unknown_provider_lists_the_known_and_an_unknown_key_its_neighbour() 
     base = {"hoodie.base.path": "x"}
     with pytest.warns(UnknownKey, match="mean hoodie.write.lock.client.wait_time_ms_between_retry"):
         open_lock(hudi("InProcessLockProvider", client__wait_time_ms=1) | base)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("hoodie.write.lok.provider", "did you mean hoodie.write.lock.provider"),
+        ("hoodie.aws.acces.key", "did you mean hoodie.aws.access.key"),
+        ("hoodie.aws.secert.key", "did you mean hoodie.aws.secret.key"),
+        ("hoodie.table.nam", "did you mean hoodie.table.name"),
+        ("hoodie.aws.region", "no lock reads it"),
+        ("nonsense", "no key of Hudi"),
+    ],
+)
+def test_a_key_that_has_no_effect_is_warned_of_and_its_value_not_shown(key: str, said: str) -> None:
+    with pytest.warns(UnknownKey, match=said) as told:
+        open_lock(hudi("InProcessLockProvider") | {"hoodie.base.path": "x", key: "s3cret"})
+    assert [each.filename for each in told] == [__file__]
+    assert "s3cret" not in str(told[0].message)
+
+
+def test_no_key_of_hudis_is_taken_for_a_misspelling_of_another() -> None:
+    from lockkit.table.hudi_options import TABLE
+
+    own = {key: "1" for each in TABLE for key in each.keys if key.startswith("hoodie.")
+           and not key.startswith("hoodie.aws.role") and key not in READ}  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(checked(own, stacklevel=1)) > 400
+
+
+def test_keys_are_the_same_in_upper_and_lower_case(tmp_path: Path) -> None:
+    config = hudi("StorageBasedLockProvider", storage__validity__timeout__secs=20,
+                  storage__renew__interval__secs=2)  # fmt: skip
+    upper = {key.upper(): value for key, value in config.items()}
+    lock = open_lock(upper | {"Hoodie.Base.Path": f"file://{tmp_path}"})
+    assert isinstance(lock, Lock)
+    assert lock._client.me.ttl_ms == 20_000
+    with pytest.raises(ValueError, match=r"provider is given twice"):
+        open_lock(config | {PROVIDER.upper(): "another"})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({PROVIDER: None}, "lock.provider is empty"),
+        ({PROVIDER: ""}, "lock.provider is empty"),
+        ({"hoodie.table.name": None}, "table.name is empty"),
+        ({"hoodie.base.path": 5}, "base.path is text, not int"),
+        ({5: "x"}, "a key of Hudi's configuration is text, not int"),
+        ({"hoodie.write.lock.wait_time_ms": True}, "wait_time_ms is text or a number, not bool"),
+        ({"hoodie.write.lock.filesystem.path": b"/x"}, "path is text or a number, not bytes"),
+        ({"hoodie.base.path": "s3://AKIA:ab/s3cret@b/t"}, "base.path carries a password"),
+        ({"hoodie.aws.role.arn": "arn:aws:iam::1:role/x"}, "profile_name="),
+    ],
+)
+def test_a_key_or_a_value_that_cannot_be_is_refused_in_one_sentence(
+    more: dict[Any, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said) as told:
+        open_lock(hudi("InProcessLockProvider") | {"hoodie.base.path": "x"} | more)
+    assert "s3cret" not in str(told.value)
+
+
+def test_credentials_for_another_cloud_than_the_locks_are_not_passed_over(tmp_path: Path) -> None:
+    aws = {"hoodie.aws.access.key": "AKIA", "hoodie.aws.secret.key": "s3cret"}
+    storage = hudi("StorageBasedLockProvider")
+    with pytest.warns(UnknownKey, match=r"access.key, .*secret.key has no effect.*of AWS") as told:
+        open_lock(storage | aws | {"hoodie.base.path": f"file://{tmp_path}"})
+    assert "s3cret" not in str(told[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        open_lock(storage | aws | {"hoodie.base.path": "s3://b/t"}).close()
+    sas = {"hoodie.write.lock.azure.sas.token": "s3cret", "hoodie.base.path": "s3://b/t"}
+    with pytest.raises(ValueError, match=r"sas.token is for Azure"):
+        open_lock(storage | sas)
 
 
 def test_hudis_default_wait_is_told_as_55_minutes_and_what_to_set() -> None:

@@ -230,6 +230,12 @@ def test_a_state_is_found_where_its_url_says(url: str, place: tuple[str, str, st
     assert state_place(url) == place
 
 
+def test_a_url_with_a_password_is_refused_and_not_taken_apart() -> None:
+    with pytest.raises(StoreError, match="carries a password") as told:
+        state_place("s3://AKIA:ab/s3cret@bucket/a.tfstate")
+    assert "s3cret" not in str(told.value)
+
+
 def test_a_url_without_a_state_says_so() -> None:
     with pytest.raises(StoreError, match="names no state"):
         state_place("s3://lake")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from lockkit.outcome import Applied, IfAbsent, PreconditionFailed, Throttled, Unknown, WriteAnswer
 from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
-from lockkit.stores import NoAnswer, StoreError, StoreOptions
+from lockkit.stores import NoAnswer, StoreError, StoreOptions, refuse_secret
 from lockkit.stores.endpoint import Endpoint, Meaning, Refusal, Table
 
 TTL_S_MIN, TTL_S_MAX = 15, 60
@@ -68,6 +68,7 @@ class AzureBlobLease(Leased):
         azure: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        refuse_secret(url)
         if ttl_s is not None and ttl_s not in range(TTL_S_MIN, TTL_S_MAX + 1):
             raise ValueError(
                 f"ttl_s is a whole number of seconds from {TTL_S_MIN} to {TTL_S_MAX} (Azure's "

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from lockkit import settings
 from lockkit.lock import Lock
+from lockkit.providers.hudi_keys import (
+    AWS_KEYS,
+    BASE_PATH,
+    HEARTBEAT,
+    PREFIX,
+    PROVIDER,
+    TABLE_NAME,
+    UnknownKey,
+    checked,
+    warn_of_unused,
+)
 from lockkit.providers.leased import Leased
-from lockkit.providers.patience import PAUSE, PROVIDERS_OWN, RETRIES, WAIT, patience_of
+from lockkit.providers.patience import WAIT, patience_of
 
-PREFIX = "hoodie.write.lock."
-PROVIDER = PREFIX + "provider"
-BASE_PATH, TABLE_NAME = "hoodie.base.path", "hoodie.table.name"
-HEARTBEAT = PREFIX + "heartbeat_interval_ms"
 ZOOKEEPER_PORT = 2181
-AWS_KEYS = {
-    "hoodie.aws.access.key": "aws_access_key_id",
-    "hoodie.aws.secret.key": "aws_secret_access_key",
-    "hoodie.aws.session.token": "aws_session_token",
-}
 DEFAULT_PROVIDER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
 STORAGE_PROVIDER = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
 
@@ -29,23 +30,16 @@ Config = Mapping[str, str]
 Options = dict[str, Any]
 
 
-class UnknownKey(UserWarning):
-    """A key that looks like the lock's, and that nothing reads."""
-
-
 def lock_of(config: Config, options: Options) -> Lock | Leased:
     """The provider's lock; raises `ValueError` naming the key that is missing or cannot be."""
-    for key in config:
-        if key.startswith(PREFIX) and key not in KEYS:
-            longer = [each for each in KEYS if each.startswith(key)]
-            near = longer or difflib.get_close_matches(key, KEYS, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            text = f"{key} is ignored: it is no key of Hudi's locks{meant}"
-            warnings.warn(UnknownKey(text), stacklevel=3)
-    name = config.get(PROVIDER) or DEFAULT_PROVIDER
+    config = checked(config, stacklevel=4)
+    name = config.get(PROVIDER, DEFAULT_PROVIDER)
     if name not in PROVIDERS:
         known = "\n  ".join(PROVIDERS)
         raise ValueError(f"{PROVIDER} is {name!r:.200}, which nothing here is; known:\n  {known}")
+    on_s3 = config.get(BASE_PATH, "").lower().startswith(("s3://", "s3a://"))
+    if not name.startswith(_AWS) and not (name == STORAGE_PROVIDER and on_s3):
+        warn_of_unused(config, "this lock is on no service of AWS", stacklevel=4)
     if "timeout" in options:
         options = {each: options[each] for each in options if each != "timeout"} | {
             "acquire_timeout": options["timeout"]}  # fmt: skip
@@ -66,6 +60,8 @@ def _storage(config: Config, options: Options) -> Lock:
                 "(AZURE_STORAGE_CONNECTION_STRING, AZURE_CLIENT_ID, ...), or pass credential=..."
             )
     if azure + "sas.token" in config:
+        if not said.url.lower().startswith(("az://", "abfs://", "abfss://")):
+            raise ValueError(f"{azure}sas.token is for Azure, and {BASE_PATH} is not on Azure")
         options = {"credential": config[azure + "sas.token"]} | options
     if said.url.lower().startswith(("s3://", "s3a://")):
         options = aws_credentials(config) | options
@@ -217,21 +213,3 @@ PROVIDERS: dict[str, Callable[[Config, Options], Lock | Leased]] = {
     f"{_AWS}DynamoDBBasedLockProvider": _dynamodb,
     f"{_AWS}DynamoDBBasedImplicitPartitionKeyLockProvider": _dynamodb_implicit,
 }
-
-KEYS = [
-    WAIT, RETRIES, PAUSE, *PROVIDERS_OWN, PROVIDER, HEARTBEAT,
-    *(PREFIX + each for each in (
-        "conflict.resolution.strategy",
-        "storage.validity.timeout.secs", "storage.renew.interval.secs",
-        "storage.heartbeat.poll.secs",
-        "azure.connection.string", "azure.sas.token", "azure.managed.identity.client.id",
-        "azure.client.tenant.id", "azure.client.id", "azure.client.secret",
-        "filesystem.path", "filesystem.expire",
-        "zookeeper.url", "zookeeper.port", "zookeeper.base_path", "zookeeper.lock_key",
-        "zookeeper.session_timeout_ms", "zookeeper.connection_timeout_ms",
-        "hivemetastore.database", "hivemetastore.table", "hivemetastore.uris",
-        "dynamodb.table", "dynamodb.partition_key", "dynamodb.region", "dynamodb.billing_mode",
-        "dynamodb.read_capacity", "dynamodb.write_capacity", "dynamodb.table_creation_timeout",
-        "dynamodb.endpoint_url",
-    )),
-]  # fmt: skip

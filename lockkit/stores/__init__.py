@@ -254,11 +254,7 @@ def _open(url: str, options: StoreOptions) -> Store:
 def _adapter(url: str) -> tuple[str, Any]:
     """The scheme of `url`, and the class that opens it."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
-    if carries_secret(url):
-        raise StoreError(
-            f"cannot open a URL ({scheme}://...) that carries a password or a signature; pass "
-            "credentials in the provider's own environment variables, or as options"
-        )
+    refuse_secret(url)
     if scheme not in _ADAPTERS:
         raise StoreError(
             f"cannot open {url!r}: no store has the scheme {scheme!r}; use s3://, gs://, az://, "
@@ -272,6 +268,16 @@ def _adapter(url: str) -> tuple[str, Any]:
             f"cannot open {url!r}: the Python package {missing.name!r} is not installed; "
             f"pip install 'lockkit[{_EXTRAS.get(scheme, scheme)}]'"
         ) from None
+
+
+def refuse_secret(url: str) -> None:
+    """`StoreError` for a URL that carries a credential; the error does not repeat it."""
+    if carries_secret(url):
+        scheme = url.partition("://")[0].lower() if "://" in url else ""
+        raise StoreError(
+            f"cannot open a URL ({scheme[:50]}://...) that carries a password or a signature; pass "
+            "credentials in the provider's own environment variables, or as options"
+        )
 
 
 def check_keywords(
@@ -331,6 +337,7 @@ def split_url(url: str) -> tuple[str, str]:
 
     Not urlsplit: `?` and `#` are letters in an object's key.
     """
+    refuse_secret(url)
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if not bucket:
         raise StoreError(f"cannot open {url!r}: it names no bucket; write scheme://bucket/prefix")

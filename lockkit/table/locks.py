@@ -9,7 +9,8 @@ from lockkit.clock import Clock
 from lockkit.drive import Emit, silent
 from lockkit.lock import Lock
 from lockkit.providers.both import Both
-from lockkit.providers.hudi import BASE_PATH, KEYS, PROVIDER, STORAGE_PROVIDER, TABLE_NAME, lock_of
+from lockkit.providers.hudi import STORAGE_PROVIDER, lock_of
+from lockkit.providers.hudi_keys import AWS_KEYS, BASE_PATH, KEYS, PROVIDER, TABLE_NAME
 from lockkit.providers.leased import Leased
 from lockkit.providers.patience import PAUSE, RETRIES
 from lockkit.table.ask import TableError
@@ -17,7 +18,6 @@ from lockkit.table.ask import TableError
 AnyLock = Lock | Leased | Both
 """Every handle that can guard a commit."""
 WRITE_TABLE_NAME = "hoodie.datasource.write.table.name"
-_AWS = "hoodie.aws."
 
 
 def open_table_lock(
@@ -30,8 +30,10 @@ def open_table_lock(
     store, and so only the lock object in it. Raises `TableError` for a provider or a value that
     cannot be.
     """
-    said = {str(name).lower(): str(value) for name, value in options.items()}
-    config = {name: value for name, value in said.items() if name in KEYS or name.startswith(_AWS)}
+    said = {
+        str(name).lower(): str(value) for name, value in options.items() if value not in (None, "")
+    }
+    config = {name: value for name, value in said.items() if name in KEYS or name in AWS_KEYS}
     config[BASE_PATH] = _base_path(url, said)
     name = said.get(TABLE_NAME) or said.get(WRITE_TABLE_NAME)
     if name:

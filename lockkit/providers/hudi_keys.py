@@ -1,0 +1,115 @@
+"""Hudi's keys that describe a lock: none of them is ignored without a word."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable, Mapping
+
+from lockkit.providers.patience import PAUSE, PROVIDERS_OWN, RETRIES, WAIT
+from lockkit.stores.secret import carries_secret
+
+PREFIX = "hoodie.write.lock."
+PROVIDER = PREFIX + "provider"
+BASE_PATH, TABLE_NAME = "hoodie.base.path", "hoodie.table.name"
+HEARTBEAT = PREFIX + "heartbeat_interval_ms"
+AWS = "hoodie.aws."
+AWS_KEYS = {
+    "hoodie.aws.access.key": "aws_access_key_id",
+    "hoodie.aws.secret.key": "aws_secret_access_key",
+    "hoodie.aws.session.token": "aws_session_token",
+}
+"""By the names that boto3's client has for them."""
+AWS_ROLE = ("hoodie.aws.role.arn", "hoodie.aws.role.session.name", "hoodie.aws.role.external.id")
+AWS_CATALOG = "hoodie.aws.glue."
+LIKE = 0.93
+"""Keys that are more alike than this are a misspelling: no two of Hudi's own keys are."""
+SHOWN = 80
+
+KEYS = [
+    WAIT, RETRIES, PAUSE, *PROVIDERS_OWN, PROVIDER, HEARTBEAT,
+    *(PREFIX + each for each in (
+        "conflict.resolution.strategy",
+        "storage.validity.timeout.secs", "storage.renew.interval.secs",
+        "storage.heartbeat.poll.secs",
+        "azure.connection.string", "azure.sas.token", "azure.managed.identity.client.id",
+        "azure.client.tenant.id", "azure.client.id", "azure.client.secret",
+        "filesystem.path", "filesystem.expire",
+        "zookeeper.url", "zookeeper.port", "zookeeper.base_path", "zookeeper.lock_key",
+        "zookeeper.session_timeout_ms", "zookeeper.connection_timeout_ms",
+        "hivemetastore.database", "hivemetastore.table", "hivemetastore.uris",
+        "dynamodb.table", "dynamodb.partition_key", "dynamodb.region", "dynamodb.billing_mode",
+        "dynamodb.read_capacity", "dynamodb.write_capacity", "dynamodb.table_creation_timeout",
+        "dynamodb.endpoint_url",
+    )),
+]  # fmt: skip
+READ = [*KEYS, BASE_PATH, TABLE_NAME, *AWS_KEYS]
+"""Every key that a lock's configuration may have an effect by."""
+_TEXT = (PROVIDER, BASE_PATH, TABLE_NAME, *AWS_KEYS)
+
+
+class UnknownKey(UserWarning):
+    """A key that has no effect although it looks as if it had one."""
+
+
+def checked(config: Mapping[str, str], *, stacklevel: int) -> dict[str, str]:
+    """The configuration by its keys in lower case, as a table's options are read too.
+
+    Raises `ValueError` for a key or a value that cannot be. Warns (`UnknownKey`) of a key that has
+    no effect: a misspelt one, or one that is not Hudi's. Hudi's keys that are about other things
+    than locks pass.
+    """
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if not isinstance(key, str):
+            raise ValueError(f"a key of Hudi's configuration is text, not {type(key).__name__}")
+        name = key.lower()
+        if name in found and found[name] != value:
+            raise ValueError(f"{name} is given twice, in upper and lower case, with two values")
+        if name in READ:
+            _check_value(key, name, value)
+        elif name in AWS_ROLE:
+            raise ValueError(
+                f"{name} is not read: name the role in a profile of ~/.aws/config, and pass "
+                "profile_name=..."
+            )
+        else:
+            _warn_of(name, stacklevel + 1)
+        found[name] = value
+    return found
+
+
+def _check_value(key: str, name: str, value: object) -> None:
+    if value is None or value == "":
+        raise ValueError(f"{key} is empty; leave it out, or give it a value")
+    kinds = (str,) if name in _TEXT else (str, int, float)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        wanted = "text" if name in _TEXT else "text or a number"
+        raise ValueError(f"the value of {key} is {wanted}, not {type(value).__name__}")
+    if name in (BASE_PATH, PREFIX + "filesystem.path") and carries_secret(str(value)):
+        raise ValueError(f"{key} carries a password or a signature; give credentials as options")
+
+
+def _warn_of(name: str, stacklevel: int) -> None:
+    if name.startswith(PREFIX):
+        longer = [each for each in KEYS if each.startswith(name)]
+        near = longer or difflib.get_close_matches(name, KEYS, n=1)
+    else:
+        near = difflib.get_close_matches(name, READ, n=1, cutoff=LIKE)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    if name.startswith(PREFIX):
+        text = f"{name[:SHOWN]} is ignored: it is no key of Hudi's locks{meant}"
+    elif not name.startswith("hoodie."):
+        text = f"{name[:SHOWN]} is ignored: it is no key of Hudi{meant}"
+    elif near or (name.startswith(AWS) and not name.startswith(AWS_CATALOG)):
+        text = f"{name[:SHOWN]} is ignored: no lock reads it{meant}"
+    else:
+        return
+    warnings.warn(UnknownKey(text), stacklevel=stacklevel)
+
+
+def warn_of_unused(given: Iterable[str], why: str, *, stacklevel: int) -> None:
+    """Credentials that nothing uses: others are used, or none."""
+    if unused := sorted(set(given) & AWS_KEYS.keys()):
+        text = f"{', '.join(unused)} has no effect: {why}"
+        warnings.warn(UnknownKey(text), stacklevel=stacklevel)
