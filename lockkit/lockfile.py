@@ -15,6 +15,10 @@ EPOCHS_UNKNOWN = 1_000
 """How many grants may have left no trace that we can still read. Where a lock's epochs were lost
 and are taken from elsewhere (the fence, old versions), the next epoch leaves room for so many."""
 
+EPOCH_BELIEVED_MAX = 2**62
+"""No count of grants reaches it, and no time does. Where epochs were lost, evidence of a higher one
+is a mistake or forged, and is not followed: it would leave no room for the grants to come."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -91,6 +95,15 @@ def decode(body: bytes) -> Record | Garbled:
 def epoch_after(known: int) -> int:
     """An epoch above every one that was granted, where `known` is only the highest still known."""
     return min(known + EPOCHS_UNKNOWN, EPOCH_MAX - 1)
+
+
+def epoch_anew(known: int, wall_ms: int) -> int:
+    """An epoch where the lock object lost its own: above `known`, and never given before.
+
+    Every trace may be older than the newest grant by any number of grants. So it is at least the
+    time in milliseconds: no lock is granted a thousand times a second from one loss to the next.
+    """
+    return min(max(epoch_after(known), wall_ms), EPOCH_MAX - 1)
 
 
 def _count(value: object) -> int:

@@ -220,6 +220,85 @@ def test_the_tombstone_over_what_is_no_record_has_an_epoch_above_every_old_versi
     assert not plan.refused
 
 
+def garble(store: Store) -> str:
+    found = store.get(LOCK_KEY)
+    assert isinstance(found, Found)
+    answer = store.put(LOCK_KEY, b"<html>", over(found.version))
+    assert isinstance(answer, Applied)
+    return answer.version
+
+
+def granted(url: str) -> int:
+    with Lock(url, ttl_s=30, timeout=10) as lock:
+        return lock.fence.epoch
+
+
+def test_no_epoch_is_granted_twice_although_the_lock_object_is_garbled_twice(
+    url: str, store: Store
+) -> None:
+    """Files keep no old versions, and here is no fence: only the logs of breaks and the time."""
+    epochs = [granted(url) for _ in range(3)]
+    for _ in range(2):
+        assert command(url, "--version", garble(store)) == 0
+        epochs += [granted(url), granted(url)]
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_lock_with_more_grants_than_there_is_room_for_goes_on_above_them(
+    url: str, store: Store
+) -> None:
+    put(store, replace(dead(epoch=50_000), expired=True))
+    last = granted(url)
+    assert command(url, "--version", garble(store)) == 0
+    assert granted(url) > last
+
+
+def test_the_log_of_a_break_is_evidence_also_where_the_clock_is_wrong(store: Store) -> None:
+    log = {"written": 10**15, "epoch": 3}
+    store.put(f"{BREAKS}1_x.json", json.dumps(log).encode(), IfAbsent())
+    put(store, dead())
+    garble(store)
+    known, source = highest_epoch(store)
+    assert (known, source) == (10**15, "the log of an earlier break")
+    assert planned(look(store), by="me", wall_ms=5, known=known).tombstone.epoch > 10**15
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[" * 60_000, b"[7]", b'{"written":true}', b'{"written":"9"}', b'{"written":1e300}',
+     b'{"written":-7}', json.dumps({"written": EPOCH_MAX - 2}).encode(),
+     b'{"written":7' + b" " * 70_000 + b"}"],
+)  # fmt: skip
+def test_a_log_that_somebody_else_wrote_closes_no_lock(store: Store, body: bytes) -> None:
+    store.put(f"{BREAKS}1_x.json", body, IfAbsent())
+    assert highest_epoch(store)[0] == 0
+
+
+def test_only_the_newest_logs_of_breaks_are_read(store: Store) -> None:
+    for number in range(105):
+        log = json.dumps({"written": 1_000 - number}).encode()
+        store.put(f"{BREAKS}{1_000 + number}_x.json", log, IfAbsent())
+    assert highest_epoch(store)[0] == 1_000 - 5
+
+
+@pytest.mark.parametrize("fence", [b'{"epoch":5000,"ins', b'{"format":99,"epoch":5000}'])
+def test_a_fence_that_cannot_be_read_is_not_taken_for_none(store: Store, fence: bytes) -> None:
+    store.put(".hoodie/.locks/fence.json", fence, IfAbsent())
+    put(store, dead(epoch=0))
+    known, source = highest_epoch(store)
+    assert "the fence could not be read" in source
+    now_ms = CLOCK.wall_ms()
+    assert planned(look(store), by="me", wall_ms=now_ms, known=known).tombstone.epoch >= now_ms
+    garble(store)
+    assert planned(look(store), by="me", wall_ms=now_ms, known=known).tombstone.epoch >= now_ms
+
+
+def test_a_forged_epoch_that_leaves_no_room_is_not_followed(url: str, store: Store) -> None:
+    shown = put(store, dead(epoch=EPOCH_MAX - 1))
+    assert command(url, "--version", shown) == 0
+    assert granted(url) + 1 == granted(url)
+
+
 def test_a_lock_of_hudis_that_is_broken_on_a_fenced_table_gets_an_epoch_above_the_fence(
     store: Store,
 ) -> None:

@@ -14,13 +14,13 @@ from lockkit.client import LOCK_KEY
 from lockkit.drive import Procedure, Put, Sleep, Unique, WallMs
 from lockkit.incident.standing import Holder
 from lockkit.lockfile import (
-    EPOCH_MAX,
+    EPOCH_BELIEVED_MAX,
     RECORD_BYTES_MAX,
     Garbled,
     Record,
     decode,
     encode,
-    epoch_after,
+    epoch_anew,
 )
 from lockkit.outcome import (
     Applied,
@@ -120,17 +120,17 @@ def planned(
         refused = str(error)
     note = f"broken by {by[:BY_MAX]}"
     ttl_ms = was.ttl_ms if isinstance(was, Record) else 0
-    epoch = _epoch_of_tombstone(was, known)
+    epoch = _epoch_of_tombstone(was, known, wall_ms)
     tombstone = Record(attempt, wall_ms, True, epoch, attempt, ttl_ms, note)
     return Planned(version, tombstone, f"{BREAKS}{wall_ms}_{attempt}.json", refused)
 
 
-def _epoch_of_tombstone(was: Record | Garbled, known: int) -> int:
+def _epoch_of_tombstone(was: Record | Garbled, known: int, wall_ms: int) -> int:
     """Above every known one. A record of Hudi's on a table without epochs keeps having none."""
     own = was.epoch if isinstance(was, Record) else 0
-    if own and own >= known:
-        return min(own + 1, EPOCH_MAX - 1)
-    return epoch_after(known) if known or isinstance(was, Garbled) else 0
+    if own and known <= own <= EPOCH_BELIEVED_MAX:
+        return own + 1
+    return epoch_anew(known, wall_ms) if own or known or isinstance(was, Garbled) else 0
 
 
 def take_over(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lockkit.client import LOCK_KEY
@@ -12,14 +12,20 @@ from lockkit.drive import run
 from lockkit.history import STORE, Event, event
 from lockkit.incident.calls import Seen
 from lockkit.incident.logs.wire import digests_of
+from lockkit.incident.takeover import BREAKS
 from lockkit.incident.telling import lease_of
-from lockkit.lockfile import Garbled, Record, decode
-from lockkit.stores import ObjectVersion, Store, StoreError
+from lockkit.lockfile import EPOCH_BELIEVED_MAX, RECORD_BYTES_MAX, Garbled, Record, decode
+from lockkit.outcome import Found, Missing
+from lockkit.stores import NoAnswer, ObjectVersion, Store, StoreError
 from lockkit.table.ask import TableError
 from lockkit.table.fence import read_fence
 
 NEWEST_MAX = 100
-"""Versions of the lock object that are read for their epochs."""
+"""Versions of the lock object, and logs of breaks, that are read for their epochs."""
+NO_EPOCH = (
+    "neither the fence nor an old version of the lock object nor a break of it tells its epoch; "
+    "the new one is the time in milliseconds"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +51,59 @@ def _read(number: ObjectVersion, body: bytes) -> Generation:
 
 
 def highest_epoch(store: Store) -> tuple[int, str]:
-    """The highest epoch that the fence or an old version of the lock object has, and which of them.
+    """The highest epoch that the fence, an old version of the lock object or the log of a break
+    has, and which of them.
 
-    A source that cannot be read (no rights to list versions, a broken fence) counts as silent.
+    A source that could not be read may have one: it counts as an epoch of 1, so that a tombstone
+    never goes on as if there had been none.
     """
-    found = [(0, "neither the fence nor an old version of the lock object has an epoch")]
-    with suppress(TableError, StoreError):
-        fence = run(read_fence(), store, Clock()).fence
-        if fence is not None:
-            found.append((fence.epoch, "the fence"))
-    with suppress(StoreError):
-        for each in generations(store, newest=NEWEST_MAX):
-            if isinstance(each.record, Record):
-                found.append((each.record.epoch, "an old version of the lock object"))
+    found = [(0, NO_EPOCH)]
+    for source, epochs in (
+        ("the fence", _of_fence), ("an old version of the lock object", _of_versions),
+        ("the log of an earlier break", _of_breaks),
+    ):  # fmt: skip
+        try:
+            for each in epochs(store):
+                found.append((each, source))
+        except (TableError, StoreError):
+            found.append((1, f"{source} could not be read, and may have one"))
     return max(found, key=lambda each: each[0])
+
+
+def _of_fence(store: Store) -> Iterator[int]:
+    fence = run(read_fence(), store, Clock()).fence
+    if fence is not None:
+        yield fence.epoch
+
+
+def _of_versions(store: Store) -> Iterator[int]:
+    for each in generations(store, newest=NEWEST_MAX):
+        if isinstance(each.record, Record) and each.record.epoch <= EPOCH_BELIEVED_MAX:
+            yield each.record.epoch
+
+
+def _of_breaks(store: Store) -> Iterator[int]:
+    """Of the newest logs by their names. Anybody may have written them: what is no log is passed
+    over, and a number that cannot be an epoch."""
+    for entry in store.list(BREAKS)[-NEWEST_MAX:]:
+        match store.get(entry.key, limit=RECORD_BYTES_MAX):
+            case Found(body) if len(body) <= RECORD_BYTES_MAX:
+                yield from _epochs_logged(body)
+            case Found() | Missing():
+                pass
+            case other:
+                raise NoAnswer(f"{store.url}: {entry.key} could not be read ({other})")
+
+
+def _epochs_logged(body: bytes) -> Iterator[int]:
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    for name in ("epoch", "written"):
+        epoch = said.get(name) if isinstance(said, dict) else None
+        if type(epoch) is int and 0 < epoch <= EPOCH_BELIEVED_MAX:
+            yield epoch
 
 
 def seen(kept: Sequence[Generation]) -> list[Seen]:
