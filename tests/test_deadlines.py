@@ -43,10 +43,12 @@ def dialect(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return name
 
 
-def opened(dialect: str, endpoint: str, **options: Any) -> Store:
-    if dialect == "gcs":
-        options["use_auth_w_custom_endpoint"] = False
-    return open_store(URLS[dialect], endpoint=endpoint, timeout_s=TIMEOUT_S, **options)
+def anonymous(dialect: str) -> dict[str, Any]:
+    return {"use_auth_w_custom_endpoint": False} if dialect == "gcs" else {}
+
+
+def opened(dialect: str, endpoint: str) -> Store:
+    return open_store(URLS[dialect], endpoint=endpoint, timeout_s=TIMEOUT_S, **anonymous(dialect))
 
 
 def answer(store: Store, call: str) -> object:
@@ -210,6 +212,90 @@ def test_a_large_body_that_comes_too_slowly_is_given_up(dialect: str, rates: Non
     with trickle(steadily(100_000, 1_000)) as server:
         store = opened(dialect, server.url)
         said = ends_within(PATIENCE_S, lambda: store.get_file("k", io.BytesIO()))
+    assert isinstance(said, Unknown), said
+
+
+# --- floods --------------------------------------------------------------------------------------
+
+
+def forever(head: bytes, each: bytes, rate: int) -> Callable[[socket.socket], None]:
+    """A head, then the same bytes for a minute, at so many bytes a second."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(head)
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends:
+            connection.sendall(each * max(1, rate // 20 // len(each)))
+            time.sleep(0.05)
+
+    return answer
+
+
+ERROR = b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/xml\r\n"
+CHUNKED, LONG = b"Transfer-Encoding: chunked\r\n\r\n", b"Content-Length: 1000000000\r\n\r\n"
+CHUNK = b"64\r\n" + b" " * 100 + b"\r\n"
+FLOODS = {
+    "promises": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "one endless header": (b"HTTP/1.1 200 OK\r\nX-More: ", b"x"),
+    "an error without a length": (ERROR + CHUNKED, CHUNK),
+    "an error of great length": (ERROR + LONG, b" "),
+}
+READ_OR_WRITE = ("get", "get with a limit", "put")
+
+
+@pytest.mark.parametrize("call", READ_OR_WRITE)
+@pytest.mark.parametrize("flood", FLOODS)
+def test_bytes_that_nobody_asked_for_earn_no_time(
+    dialect: str, flood: str, call: str, rates: None
+) -> None:
+    """They come at five times the rate at which a body earns its time."""
+    with trickle(forever(*FLOODS[flood], rate=10_000)) as server:
+        said = answer(opened(dialect, server.url), call)
+    assert isinstance(said, Unknown), said
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_is_given_up_before_it_fills_the_memory(
+    dialect: str, flood: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before the time is over: 10 MB a second, of which a call reads one."""
+    read: list[int] = []
+    received = deadline.TimedSocket._received
+    monkeypatch.setattr(
+        deadline.TimedSocket, "_received",
+        lambda self, count: read.append(count) or received(self, count),
+    )  # fmt: skip
+    with trickle(forever(*FLOODS[flood], rate=10_000_000)) as server:
+        store = open_store(URLS[dialect], endpoint=server.url, timeout_s=60, **anonymous(dialect))
+        said = ends_within(PATIENCE_S, lambda: store.put("k", b"{}", IfAbsent()))
+    assert isinstance(said, Unknown), said
+    assert sum(read) < 2 * deadline.OVERHEAD_BYTES_MAX
+
+
+@pytest.mark.parametrize("length", [CHUNKED, LONG])
+def test_a_read_with_a_limit_is_not_held_by_what_lies_beyond_it(
+    dialect: str, length: bytes, rates: None
+) -> None:
+    body = CHUNK if length == CHUNKED else b" "
+    head = slow.HEAD + b"x-ms-blob-type: BlockBlob\r\nContent-Range: bytes 0-1000/1000000000\r\n"
+    with trickle(forever(head + length, body, 10_000)) as server:
+        said = answer(opened(dialect, server.url), "get with a limit")
+    assert isinstance(said, Found | Unknown), said
+    assert not isinstance(said, Found) or len(said.body) == 1001
+
+
+def test_a_successful_body_without_a_length_earns_no_time(dialect: str, rates: None) -> None:
+    with trickle(forever(slow.HEAD + CHUNKED, CHUNK, 10_000)) as server:
+        said = answer(opened(dialect, server.url), "get_file")
+    assert isinstance(said, Unknown), said
+
+
+def test_what_a_call_can_earn_has_an_end(
+    dialect: str, rates: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "EARNED_S_MAX", 0.5)
+    with trickle(steadily(600_000, 10_000)) as server:
+        said = answer(opened(dialect, server.url), "get_file")
     assert isinstance(said, Unknown), said
 
 

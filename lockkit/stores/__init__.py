@@ -119,8 +119,9 @@ class StoreOptions:
     timeout_s: float = 10.0
     """The longest that one call may take in all, from name resolution to the last byte.
 
-    A call that moves more than 256 KiB has one more second for each further 64 KiB; a listing has
-    this time for each page. Past it, a call is `Unknown`, a listing `NoAnswer`.
+    A call whose body is longer than 256 KiB has one more second for each further 64 KiB, up to two
+    hours; an answer's body counts where its length is announced. A listing has this time for each
+    page. Past it, a call is `Unknown`, a listing `NoAnswer`.
     """
     client: str = ""
     """A name for this client; sent in the User-Agent, so that a server's record can name it."""

@@ -63,8 +63,15 @@ class _Timed(HTTPConnection):
             call.begin()
             call.left_s()
         if isinstance(self.sock, TimedSocket):
-            self.sock.deadline = call
+            self.sock.asked(call)
         super().request(*args, **options)
+
+    def getresponse(self) -> Any:
+        sock = self.sock  # the connection lets go of it where the answer is to end it
+        answer = super().getresponse()
+        if isinstance(sock, TimedSocket):
+            sock.answered(answer.status, answer.length_remaining)
+        return answer
 
     def connect(self) -> None:
         call = current()

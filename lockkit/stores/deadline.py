@@ -2,8 +2,12 @@
 
 An SDK's own timeouts bound each wait for bytes, so a server that sends one byte a second can hold a
 request for hours. Here each call has a total, counted from its first byte on the network:
-`timeout_s`, and beyond `FREE_BYTES` as much time as the bytes that were moved take at `RATE_MIN`.
+`timeout_s`, and beyond `FREE_BYTES` as much time as the bodies that were moved take at `RATE_MIN`.
 So a large body may take as long as it needs while it makes progress, and a trickle may not.
+
+Only bytes that the caller wants earn time: the request that is sent, and the body of a successful
+answer, up to its Content-Length and to what was asked for. Headers, interim answers (1xx), error
+bodies and bodies of unknown length earn none, so a server that floods a client holds no call.
 
 The deadline belongs to the thread that makes the call. `TimedSocket` keeps it on each read and
 write; no other thread is needed.
@@ -30,6 +34,10 @@ PAUSE_S = 30.0
 """What an SDK that may retry can spend between two attempts."""
 SEND_BYTES = 64 * 1024
 """How much of a body is sent at a time."""
+EARNED_S_MAX = 2 * 3600.0
+"""The most that a call can earn, whatever Content-Length its server claims."""
+OVERHEAD_BYTES_MAX = 1024 * 1024
+"""The headers, interim answers and error body of one request; what is longer is no store's."""
 BUFFER_BYTES = 4 * 1024 * 1024
 """How much of what was sent the system may still hold back: the answer waits until it has left."""
 
@@ -50,13 +58,14 @@ class Deadline:
     """Of one call: one request, or few that belong together. Starts with the first byte."""
 
     __slots__ = ("_attempt_ends_ms", "_attempts", "_bytes", "_ends_ms", "_limit_ms", "_sent_bytes",
-                 "_timeout_ms")  # fmt: skip
+                 "_timeout_ms", "_wanted_bytes")  # fmt: skip
 
     def __init__(self, timeout_s: float, attempts: int = 1, limit_ms: float = math.inf) -> None:
         self._timeout_ms, self._attempts, self._limit_ms = timeout_s * 1000, attempts, limit_ms
         self._ends_ms: float | None = None
         self._attempt_ends_ms = math.inf
         self._bytes = self._sent_bytes = 0
+        self._wanted_bytes = math.inf
 
     def begin(self) -> None:
         """A request is about to go out: the call's first one, a further one, or a retry."""
@@ -71,9 +80,19 @@ class Deadline:
         """The next request has the whole time again, as the next page of a listing has."""
         self._ends_ms, self._bytes = None, 0
 
-    def moved(self, count: int) -> None:
-        """So many bytes were sent or received: progress, which may earn more time."""
+    def want(self, count: float) -> None:
+        """The caller asked for no more than so many bytes: those beyond earn no time."""
+        self._wanted_bytes = min(self._wanted_bytes, count)
+
+    def sent(self, count: int) -> None:
+        """So many bytes were sent: progress, which may earn more time."""
         self._bytes += count
+
+    def received(self, count: int) -> None:
+        """The same for the body of a successful answer."""
+        counted = int(min(count, self._wanted_bytes))
+        self._wanted_bytes -= counted
+        self._bytes += counted
 
     def left_s(self) -> float:
         """Seconds that are left, more than 0.
@@ -96,7 +115,7 @@ class Deadline:
 
 
 def _earned_ms(moved: int) -> float:
-    return max(0, moved - FREE_BYTES) * 1000 / RATE_MIN
+    return min(max(0, moved - FREE_BYTES) / RATE_MIN, EARNED_S_MAX) * 1000
 
 
 def current() -> Deadline | None:
@@ -131,11 +150,16 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def in_time(method: Callable[..., T]) -> Callable[..., T]:
-    """A store's method as one call with a deadline, by the store's `_endpoint`."""
+    """A store's method as one call with a deadline, by the store's `_endpoint`.
+
+    Its `limit`, where it has one, is all that the call wants to read.
+    """
 
     @wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> T:
-        with self._endpoint.call():
+        with self._endpoint.call() as mine:
+            if options.get("limit") is not None:
+                mine.want(options["limit"] + 1)
             return method(self, *args, **options)
 
     return call
@@ -154,9 +178,21 @@ class TimedSocket:
         self._each_s: float | None = inner.gettimeout()
         self._files, self._closed = 0, False
         self._unanswered = 0
+        self._body_bytes = 0
+        self._overhead_bytes: float = OVERHEAD_BYTES_MAX
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def asked(self, call: Deadline | None) -> None:
+        """A request of this call goes out: what comes next is the head of its answer."""
+        self.deadline = call
+        self._body_bytes, self._overhead_bytes = 0, OVERHEAD_BYTES_MAX
+
+    def answered(self, status: int, length: int | None) -> None:
+        """The head of an answer is complete: whether its body is one that the caller wants."""
+        if 200 <= status < 300:
+            self._body_bytes, self._overhead_bytes = length or 0, math.inf
 
     def settimeout(self, seconds: float | None) -> None:
         self._each_s = seconds
@@ -222,9 +258,16 @@ class TimedSocket:
     def _sent(self, count: int) -> None:
         self._unanswered += count
         if self.deadline is not None:
-            self.deadline.moved(count)
+            self.deadline.sent(count)
 
     def _received(self, count: int) -> None:
+        """Raises `DeadlinePassed` where no store sends so much before or instead of a body."""
         self._unanswered = 0
-        if self.deadline is not None:
-            self.deadline.moved(count)
+        body = min(count, self._body_bytes)
+        self._body_bytes -= body
+        self._overhead_bytes -= count - body
+        if self.deadline is None:
+            return
+        if self._overhead_bytes < 0:
+            raise DeadlinePassed("the answer's head or its error is too long to be read")
+        self.deadline.received(body)
