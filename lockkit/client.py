@@ -190,6 +190,11 @@ class Client:
         slow = self.clock.boot_ms() - began_ms > self.me.ttl_ms // 10
         return 1 if patient and slow else REQUESTS_BEFORE_PAUSE
 
+    def doubt_what_is_out(self) -> None:
+        """After an interrupt: the write that is out may have been answered, and nobody read it."""
+        if self.state.out is not None:
+            self._doubt(self.state.out.record.attempt, self.state.out.aim.value)
+
     def in_doubt(self) -> bool:
         """Whether a claim of ours is out that nobody answered: it may have won, or may yet win."""
         return any(

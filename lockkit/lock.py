@@ -197,8 +197,8 @@ class Lock:
             self._client.beside = beside
             try:
                 return self._acquire(limit_s)
-            except BaseException:
-                self._back_out()
+            except BaseException as error:
+                self._back_out(interrupted=not isinstance(error, Exception))
                 raise
         finally:
             self._client.beside = None
@@ -462,13 +462,15 @@ class Lock:
             self._tell_ghost()
         return False
 
-    def _back_out(self) -> None:
+    def _back_out(self, *, interrupted: bool) -> None:
         """After an exception nothing stays half-held: what is ours, or may become so, is let go."""
         client = self._client
         with client.turn:
             self._stop_beating()
             client.ends_ms = self.clock.boot_ms() + BACK_OUT_S * 1000
             if client.state.grant is None:
+                if interrupted:
+                    client.doubt_what_is_out()
                 client.feed(GiveUp(self.clock.now()))
                 if client.in_doubt():
                     client.feed(Want(self.clock.now()), patient=True)

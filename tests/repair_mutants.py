@@ -75,7 +75,7 @@ def survey_that_gives_up(taken: Taken) -> Procedure[tuple[Any, Any]]:
 
 
 def take_whatever_is_there(
-    known: Any, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0
+    known: Any, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0, **_: Any
 ) -> Procedure[Taken]:
     """An instant whose requested file is there counts as taken, whoever made the file."""
     attempt = yield Unique()
@@ -88,7 +88,8 @@ def take_whatever_is_there(
 
 _BY_NAME = {
     "transaction.next_instant_ms": no_lanes,
-    "transaction._is_ours": pending_is_ours,
+    "transaction.is_ours": pending_is_ours,
+    "withdraw.is_ours": pending_is_ours,
     "transaction.survey": survey_that_gives_up,
     "append.survey": survey_that_gives_up,
     "transaction.discard": given_up_by_name,
@@ -105,7 +106,8 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "a refused attempt is left to others": {"simulation.work.withdraw": nothing},
     "an instant that is there is taken for one's own": {
         "transaction.take": take_whatever_is_there, "append.take": take_whatever_is_there,
-        "transaction._is_ours": pending_is_ours,
+        "transaction.is_ours": pending_is_ours,
+    "withdraw.is_ours": pending_is_ours,
     },
     "a useless instant is left pending": {
         "transaction.discard": nothing, "append.discard": nothing,

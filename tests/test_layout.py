@@ -31,7 +31,7 @@ from lockkit.table.layout import (
     format_commit,
     parse_commit,
 )
-from lockkit.table.plans import parse_rollback_plan
+from lockkit.table.plans import parse_replace_plan, parse_rollback_plan
 from lockkit.table.rollback import RolledBack, roll_back
 
 HUDI = Path(__file__).parent / "data" / "hudi"
@@ -258,8 +258,11 @@ def test_version_9_holds_avro_under_the_names_that_hudi_gives_it(tmp_path: Path)
         for each in ("Commit", "ReplaceCommit", "Rollback")
     ]
     assert [name.partition(".")[2] for name, body in found.items() if not body] == [
-        "commit.requested", "replacecommit.requested", "rollback.inflight",
-    ]  # fmt: skip
+        "rollback.inflight"
+    ]
+    asked = parse_commit(first, "requested", found[f"{first}.commit.requested"])
+    assert asked.attempt and not asked.stats, "whose instant it is, and nothing that is written"
+    assert not parse_replace_plan("requested", found[f"{second}.replacecommit.requested"]).clusters
     assert read_table(store)["id"].to_pylist() == ["k2"]
     batches = hudi.HudiTable(f"{tmp_path}/orders").read(hudi.HudiReadOptions())
     assert [row for batch in batches for row in batch["id"].to_pylist()] == ["k2"]

@@ -49,7 +49,7 @@ from lockkit.table.markers import unmark
 from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, load_config
 from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.snapshot import Snapshot, load_snapshot
-from lockkit.table.transaction import Prepared, Transaction, begin, prepare
+from lockkit.table.transaction import Prepared, Taken, Transaction, begin, prepare
 from lockkit.table.turns import publish_and_settle, turns_of
 from lockkit.table.upkeep import Upkeep
 from lockkit.table.withdraw import BackOut
@@ -184,9 +184,7 @@ class Write:
         incoming = incoming_schema(frame)
         config = self._table()
         seen, transaction, heartbeat = self._begin(config)
-        leave = BackOut(
-            self.place.url, self.upkeep.turns, self.store, self.clock, self.emit
-        )
+        undecided = True
         with ExitStack() as over:
             over.callback(self.upkeep.own.discard, transaction.instant)
             try:
@@ -194,17 +192,19 @@ class Write:
                 if prepared is not None:
                     self.upkeep.before_commit(prepared)
                     heartbeat.check()
+                    undecided = False
                     committed = publish_and_settle(
                         self.upkeep.turns, prepared, self.store, self.clock, self.emit,
                         strategy=self.asked.strategy,
                     )
             except BaseException as error:
-                leave(error, transaction.taken, heartbeat)
+                self._leave(error, transaction.taken, heartbeat, undecided=undecided)
                 raise
             if prepared is None:
-                leave(None, transaction.taken, heartbeat)
+                self._leave(None, transaction.taken, heartbeat)
                 return None
-            heartbeat.finish()
+            with suppress(Exception):  # the rows are committed; the heartbeat expires
+                heartbeat.finish()
         if self.asked.early:
             with suppress(StoreError, TableError):  # it is committed, whatever becomes of these
                 run(unmark(transaction.instant), self.store, self.clock)
@@ -245,19 +245,26 @@ class Write:
         """
         known, seen = run(look_over(), self.store, self.clock)
         self.upkeep.before_write(known)
-        with ExitStack() as unless_begun:
+        trying: list[Taken] = []
+        heartbeat: Heartbeat | None = None
+        try:
             with self.upkeep.taking_an_instant(config):
-                way = begin(known, action=_action(self.asked.operation))
+                way = begin(known, action=_action(self.asked.operation), trying=trying.append)
                 transaction: Transaction = run(way, self.store, self.clock, self.emit)
                 self.upkeep.own.add(transaction.instant)
-                unless_begun.callback(self.upkeep.own.discard, transaction.instant)
-                heartbeat = unless_begun.enter_context(
-                    Heartbeat(
-                        transaction.instant, self.store, clock=self.clock, rules=self.asked.rules
-                    )
+                heartbeat = Heartbeat(
+                    transaction.instant, self.store, clock=self.clock, rules=self.asked.rules
                 )
-            unless_begun.pop_all()
+        except BaseException as error:
+            for taken in trying[-1:]:
+                self._leave(error, taken, heartbeat, paths=(), undecided=True)
+                self.upkeep.own.discard(taken.instant)
+            raise
         return seen, transaction, heartbeat
+
+    @property
+    def _leave(self) -> BackOut:
+        return BackOut(self.place.url, self.upkeep.turns, self.store, self.clock, self.emit)
 
     def _table(self) -> TableConfig:
         """The table's config; the table is made if it is not there."""

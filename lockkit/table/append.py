@@ -22,6 +22,7 @@ from lockkit.table.transaction import (
     Known,
     Prepared,
     Taken,
+    Trying,
     discard,
     draft,
     lead_ms,
@@ -49,17 +50,19 @@ class NewRows:
 def prepare_append(
     known: Known,
     new: NewRows,
+    trying: Trying,
     began: Callable[[Taken], None],
     wrote: Callable[[tuple[WriteStat, ...]], None],
 ) -> Procedure[tuple[Prepared, Known]]:
     """Take an instant, write the files, prepare the commit; also what is now known of the table.
 
-    `began` is told each instant before a file of it is written, `wrote` the files before they are
-    sent: after an error the caller withdraws the last of these instants. Raises `CommitConflict`
-    where another writer's columns do not go with these, `TableError`, `StoreError`.
+    `trying` is told each instant before it is taken, `began` once it is, and `wrote` the files
+    before they are sent: after an error the caller withdraws the last of these instants. Raises
+    `CommitConflict` where another writer's columns do not go with these, `TableError`,
+    `StoreError`.
     """
     for tries in range(OVERTAKEN_MAX):
-        taken = yield from take(known, lead_ms=lead_ms(tries))
+        taken = yield from take(known, lead_ms=lead_ms(tries), trying=trying)
         began(taken)
         files = new.files(taken.target)
         wrote(tuple(file.stat for file in files))

@@ -47,6 +47,7 @@ from lockkit.table.properties import FENCED, recheck_config
 from lockkit.table.timeline import Timeline, glance, load_timeline
 from lockkit.table.transaction import Prepared
 
+COMPLETION = "completion"
 ROUNDS_MAX = 30
 """How often a commit may lose the fence to others and check again."""
 
@@ -389,16 +390,21 @@ def _commit_unfenced(
         believe()
         yield _checked(prepared, guard, found.covered)
         nothing = Seen(None, None)
-        completion = yield from completion_time(
+        # Sent once with an unknown outcome, it keeps its time: two names would complete it twice.
+        completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(
             prepared.names, nothing, *_later_than(prepared), *now.completion.values()
-        )
+        ))  # fmt: skip
         landed = Decided(COMMIT, prepared.instant, transaction.action, completion)
     key = completed_key(prepared.names, landed)
     try:
         standing = yield from create(key, prepared.body)
-    except Unanswered as error:
-        if not error.doubt:
+    except Exception as error:
+        if isinstance(error, Unanswered) and not error.doubt:
             raise
+        if isinstance(error, StoreError):
+            raise  # refused by configuration, so certainly not done
+        if landed.completion:
+            prepared.sent_as[COMPLETION] = landed.completion
         raise CommitUnknown(prepared.instant, str(error), (key,)) from error
     if isinstance(standing, Found):
         raise CommitUnknown(

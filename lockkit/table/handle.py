@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,7 @@ from lockkit.table.pulse import heartbeat_rules
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.snapshot import Snapshot
 from lockkit.table.transaction import Known, Prepared, Taken
-from lockkit.table.turns import publish_and_settle, turns_of
+from lockkit.table.turns import publish_and_settle, settled, turns_of
 from lockkit.table.upkeep import Upkeep
 from lockkit.table.withdraw import BackOut
 from lockkit.voice import Voice
@@ -125,7 +125,8 @@ class Table:
             except BaseException as error:
                 attempt.leave(error)
                 raise
-            attempt.finish()
+            with suppress(Exception):  # the rows are committed; the heartbeat expires
+                attempt.finish()
             assert self._known is not None
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
             self._schema, self._schema_at = schema, committed.instant
@@ -140,6 +141,7 @@ class Table:
             prepared = self._prepare(known, new, attempt)
             self._upkeep.before_commit(prepared)
             attempt.check()
+            attempt.undecided = False
             return publish_and_settle(
                 self.turns, prepared, self.store, self.clock, self.emit, strategy=self.strategy
             )
@@ -147,15 +149,21 @@ class Table:
         # rows are written within one grant.
         with deferred(self.emit) as later, self.turns.hold() as held:
             prepared = self._prepare(known, new, attempt)
-            way = commit(prepared, held.guard, believe=held.believe, strategy=self.strategy)
+            attempt.undecided = False
             with told_if_interrupted(prepared):
-                committed: Committed = run(way, self.store, self.clock, later)
+                committed = settled(
+                    lambda: run(
+                        commit(prepared, held.guard, believe=held.believe, strategy=self.strategy),
+                        self.store, self.clock, later,
+                    ),
+                    prepared,
+                )  # fmt: skip
                 held.published()
         return committed
 
     def _prepare(self, known: Known, new: NewRows, attempt: _Attempt) -> Prepared:
         prepared: Prepared
-        way = prepare_append(known, new, attempt.begin, attempt.wrote)
+        way = prepare_append(known, new, attempt.tries, attempt.begin, attempt.wrote)
         prepared, self._known = run(way, self.store, self.clock, self.emit)
         attempt.prepared = prepared
         attempt.others = sum(each > known.newest for each in prepared.transaction.timeline.commits)
@@ -237,16 +245,21 @@ class _Attempt:
         self.table = table
         self.groups: list[FileGroup] = []
         self.prepared: Prepared | None = None
+        self.undecided = True
+        """Whether the write that decides was certainly not sent yet."""
         self.others = 0
         """Commits of other writers that came since this handle's last one."""
         self._paths: list[str] = []
         self._taken: Taken | None = None
         self._heart: Heartbeat | None = None
 
-    def begin(self, taken: Taken) -> None:
-        """Another instant, because the one before was of no use."""
+    def tries(self, taken: Taken) -> None:
+        """Another instant, because the one before was of no use; it is about to be taken."""
         self.finish()
-        self._taken, self._paths, table = taken, [], self.table
+        self._taken, self._paths, self._heart = taken, [], None
+
+    def begin(self, taken: Taken) -> None:
+        self._taken, table = taken, self.table
         self._heart = Heartbeat(
             taken.instant, table.store, clock=table.clock, rules=table.pulse,
             quiet_s=table.pulse.interval_ms / 2000,
@@ -266,6 +279,6 @@ class _Attempt:
 
     def leave(self, error: BaseException) -> None:
         table = self.table
-        if self._taken is not None and self._heart is not None:
+        if self._taken is not None:
             back_out = BackOut(table.url, table.turns, table.store, table.clock, table.emit)
-            back_out(error, self._taken, self._heart, self._paths)
+            back_out(error, self._taken, self._heart, self._paths, undecided=self.undecided)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from lockkit.drive import Note, Procedure, Unique, WallMs
@@ -94,6 +94,9 @@ class Taken:
         return Target(self.instant, self.known.config)
 
 
+Trying = Callable[[Taken], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A writer's place on the timeline, and what the table was when it took it."""
@@ -154,6 +157,8 @@ class Prepared:
     body: bytes
     grows: bool = False
     """Whether its schema has columns that its snapshot's has not: then others look at it."""
+    sent_as: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Without the fence: what a commit of unknown outcome was sent with, to be sent again."""
 
     @property
     def sha256(self) -> str:
@@ -188,16 +193,23 @@ class Prepared:
 # --- begin --------------------------------------------------------------------------------------
 
 
+def untold(_taken: Taken) -> None:
+    """For a writer that nobody withdraws."""
+
+
 def begin(
-    known: Known | None = None, *, action: str = "commit", plan: bytes = b""
-) -> Procedure[Transaction]:
+    known: Known | None = None, *, action: str = "commit", plan: bytes = b"",
+    trying: Trying = untold,
+) -> Procedure[Transaction]:  # fmt: skip
     """Take an instant on the timeline; `TableError` if this is no table that may be written to.
 
-    `plan` is what its requested file says: nothing for a commit.
+    `plan` is what its requested file says: nothing for a commit. `trying` as for `take`.
     """
     known = known or Known(*(yield from load_config()))
     for tries in range(OVERTAKEN_MAX):
-        taken = yield from take(known, action=action, plan=plan, lead_ms=lead_ms(tries))
+        taken = yield from take(
+            known, action=action, plan=plan, lead_ms=lead_ms(tries), trying=trying
+        )
         transaction, now = yield from survey(taken)
         # An inflight file that is there before ours is another's: what a dead process sent late.
         if transaction is not None and taken.instant not in now.inflight:
@@ -224,18 +236,21 @@ def overtaken(taken: Taken) -> TableError:
 
 
 def take(
-    known: Known, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0
-) -> Procedure[Taken]:
+    known: Known, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0,
+    trying: Trying = untold,
+) -> Procedure[Taken]:  # fmt: skip
     """Create a requested file that holds this attempt: then the instant belongs to it alone.
 
     Whether the file is ours is told by its content, also after a lost answer or a 412 that some
-    hidden retry of our own request caused.
+    hidden retry of our own request caused. `trying` is told each instant before its file is sent,
+    without a version: after an interrupt the file may be there.
     """
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
     at_ms = next_instant_ms(known.newest, (yield WallMs()), action, lead_ms)
     for tries in range(TAKES_MAX):
         instant = instant_of(at_ms)
+        trying(Taken(instant, attempt, action, known, body, ""))
         made = yield from create(known.config.names.requested(instant, action), body)
         if not isinstance(made, Found):
             return Taken(instant, attempt, action, known, body, made)
@@ -278,13 +293,13 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
         )
     refuse_unreadable(now, known=frozenset(now.completed))
     useless = now.latest > taken.instant or taken.instant in now.doubled
-    if useless or not (yield from _is_ours(taken, now)) or (yield from _named(taken, now)):
+    if useless or not (yield from is_ours(taken, now)) or (yield from _named(taken, now)):
         return None, now
     yield Note("began", {"instant": taken.instant})
     return Transaction(taken, now), now
 
 
-def _is_ours(taken: Taken, now: Timeline) -> Procedure[bool]:
+def is_ours(taken: Taken, now: Timeline) -> Procedure[bool]:
     """Whether the requested file is pending and still holds this attempt, by version or content."""
     place = taken.instant, taken.action
     if taken.instant not in now.pending or place not in now.first:
@@ -322,7 +337,7 @@ def discard(taken: Taken, now: Timeline, paths: Iterable[str] = ()) -> Procedure
         if now.latest > taken.instant:
             yield from delete(taken.names.inflight(taken.instant, taken.action))
             yield from delete(taken.requested)
-        elif (yield from _is_ours(taken, now)):
+        elif (yield from is_ours(taken, now)):
             yield from delete(taken.requested, taken.version)
     except Unanswered as error:
         yield Note("note", {"text": f"left to a rollback: {error}", "instant": taken.instant})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -157,21 +157,31 @@ def publish_and_settle(
     Raises `CommitUnknown`, with the transaction in `prepared`, after `SETTLE_TRIES_MAX` tries. Once
     the outcome was unknown, an error that leaves it open is raised as `CommitUnknown` as well.
     """
+    def once() -> Committed:
+        return turns.publish(prepared, store, clock, emit, strategy=strategy)
+
+    return settled(once, prepared, lambda: _undo(prepared, store, clock, emit))
+
+
+def settled(
+    once: Callable[[], Committed], prepared: Prepared, undo: Callable[[], bool] = bool
+) -> Committed:
+    """`once`, again while its outcome is not known; `undo` says whether a refusal is then final."""
     unknown: CommitUnknown | None = None
     for _ in range(SETTLE_TRIES_MAX):
         try:
-            return turns.publish(prepared, store, clock, emit, strategy=strategy)
+            return once()
         except CommitUnknown as error:
             unknown = error
-            with suppress(Exception):  # it may be decided: no observer can fail it any more
-                emit("note", text=str(error), instant=prepared.instant)
         except Exception as error:
             if unknown is None:
                 raise
-            if not isinstance(error, CommitConflict) or not _undo(prepared, store, clock, emit):
+            if not isinstance(error, CommitConflict) or not undo():
+                unknown.prepared = prepared
                 raise unknown from error
             raise
     assert unknown is not None
+    unknown.prepared = prepared
     raise unknown
 
 

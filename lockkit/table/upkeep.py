@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Any
 
 from lockkit.clock import Clock
@@ -78,12 +78,9 @@ class Upkeep:
         try:
             with self._serving:
                 self.service.take_back_overdue(prepared)
-        except TROUBLE as error:
+        except Exception as error:  # noqa: BLE001 - whatever a service raises fails no commit
             self.emit("note", text=f"a dead writer was not rolled back: {error}")
-            warnings.warn(
-                ServiceFailed(f"this commit goes on; a dead writer was not rolled back: {error}"),
-                stacklevel=3,
-            )
+            _warn(f"this commit goes on; a dead writer was not rolled back: {error}")
 
     def after_append(self, others: int) -> None:
         """The same as `after_commit`, after new files: rarely due (`AppendsDue`).
@@ -128,12 +125,14 @@ class Upkeep:
         try:
             with self._serving:
                 self.service.run()
-        except TROUBLE as error:
+        except Exception as error:  # noqa: BLE001 - whatever a service raises fails no commit
             self.emit("note", text=f"a table service failed: {error}")
-            warnings.warn(
-                ServiceFailed(f"what was committed stands, but a table service failed: {error}"),
-                stacklevel=4,
-            )
+            _warn(f"what was committed stands, but a table service failed: {error}")
+
+
+def _warn(text: str) -> None:
+    with suppress(Warning):  # `-W error` must not turn a commit into a failure
+        warnings.warn(ServiceFailed(text), stacklevel=5)
 
 
 @contextmanager

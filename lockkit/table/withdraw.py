@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, run
 from lockkit.lock import LockBusy
+from lockkit.outcome import Found
 from lockkit.state import LockLost
 from lockkit.stores import Store, StoreError
-from lockkit.table.ask import TableError
+from lockkit.table.ask import TableError, read
 from lockkit.table.commit import Guard, trust
 from lockkit.table.covered import Covered
 from lockkit.table.decide import CommitUnknown
@@ -25,7 +26,7 @@ from lockkit.table.plans import NO_BASE, hadoop_base
 from lockkit.table.properties import FENCED
 from lockkit.table.rollback import RolledBack, Spared, roll_back, written_by
 from lockkit.table.timeline import load_timeline
-from lockkit.table.transaction import Taken, discard
+from lockkit.table.transaction import Taken, discard, is_ours
 from lockkit.table.turns import Epoch, Turns
 
 
@@ -45,8 +46,8 @@ def withdraw(
     """
     names, instant = taken.names, taken.instant
     now = yield from load_timeline(names, after=Covered(taken.known.horizon).listed_after)
-    if instant not in now.pending:
-        return None  # somebody took us for dead, and rolled it back
+    if not (yield from is_ours(taken, now)):
+        return None  # never ours; or somebody took us for dead, and rolled it back
     if now.latest < instant:
         return (yield from roll_back(
             instant, guard, taken.known, believe=believe, base=base, paths=paths
@@ -56,6 +57,22 @@ def withdraw(
     yield from discard(taken, now, paths)
     yield from unmark(instant)
     return None
+
+
+def settle_own(
+    taken: Taken, paths: Collection[str] | None
+) -> Procedure[RolledBack | Spared | None]:
+    """Roll an own instant back that may have been decided, or find that it was (fenced tables)."""
+    match (yield from read(taken.requested)):
+        case Found(body, _) if body == taken.body:
+            return (yield from roll_back(taken.instant, Epoch(0), taken.known, paths=paths))
+        case _:
+            return None  # it was never taken
+
+
+def _add_note(error: BaseException | None, note: str) -> None:
+    if error is not None:
+        error.add_note(note)
 
 
 @dataclass(slots=True)
@@ -69,48 +86,52 @@ class BackOut:
     emit: Emit
 
     def __call__(
-        self, error: BaseException | None, taken: Taken, heart: Heartbeat,
-        paths: Collection[str] | None = None,
+        self, error: BaseException | None, taken: Taken, heart: Heartbeat | None,
+        paths: Collection[str] | None = None, *, undecided: bool = False,
     ) -> None:  # fmt: skip
         """Withdraw `taken` after `error`, or without one; raises nothing but an interrupt.
 
         What cannot be done now is left to the next writer: the heartbeat is ended, so nobody waits
         for it to expire. After `CommitUnknown` nothing is touched, for the rows may be visible.
-        After an interrupt the commit may have been decided: the rollback finds that out.
+        After an interrupt the commit may have been decided, unless it is known to be `undecided`:
+        on a fenced table the rollback finds that out; on another, nothing is touched.
         """
-        heart.stop()
+        if heart is not None:
+            heart.stop()
         if isinstance(error, CommitUnknown):
             return
-        fenced = taken.known.config.mode == FENCED
-        certain = error is None or isinstance(error, Exception)
+        certain = error is None or isinstance(error, Exception) or undecided
         done = False
         with suppress(TableError, StoreError, LockBusy, LockLost, CommitUnknown, RuntimeError):
-            if fenced and certain:
-                self._run(withdraw(taken, Epoch(0), paths=paths))
-                done = True
-            elif fenced and error is not None:
-                self._settle(error, taken, paths)
-                done = True
-            elif certain and not isinstance(error, LockBusy):
-                base = hadoop_base(self.url)
-                with self.turns.hold() as held:
-                    self._run(withdraw(
-                        taken, held.guard, believe=held.believe, base=base, paths=paths
-                    ))  # fmt: skip
-                done = True
-        if done:
+            done = self._withdraw(taken, paths, certain, error)
+        if heart is not None and done:
             heart.finish()
-        elif certain:
+        elif heart is not None and certain:
             heart.give_up()
 
-    def _settle(
-        self, error: BaseException, taken: Taken, paths: Collection[str] | None
-    ) -> None:
-        outcome = self._run(roll_back(taken.instant, Epoch(0), taken.known, paths=paths))
-        if isinstance(outcome, Spared):
-            error.add_note(f"{taken.instant} was committed before the interrupt.")
+    def _withdraw(
+        self, taken: Taken, paths: Collection[str] | None, certain: bool,
+        error: BaseException | None,
+    ) -> bool:  # fmt: skip
+        """Whether nothing is left to be done."""
+        instant = taken.instant
+        if taken.known.config.mode == FENCED:
+            if certain:
+                self._run(withdraw(taken, Epoch(0), paths=paths))
+            elif isinstance(self._run(settle_own(taken, paths)), Spared):
+                _add_note(error, f"{instant} was committed before the interrupt.")
+                return True
+        elif not certain or isinstance(error, LockBusy):
+            return False
         else:
-            error.add_note(f"{taken.instant} was not committed; it was rolled back.")
+            with self.turns.hold() as held:
+                self._run(withdraw(
+                    taken, held.guard, believe=held.believe, base=hadoop_base(self.url),
+                    paths=paths,
+                ))  # fmt: skip
+        if not isinstance(error, Exception):
+            _add_note(error, f"{instant} was not committed; what it had written was taken back.")
+        return True
 
     def _run(self, way: Procedure) -> RolledBack | Spared | None:
         outcome: RolledBack | Spared | None = run(way, self.store, self.clock, self.emit)

@@ -21,7 +21,7 @@ from lockkit.table.simulation.reader import Row
 from lockkit.table.simulation.rows import SCHEMA, base_file, put_files, read_rows
 from lockkit.table.simulation.work import EXPECTED, Work
 from lockkit.table.snapshot import Snapshot, load_snapshot
-from lockkit.table.transaction import Known, Prepared, Transaction, begin, prepare
+from lockkit.table.transaction import Known, Prepared, Transaction, begin, prepare, untold
 
 if TYPE_CHECKING:
     from lockkit.table.simulation.scenario import TableRun
@@ -103,7 +103,7 @@ class Writer:
         work = Work(self.run, self.session, attempt)
         try:
             prepared, self.known = yield from prepare_append(
-                self.known, new, work.began_quietly, work.wrote
+                self.known, new, untold, work.began_quietly, work.wrote
             )
             committed = yield from work.publish(prepared)
         except EXPECTED as error:
