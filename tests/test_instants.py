@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import count
 from typing import Any
@@ -22,6 +23,7 @@ from table_world import AVRO, CLOCK, Hasty, Holder, new_table, prepare_inserts, 
 from lockkit.clock import Clock
 from lockkit.drive import run
 from lockkit.outcome import Found, IfAbsent, Missing, Throttled, Unknown
+from lockkit.state import LockLost
 from lockkit.stores import Store
 from lockkit.table import (
     CommitConflict,
@@ -35,11 +37,17 @@ from lockkit.table import (
     load_snapshot,
     prepare,
     read_table,
+    roll_back,
+    write_inserts,
 )
-from lockkit.table.fence import FENCE_KEY
+from lockkit.table.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
+from lockkit.table.fence import FENCE_KEY, WINDOW_MAX
+from lockkit.table.mode import switch_mode
+from lockkit.table.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.properties import load_config
+from lockkit.table.publish import _Release
 from lockkit.table.timeline import LANES, Names, instant_ms, instant_of, load_timeline
-from lockkit.table.transaction import Known, discard, survey, take
+from lockkit.table.transaction import Known, Transaction, discard, survey, take
 from lockkit.table.turns import Epoch
 from lockkit.table.withdraw import withdraw
 from lockkit.voice import ObserverFailed
@@ -296,8 +304,6 @@ def test_a_slow_append_that_gives_up_its_instant_cannot_harm_the_next_owner() ->
 
 def prepare_inserts_at(store: Store, known: Known, clock: Clock, key: str) -> Any:
     transaction = run(begin(known), store, clock)
-    from lockkit.table import write_inserts
-
     file = write_inserts(transaction.target, rows([9]), file_id=f"{CLOCK.unique()}-0")
     assert store.put(file.key, file.body, IfAbsent())
     return run(prepare(transaction, [file.stat], schema=AVRO), store, clock)
@@ -481,3 +487,90 @@ def test_an_observer_that_always_fails_stops_neither_a_commit_nor_a_release() ->
         mine.append(rows([0]))
         assert not mine.lock.locked()
     assert read_table(store)["id"].to_pylist() == ["k0"]
+
+
+@pytest.mark.parametrize("step", ["begin", "go", "end"])
+def test_ctrl_c_around_the_decision_leaves_no_lock_that_is_renewed_for_ever(
+    monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    store, config, url = table()
+    real = getattr(_Release, step)
+    hits = []
+
+    def hit(release: Any) -> None:
+        if not hits:
+            hits.append(step)
+            raise KeyboardInterrupt
+        real(release)
+
+    with Table(url) as mine:
+        mine.append(rows([0]))
+        monkeypatch.setattr(_Release, step, hit)
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            mine.append(rows([1]))
+        assert not mine.lock.locked() and not mine.lock.owned()
+        said = str(interrupted.value.__notes__)
+        assert ("was not committed" if step == "begin" else "was committed") in said
+        assert not pending(store, config.names)
+        mine.append(rows([2]))
+
+
+# --- what a writer that was taken for dead may still do -------------------------------------------
+
+
+@VERSIONS
+def test_a_writer_that_was_rolled_back_is_refused_however_late_it_wakes(version: int) -> None:
+    """Its rollback is out of the fence's window by then, and its inflight file is new."""
+    store, _, _ = table(version)
+    run(commit(prepare_inserts(store, rows([1])), Holder(1)), store, CLOCK)
+    asleep = run(begin(), store, CLOCK)
+    run(roll_back(asleep.instant, Holder(1), known_of(store)), store, CLOCK)
+    for each in range(WINDOW_MAX + 2):
+        run(commit(prepare_inserts(store, rows([10 + each])), Holder(1)), store, CLOCK)
+    woken = run(prepare(asleep, [], schema=AVRO), store, CLOCK)
+    with pytest.raises((CommitConflict, LockLost)):
+        run(commit(woken, Holder(2)), store, CLOCK)
+
+
+@VERSIONS
+def test_an_instant_that_a_rollback_under_way_names_is_not_used(version: int) -> None:
+    store, _, _ = table(version)
+    taken = run(take(known_of(store)), store, CLOCK)
+    plan = format_rollback_plan(RollbackPlan("", taken.instant, "commit", ()))
+    later = replace(known_of(store), newest=taken.instant)
+    run(take(later, action="rollback", plan=plan), store, CLOCK)
+    assert run(survey(taken), store, CLOCK)[0] is None
+
+
+@VERSIONS
+def test_an_instant_with_somebody_elses_inflight_file_is_not_used(version: int) -> None:
+    """A dead process sent it late; the bytes of a commit must be its writer's own."""
+    store, config, _ = table(version)
+    still = Standing(CLOCK.wall_ms())
+    dead = run(take(known_of(store)), store, still)
+    store.put(config.names.inflight(dead.instant), b"late", IfAbsent())
+    store.delete(dead.requested)
+    assert run(begin(known_of(store)), store, still).instant != dead.instant
+
+
+@VERSIONS
+def test_a_commit_made_in_hudi_mode_is_seen_after_the_switch_back(version: int) -> None:
+    """Its clock was behind, so it is below the horizon of the checkpoint from before the switch."""
+    store, config, url = table(version)
+    for each in range(CHECKPOINT_EVERY + 2):
+        run(commit(prepare_inserts(store, rows([each])), Holder(1)), store, CLOCK)
+    with Table(url) as mine:
+        mine.refresh()
+    assert isinstance(store.get(CHECKPOINT_KEY), Found)
+    run(switch_mode("hudi", Holder(2)), store, CLOCK)
+    slow, known = Clock(offset_ms=-60_000), known_of(store)
+    taken = run(take(known), store, slow)  # Hudi lists nothing after it
+    transaction = Transaction(taken, run(load_timeline(config.names), store, CLOCK))
+    file = write_inserts(transaction.target, rows([777]), file_id="hudi-0")
+    store.put(file.key, file.body, IfAbsent())
+    prepared = run(prepare(transaction, [file.stat], schema=AVRO), store, slow)
+    run(commit(prepared, Holder(3)), store, slow)
+    run(switch_mode("fenced", Holder(4)), store, CLOCK)
+    with Table(url) as mine:
+        mine.append(rows([888]))
+    assert {"k777", "k888"} <= set(read_table(store)["id"].to_pylist())

@@ -31,7 +31,7 @@ from lockkit.spark.frame import write_frame as write_frame
 from lockkit.spark.fresh import OldRows, attempt_tag, refuse_old_frame
 from lockkit.spark.options import Asked, asked
 from lockkit.spark.place import Place
-from lockkit.stores import Store, StoreError, check_keywords
+from lockkit.stores import Store, check_keywords
 from lockkit.table.ask import TableError
 from lockkit.table.basefile import Slice, Target
 from lockkit.table.buckets import generations, is_bucketed
@@ -47,6 +47,7 @@ from lockkit.table.layout import FileGroup, WriteStat
 from lockkit.table.locks import AnyLock, open_table_lock
 from lockkit.table.markers import unmark
 from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, load_config
+from lockkit.table.publish import after_commit
 from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.snapshot import Snapshot, load_snapshot
 from lockkit.table.transaction import Prepared, Taken, Transaction, begin, prepare
@@ -203,12 +204,13 @@ class Write:
             if prepared is None:
                 self._leave(None, transaction.taken, heartbeat)
                 return None
+        with after_commit(committed):
             with suppress(Exception):  # the rows are committed; the heartbeat expires
                 heartbeat.finish()
-        if self.asked.early:
-            with suppress(StoreError, TableError):  # it is committed, whatever becomes of these
-                run(unmark(transaction.instant), self.store, self.clock)
-        self.upkeep.after_commit(seen.covered.count + 1)
+            if self.asked.early:
+                with suppress(Exception):  # whatever becomes of the markers
+                    run(unmark(transaction.instant), self.store, self.clock)
+            self.upkeep.after_commit(seen.covered.count + 1)
         return committed
 
     def _written(

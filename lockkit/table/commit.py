@@ -158,15 +158,15 @@ def complete(decision: Decision) -> Procedure[Committed]:
     try:
         standing = yield from create(key, prepared.body)
     except Exception as error:
-        raise unknown(
-            prepared.names, decision.decided,
-            f"it was decided, and its file may not be there yet: {error}",
-        ) from error  # fmt: skip
+        why = f"it was decided, and its file may not be there yet: {error}"
+        open_outcome = unknown(prepared.names, decision.decided, why)
+        open_outcome.prepared = prepared
+        raise open_outcome from error
     if isinstance(standing, Found):
-        raise unknown(
-            prepared.names, decision.decided,
-            "its completed file is there, and is not what we would have written",
-        )  # fmt: skip
+        why = "its completed file is there, and is not what we would have written"
+        open_outcome = unknown(prepared.names, decision.decided, why)
+        open_outcome.prepared = prepared
+        raise open_outcome
     yield Note("published", {"instant": prepared.instant, "epoch": decision.epoch})
     return Committed(
         prepared.instant, decision.epoch, decision.rounds, decision.rolled_forward,
@@ -178,6 +178,8 @@ def _told(prepared: Prepared, guard: Guard, way: Procedure) -> Procedure:
     try:
         return (yield from way)
     except (TableError, LockLost, StoreError, CommitUnknown) as error:
+        if isinstance(error, CommitUnknown):
+            error.prepared = prepared
         yield Note(
             "refused",
             {"instant": prepared.instant, "epoch": guard.epoch,

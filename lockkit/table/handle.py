@@ -33,7 +33,7 @@ from lockkit.table.heartbeat import Heartbeat
 from lockkit.table.layout import FileGroup, WriteStat
 from lockkit.table.locks import AnyLock, open_table_lock
 from lockkit.table.properties import HUDI, TableConfig
-from lockkit.table.publish import deferred, told_if_interrupted
+from lockkit.table.publish import after_commit, deferred, told_if_interrupted
 from lockkit.table.pulse import heartbeat_rules
 from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.snapshot import Snapshot
@@ -125,15 +125,17 @@ class Table:
             except BaseException as error:
                 attempt.leave(error)
                 raise
-            with suppress(Exception):  # the rows are committed; the heartbeat expires
+            with after_commit(committed), suppress(Exception):  # else the heartbeat expires
                 attempt.finish()
             assert self._known is not None
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
             self._schema, self._schema_at = schema, committed.instant
             self._partitions |= {partition for partition, _ in attempt.groups}
             if known.config.mode == HUDI and attempt.prepared:  # its lock was held until here
-                self._upkeep.before_commit(attempt.prepared)
-        self._upkeep.after_append(attempt.others)
+                with after_commit(committed):
+                    self._upkeep.before_commit(attempt.prepared)
+        with after_commit(committed):
+            self._upkeep.after_append(attempt.others)
         return committed
 
     def _commit(self, known: Known, new: NewRows, attempt: _Attempt) -> Committed:

@@ -29,6 +29,7 @@ from lockkit.table.properties import (
     HUDI,
     MODE,
     PROPERTIES_KEY,
+    SWITCHES,
     TableConfig,
     from_properties,
     load_config,
@@ -114,7 +115,8 @@ def _say_in_properties(mode: str, believe: Callable[[], None]) -> Procedure[bool
         if from_properties(keys).mode == mode:
             return tries > 0
         believe()
-        said = format_properties({**keys, MODE: mode})
+        switches = str(from_properties(keys).switches + 1)
+        said = format_properties({**keys, MODE: mode, SWITCHES: switches})
         match (yield Put(PROPERTIES_KEY, said, over(version))):
             case Applied():
                 return True

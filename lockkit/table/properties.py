@@ -39,6 +39,7 @@ PROPERTIES_KEY = HOODIE + "hoodie.properties"
 BACKUP_KEY = PROPERTIES_KEY + ".backup"
 """Beside it while Hudi rewrites it: copied there, deleted, written anew, the copy deleted."""
 MODE = "lockkit.commit.mode"
+SWITCHES = "lockkit.commit.mode.switches"
 BUCKETS = "lockkit.bucket.count"
 BUCKETS_MAX = 10_000
 HIVE_STYLE = "hoodie.datasource.write.hive_style_partitioning"
@@ -74,6 +75,9 @@ class TableConfig:
     """Whether its value is escaped; if not, a slash in it makes one more folder."""
     archive: str = "archived"
     """Version 6: the folder under `.hoodie/` that old instants are moved to."""
+    switches: int = 0
+    """How often the mode was switched. A checkpoint or a handle of another count is of no use: in
+    `hudi` mode a commit may complete below the horizon that it remembers."""
 
     def __post_init__(self) -> None:
         for what, field in (("record key", self.record_key), ("partition field", self.partition_by),
@@ -124,6 +128,7 @@ def to_properties(config: TableConfig) -> dict[str, str]:
         URLENCODE: str(config.urlencode).lower(),
         DROP_COLUMNS: "false",
         MODE: config.mode,
+        **({SWITCHES: str(config.switches)} if config.switches else {}),
         BUCKETS: str(config.buckets),
         **(_only_v6(config) if config.version == 6 else _only_v9(config)),
     }
@@ -170,6 +175,7 @@ def from_properties(keys: Mapping[str, str]) -> TableConfig:
         database=keys.get("hoodie.database.name", ""),
         version=version,
         mode=keys.get(MODE, HUDI),
+        switches=_number(keys.get(SWITCHES, "0")),
         buckets=_number(keys.get(BUCKETS, "4")),
         hive_style=keys.get(HIVE_STYLE, "false").lower() == "true",
         urlencode=keys.get(URLENCODE, "false").lower() == "true",

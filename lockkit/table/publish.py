@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, Procedure, run, silent
-from lockkit.lock import Lock, LockBusy
+from lockkit.lock import Lock, LockBusy, leave
 from lockkit.outcome import Found, NotModified
 from lockkit.stores import Store, StoreError
 from lockkit.table.ask import TableError, all_of, read
@@ -61,10 +61,15 @@ def publish(
                 committed: Committed = run(ways, store, clock, later)
                 published()
             return committed
-        scout = Scout(prepared, store, clock)
-        if not lock.acquire(timeout=lock.timeout, beside=scout):
-            raise LockBusy(lock.busy_because())
-        return _decide_and_complete(prepared, lock, scout, strategy, later)
+        scout, letting_go = Scout(prepared, store, clock), _Release(lock)
+        try:
+            if not lock.acquire(timeout=lock.timeout, beside=scout):
+                raise LockBusy(lock.busy_because())
+            return _decide_and_complete(prepared, lock, scout, strategy, letting_go, later)
+        except BaseException as error:
+            letting_go.end()
+            release_after(lock, error)
+            raise
 
 
 @contextmanager
@@ -79,6 +84,16 @@ def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
         names, instant = prepared.names, prepared.instant
         own = f"{names.folder}{instant}*"
         interrupt.add_note(str(CommitUnknown(instant, "interrupted", (FENCE_KEY, own))))
+        raise
+
+
+@contextmanager
+def after_commit(committed: Committed) -> Iterator[None]:
+    """What follows an acknowledged commit; an interrupt there says that the rows are committed."""
+    try:
+        yield
+    except BaseException as interrupt:
+        interrupt.add_note(f"{committed.instant} was committed before this.")
         raise
 
 
@@ -128,71 +143,76 @@ def held(lock: AnyLock) -> Iterator[Callable[[], None]]:
         done = True
         lock.published()
 
-    if not lock.acquire(timeout=lock.timeout):
-        raise LockBusy(lock.busy_because())
     try:
+        if not lock.acquire(timeout=lock.timeout):
+            raise LockBusy(lock.busy_because())
         yield published
+        if done:
+            _let_go(lock)
+        else:
+            lock.release()
     except BaseException as error:
-        lock.__exit__(type(error), error, error.__traceback__)
+        release_after(lock, error)
         raise
-    if done:
-        _let_go(lock)
-    else:
-        lock.release()
+
+
+def release_after(lock: AnyLock, error: BaseException) -> None:
+    """Release at the end of what raised `error`, if the lock is held; that error goes first."""
+
+    def release() -> None:
+        with suppress(RuntimeError):  # not held: before the grant, or after a release
+            lock.release()
+
+    if not isinstance(error, LockBusy):
+        leave(release, error)
 
 
 def _decide_and_complete(
-    prepared: Prepared, lock: Lock, scout: Scout, strategy: Strategy, emit: Emit
-) -> Committed:
+    prepared: Prepared, lock: Lock, scout: Scout, strategy: Strategy, letting_go: _Release,
+    emit: Emit,
+) -> Committed:  # fmt: skip
     store, clock = scout.store, scout.clock
-    decided = threading.Event()
-    beside: _Release | None = None
-    try:
-        # Before anything is decided: a process at its limit of threads releases in this one.
-        beside = _release_when(decided, lock)
-        rise_above_fence(lock, scout)
-        way = decide(
-            prepared, lock.fence, believe=lock.check, strategy=strategy, ahead=scout.ahead
-        )
-        decision = run(way, store, clock, emit)
-        lock.published()
-    except BaseException as error:
-        decided.set()
-        lock.__exit__(type(error), error, error.__traceback__)
-        raise
-    if beside is not None:
-        beside.releases = True
-    decided.set()
+    letting_go.begin()
+    rise_above_fence(lock, scout)
+    way = decide(prepared, lock.fence, believe=lock.check, strategy=strategy, ahead=scout.ahead)
+    decision = run(way, store, clock, emit)
+    lock.published()
+    letting_go.go()
     try:
         return run(complete(decision), store, clock, emit)
     finally:
-        if beside is None:
+        letting_go.end()
+        if letting_go.ident is None:
             _let_go(lock)
-        else:
-            beside.join()
 
 
 class _Release(threading.Thread):
-    """Releases the lock beside the write of the completed file, once the commit is decided."""
+    """Releases the lock beside the write of the completed file, once the commit is decided.
 
-    def __init__(self, decided: threading.Event, lock: Lock) -> None:
+    Begun before anything is decided: a process at its limit of threads releases in its own thread.
+    """
+
+    def __init__(self, lock: AnyLock) -> None:
         super().__init__(name="release", daemon=True)
-        self.decided, self.lock = decided, lock
-        self.releases = False
+        self._lock, self._releases, self._woken = lock, False, threading.Event()
+
+    def begin(self) -> None:
+        with suppress(RuntimeError, MemoryError):  # can't start new thread
+            self.start()
+
+    def go(self) -> None:
+        self._releases = True
+        self._woken.set()
+
+    def end(self) -> None:
+        self._woken.set()
+        if self.ident is not None:
+            self.join()
 
     def run(self) -> None:
-        self.decided.wait()
-        if self.releases:
-            _let_go(self.lock)
-
-
-def _release_when(decided: threading.Event, lock: Lock) -> _Release | None:
-    beside = _Release(decided, lock)
-    try:
-        beside.start()
-    except RuntimeError:  # can't start new thread
-        return None
-    return beside
+        self._woken.wait()
+        if self._releases:
+            _let_go(self._lock)
 
 
 def rise_above_fence(lock: Lock, scout: Scout) -> None:
