@@ -59,6 +59,45 @@ def test_a_keyword_of_another_provider_is_refused() -> None:
         open_store("memory://options", endpoint="http://127.0.0.1:1")
 
 
+BLOB = "https://aaa.blob.core.windows.net"
+ABFSS = "abfss://c@aaa.dfs.core.windows.net/t"
+
+
+def test_two_addresses_of_one_store_are_refused() -> None:
+    with pytest.raises(StoreError, match="endpoint= and account_url= both"):
+        open_store("az://c/t", endpoint="http://127.0.0.1:1", account_url=BLOB, credential="a2V5")
+    with pytest.raises(StoreError, match="both endpoint= and client_options="):
+        open_store("gs://b/t", endpoint="http://127.0.0.1:1", client_options={"api_key": "k"})
+
+
+@pytest.mark.parametrize(
+    "address",
+    [{"account_url": "https://bbb.blob.core.windows.net"},
+     {"endpoint": "https://bbb.blob.core.windows.net"},
+     {"endpoint": "http://127.0.0.1:1/devstoreaccount1"}],
+)  # fmt: skip
+def test_an_account_in_the_url_that_is_not_the_addressed_one_is_refused(address: Any) -> None:
+    with pytest.raises(StoreError, match="the URL names the account 'aaa', but"):
+        open_store(ABFSS, credential="a2V5", **address)
+
+
+@pytest.mark.parametrize(
+    ("address", "server"),
+    [({"account_url": BLOB}, BLOB), ({"account_url": BLOB.replace("aaa", "aaa-secondary")}, ""),
+     ({"account_url": "https://data.example.com"}, "https://data.example.com"),
+     ({"endpoint": "http://127.0.0.1:1"}, "http://127.0.0.1:1"),
+     ({"endpoint": "http://127.0.0.1:1/gateway/aaa"}, "http://127.0.0.1:1")],
+)  # fmt: skip
+def test_an_account_in_the_url_that_is_the_addressed_one_is_used(
+    address: Any, server: str
+) -> None:
+    key = {"account_name": "aaa", "account_key": "a2V5"}
+    with closing(open_store(ABFSS, credential=key, **address)) as store:
+        client: Any = store
+        assert "devstoreaccount1" not in client._client.url
+        assert store.server.startswith(server)
+
+
 def test_options_of_the_sdk_are_passed_on() -> None:
     with closing(open_store("s3://bucket/t", region_name="eu-north-1", use_ssl=False)) as store:
         client: Any = store

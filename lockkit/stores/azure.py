@@ -343,12 +343,21 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
     settings: dict[str, Any] = {
         # One attempt: a hidden retry of a write that landed is told 409 (azure-sdk-for-net #29944).
         "retry_total": options.attempts - 1,
+        # Conditions were tested at the server that was named, and no other may get the request.
+        "permit_redirects": False,
         "connection_timeout": connect_s,
         "read_timeout": read_s,
         "user_agent": agent(options.client),
         "api_version": extra.pop("api_version", API_VERSION),
     }
-    account_url = extra.pop("account_url", "") or _account_url(account_host, options.endpoint)
+    account_url: str = extra.pop("account_url", None) or ""
+    if account_url and options.endpoint:
+        raise StoreError(
+            f"cannot open az://{container}: endpoint= and account_url= both say where it is; pass "
+            "one of them"
+        )
+    account_url = account_url or _account_url(account_host, options.endpoint)
+    _refuse_other_account(container, account_host, account_url)
     connection = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     if not account_url and connection and "credential" not in extra:
         client = ContainerClient.from_connection_string(connection, container, **settings, **extra)
@@ -369,11 +378,29 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
     return ContainerClient(account_url, container, **settings, **extra)
 
 
+def _refuse_other_account(container: str, account_host: str, account_url: str) -> None:
+    """Where the URL names an account and the address another, one would be ignored.
+
+    A domain of one's own, without a path, does not tell its account.
+    """
+    named = account_host.partition(".")[0].lower()
+    parts = urlsplit(account_url)
+    host, path = (parts.hostname or "").lower(), parts.path.lower().strip("/").split("/")
+    own = ".blob." in host or ".dfs." in host
+    addressed = [host.partition(".")[0].removesuffix("-secondary")] if own else path
+    if named and any(addressed) and named not in addressed:
+        raise StoreError(
+            f"cannot open {container}@{named[:60]}: the URL names the account {named[:60]!r}, but "
+            f"the address that was passed has {'/'.join(addressed)[:60]!r}; correct one of them"
+        )
+
+
 def _account_url(account_host: str, endpoint: str | None) -> str:
     if endpoint:
         # A local server keeps its account in the path; Azure's own hosts carry it in the name.
         has_account = urlsplit(endpoint).path.strip("/") or ".blob.core." in endpoint
-        return endpoint if has_account else f"{endpoint.rstrip('/')}/{DEVELOPMENT_ACCOUNT}"
+        named = account_host.partition(".")[0] or DEVELOPMENT_ACCOUNT
+        return endpoint if has_account else f"{endpoint.rstrip('/')}/{named}"
     if account_host:
         return f"https://{account_host.replace('.dfs.', '.blob.')}"
     account = os.environ.get("AZURE_STORAGE_ACCOUNT") or os.environ.get(

@@ -41,6 +41,7 @@ from lockkit.stores import (
     Entry,
     Listing,
     ObjectVersion,
+    StoreError,
     StoreOptions,
     split_url,
 )
@@ -369,12 +370,20 @@ def _code(status: int, text: str) -> str:
 def _client(options: StoreOptions) -> google.cloud.storage.Client:
     extra = dict(options.extra)
     if options.endpoint:
-        extra.setdefault("client_options", {"api_endpoint": options.endpoint.rstrip("/")})
+        if "client_options" in extra:
+            raise StoreError(
+                "cannot open a gs:// URL with both endpoint= and client_options=; name the server "
+                "as api_endpoint in client_options, and leave endpoint= out"
+            )
+        extra["client_options"] = {"api_endpoint": options.endpoint.rstrip("/")}
         # A server of one's own has no Google accounts; one that Google runs has.
         extra.setdefault("use_auth_w_custom_endpoint", options.endpoint.startswith("https://"))
     client = google.cloud.storage.Client(
         client_info=ClientInfo(user_agent=agent(options.client)), **extra
     )
+    # The SDK follows redirects of all but downloads. Conditions were tested at the server that was
+    # named, and no other may get the request.
+    client._http.get_redirect_target = lambda _answer: None
     if is_loopback(client.api_endpoint):
         client._http.trust_env = False  # HTTP_PROXY leads to another machine
     for each in client._http.adapters.values():
