@@ -203,6 +203,24 @@ def test_hudis_aws_credentials_are_used_for_the_dynamodb_lock() -> None:
         assert "hush" not in str(lock) + repr(vars(lock)) + repr(vars(own._table))
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"hoodie.base.path": "s3://K:ab/s3cret@b/t"}, "carries a password"),
+        ({"hoodie.base.path": "https://x/?sig=s3cret"}, "carries a password"),
+        ({LOCK + "provider": "a", (LOCK + "provider").upper(): "b"}, "provider is given twice"),
+        ({LOCK + "provider ": "a"}, "has a space around its name"),
+        ({LOCK + "client.num_retries": "1.5"}, "num_retries is a whole number"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_and_no_secret_shown(
+    options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(TableError, match=said) as error:
+        open_table_lock("memory://refused/t", options, clock=CLOCK)
+    assert "s3cret" not in str(error.value)
+
+
 def test_half_of_the_aws_credentials_is_refused_and_not_shown() -> None:
     with pytest.raises(TableError, match=r"hoodie\.aws\.secret\.key belong") as error:
         open_table_lock("s3://bucket/t", {"hoodie.aws.secret.key": "hush"}, clock=CLOCK)

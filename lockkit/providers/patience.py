@@ -48,6 +48,8 @@ def patience_of(config: Mapping[str, str]) -> Patience:
     """Raises `ValueError` naming the key; warns (`LongWait`) of what is longer than it looks."""
     wait_ms = settings.number(config, WAIT, 60_000, least=0, most=WAIT_MS_MAX)
     retries = settings.number(config, RETRIES, 50, least=0, most=RETRIES_MAX)
+    if retries != int(retries):
+        raise ValueError(f"{RETRIES} is a whole number, not {retries:g}")
     pause_ms = settings.number(config, PAUSE, 5_000, least=0, most=WAIT_MS_MAX)
     for key, default in PROVIDERS_OWN.items():
         settings.number(config, key, default, least=0)

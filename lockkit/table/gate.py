@@ -39,13 +39,29 @@ def check_options(
 
     Warns (`UnknownOption`) of a `hoodie.` key that does not exist, with the nearest one that does.
     """
-    given = {str(name).lower(): value for name, value in options.items()}
+    given = lowered(options)
     for key, value in given.items():
         entry = entry_of(key)
         if entry is None:
             _unknown(key, stacklevel + 1)
         elif value not in (None, "") and entry.reader == reading:
             _judge(entry, key, str(value))
+    return given
+
+
+def lowered(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by their names in lower case; `TableError` for a name that cannot be one."""
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        key = str(name).lower()
+        if key != key.strip():
+            raise TableError(f"option {key[:SHOWN]!r} has a space around its name; remove it")
+        if key in given and str(given[key]) != str(value):
+            raise TableError(
+                f"option {key[:SHOWN]} is given twice, in upper and lower case, with two values; "
+                "leave one of them out"
+            )
+        given[key] = value
     return given
 
 

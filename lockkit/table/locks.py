@@ -13,7 +13,9 @@ from lockkit.providers.hudi import STORAGE_PROVIDER, lock_of
 from lockkit.providers.hudi_keys import AWS_KEYS, BASE_PATH, KEYS, PROVIDER, TABLE_NAME
 from lockkit.providers.leased import Leased
 from lockkit.providers.patience import PAUSE, RETRIES
+from lockkit.stores.secret import carries_secret
 from lockkit.table.ask import TableError
+from lockkit.table.gate import lowered
 
 AnyLock = Lock | Leased | Both
 """Every handle that can guard a commit."""
@@ -31,7 +33,7 @@ def open_table_lock(
     cannot be.
     """
     said = {
-        str(name).lower(): str(value) for name, value in options.items() if value not in (None, "")
+        name: str(value) for name, value in lowered(options).items() if value not in (None, "")
     }
     config = {name: value for name, value in said.items() if name in KEYS or name in AWS_KEYS}
     config[BASE_PATH] = _base_path(url, said)
@@ -54,6 +56,11 @@ def open_table_lock(
 def _base_path(url: str, said: Mapping[str, str]) -> str:
     """The path as `options` spell it, of which Hudi's implicit keys are made; else `url`."""
     named = said.get(BASE_PATH) or url
+    if carries_secret(named) or carries_secret(url):
+        raise TableError(
+            "the table's URL carries a password or a signature; pass credentials in the provider's "
+            "own environment variables, or as options"
+        )
     if _plain(named) != _plain(url):
         raise TableError(
             f"{BASE_PATH}={named[:200]} is not the table that is written, {url[:200]}; leave it out"
