@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from lockkit import Clock, open_store
+from lockkit.cli import main
 from lockkit.faults import Fault, Proxy
 from lockkit.lock import LOCK_KEY
 from lockkit.lockfile import Record, decode, encode
@@ -339,6 +340,30 @@ def test_probe_exits_0_only_for_a_store_that_is_safe(tmp_path: Path) -> None:
     result = run("probe", f"file://{tmp_path}", "--rounds", "3", "--racers", "4", "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["safe"] is True
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (("lock", "watch", "memory://x", "--interval-s", "inf"), "number of seconds from 0"),
+        (("lock", "watch", "memory://x", "--interval-s", "nan"), "number of seconds from 0"),
+        (("lock", "show", "memory://x", "--timeout-s", "-1"), "number of seconds from 0"),
+        (("lock", "show", "memory://x", "--timeout-s", "0"), "more than 0 seconds"),
+        (("lock", "show", "memory://x", "--timeout-s", "soon"), "must be a number, not soon"),
+        (("lock", "show", "memory://x", "--newest", "-5"), "whole number from 0"),
+        (("history", "memory://x", "--newest", "1.5"), "must be a number, not 1.5"),
+        (("lock", "acquire", "memory://x", "--timeout", "nan", "--", "true"), "seconds from 0"),
+        (("lock", "acquire", "memory://x", "--timeout", "-1", "--", "true"), "seconds from 0"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_the_name_of_its_option(
+    line: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line)
+    told = capsys.readouterr().err
+    assert ended.value.code == 64
+    assert said in told and next(each for each in line if each.startswith("--")) in told
 
 
 @pytest.mark.parametrize("emulator", [{"profile": "spaces"}], indirect=True)

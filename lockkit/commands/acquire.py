@@ -20,6 +20,7 @@ from lockkit.commands.terminal import (
     Trouble,
     add_store,
     command,
+    seconds,
     store_options,
     warn,
 )
@@ -64,8 +65,9 @@ def add(verbs: Any) -> None:
         "--renew-interval-s", type=float, metavar="S", help="default: a tenth of the lease"
     )
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="wait so long (default: for ever; 0: not at all)"
-    )
+        "--timeout", type=seconds, metavar="S",
+        help="wait so long (default: for ever; 0: not at all)",
+    )  # fmt: skip
     add_store(parser, per_request=False)
     parser.set_defaults(run=run, name="lock acquire", extra="s3,gcs,azure")
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from lockkit.commands.check import events
-from lockkit.commands.terminal import OK, add_store, command, say, store_options
+from lockkit.commands.terminal import OK, add_store, command, count, say, store_options
 from lockkit.history import narrate
 
 ABOUT = """\
@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     parser.add_argument("source", metavar="FILE|URL", help="- reads standard input")
     parser.add_argument("--json", action="store_true", help="the events, as JSON lines")
     parser.add_argument(
-        "--newest", type=int, default=200, metavar="N", help="generations to read (default 200)"
+        "--newest", type=count, default=200, metavar="N", help="generations to read (default 200)"
     )
     add_store(parser)
     parser.set_defaults(run=run, name="history", extra="s3,gcs,azure")

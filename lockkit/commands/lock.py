@@ -13,8 +13,10 @@ from lockkit.commands.terminal import (
     add_store,
     clock_time,
     command,
+    count,
     say,
     say_json,
+    seconds,
     store_options,
     table,
 )
@@ -52,7 +54,7 @@ def add(commands: Any) -> None:
     )
     _add_common(parser)
     parser.add_argument(
-        "--newest", type=int, default=10, metavar="N", help="generations (default 10)"
+        "--newest", type=count, default=10, metavar="N", help="generations (default 10)"
     )
     parser.set_defaults(run=show, name="lock show")
 
@@ -61,7 +63,7 @@ def add(commands: Any) -> None:
     )
     _add_common(parser)
     parser.add_argument(
-        "--interval-s", type=float, metavar="S", help="between reads (default: the provider's)"
+        "--interval-s", type=seconds, metavar="S", help="between reads (default: the provider's)"
     )
     parser.set_defaults(run=watch, name="lock watch")
     acquire.add(verbs)

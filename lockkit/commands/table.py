@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import clock_time
 from lockkit.commands import fence, upkeep
 from lockkit.commands.pending import is_left, looked_up, pending_lines
-from lockkit.commands.terminal import FOUND, OK, add_store, command, say, say_json, table
+from lockkit.commands.terminal import FOUND, OK, add_store, command, count, say, say_json, table
 from lockkit.history import plain
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def add(commands: Any) -> None:
 
     parser = _verb(verbs, "show", "mode, instants, who is at what", SHOW, SHOW_EXAMPLE)
     parser.add_argument(
-        "--newest", type=int, default=10, metavar="N", help="instants (default 10)"
+        "--newest", type=count, default=10, metavar="N", help="instants (default 10)"
     )
     parser.set_defaults(run=show)
 

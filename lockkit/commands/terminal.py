@@ -25,6 +25,9 @@ LOST = 76
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
+SECONDS_MAX = 1e7
+COUNT_MAX = 1_000_000
+
 
 class Trouble(Exception):
     """A command cannot go on: what, who, and what next, in a line or two."""
@@ -32,6 +35,39 @@ class Trouble(Exception):
     def __init__(self, message: str, *, code: int = TROUBLE) -> None:
         super().__init__(message)
         self.code = code
+
+
+def seconds(text: str) -> float:
+    """The type of an option that is a time; `nan` and `inf` are none."""
+    value = _number(float, text)
+    if not 0 <= value <= SECONDS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of seconds from 0 to {SECONDS_MAX:.0f}, not {plain(text)}"
+        )
+    return value
+
+
+def seconds_above_0(text: str) -> float:
+    if not (value := seconds(text)):
+        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """The type of an option that says how many."""
+    value = int(_number(int, text))
+    if not 0 <= value <= COUNT_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from 0 to {COUNT_MAX}, not {plain(text)}"
+        )
+    return value
+
+
+def _number(kind: type[float], text: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {plain(text)}") from None
 
 
 def say(*lines: str) -> None:
@@ -89,8 +125,9 @@ def add_store(parser: argparse.ArgumentParser, *, per_request: bool = True) -> N
     )
     if per_request:
         parser.add_argument(
-            "--timeout-s", type=float, default=10.0, metavar="S", help="per request (default 10)"
-        )
+            "--timeout-s", type=seconds_above_0, default=10.0, metavar="S",
+            help="per request (default 10)",
+        )  # fmt: skip
 
 
 def store_options(args: argparse.Namespace) -> dict[str, Any]:
