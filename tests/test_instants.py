@@ -533,6 +533,18 @@ def test_a_writer_that_was_rolled_back_is_refused_however_late_it_wakes(version:
 
 
 @VERSIONS
+def test_a_writer_that_was_rolled_back_takes_its_late_inflight_file_back(version: int) -> None:
+    """Else it would hold readers back, and no heartbeat says whose it is."""
+    store, config, _ = table(version)
+    asleep = run(begin(), store, CLOCK)
+    run(roll_back(asleep.instant, Holder(1), known_of(store)), store, CLOCK)
+    run(prepare(asleep, [], schema=AVRO), store, CLOCK)
+    assert pending(store, config.names) == [asleep.instant]
+    run(withdraw(asleep.taken, Epoch(0), paths=()), store, CLOCK)
+    assert not pending(store, config.names)
+
+
+@VERSIONS
 def test_an_instant_that_a_rollback_under_way_names_is_not_used(version: int) -> None:
     store, _, _ = table(version)
     taken = run(take(known_of(store)), store, CLOCK)

@@ -46,9 +46,11 @@ def withdraw(
     """
     names, instant = taken.names, taken.instant
     now = yield from load_timeline(names, after=Covered(taken.known.horizon).listed_after)
-    if not (yield from is_ours(taken, now)):
-        return None  # never ours; or somebody took us for dead, and rolled it back
+    if instant not in now.pending:
+        return None  # never taken; or somebody took us for dead, and rolled it back
     if now.latest < instant:
+        if not (yield from is_ours(taken, now)):
+            return None
         return (yield from roll_back(
             instant, guard, taken.known, believe=believe, base=base, paths=paths
         ))  # fmt: skip
@@ -66,8 +68,8 @@ def settle_own(
     match (yield from read(taken.requested)):
         case Found(body, _) if body == taken.body:
             return (yield from roll_back(taken.instant, Epoch(0), taken.known, paths=paths))
-        case _:
-            return None  # it was never taken
+        case _:  # never taken, or rolled back: then what we sent can decide nothing any more
+            return (yield from withdraw(taken, Epoch(0), paths=paths))
 
 
 def _add_note(error: BaseException | None, note: str) -> None:
