@@ -20,6 +20,7 @@ The map, in reading order. Each room may import only rooms above it (tests/test_
     heartbeat  renews a grant, and reports danger and loss on time
     proof      tests that a store enforces write conditions, before anything relies on them
     settings   which leases are sound, and what Hudi's configuration keys say
+    hudi_keys  which keys of Hudi describe a lock, and which have no effect
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
     providers  the same face over ZooKeeper, DynamoDB, Hive, Azure leases, files and threads
 

@@ -22,6 +22,7 @@ from lockkit.client import Client, sight_of
 from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, silent
 from lockkit.heartbeat import Heartbeat
+from lockkit.hudi_keys import PROVIDER, STORAGE, checked, warn_of_unused
 from lockkit.lease import free
 from lockkit.lockfile import EPOCH_MAX, RECORD_BYTES_MAX, epoch_after
 from lockkit.outcome import Found, Missing
@@ -159,7 +160,15 @@ class Lock:
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
-        """A lock as Hudi's own configuration keys describe it; `options` win over them."""
+        """A lock as Hudi's own configuration keys describe it; `options` win over them.
+
+        Raises `ValueError` naming the key that is missing or cannot be, and warns (`UnknownKey`) of
+        a key that has no effect.
+        """
+        config = checked(config, stacklevel=3)
+        if not config.get(PROVIDER, STORAGE).endswith(STORAGE):
+            raise ValueError(f"{PROVIDER} names another lock than a {STORAGE}; call open_lock")
+        warn_of_unused(config, "pass them as options, or call open_lock", stacklevel=3)
         said = settings.from_hudi(config)
         if "timeout" in options:
             options["acquire_timeout"] = options.pop("timeout")

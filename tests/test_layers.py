@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 PURE = ["outcome", "lockfile", "rules", "mutants", "state", "lease", "history", "check"]
 ROWS = [
     *PURE,
-    "clock", "stores", "drive", "voice", "pace", "client", "heartbeat", "proof", "settings", "lock",
+    "clock", "stores", "drive", "voice", "pace", "client", "heartbeat", "proof", "settings",
+    "hudi_keys", "lock",
     "providers",
     "emulator", "faults", "sim", "explore", "probe",
     "table", "incident", "spark", "patterns", "services",

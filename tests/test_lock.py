@@ -36,6 +36,7 @@ from lock_world import (
 
 from lockkit.client import ClockOff
 from lockkit.clock import Clock
+from lockkit.hudi_keys import UnknownKey
 from lockkit.lock import LOCK_KEY, LateLoss, Lock, LockBusy, LockLost
 from lockkit.rules import Expiry, Rules
 from lockkit.state import Now
@@ -591,6 +592,23 @@ def test_epochs_go_on_after_hudi_dropped_our_fields() -> None:
 HUDI = "hoodie.write.lock.storage."
 
 
+def test_hudis_configuration_passes_over_no_key_in_silence() -> None:
+    base = {"hoodie.base.path": memory()}
+    with pytest.warns(UnknownKey, match="mean hoodie.write.lock.storage.validity.timeout.secs"):
+        Lock.from_hudi(base | {"hoodie.write.lock.storage.validity.timeout.sec": "20"}).close()
+    lock = Lock.from_hudi(base | {
+        "HOODIE.write.lock.storage.validity.timeout.secs": "20",
+        "HOODIE.write.lock.storage.renew.interval.secs": "2",
+    })  # fmt: skip
+    assert lock._client.me.ttl_ms == 20_000
+    with pytest.raises(ValueError, match=r"provider is empty"):
+        Lock.from_hudi(base | {"hoodie.write.lock.provider": ""})
+    with pytest.raises(ValueError, match=r"provider names another lock.*open_lock"):
+        Lock.from_hudi(base | {"hoodie.write.lock.provider": "x.ZookeeperBasedLockProvider"})
+    with pytest.warns(UnknownKey, match=r"access.key has no effect: pass them as options"):
+        Lock.from_hudi(base | {"hoodie.aws.access.key": "AKIA"}).close()
+
+
 def test_hudis_keys_and_defaults_describe_a_lock() -> None:
     lock = Lock.from_hudi({"hoodie.base.path": memory()})
     assert (lock._client.me.ttl_ms, lock._renew_ms, lock.timeout) == (300_000, 30_000, 60)
@@ -608,7 +626,7 @@ def test_hudis_keys_and_defaults_describe_a_lock() -> None:
 @pytest.mark.parametrize(
     ("config", "part"),
     [
-        ({"hoodie.base.path": ""}, "hoodie.base.path is missing"),
+        ({"hoodie.base.path": ""}, "hoodie.base.path is empty"),
         ({HUDI + "validity.timeout.secs": "9"}, "at least 10"),
         ({HUDI + "renew.interval.secs": "0"}, "at least 1"),
         ({HUDI + "validity.timeout.secs": "299"}, "at least 10 renew intervals"),

@@ -24,11 +24,11 @@ from provider_world import NAMES, PATIENCE_S, Parties, Party, Server, World
 
 from lockkit import Lock, LockBusy, LockLost, StoreError, open_lock
 from lockkit.commands.acquire import opened
+from lockkit.hudi_keys import READ, UnknownKey, checked
 from lockkit.providers.both import Both
 from lockkit.providers.dynamodb import DynamoDBLock
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.hudi import PROVIDERS
-from lockkit.providers.hudi_keys import READ, UnknownKey, checked
 from lockkit.providers.implicit import key_of_base_path
 from lockkit.providers.patience import LongWait
 from lockkit.providers.process import ProcessLock

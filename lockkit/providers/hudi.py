@@ -7,20 +7,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lockkit import settings
-from lockkit.lock import Lock
-from lockkit.providers.hudi_keys import (
+from lockkit.hudi_keys import (
     AWS_KEYS,
     BASE_PATH,
     HEARTBEAT,
     PREFIX,
     PROVIDER,
     TABLE_NAME,
+    WAIT,
     UnknownKey,
     checked,
     warn_of_unused,
 )
+from lockkit.lock import Lock
 from lockkit.providers.leased import Leased
-from lockkit.providers.patience import WAIT, patience_of
+from lockkit.providers.patience import patience_of
 
 ZOOKEEPER_PORT = 2181
 DEFAULT_PROVIDER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"

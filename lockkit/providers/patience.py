@@ -7,17 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lockkit import settings
+from lockkit.hudi_keys import PAUSE, PROVIDERS_OWN, RETRIES, WAIT
 
-WAIT = "hoodie.write.lock.wait_time_ms"
-RETRIES = "hoodie.write.lock.client.num_retries"
-PAUSE = "hoodie.write.lock.client.wait_time_ms_between_retry"
-PROVIDERS_OWN = {
-    "hoodie.write.lock.num_retries": 15,
-    "hoodie.write.lock.wait_time_ms_between_retry": 1_000,
-    "hoodie.write.lock.max_wait_time_ms_between_retry": 16_000,
-}
-"""Retries within one try, in practice of ZooKeeper's connection. Here whatever was not answered is
-asked again until the time is over."""
 LONG_S = 600.0
 """A wait from which on nobody expects that a job still only waits for its lock."""
 WAIT_MS_MAX, RETRIES_MAX = 86_400_000, 1_000_000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, silent
-from lockkit.providers.hudi_keys import TABLE_NAME
+from lockkit.hudi_keys import TABLE_NAME
 from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.options import KEYWORDS, RETRIES, asked
 from lockkit.spark.place import Place

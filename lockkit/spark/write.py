@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.drive import Emit, run, silent
+from lockkit.hudi_keys import TABLE_NAME
 from lockkit.proof import TABLE_KEY, prove_conditions
-from lockkit.providers.hudi_keys import TABLE_NAME
 from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import (
     GROUP,

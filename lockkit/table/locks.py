@@ -7,12 +7,11 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.drive import Emit, silent
+from lockkit.hudi_keys import AWS_KEYS, BASE_PATH, KEYS, PAUSE, PROVIDER, RETRIES, TABLE_NAME
 from lockkit.lock import Lock
 from lockkit.providers.both import Both
 from lockkit.providers.hudi import STORAGE_PROVIDER, lock_of
-from lockkit.providers.hudi_keys import AWS_KEYS, BASE_PATH, KEYS, PROVIDER, TABLE_NAME
 from lockkit.providers.leased import Leased
-from lockkit.providers.patience import PAUSE, RETRIES
 from lockkit.stores.secret import carries_secret
 from lockkit.table.ask import TableError
 from lockkit.table.gate import lowered

@@ -6,12 +6,22 @@ import difflib
 import warnings
 from collections.abc import Iterable, Mapping
 
-from lockkit.providers.patience import PAUSE, PROVIDERS_OWN, RETRIES, WAIT
 from lockkit.stores.secret import carries_secret
 
 PREFIX = "hoodie.write.lock."
 PROVIDER = PREFIX + "provider"
+STORAGE = "StorageBasedLockProvider"
 BASE_PATH, TABLE_NAME = "hoodie.base.path", "hoodie.table.name"
+WAIT = PREFIX + "wait_time_ms"
+RETRIES = PREFIX + "client.num_retries"
+PAUSE = PREFIX + "client.wait_time_ms_between_retry"
+PROVIDERS_OWN = {
+    PREFIX + "num_retries": 15,
+    PREFIX + "wait_time_ms_between_retry": 1_000,
+    PREFIX + "max_wait_time_ms_between_retry": 16_000,
+}
+"""Retries within one try, in practice of ZooKeeper's connection, with Hudi's defaults. lockkit asks
+again after whatever was not answered, until the time is over."""
 HEARTBEAT = PREFIX + "heartbeat_interval_ms"
 AWS = "hoodie.aws."
 AWS_KEYS = {
