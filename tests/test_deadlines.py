@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import trickle as slow
 from trickle import ends_within, trickle
 
 from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Unknown
-from lockkit.stores import NoAnswer, Store, deadline, open_store
+from lockkit.stores import NoAnswer, Store, aws, deadline, open_store
 
 TIMEOUT_S = 0.5
 PATIENCE_S = 8.0
@@ -163,6 +165,68 @@ def test_a_limit_set_around_a_call_is_kept_though_the_store_allows_more(dialect:
                 return store.get("k")
 
         assert isinstance(ends_within(PATIENCE_S, call), Unknown)
+
+
+# --- credentials that do not come ----------------------------------------------------------------
+
+
+@pytest.fixture
+def no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No AWS credentials anywhere; a place to configure some."""
+    for name in [each for each in os.environ if each.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "credentials"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return tmp_path
+
+
+def test_a_token_service_that_is_silent_holds_no_call(
+    no_keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in each pod of EKS: botocore asks STS while it signs the first request."""
+    (no_keys / "token").write_text("a token")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(no_keys / "token"))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/any")
+    with trickle(slow.silence) as sts, trickle(ok) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
+        store = opened("s3", server.url)
+        for call in ("get", "put"):
+            assert isinstance(answer(store, call), Unknown)
+
+
+def test_a_credential_process_that_hangs_holds_no_opening(
+    no_keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aws, "OPENING_S_MIN", 1.0)
+    (no_keys / "config").write_text("[default]\ncredential_process = sleep 9\n")
+    with trickle(ok) as server, pytest.raises(NoAnswer, match="in the time that it may take"):
+        ends_within(PATIENCE_S, lambda: opened("s3", server.url))
+
+
+def test_a_credential_process_that_hangs_at_a_renewal_holds_no_call(no_keys: Path) -> None:
+    """Its first credentials are about to expire; the program hangs from its third run on."""
+    script, runs = no_keys / "credentials.sh", no_keys / "runs"
+    script.write_text(
+        f"""#!/bin/sh
+echo run >> {runs}
+[ $(wc -l < {runs}) -lt 3 ] || exec sleep 8
+echo '{{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "SessionToken": "c",
+  "Expiration": "'$(date -u -d '+60 seconds' +%Y-%m-%dT%H:%M:%SZ)'"}}'
+"""
+    )
+    script.chmod(0o755)
+    (no_keys / "config").write_text(f"[default]\ncredential_process = {script}\n")
+    with trickle(ok) as server:
+        store = open_store("s3://b/t", endpoint=server.url, timeout_s=2)
+        said = [ends_within(PATIENCE_S, lambda: store.get("k")) for _ in range(3)]
+    assert isinstance(said[0], Found), said
+    assert isinstance(said[1], Unknown) and isinstance(said[2], Unknown), said
+    assert runs.read_text().count("run") == 3, "the third run is waited for, and not repeated"
 
 
 # --- large bodies --------------------------------------------------------------------------------
