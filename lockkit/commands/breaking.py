@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 ABOUT = """\
 Takes the lock away from a holder that is gone, or repairs a lock object that is no lock record: a
 tombstone replaces the very version that was shown. Its epoch is above every known one: that of the
-lock object, of its old versions and of the table's fence. The lock object is never deleted, and
+lock object, of its old versions, of the table's fence and of earlier breaks. Where the lock object
+has lost its epoch, the new one is at least the time in milliseconds. It is never deleted, and
 .hoodie/.locks/breaks/ records who broke it. Without --version the command only shows what it would
 write. Refused (exit 75) while the lease lasts or is renewed, unless its epoch is typed in; while
 another program writes the object; and if the object has changed. Exit 0: broken, or nothing to
