@@ -495,18 +495,8 @@ class Client:
         warnings.warn(warning, stacklevel=2)
 
     def emit(self, kind: str, **fields: Any) -> None:
-        """Tell the history. An observer that fails must not cost the lease: one warning."""
-        try:
-            self.tell(kind, **fields)
-        except Exception as error:  # noqa: BLE001 - whatever an observer of the user's may raise
-            if "emit" not in self._warned:
-                self._warned.add("emit")
-                warnings.warn(
-                    f"the lock of {self.where}: its emit failed, and the history has a gap: "
-                    f"{error!r}",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+        """Tell the history; `Voice` keeps an observer's errors from the lease."""
+        self.tell(kind, **fields)
 
     def on_wall(self, boot_ms: float) -> float:
         """A moment of the boot clock, on the clock that histories are written in."""

@@ -44,7 +44,10 @@ class ObserverFailed(UserWarning):
 
 def warn_of(kind: str, error: Exception) -> None:
     """Say that an observer failed; never raises, also under `-W error`."""
-    text = f"the observer of {kind!r} raised {error!r:.200}; what it observes went on"
+    text = (
+        f"the observer of {kind!r} raised {error!r:.200}; what it observes goes on, and its "
+        "history has a gap"
+    )
     with suppress(Warning):
         warnings.warn(ObserverFailed(text), stacklevel=3)
 
@@ -53,19 +56,22 @@ def warn_of(kind: str, error: Exception) -> None:
 class Voice:
     """An `Emit` of one handle in the lane `who`: its own observer's, overheard by listeners.
 
-    An observer cannot fail what it observes: its errors are warnings (`ObserverFailed`).
+    An observer cannot fail what it observes: its first error is a warning (`ObserverFailed`).
     """
 
     url: str
     who: str
     emit: Emit = silent
     clock: Clock = field(default_factory=Clock)
+    _failed: list[str] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, kind: str, **fields: Any) -> None:
         try:
             self._tell(kind, fields)
         except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
-            warn_of(kind, error)
+            if not self._failed:
+                self._failed.append(kind)
+                warn_of(kind, error)
 
     def _tell(self, kind: str, fields: dict[str, Any]) -> None:
         if _listeners:

@@ -41,6 +41,7 @@ from lockkit.lock import LOCK_KEY, LateLoss, Lock, LockBusy, LockLost
 from lockkit.rules import Expiry, Rules
 from lockkit.state import Now
 from lockkit.stores import StoreError
+from lockkit.voice import ObserverFailed
 
 QUICK: dict[str, Any] = {"ttl_s": 1.0, "renew_interval_s": 0.1}
 TAKES: dict[str, Any] = {"ttl_s": 10.0, "rules": Rules(slack_ms=100)}
@@ -818,7 +819,7 @@ def test_an_observer_that_fails_costs_no_lease() -> None:
         raise BrokenPipeError(kind)
 
     lock = Lock(memory(), **QUICK, emit=broken)
-    with pytest.warns(RuntimeWarning, match="emit failed") as told:
+    with pytest.warns(ObserverFailed, match="its history has a gap") as told:
         with lock:
             time.sleep(1.2)
             lock.check()
