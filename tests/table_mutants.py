@@ -98,7 +98,7 @@ def blind_beat(now: Any) -> Procedure[Any]:
 
 
 MUTANTS: dict[str, dict[str, Any]] = {
-    "no fence": {"commit.FENCED": "nothing"},
+    "no fence": {"commit.FENCED": "nothing", "commit.refuse_open": lambda _: None},
     "the fence is replaced whatever it says": {"commit.replace_fence": whatever_it_says},
     "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
     "a refused decision is taken for made": {"decide._was_superseded": yes},

@@ -382,7 +382,7 @@ def test_a_store_that_does_not_answer_is_an_error_of_the_store(
         clock = Stepping(lambda: None)
         clock.sleep = lambda seconds: None  # type: ignore[method-assign]
         striped = StripedLock(f"s3://{bucket}/t", stripes=2, endpoint=proxy.url, clock=clock)
-        with pytest.raises(NoAnswer, match=r"stripes\.json could not be read in 7 tries"):
+        with pytest.raises(NoAnswer, match="could not be tested whether this store enforces"):
             striped.keys("a").acquire()
         proxy.clear()
         with striped.keys("a"):
