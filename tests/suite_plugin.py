@@ -179,8 +179,18 @@ class Schedule(LoadGroupScheduling):  # type: ignore[misc]
         return crashed
 
     def _reschedule(self, node: Any) -> None:
-        if node in self.registered_collections:
-            super()._reschedule(node)
+        if node not in self.registered_collections:
+            return
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._waits(node):
+            self._assign_work_unit(node)
+        if not self.workqueue and not node.shutting_down:
+            node.shutdown()
+
+    def _waits(self, node: Any) -> bool:
+        """A worker runs its last test only once it has another one, or is told to end."""
+        pending: int = self._pending_of(self.assigned_work[node])
+        return pending < 2
 
 
 def by_weight(items: list[pytest.Item]) -> list[pytest.Item]:
