@@ -262,8 +262,9 @@ def take(
 def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
     """The bytes of `T.<action>.requested`: the plan, stamped with the attempt that it belongs to.
 
-    Hudi's own file for a commit is empty. Ours is a commit's metadata without any file, and Hudi's
-    readers take both: none of them looks into the requested file of a commit.
+    Hudi's own file for a commit is empty. Ours is a commit's metadata without any file: where Hudi
+    reads the file at all (to resolve conflicts, to archive), it reads it as that, and an empty one
+    as the same.
     """
     if plan:
         return stamp(plan, ATTEMPT, attempt)
