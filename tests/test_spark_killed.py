@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 from spark_world import KEYS, MARKS, by_hudi_rs, frame, spark_environment, stored
-from table_world import Holder
 
 from lockkit.clock import Clock
 from lockkit.drive import run
@@ -21,10 +20,7 @@ from lockkit.faults import Fault, Proxy
 from lockkit.spark import write
 from lockkit.spark.connect import CONF
 from lockkit.stores import open_store
-from lockkit.table.properties import load_config
-from lockkit.table.rollback import RolledBack, roll_back
 from lockkit.table.timeline import V9, load_timeline
-from lockkit.table.transaction import Known
 
 pytestmark = MARKS
 
@@ -104,7 +100,7 @@ def test_a_task_whose_executor_is_killed_is_done_again_and_each_row_is_there_onc
     assert stored(place) == wanted == by_hudi_rs(place)
 
 
-def test_if_it_is_killed_each_time_nothing_is_visible_and_a_rollback_leaves_nothing(
+def test_if_it_is_killed_each_time_nothing_is_visible_and_the_write_takes_itself_back(
     spark: Any, shared_emulator: Any, bucket: str
 ) -> None:
     place: dict[str, Any] = {"url": f"s3://{bucket}/orders", "endpoint": shared_emulator.s3}
@@ -117,9 +113,8 @@ def test_if_it_is_killed_each_time_nothing_is_visible_and_a_rollback_leaves_noth
             write(frame(spark, *NEW), **place | {"endpoint": url})
     assert len(dead) >= ATTEMPTS
     assert stored(place) == values(*OLD) == by_hudi_rs(place)
-    (instant,) = run(load_timeline(V9), store, Clock()).pending
-    known = Known(*run(load_config(), store, Clock()))
-    assert isinstance(run(roll_back(instant, Holder(0), known), store, Clock()), RolledBack)
+    now = run(load_timeline(V9), store, Clock())
+    assert not now.pending and list(now.rollbacks.values()) == [True], "it took itself back"
     assert {each.key for each in store.list("") if each.key.endswith(".parquet")} == files
     write(frame(spark, *NEW), **place)
     assert stored(place) == values(*NEW)
