@@ -62,13 +62,15 @@ def publish(
                 published()
             return committed
         scout, letting_go = Scout(prepared, store, clock), _Release(lock)
+        acquired = False
         try:
-            if not lock.acquire(timeout=lock.timeout, beside=scout):
+            acquired = lock.acquire(timeout=lock.timeout, beside=scout)
+            if not acquired:
                 raise LockBusy(lock.busy_because())
             return _decide_and_complete(prepared, lock, scout, strategy, letting_go, later)
         except BaseException as error:
             letting_go.end()
-            release_after(lock, error)
+            release_after(lock, error, acquired)
             raise
 
 
@@ -143,8 +145,10 @@ def held(lock: AnyLock) -> Iterator[Callable[[], None]]:
         done = True
         lock.published()
 
+    acquired = False
     try:
-        if not lock.acquire(timeout=lock.timeout):
+        acquired = lock.acquire(timeout=lock.timeout)
+        if not acquired:
             raise LockBusy(lock.busy_because())
         yield published
         if done:
@@ -152,18 +156,22 @@ def held(lock: AnyLock) -> Iterator[Callable[[], None]]:
         else:
             lock.release()
     except BaseException as error:
-        release_after(lock, error)
+        release_after(lock, error, acquired)
         raise
 
 
-def release_after(lock: AnyLock, error: BaseException) -> None:
-    """Release at the end of what raised `error`, if the lock is held; that error goes first."""
+def release_after(lock: AnyLock, error: BaseException, acquired: bool) -> None:
+    """Release at the end of what raised `error`, if it had acquired; that error goes first.
+
+    An interrupt may come between the grant and its return. An error of `acquire` itself leaves the
+    lock alone: another thread of this handle may hold it.
+    """
 
     def release() -> None:
         with suppress(RuntimeError):  # not held: before the grant, or after a release
             lock.release()
 
-    if not isinstance(error, LockBusy):
+    if acquired or not isinstance(error, Exception):
         leave(release, error)
 
 
