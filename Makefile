@@ -2,7 +2,7 @@
 # installed elsewhere.
 
 .DEFAULT_GOAL := help
-.PHONY: help lab demo providers test soak bench interop lint peers tlc pins clean
+.PHONY: help lab demo providers test soak bench interop docs address lint peers tlc pins clean
 SHELL := /bin/sh
 
 PYTHON ?=
@@ -10,6 +10,7 @@ PYTHONS := $(if $(PYTHON),$(PYTHON),python3.13 python3.12 python3.11 python3 pyt
 BIN := .venv/bin
 READY := .venv/.ready
 READY_TO_TEST := .venv/.ready-to-test
+READY_TO_DOCUMENT := .venv/.ready-to-document
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input $(shell test -t 2 || echo --quiet)
 PEERS := .cache/peers
 
@@ -43,9 +44,17 @@ bench: $(READY_TO_TEST)  ## figures of locks, server, start-up and tables, peers
 interop: $(READY_TO_TEST)  ## Apache Hudi on Spark and lockkit on one table (INTEROP_ROWS=500000)
 	@$(BIN)/python -m pytest -n 0 -m interop tests/interop $(INTEROP_ARGS)
 
-lint: $(READY_TO_TEST)  ## ruff and mypy
+lint: $(READY_TO_TEST)  ## ruff, mypy, and how many lines a program loads
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m mypy
+	@$(BIN)/python -m tests.sizes
+
+docs: $(READY_TO_DOCUMENT)  ## build the documentation in build/docs; warnings are errors
+	@$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs build/docs $(DOCS_ARGS)
+	@echo "Open build/docs/index.html."
+
+address:  ## say where the repository is: make address URL=https://github.com/you/lockkit
+	@python3 docs/address.py "$(URL)"
 
 peers: $(PEERS)/.ready  ## install the other servers that the tests compare with (190 MB of npm, nearly all of it azurite)
 
@@ -56,7 +65,7 @@ tlc: $(READY_TO_TEST)  ## fetch TLC, which runs the specification in tests/spec 
 
 pins:  ## compile constraints.txt afresh from pyproject.toml
 	@command -v uv >/dev/null || { echo "make pins: uv is not installed; pip install uv, then make pins again." >&2; exit 1; }
-	uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra lab --extra test \
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra lab --extra test --extra docs \
 	  --no-annotate --no-header --no-emit-index-url --output-file constraints.txt pyproject.toml
 
 clean:  ## remove .venv, caches and what runs left behind
@@ -84,8 +93,13 @@ $(READY): pyproject.toml constraints.txt
 
 $(READY_TO_TEST): $(READY)
 	@echo "Adding what the tests need to .venv, once."
-	@$(PIP) install --constraint constraints.txt --editable '.[lab,test]'
+	@$(PIP) install --constraint constraints.txt --editable '.[lab,test,docs]'
 	@touch $(READY_TO_TEST)
+
+$(READY_TO_DOCUMENT): $(READY)
+	@echo "Adding what the documentation needs to .venv, once."
+	@$(PIP) install --constraint constraints.txt --editable '.[lab,docs]'
+	@touch $(READY_TO_DOCUMENT)
 
 # What those from PyPI need (google-crc32c) is pinned in .venv already.
 $(PEERS)/.ready: $(READY_TO_TEST) tests/peers/package.json tests/peers/package-lock.json tests/peers/requirements.txt

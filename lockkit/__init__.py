@@ -1,96 +1,88 @@
-"""One lock protocol for object stores, and the means to break it and to prove it.
+"""Locks and table commits on object storage, and the workshop that breaks and proves them.
 
-The map, in reading order. Each room may import only rooms above it (tests/test_layers.py).
+The map, in reading order; each package may import only those above it (tests/test_layers.py).
 
-    outcome    the four answers of a conditional write, and what an ambiguous one turns out to mean
-    lockfile   the body of the lock object, in Hudi's wire format
-    rules      every safety decision, as a switch
-    mutants    each of them switched off: the mistakes that the proofs must find
-    state      what a client knows, hears and asks for
-    lease      the whole protocol: step(me, state, event, rules)
-    history    the one event schema that everything emits and everything draws
-    check      verdicts over a history: VALID, UNKNOWN or INVALID, with the events that prove it
-
+    errors     what a caller may catch: one family, below LockkitError
+    protocol   the lease protocol without I/O; `protocol/lease.py` has the transition table
+    events     the one event schema that everything emits and everything draws
     clock      the only place for time, sleep, randomness and ids
+    sinks      where events go: the handle's observer, recorders, logging.getLogger("lockkit")
     stores     S3, Google Cloud Storage, Azure, files and memory behind one small protocol
-    drive      procedures (generators that yield requests) and the interpreter for real stores
-    voice      who hears what a handle tells: its own observer, and whoever records the process
-    pace       how often a waiter looks, and when a releaser may compete again
-    client     one client of a lock object: carries out what the lease asks, and tells the history
-    heartbeat  renews a grant, and reports danger and loss on time
-    proof      tests that a store enforces write conditions, before anything relies on them
-    settings   which leases are sound, and what Hudi's configuration keys say
-    hudi_keys  which keys of Hudi describe a lock, and which have no effect
+    runtime    procedures (generators that yield requests), and their interpreter for real stores
+    config     which leases are sound, and what Hudi's configuration keys say
     lock       Lock: acquire, hold, renew, release; the guard that it hands to a commit
-    providers  the same face over ZooKeeper, DynamoDB, Hive, Azure leases, files and threads
-
-    emulator   an object server that speaks the dialects of S3, GCS and Azure to the real SDKs
-    faults     lost responses, stalls and throttles as data; a proxy applies them, or the client
-    sim        whole runs under a seed: virtual clocks, faults, stores of every provider
-    explore    exhaustive search over that very step: the shortest story in which a rule is missed
-    probe      tests whether a store can hold a lock
-
-    table      tables in Apache Hudi's layout: commits, services and readers
-    incident   what stands at a table in trouble, which known pattern it is, and what to do
-    spark      a DataFrame into a table and back; writer processes, and their supervisor
-    services   ZooKeeper, Hive, DynamoDB, ... themselves, on this machine, to try their locks
-    workbench  the notebook's controls and pictures
-    course     what one notebook shows, where no other room has it
-    soak       real writers for minutes or hours, in all kinds of trouble, and what it came to
-    commands   what each command of the command line does
+    providers  the same interface over ZooKeeper, DynamoDB, Hive, Azure leases, files and threads
+    table      tables in Apache Hudi's layout: format, occ, read, write, services
+    spark      a DataFrame into a table and back; streaming, SQL, the streamer
+    recipes    election, write-ahead log, queue, Terraform's lock, striped and granular locks
     cli        the command line
+    lab        the workshop: server, faults, verify, probe, processes, incident, widgets, course
 
-Nothing below is imported until it is named, so `import lockkit` is cheap and loads no SDK.
+The library never imports the workshop. Nothing is imported until it is named, so `import lockkit`
+is cheap and loads no SDK.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # type checkers take it for True; `typing` itself would cost 5 ms
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
+    from typing import Any
 
     from lockkit.clock import Clock as Clock
-    from lockkit.emulator import Emulator as Emulator
-    from lockkit.faults import Fault as Fault
-    from lockkit.faults import FaultPlan as FaultPlan
-    from lockkit.faults import Faulty as Faulty
-    from lockkit.faults import Proxy as Proxy
-    from lockkit.history import Event as Event
-    from lockkit.lock import Lock as Lock
-    from lockkit.lock import LockBusy as LockBusy
-    from lockkit.lock import LockLost as LockLost
+    from lockkit.errors import CommitConflict as CommitConflict
+    from lockkit.errors import CommitUnknown as CommitUnknown
+    from lockkit.errors import LockBusy as LockBusy
+    from lockkit.errors import LockkitError as LockkitError
+    from lockkit.errors import LockLost as LockLost
+    from lockkit.errors import StoreError as StoreError
+    from lockkit.errors import TableError as TableError
+    from lockkit.errors import UnsafeStore as UnsafeStore
+    from lockkit.events import Event as Event
+    from lockkit.lab.faults import Fault as Fault
+    from lockkit.lab.faults import FaultPlan as FaultPlan
+    from lockkit.lab.faults import Faulty as Faulty
+    from lockkit.lab.faults import Proxy as Proxy
+    from lockkit.lab.processes.fleet import Fleet as Fleet
+    from lockkit.lab.server import Emulator as Emulator
+    from lockkit.lab.widgets import Workbench as Workbench
+    from lockkit.lab.widgets.recording import Recording
+    from lockkit.lock.aio import AsyncLock as AsyncLock
+    from lockkit.lock.contract import LockHandle as LockHandle
+    from lockkit.lock.handle import Lock as Lock
+    from lockkit.protocol.policy import Expiry as Expiry
+    from lockkit.protocol.policy import Policy as Policy
     from lockkit.providers import open_lock as open_lock
-    from lockkit.rules import Rules as Rules
-    from lockkit.spark.fleet import Fleet as Fleet
-    from lockkit.stores import StoreError as StoreError
-    from lockkit.stores import UnsafeStore as UnsafeStore
     from lockkit.stores import open_store as open_store
-    from lockkit.workbench import Workbench as Workbench
-    from lockkit.workbench.recording import Recording
 
 _ROOM = {
-    "Lock": "lockkit.lock",
-    "LockBusy": "lockkit.lock",
-    "LockLost": "lockkit.lock",
+    "Lock": "lockkit.lock.handle",
+    "AsyncLock": "lockkit.lock.aio",
+    "LockHandle": "lockkit.lock.contract",
+    "LockkitError": "lockkit.errors",
+    "LockBusy": "lockkit.errors",
+    "LockLost": "lockkit.errors",
     "open_lock": "lockkit.providers",
     "open_store": "lockkit.stores",
-    "StoreError": "lockkit.stores",
-    "UnsafeStore": "lockkit.stores",
-    "Rules": "lockkit.rules",
-    "Event": "lockkit.history",
+    "StoreError": "lockkit.errors",
+    "UnsafeStore": "lockkit.errors",
+    "TableError": "lockkit.errors",
+    "CommitConflict": "lockkit.errors",
+    "CommitUnknown": "lockkit.errors",
+    "Policy": "lockkit.protocol.policy",
+    "Expiry": "lockkit.protocol.policy",
+    "Event": "lockkit.events",
     "Clock": "lockkit.clock",
-    "Emulator": "lockkit.emulator",
-    "Fault": "lockkit.faults",
-    "FaultPlan": "lockkit.faults",
-    "Faulty": "lockkit.faults",
-    "Proxy": "lockkit.faults",
-    "Fleet": "lockkit.spark.fleet",
-    "Workbench": "lockkit.workbench",
+    "Emulator": "lockkit.lab.server",
+    "Fault": "lockkit.lab.faults",
+    "FaultPlan": "lockkit.lab.faults",
+    "Faulty": "lockkit.lab.faults",
+    "Proxy": "lockkit.lab.faults",
+    "Fleet": "lockkit.lab.processes.fleet",
+    "Workbench": "lockkit.lab.widgets",
 }
 
 __all__ = ["__version__", "record", *_ROOM]
@@ -100,16 +92,19 @@ def record(path: str | Path, *, title: str = "") -> AbstractContextManager[Recor
     """`with lockkit.record("run.html"):` what locks tell within the block, as a page with verdict.
 
     As JSON lines where `path` ends in `.jsonl`. Written at the end at one blow, also where the
-    block raises; more in `lockkit.workbench.recording`.
+    block raises; more in `lockkit.lab.widgets.recording`.
     """
-    recording = import_module("lockkit.workbench.recording")
-    return cast("AbstractContextManager[Recording]", recording.record(path, title=title))
+    from lockkit.lab.widgets.recording import record as recorded
+
+    return recorded(path, title=title)
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported from its room when first asked for (PEP 562)."""
     if name not in _ROOM:
         raise AttributeError(f"module 'lockkit' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(_ROOM[name]), name)
 
 

@@ -8,9 +8,9 @@ import time
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
-from lockkit.state import Now
+from lockkit.errors import utc as utc
+from lockkit.protocol.state import Now
 
 # CLOCK_BOOTTIME counts suspend; time.monotonic() on Linux stands still while a laptop sleeps, so a
 # lease measured by it would outlive its validity. On macOS monotonic stands still too, and the
@@ -60,18 +60,12 @@ def epoch_ms(http_date: str | None) -> int | None:
     """An HTTP date (`Date`, `Last-Modified`) in epoch ms, to the second; None if unreadable."""
     if not http_date:
         return None
+    from email.utils import parsedate_to_datetime  # 12 ms that a lock on files need not spend
+
     try:
         return int(parsedate_to_datetime(http_date).timestamp() * 1000)
     except (ValueError, TypeError, OverflowError):
         return None
-
-
-def utc(ms: float) -> str:
-    """Epoch ms as `2026-11-21T10:02:31Z`; far outside of any calendar, the number itself."""
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):
-        return f"{ms:.0f} ms"
 
 
 def clock_time(at_ms: float | None) -> str:

@@ -28,8 +28,8 @@
 # There is no fence yet: the lock alone is to keep the two apart.
 
 # %%
-from lockkit.workbench import Predict, Workbench
-from lockkit.course.recorded import GUESSES, lacking, recorded
+from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.recorded import GUESSES, lacking, recorded
 
 late = Predict("What becomes of W1's commit?", GUESSES)
 late

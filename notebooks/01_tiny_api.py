@@ -26,8 +26,8 @@
 # there is no lock.
 
 # %%
-from lockkit.workbench import Predict
-from lockkit.course.account import GUESSES, at_once
+from lockkit.lab.widgets import Predict
+from lockkit.lab.course.account import GUESSES, at_once
 
 alone = Predict("What is the balance in the end?", GUESSES)
 alone
@@ -48,7 +48,7 @@ alone.run(at_once)
 
 # %%
 from lockkit import Lock, LockBusy, LockLost
-from lockkit.course.ground import said, stand
+from lockkit.lab.course.lock_testbed import said, stand
 
 bucket = stand("s3")
 with Lock(bucket.url, **bucket.of("W1")) as lock:
@@ -88,7 +88,7 @@ except LockLost as lost:
 # W2 takes it, reads 0, and pays in 20. **Then W1's request arrives.**
 
 # %%
-from lockkit.course.account import LATE_GUESSES, late
+from lockkit.lab.course.account import LATE_GUESSES, late
 
 stray = Predict("Both did all that a lock asks for. What is the balance in the end?", LATE_GUESSES)
 stray
@@ -115,7 +115,7 @@ guarded
 
 # %%
 import pyarrow as pa
-from lockkit.drive import run
+from lockkit.runtime import run
 from lockkit.table import Table, TableConfig, create_table
 with Table(bucket.url, **bucket.of("W1")) as table:
     run(create_table(TableConfig(name="orders", record_key="id")), table.store, table.clock)

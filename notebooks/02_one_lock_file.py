@@ -26,9 +26,9 @@
 # record with a plain `PUT`, one after the other, W1 first.
 
 # %%
-from lockkit.workbench import Predict, Workbench
-from lockkit.course.ground import said, stand
-from lockkit.course.lockfile import GUESSES, claim_at_once, kept, look
+from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.lock_testbed import said, stand
+from lockkit.lab.course.lockfile import GUESSES, claim_at_once, kept, look
 
 plain = Predict("What does the store tell them?", GUESSES)
 plain
@@ -77,7 +77,7 @@ look(bucket)
 # written.
 
 # %%
-from lockkit.course.lockfile import version_of
+from lockkit.lab.course.lockfile import version_of
 
 for provider in ("s3", "gcs", "azure"):
     print(f"{provider:6}{version_of(provider)}")
@@ -105,7 +105,7 @@ kept_by_bucket
 # still its own (`If-Match`). W1 takes the lock and lets go, then W2 does.
 
 # %%
-from lockkit.course.lockfile import EPOCH_GUESSES, hand_on
+from lockkit.lab.course.lockfile import EPOCH_GUESSES, hand_on
 
 tidy = Predict("Which epochs are they granted?", EPOCH_GUESSES)
 tidy
@@ -164,7 +164,7 @@ print(said(bucket.verdict))
 # Write the object by hand, so that it counts as free and the next grant is of epoch 42.
 
 # %%
-from lockkit.course.lockfile import resume
+from lockkit.lab.course.lockfile import resume
 
 LEFT = {"expired": True, "validUntil": 0, "owner": "copied"}
 mine = resume(**LEFT)

@@ -26,8 +26,8 @@
 # guess; the next cell is locked until then.
 
 # %%
-from lockkit.workbench import Predict
-from lockkit.course.lost import GUESSES
+from lockkit.lab.widgets import Predict
+from lockkit.lab.course.lost import GUESSES
 
 told = Predict("The write landed, its answer did not. What does boto3 tell its caller?", GUESSES)
 told
@@ -39,7 +39,7 @@ told
 # on and drops the answer.
 
 # %%
-from lockkit.course.lost import lose_answer
+from lockkit.lab.course.lost import lose_answer
 
 told.run(lose_answer, "s3")
 
@@ -69,8 +69,8 @@ azure
 # that: retries on, and the rule `claim_412` switched from *read it back* to *it is lost*.
 
 # %%
-from lockkit.workbench import Workbench
-from lockkit.course.lost import CAREFUL, TRUSTING, acquire
+from lockkit.lab.widgets import Workbench
+from lockkit.lab.course.lost import CAREFUL, TRUSTING, acquire
 
 trusting = acquire("s3", TRUSTING)
 Workbench.replay(trusting.events)
@@ -141,8 +141,8 @@ assert trusting.verdict.kind == "INVALID" and not trusting.holds
 # known by its owner). Two of the four do; one of these two does read back.
 
 # %%
-from lockkit.check import check
-from lockkit.explore import explore_rows
+from lockkit.lab.verify.check import check
+from lockkit.lab.verify.explore import explore_rows
 
 ROW = "claim_412 lost"
 story = explore_rows([ROW])[0].counterexample

@@ -29,8 +29,8 @@
 # keep the two apart, as in Hudi.
 
 # %%
-from lockkit.workbench import Predict
-from lockkit.course.stalled import GUESSES, Beside, stall
+from lockkit.lab.widgets import Predict
+from lockkit.lab.course.stalled import GUESSES, Beside, stall
 
 late = Predict("W1 goes on where it was stopped. What becomes of its commit?", GUESSES)
 late
@@ -125,8 +125,8 @@ assert with_fence.lost == 0
 # story: who had checked what, and when?
 
 # %%
-from lockkit.check import check
-from lockkit.explore import explore_rows
+from lockkit.lab.verify.check import check
+from lockkit.lab.verify.explore import explore_rows
 
 RULE = "fence off"
 

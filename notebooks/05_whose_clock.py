@@ -27,8 +27,8 @@
 # a buffer of 500 ms, which is Hudi's rule.
 
 # %%
-from lockkit.workbench import Predict, Workbench
-from lockkit.course.clocks import GUESSES, meet, search
+from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.clocks import GUESSES, meet, search
 
 wall = Predict("After W2's look, while W1 goes on working:", GUESSES)
 wall

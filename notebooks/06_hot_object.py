@@ -26,8 +26,8 @@
 # write that marks the object as free. It is sent once, and whatever comes back, W1 goes home.
 
 # %%
-from lockkit.workbench import Predict, Workbench
-from lockkit.course.hot import GUESSES, release_once, use, wait
+from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.hot import GUESSES, release_once, use, wait
 
 once = Predict("On Google Cloud Storage, a minute's lease, W1 has gone. What is left?", GUESSES)
 once

@@ -35,7 +35,7 @@
 # 4. **Stop**, and read the table.
 
 # %%
-from lockkit.workbench import Providers
+from lockkit.lab.widgets import Providers
 
 providers = Providers("storage", "zookeeper")
 providers
@@ -53,8 +53,8 @@ providers
 # noticed nothing.
 
 # %%
-from lockkit.workbench import Predict
-from lockkit.course.contention import GUESSES, stall_both, wait
+from lockkit.lab.widgets import Predict
+from lockkit.lab.course.contention import GUESSES, stall_both, wait
 
 woken = Predict("For how long do two processes believe that they hold the lock?", GUESSES)
 woken

@@ -30,8 +30,8 @@
 # W1 does its conflict check, then pauses. W2 commits from beginning to end. Then W1 goes on.
 
 # %%
-from lockkit.workbench import Predict, Stepper, Steps
-from lockkit.course.overtaking import GUESSES, overtake
+from lockkit.lab.widgets import Predict, Stepper, Steps
+from lockkit.lab.course.overtaking import GUESSES, overtake
 
 overtaken = Predict("What is W1 told?", GUESSES)
 overtaken
@@ -94,7 +94,7 @@ apart
 # now. The same happens to every pair of writes:
 
 # %%
-from lockkit.course.overtaking import who_goes_with_whom
+from lockkit.lab.course.overtaking import who_goes_with_whom
 
 pairs = who_goes_with_whom()
 print(pairs.met["update order-1", "update order-1"].ended["W1"])

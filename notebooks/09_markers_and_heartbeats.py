@@ -29,8 +29,9 @@
 # most are: nothing but *create if absent* guards its commit.
 
 # %%
-from lockkit.workbench import Predict, Workbench
-from lockkit.course.dead import GUESSES, RACE_GUESSES, ages, late_beat, meet, remains, tune, wake
+from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.dead import GUESSES, RACE_GUESSES
+from lockkit.lab.course.dead import ages, late_beat, meet, remains, tune, wake
 
 woken = Predict("What does the table have after that?", GUESSES)
 woken

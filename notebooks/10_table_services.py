@@ -27,9 +27,9 @@
 # opened the table after the second commit, had a long look at the first rows, and reads on now.
 
 # %%
-from lockkit.workbench import Predict, Workbench
-from lockkit.course.upkeep import CLASH_GUESSES, READER_GUESSES
-from lockkit.course.upkeep import hold_back, matrix, oversleep, read_slowly
+from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.upkeep import CLASH_GUESSES, READER_GUESSES
+from lockkit.lab.course.upkeep import hold_back, matrix, oversleep, read_slowly
 
 slow = Predict("What does the reader get?", READER_GUESSES)
 slow

@@ -29,8 +29,8 @@
 # `hoodie.write.num.retries.on.conflict.failures`.
 
 # %%
-from lockkit.workbench import Predict, Workbench
-from lockkit.course.crew import ANEW, COLUMNS, COUNTS, FATES, ONCE, SKIPPED, SUMS, Crew
+from lockkit.lab.widgets import Predict, Workbench
+from lockkit.lab.course.programs import ANEW, COLUMNS, COUNTS, FATES, ONCE, SKIPPED, SUMS, Crew
 
 added = Predict("Three times ten. What is the amount of order a in the end?", SUMS)
 added

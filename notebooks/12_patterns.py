@@ -27,8 +27,8 @@
 # nobody looks at the epoch.
 
 # %%
-from lockkit.workbench import PatternStepper, PatternSteps, Predict
-from lockkit.course.worst import AS_NO, AS_YES, FORGETFUL, GUESSES, UNASKED, UNLOOKED, play
+from lockkit.lab.widgets import PatternStepper, PatternSteps, Predict
+from lockkit.lab.course.worst import AS_NO, AS_YES, FORGETFUL, GUESSES, UNASKED, UNLOOKED, play
 
 late = Predict("What is in resource.json in the end?", GUESSES)
 late
@@ -160,7 +160,7 @@ print(alone.because)
 # * **Lock file:** Terraform's and OpenTofu's S3 backends read it and then delete whatever is there.
 #   [OpenTofu #4405](https://github.com/opentofu/opentofu/issues/4405) is the first mistake, met on
 #   Cloudflare's R2: its own lock refused it, and stayed.
-# * **`lockkit.patterns`** has them as handles: `Election`, `Wal`, `Queue` and its broker,
+# * **`lockkit.recipes`** has them as handles: `Election`, `Wal`, `Queue` and its broker,
 #   `StateLock` (Terraform's lock file) and `StripedLock`. `lockkit simulate --scenario wal --seeds
 #   1..200` runs one under faults, `--mutant` with a mistake planted; `make bench BENCH_ARGS=queue`
 #   compares the three queues.
@@ -171,7 +171,7 @@ print(alone.because)
 # plant it, and bring it about that W1 deletes W2's lock. Then copy the stage's *Moment* to here.
 
 # %%
-from lockkit.workbench.stage.fork import at
+from lockkit.lab.widgets.stage.fork import at
 
 MOMENT = "statelock/an unlock deletes whatever is there by then: W1 answer"
 mine = at(MOMENT)

@@ -29,9 +29,9 @@
 # done.
 
 # %%
-from lockkit.workbench import Predict
-from lockkit.course.striping import GUESSES, RACE_GUESSES, Deadlocks, operations, race
-from lockkit.course.striping import rename_at_once, three_renames
+from lockkit.lab.widgets import Predict
+from lockkit.lab.course.striping import GUESSES, RACE_GUESSES, Deadlocks, operations, race
+from lockkit.lab.course.striping import rename_at_once, three_renames
 
 both = Predict("What is the worst that can come of it?", GUESSES)
 both

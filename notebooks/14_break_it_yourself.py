@@ -28,8 +28,8 @@
 # second; a lease lasts ten.
 
 # %%
-from lockkit.workbench import Predict
-from lockkit.course.breaking import GUESSES, Ladder, hunt, play, survey
+from lockkit.lab.widgets import Predict
+from lockkit.lab.course.breaking import GUESSES, Ladder, hunt, play, survey
 
 soon = Predict("In which seed do two clients first believe that they hold the lock?", GUESSES)
 soon
@@ -74,7 +74,7 @@ assert not sound.harm and sound.verdict.kind == "VALID"
 # switch a rule off, say how soon it will be missed, and press **Play**.
 
 # %%
-from lockkit.course.breaker import Breaker
+from lockkit.lab.course.breaker import Breaker
 
 breaker = Breaker("election", "recognise")
 breaker
@@ -103,7 +103,7 @@ table
 # rules here are in the library's tests as planted mistakes: a mistake that nothing finds would be a
 # hole in the net, and the tests would say so.
 #
-# And a seed is worth more than a stack trace. It is the whole world in one number: `lease/drift:9`
+# And a seed is worth more than a stack trace. It is the whole world in one number: `lease/drift:38`
 # is the same history on your machine, today and next year.
 #
 # ## In production

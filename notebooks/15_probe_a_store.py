@@ -35,7 +35,7 @@
 # which are deleted afterwards.
 
 # %%
-from lockkit.workbench import StoreProbe
+from lockkit.lab.widgets import StoreProbe
 
 probe = StoreProbe()
 probe
@@ -95,7 +95,7 @@ assert raced.report.verdict.value == "not-atomic"
 # their verdicts.
 
 # %%
-from lockkit.probe.providers import PROBED, providers
+from lockkit.lab.probe.providers import PROBED, providers
 
 for row in providers():
     if row.basis == PROBED:
@@ -131,7 +131,7 @@ for row in providers():
 # like that.)
 
 # %%
-from lockkit.course.honest import sort_out
+from lockkit.lab.course.honest import sort_out
 
 UNSAFE = ("spaces", "two-steps")
 sort_out(*UNSAFE)

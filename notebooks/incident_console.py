@@ -28,8 +28,8 @@
 # same in a terminal.
 
 # %%
-from lockkit.course.trouble import Trouble
-from lockkit.workbench import Console
+from lockkit.lab.course.table_trouble import Trouble
+from lockkit.lab.widgets import Console
 
 console = Console(demo=Trouble)
 console
@@ -130,7 +130,7 @@ assert by_code.found.standing.holder.state == "released"
 # they were; in four nothing can be named, and the console says so.
 
 # %%
-from lockkit.workbench import Workbench
+from lockkit.lab.widgets import Workbench
 
 Workbench.replay("../datasets/incidents/opentofu-4405-lock-against-itself.jsonl")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from lockkit.emulator import Emulator
+from lockkit.lab.server import Emulator
 
 # No test waits for, or begins, the archive that makes a JVM start faster.
 os.environ.setdefault("LOCKKIT_APPCDS", "off")
@@ -65,7 +65,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """
     from service_world import running
 
-    from lockkit.services.zookeeper import ZooKeeper
+    from lockkit.lab.processes.services.zookeeper import ZooKeeper
 
     yield from running(ZooKeeper, tmp_path_factory.mktemp("zookeeper"))
 
@@ -77,7 +77,7 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """
     from service_world import running
 
-    from lockkit.services.hive import HiveMetastore
+    from lockkit.lab.processes.services.hive import HiveMetastore
 
     yield from running(HiveMetastore, tmp_path_factory.mktemp("hive"), timeout_s=6)
 
@@ -89,7 +89,7 @@ def dynamodb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """
     from service_world import running
 
-    from lockkit.services.dynamodb import DynamoDB
+    from lockkit.lab.processes.services.dynamodb import DynamoDB
 
     yield from running(DynamoDB, tmp_path_factory.mktemp("dynamodb"))
 

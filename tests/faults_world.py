@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from lockkit.faults import Fault
+from lockkit.lab.faults import Fault
 
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 ACCOUNT = "devstoreaccount1"

@@ -16,14 +16,11 @@ import pyarrow as pa
 from play import Faults, Play
 from table_world import AVRO, SCHEMA, Holder
 
-from lockkit.drive import Procedure, Unique
-from lockkit.state import LockLost
+from lockkit.errors import CommitConflict, CommitUnknown, LockLost, TableError
+from lockkit.runtime import Procedure, Unique, create
 from lockkit.table import (
-    CommitConflict,
-    CommitUnknown,
     Prepared,
     TableConfig,
-    TableError,
     begin,
     commit,
     create_table,
@@ -31,16 +28,15 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
-from lockkit.table.ask import create
-from lockkit.table.buckets import bucket_file_id
-from lockkit.table.incremental import load_increment
-from lockkit.table.layout import FileGroup
-from lockkit.table.properties import load_config
-from lockkit.table.reader import load_snapshot, read_slice
-from lockkit.table.rollback import roll_back
-from lockkit.table.snapshot import Snapshot
-from lockkit.table.timeline import Timeline, load_timeline
-from lockkit.table.transaction import Known
+from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ.rollback import roll_back
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read.buckets import bucket_file_id
+from lockkit.table.read.incremental import load_increment
+from lockkit.table.read.reader import load_snapshot, read_slice
+from lockkit.table.read.snapshot import Snapshot
 
 REGIONS = ("EU", "US")
 BUCKETS = 2

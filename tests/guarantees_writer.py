@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from lockkit.lock import Lock
+from lockkit.lock.handle import Lock
 from lockkit.spark import write
 from lockkit.spark.connect import own_session
 from lockkit.spark.java import spark_env

@@ -25,12 +25,12 @@ from typing import Any
 from table_world import AVRO, Holder, new_table, prepare_inserts, prepare_upserts, rows
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.lock import Lock
-from lockkit.proof import TABLE_KEY
-from lockkit.state import LockLost
+from lockkit.errors import LockLost
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lock.conformance import TABLE_KEY
+from lockkit.lock.handle import Lock
+from lockkit.runtime import create, run
 from lockkit.stores import Store, open_store
 from lockkit.table import (
     Prepared,
@@ -45,15 +45,14 @@ from lockkit.table import (
     roll_back,
     write_inserts,
 )
-from lockkit.table.ask import create
-from lockkit.table.clean import carry_out, plan_clean, resume_clean
-from lockkit.table.fence import read_fence
-from lockkit.table.pending import load_rollback_plan
-from lockkit.table.properties import load_config
-from lockkit.table.retention import CleanRules
-from lockkit.table.rollback import RolledBack, Spared
-from lockkit.table.timeline import Timeline, load_timeline
-from lockkit.table.transaction import Known
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ.fence import read_fence
+from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.rollback import RolledBack, Spared
+from lockkit.table.occ.transaction import Known
+from lockkit.table.services.clean import carry_out, plan_clean, resume_clean
+from lockkit.table.services.retention import CleanRules
 
 BEFORE, AFTER = "before", "after"
 BUCKET, LOCK = "lake", "table_lock.json"
@@ -378,7 +377,7 @@ def measure(server: Emulator, nursery: Nursery, story: Story) -> list[Row]:
 
 
 def told(stories: dict[Story, list[Row]]) -> str:
-    """The README's table."""
+    """The table of docs/concepts/guarantees.md."""
     lines = ["| killed at | before it landed | before it was answered |", "|---|---|---|"]
     for story, found in stories.items():
         lines.append(f"| **{story.title}** | | |")

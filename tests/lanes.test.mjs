@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { readFileSync, writeFileSync } from "node:fs";
 import { test } from "node:test";
-import { fall, haystack, inView, layout, matches, seconds, upTo } from "../lockkit/workbench/layout.js";
+import { fall, haystack, inView, layout, matches, seconds, upTo } from "../lockkit/lab/widgets/layout.js";
 
 const scenes = JSON.parse(readFileSync(process.env.LANES_SCENES, "utf8"));
 const GOLDEN = new URL("./lanes.golden.json", import.meta.url);

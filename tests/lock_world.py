@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from lockkit.clock import Clock
-from lockkit.history import event
-from lockkit.lock import LOCK_KEY, Lock
-from lockkit.lockfile import Record, decode
-from lockkit.outcome import Applied, Found, Missing, over
+from lockkit.events import event
+from lockkit.lock.handle import LOCK_KEY, Lock
+from lockkit.protocol.outcome import Applied, Found, Missing, over
+from lockkit.protocol.record import Record, decode
 from lockkit.stores import open_store
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -1,7 +1,7 @@
 """Which search finds which planted mistake: a table for people, and `seeds.json` for the tests.
 
 `python -m tests.mutants` prints the table; `--rewrite` also writes down the seeds that it found.
-Each search has 12 s of processor time for each mistake. Mistakes of order are out of the reach of
+Each search has 20 s of processor time for each mistake. Mistakes of order are out of the reach of
 property tests, which judge data; mistakes of shape out of the explorer's, which has next to none.
 """
 
@@ -26,14 +26,14 @@ from table_mutants import MUTANTS as TABLE_MUTANTS
 from table_mutants import planted
 from test_table_schedules import SEARCHES
 
-from lockkit.explore import SCENARIOS as ROWS
-from lockkit.explore import explore
-from lockkit.mutants import LEASE_MUTANTS
-from lockkit.sim import LEASE, Scenario, simulate
-from lockkit.table.simulated import SCENARIOS as TABLES
+from lockkit.lab.verify.explore import SCENARIOS as ROWS
+from lockkit.lab.verify.explore import explore
+from lockkit.lab.verify.mutants import LEASE_MUTANTS
+from lockkit.lab.verify.sim import LEASE, Scenario, simulate
+from lockkit.lab.verify.table_scenario import SCENARIOS as TABLES
 
 SEEDS_FILE = Path(__file__).parent / "seeds.json"
-BUDGET_S = 12.0
+BUDGET_S = 20.0
 BEYOND = "beyond its bounds | | "
 
 

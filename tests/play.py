@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.drive import Procedure
-from lockkit.sim.task import Node, Task, Until
-from lockkit.sim.weather import Trouble, Weather
-from lockkit.sim.world import QUIET_MAX, World
+from lockkit.lab.verify.sim.fault_profile import Trouble, Weather
+from lockkit.lab.verify.sim.task import Node, Task, Until
+from lockkit.lab.verify.sim.world import QUIET_MAX, World
+from lockkit.runtime import Procedure
 
 OFF_MS = 1000
 

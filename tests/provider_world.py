@@ -22,13 +22,13 @@ from typing import Any
 
 from lockkit import open_lock
 from lockkit.clock import Clock
-from lockkit.emulator import Emulator
-from lockkit.lock import Lock
+from lockkit.lab.processes.services.dynamodb import DynamoDB
+from lockkit.lab.processes.services.objects import free_ports
+from lockkit.lab.processes.services.service import Service
+from lockkit.lab.server import Emulator
+from lockkit.lock.handle import Lock
 from lockkit.providers.both import Both
 from lockkit.providers.leased import Leased
-from lockkit.services.dynamodb import DynamoDB
-from lockkit.services.objects import free_ports
-from lockkit.services.service import Service
 
 NAMES = ("storage", "zookeeper", "dynamodb", "hive", "azure_lease", "filesystem", "process")
 LOCK = "hoodie.write.lock."

@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from lockkit.drive import Delete, Note, Procedure, Put, Unique, WallMs
-from lockkit.outcome import IfAbsent
-from lockkit.sim import Outcome, simulate
-from lockkit.table.covered import Covered
-from lockkit.table.layout import NOWHERE
-from lockkit.table.simulation.scenario import SCENARIO
-from lockkit.table.timeline import _after, instant_of, load_timeline
-from lockkit.table.transaction import Taken, Transaction, first_file
+from lockkit.lab.verify.sim import Outcome, simulate
+from lockkit.lab.verify.table.scenario import SCENARIO
+from lockkit.protocol.outcome import IfAbsent
+from lockkit.runtime import Delete, Note, Procedure, Put, Unique, WallMs
+from lockkit.table.format.layout import NOWHERE
+from lockkit.table.format.timeline import _after, instant_of, load_timeline
+from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.transaction import Taken, Transaction, first_file
 
 BUDGET_S = 60.0
+ROOT = Path(__file__).parents[1]
 SEEDS_FILE = Path(__file__).parent / "repair_seeds.json"
 
 
@@ -89,7 +90,7 @@ def take_whatever_is_there(
 _BY_NAME = {
     "transaction.next_instant_ms": no_lanes,
     "transaction.is_ours": pending_is_ours,
-    "withdraw.is_ours": pending_is_ours,
+        "withdraw.is_ours": pending_is_ours,
     "transaction.survey": survey_that_gives_up,
     "append.survey": survey_that_gives_up,
     "transaction.discard": given_up_by_name,
@@ -101,13 +102,13 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "an instant is given up by name, twice, and two actions may ask for it": _BY_NAME,
     "two actions may ask for one instant": {"transaction.next_instant_ms": no_lanes},
     "a refused attempt gives its instant up by name, without a rollback": {
-        "simulation.work.withdraw": withdrawn_by_name,
+        "attempt.withdraw": withdrawn_by_name,
     },
-    "a refused attempt is left to others": {"simulation.work.withdraw": nothing},
+    "a refused attempt is left to others": {"attempt.withdraw": nothing},
     "an instant that is there is taken for one's own": {
         "transaction.take": take_whatever_is_there, "append.take": take_whatever_is_there,
         "transaction.is_ours": pending_is_ours,
-    "withdraw.is_ours": pending_is_ours,
+        "withdraw.is_ours": pending_is_ours,
     },
     "a useless instant is left pending": {
         "transaction.discard": nothing, "append.discard": nothing,
@@ -119,7 +120,7 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "a survey does not look for later commits": {
         "timeline.Timeline.latest": property(lambda _: ""),
     },
-    "an increment goes past what is pending": {"incremental.pending_commits": lambda _: []},
+    "an increment goes past what is pending": {"incremental.first_pending": lambda *_: "~"},
     "a horizon goes past what is pending": {"covered.pending_commits": lambda _: []},
     "a clean deletes the latest slices too": {
         "clean.garbage": lambda lineage, *_, **__: frozenset(lineage.instants),
@@ -127,7 +128,18 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "no conflict check": {"commit.find_conflict": lambda *_, **__: None},
     "the last decision is not settled": {"commit.settle": nothing},
     "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
+    "a living writer is taken for dead": {
+        "liveness.expired": lambda *_: True, "failed.expired": lambda *_: True,
+    },
+    "a grant is used below the fence's epoch": {"publish._rise_above_fence": nothing},
 }
+
+
+ROOMS = {
+    path.stem: ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "lockkit" / "table").rglob("*.py")
+}
+"""Where each module of a table is; their names are unique."""
 
 
 @contextmanager
@@ -135,16 +147,9 @@ def removed(name: str) -> Iterator[None]:
     """While it lasts, this repair is not there."""
     patches = []
     for where, instead in REPAIRS[name].items():
-        *path, last = where.split(".")
-        room: Any = None
-        for count in range(len(path), 0, -1):
-            try:
-                room = import_module(".".join(["lockkit.table", *path[:count]]))
-            except ModuleNotFoundError:
-                continue
-            patches.append(patch.object(reduce(getattr, path[count:], room), last, instead))
-            break
-        assert room is not None, where
+        room, *path, last = where.split(".")
+        module = import_module(ROOMS[room])
+        patches.append(patch.object(reduce(getattr, path, module), last, instead))
     for each in patches:
         each.start()
     try:

@@ -23,22 +23,8 @@ from typing import Any, NamedTuple
 
 from table_world import AVRO, CLOCK, Hasty, Holder
 
-from lockkit.drive import (
-    Delete,
-    Get,
-    List,
-    Note,
-    Procedure,
-    Put,
-    Sleep,
-    Together,
-    Unique,
-    WallMs,
-    perform,
-    run,
-    silent,
-)
-from lockkit.outcome import (
+from lockkit.errors import CommitConflict, CommitUnknown, LockLost
+from lockkit.protocol.outcome import (
     Applied,
     Condition,
     Found,
@@ -51,24 +37,28 @@ from lockkit.outcome import (
     Unknown,
     WriteAnswer,
 )
-from lockkit.state import LockLost
-from lockkit.stores import Entry
-from lockkit.table import (
-    FENCE_KEY,
-    PROPERTIES_KEY,
-    CommitConflict,
-    Committed,
-    CommitUnknown,
-    Prepared,
-    begin,
-    commit,
-    prepare,
+from lockkit.runtime import (
+    Delete,
+    Get,
+    List,
+    Note,
+    Procedure,
+    Put,
+    Sleep,
+    Together,
+    Unique,
+    WallMs,
+    perform,
+    run,
 )
-from lockkit.table.covered import Covered
-from lockkit.table.covered import settle as cover
-from lockkit.table.fence import COMMIT, ROLLBACK, parse_fence
-from lockkit.table.rollback import RolledBack, Spared
-from lockkit.table.timeline import COMMITS, Names, Timeline, parse_timeline
+from lockkit.sinks import silent
+from lockkit.stores import Entry
+from lockkit.table import FENCE_KEY, PROPERTIES_KEY, Committed, Prepared, begin, commit, prepare
+from lockkit.table.format.timeline import COMMITS, Names, Timeline, parse_timeline
+from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.covered import settle as cover
+from lockkit.table.occ.fence import COMMIT, ROLLBACK, parse_fence
+from lockkit.table.occ.rollback import RolledBack, Spared
 
 STATES_MAX = 2_000_000
 LATE, TWICE = "late", "twice"

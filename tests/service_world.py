@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lockkit.services.service import Service, ServiceUnavailable, jars, java
+from lockkit.lab.processes.services.service import Service, ServiceUnavailable, jars, java
 
 CURATOR = Path(__file__).with_name("CuratorParty.java")
 CHUNK = 65536

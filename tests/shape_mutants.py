@@ -16,12 +16,12 @@ from typing import Any
 from unittest.mock import patch
 
 from lockkit.clock import Clock, back_off_s
-from lockkit.lockfile import Garbled, Record, decode, encode
-from lockkit.outcome import NotOurs, Ours, StillOut, resolve
+from lockkit.protocol.outcome import NotOurs, Ours, StillOut, resolve
+from lockkit.protocol.record import Garbled, Record, decode, encode
 from lockkit.stores.endpoint import seconds
-from lockkit.table.buckets import generations
-from lockkit.table.conflict import SIMPLE, find_conflict
-from lockkit.table.timeline import Timeline, instant_ms, next_instant_ms, parse_timeline
+from lockkit.table.format.timeline import Timeline, instant_ms, next_instant_ms, parse_timeline
+from lockkit.table.occ.conflict import SIMPLE, find_conflict
+from lockkit.table.read.buckets import generations
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 from spark_world import COLUMNS, KEYS, SAID, frame
 
+from lockkit.errors import TableError
 from lockkit.spark import foreach_batch, read, register, unwrapped, write
-from lockkit.table import TableError
 
 
 def session(master: str) -> Any:

@@ -11,19 +11,12 @@ from typing import Any
 import pyarrow as pa
 from table_world import AVRO, CLOCK, Holder, prepare_inserts, prepare_upserts, rows
 
-from lockkit.drive import run
-from lockkit.outcome import IfAbsent
+from lockkit.errors import CommitConflict
+from lockkit.protocol.outcome import IfAbsent
+from lockkit.runtime import run
 from lockkit.stores import Store
-from lockkit.table import (
-    CommitConflict,
-    Prepared,
-    begin,
-    commit,
-    load_snapshot,
-    prepare,
-    write_inserts,
-)
-from lockkit.table.layout import FileGroup
+from lockkit.table import Prepared, begin, commit, load_snapshot, prepare, write_inserts
+from lockkit.table.format.layout import FileGroup
 
 
 def publish(store: Store, prepared: Prepared) -> str:

@@ -13,20 +13,21 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from lockkit.drive import Get, Note, Procedure, Put, Unique, WallMs
-from lockkit.outcome import Applied, Found, IfAbsent, over
-from lockkit.state import LockLost
+from lockkit.errors import LockLost, LossReason
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, over
+from lockkit.runtime import Get, Note, Procedure, Put, Unique, WallMs, create
 from lockkit.table import FENCE_KEY, Committed, Prepared
-from lockkit.table.ask import create
-from lockkit.table.fence import Fence, format_fence, read_fence
-from lockkit.table.pulse import heartbeat_key
-from lockkit.table.timeline import Names, instant_ms, instant_of
+from lockkit.table.format.timeline import Names, instant_ms, instant_of
+from lockkit.table.occ.fence import Fence, format_fence, read_fence
+from lockkit.table.occ.liveness import heartbeat_key
 
 ROOMS = {
-    each: import_module(f"lockkit.table.{each}")
+    each.rpartition(".")[2]: import_module(f"lockkit.{each}")
     for each in (
-        "clean", "commit", "decide", "failed", "fence", "heartbeat", "incremental", "pulse",
-        "rollback", "timeline", "transaction", "workers",
+        "table.services.clean", "table.occ.commit", "table.occ.decide", "table.occ.failed",
+        "table.occ.fence", "table.occ.heartbeat", "table.read.incremental", "table.occ.liveness",
+        "table.occ.rollback", "table.format.timeline", "table.occ.transaction",
+        "lab.verify.table_workers",
     )
 }  # fmt: skip
 
@@ -54,7 +55,7 @@ def whatever_it_says(names: Names, seen: Any, entry: Fence) -> Procedure[bool]:
 def a_lost_answer_is_a_no(_: Names, seen: Any, entry: Fence) -> Procedure[bool]:
     if isinstance((yield Put(FENCE_KEY, format_fence(entry), over(seen.version))), Applied):
         return True
-    raise LockLost("no answer")
+    raise LockLost("the commit", "no answer", "begin again", reason=LossReason.EXPIRED)
 
 
 def unlooked(names: Names, target: str) -> Procedure[Any]:
@@ -121,11 +122,11 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "begin does not look for rollbacks": {
         "timeline.Timeline.latest": property(lambda now: max(now.commits, default=""))
     },
-    "a living writer is taken for dead": {"pulse.expired": lambda *_: True},
+    "a living writer is taken for dead": {"liveness.expired": lambda *_: True},
     "a heartbeat beats over whatever is there": {
-        "heartbeat.beat": blind_beat, "workers.beat": blind_beat,
+        "heartbeat.beat": blind_beat, "table_workers.beat": blind_beat,
     },
-    "an increment goes past what is pending": {"incremental.pending_commits": lambda _: []},
+    "an increment goes past what is pending": {"incremental.first_pending": lambda *_: "~"},
     "a clean deletes the latest slices too": {
         "clean.garbage": lambda lineage, *_, **__: frozenset(lineage.instants)
     },

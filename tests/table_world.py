@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from lockkit.clock import Clock
-from lockkit.drive import Emit, run, silent
-from lockkit.outcome import (
+from lockkit.errors import NoAnswer
+from lockkit.protocol.outcome import (
     Applied,
     Condition,
     IfAbsent,
@@ -20,7 +20,9 @@ from lockkit.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.stores import Entry, NoAnswer, ObjectVersion, Store, open_store
+from lockkit.runtime import run
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Entry, ObjectVersion, Store, open_store
 from lockkit.table import (
     Prepared,
     Slice,
@@ -34,7 +36,7 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
-from lockkit.table.partition import partition_value
+from lockkit.table.format.partition import partition_value
 
 CONFIG = TableConfig(
     name="orders", record_key="id", partition_by="region", precombine="at", version=6

@@ -13,10 +13,11 @@ from lock_world import PATIENCE_S, Suspendable, Tale, until
 from peer_servers import azurite
 
 from lockkit import Clock, Fault, LockLost, Proxy, StoreError
-from lockkit.emulator import Emulator
-from lockkit.lock import UnprovenRelease
+from lockkit.errors import NoAnswer
+from lockkit.lab.server import Emulator
+from lockkit.lock.handle import UnprovenRelease
 from lockkit.providers.azure_lease import AzureBlobLease
-from lockkit.stores import NoAnswer, open_store
+from lockkit.stores import open_store
 from lockkit.stores.azure import AzureStore
 
 A, B = (str(uuid.UUID(int=n)) for n in (1, 2))

@@ -19,15 +19,22 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lockkit.clock import Clock
+from lockkit.errors import TableError
 from lockkit.stores import open_store
-from lockkit.table import Slice, TableConfig, TableError, read_base_file, write_inserts
-from lockkit.table import basefile as rooms
-from lockkit.table.basefile import Draft, Target, rows_to_copy
-from lockkit.table.datafiles import ATTEMPTS, open_data_file, put_data_file
-from lockkit.table.groups import Work, write_rows
-from lockkit.table.layout import TaskId
-from lockkit.table.merge import deletions, merge, rewrite_group, upserts
-from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve, stored_schema
+from lockkit.table import Slice, TableConfig, read_base_file, write_inserts
+from lockkit.table.format import base_file as rooms
+from lockkit.table.format.base_file import Draft, Target, rows_to_copy
+from lockkit.table.format.data_files import ATTEMPTS, open_data_file, put_data_file
+from lockkit.table.format.layout import TaskId
+from lockkit.table.format.schema import (
+    META_COLUMNS,
+    arrow_schema,
+    avro_schema,
+    evolve,
+    stored_schema,
+)
+from lockkit.table.write.groups import Work, write_rows
+from lockkit.table.write.merge import deletions, merge, rewrite_group, upserts
 
 CONFIG = TableConfig(name="t", record_key="id", precombine="at")
 SCHEMA = pa.schema([("id", pa.string()), ("at", pa.int64()), ("v", pa.int64())])
@@ -181,8 +188,8 @@ def test_any_ordered_type_can_be_the_precombine_column(values: tuple[Any, Any]) 
 MERGE_A_BIG_GROUP = """
 import resource, sys, pyarrow as pa, tempfile
 sys.path.insert(0, {root!r})
-from lockkit.table.basefile import *
-from lockkit.table.merge import *
+from lockkit.table.format.base_file import *
+from lockkit.table.write.merge import *
 from lockkit.table import TableConfig, Slice
 schema = pa.schema([("id", pa.string()), ("pad", pa.binary())])
 config = TableConfig(name="t", record_key="id")

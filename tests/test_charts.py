@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lockkit.history import STORE, Event, event, read
-from lockkit.workbench.numbers import LOCK, OUTCOMES, POINTS_MAX, numbers
-from lockkit.workbench.scene import whole
+from lockkit.events import STORE, Event, event, read
+from lockkit.lab.widgets.numbers import LOCK, OUTCOMES, POINTS_MAX, numbers
+from lockkit.lab.widgets.scene import whole
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 KEY = "lake/orders/.hoodie/.locks/table_lock.json"
@@ -68,8 +68,8 @@ def test_nothing_is_plotted_of_nothing() -> None:
 # --- the widget -----------------------------------------------------------------------------------
 
 pytest.importorskip("plotly", reason="pip install 'lockkit[lab]' for the workbench")
-from lockkit.workbench.charts import Charts  # noqa: E402
-from lockkit.workbench.panels import Workbench  # noqa: E402
+from lockkit.lab.widgets.charts import Charts  # noqa: E402
+from lockkit.lab.widgets.panels import Workbench  # noqa: E402
 
 
 @pytest.fixture

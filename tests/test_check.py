@@ -12,17 +12,18 @@ import pytest
 from steps import steps
 from table_world import CLOCK, CONFIG, new_table, prepare_inserts, prepare_upserts, rows
 
-from lockkit.check import Kind, Verdict, check
 from lockkit.clock import Clock
-from lockkit.drive import Emit, run
-from lockkit.emulator import Emulator
-from lockkit.history import Event, event, read
-from lockkit.lock import Lock
-from lockkit.outcome import Applied, IfAbsent, IfVersion
+from lockkit.events import Event, event, read
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import Kind, Verdict, check
+from lockkit.lock.handle import Lock
+from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion
+from lockkit.runtime import run
+from lockkit.sinks import Emit
 from lockkit.stores import Store, open_store
-from lockkit.table.plans import hadoop_base
-from lockkit.table.publish import publish
-from lockkit.table.rollback import RolledBack, roll_back
+from lockkit.table.format.plans import hadoop_base
+from lockkit.table.occ.publish import publish
+from lockkit.table.occ.rollback import RolledBack, roll_back
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 GOOD, BAD = (sorted((HISTORIES / kind).glob("*.jsonl")) for kind in ("good", "bad"))

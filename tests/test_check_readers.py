@@ -6,8 +6,8 @@ import pytest
 from steps import steps
 from test_check import TIMELINE, failed, hold, request
 
-from lockkit.check import Kind, Verdict, check
-from lockkit.history import Event, event
+from lockkit.events import Event, event
+from lockkit.lab.verify.check import Kind, Verdict, check
 
 A, B = ["part=US", "f-a"], ["part=EU", "f-b"]
 INSTANTS = [f"2025010610120{number}000" for number in range(9)]

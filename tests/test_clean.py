@@ -21,18 +21,20 @@ from table_world import (
     rows,
 )
 
-from lockkit.drive import Procedure, perform, run, silent
-from lockkit.outcome import Found, IfAbsent
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found, IfAbsent
+from lockkit.runtime import Procedure, perform, run
+from lockkit.sinks import silent
 from lockkit.stores import Store
-from lockkit.table import TableError, begin, load_snapshot, prepare, read_table, write_inserts
-from lockkit.table import clean as cleans
-from lockkit.table.buckets import bucket_file_id, generations
-from lockkit.table.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
-from lockkit.table.plans import CleanPlan, format_clean_plan
-from lockkit.table.properties import load_config
-from lockkit.table.retention import CleanRules, clean_rules
-from lockkit.table.timeline import load_timeline
-from lockkit.table.transaction import Known
+from lockkit.table import begin, load_snapshot, prepare, read_table, write_inserts
+from lockkit.table.format.plans import CleanPlan, format_clean_plan
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import load_timeline
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read.buckets import bucket_file_id, generations
+from lockkit.table.services import clean as cleans
+from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
+from lockkit.table.services.retention import CleanRules, clean_rules
 
 NAMES = count()
 VERSIONS = [6, 9]

@@ -18,11 +18,12 @@ import psutil
 import pytest
 
 from lockkit import Clock, open_store
-from lockkit.cli import main
-from lockkit.faults import Fault, Proxy
-from lockkit.lock import LOCK_KEY
-from lockkit.lockfile import Record, decode, encode
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.cli import COMMANDS as LISTED
+from lockkit.cli.main import main
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.protocol.record import Record, decode, encode
 
 ROOT = Path(__file__).parents[1]
 GOOD = ROOT / "datasets" / "histories" / "good" / "stalled_commit_refused.jsonl"
@@ -36,9 +37,10 @@ COMMANDS = [
     ("table", "rollback"), ("table", "services"), ("tflock",), ("tflock", "show"),
     ("tflock", "lock"), ("tflock", "unlock"), ("tflock", "force-unlock"), ("history",), ("check",),
     ("incident",),
-    ("explore",),
+    ("explore",), ("simulate",), ("soak",),
 ]  # fmt: skip
 MARK = "LOCKKIT_TEST_CLI"
+STARTED = re.compile(r"(W\d) started, process (\d+)")
 CLOUD = {
     "AWS_ACCESS_KEY_ID": "anybody", "AWS_SECRET_ACCESS_KEY": "any-secret-at-all",
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -76,6 +78,16 @@ def test_help_says_what_it_does_and_ends_with_an_example(command: tuple[str, ...
     result = run(*command, "--help")
     assert result.returncode == 0
     assert f"example:\n  lockkit {command[0]}" in result.stdout
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    show = "import sys; from lockkit.cli.main import parser; parser([]).format_help(); "
+    show += "print(*[name for name in sys.modules if name.partition('.')[0] == 'lockkit'])"
+    done = subprocess.run(
+        [sys.executable, "-c", show], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == {"lockkit", "lockkit.cli", "lockkit.cli.main"}
+    assert {name for name, *_ in COMMANDS} == set(LISTED)
 
 
 def test_no_command_and_a_wrong_one_are_usage_errors() -> None:
@@ -183,7 +195,7 @@ def test_the_value_of_an_option_for_jupyterlab_is_not_taken_for_a_notebook() -> 
 
 
 def test_lab_without_its_notebook_says_where_it_comes_from() -> None:
-    assert_says(run("lab", "no-such.ipynb"), "no-such.ipynb", "make lab")
+    assert_says(run("lab", "no-such.ipynb"), "no-such.ipynb", "the course is in")
 
 
 # --- the lock -------------------------------------------------------------------------------------
@@ -436,6 +448,21 @@ def test_the_demo_stalls_loses_a_response_and_gives_the_verdict(
     assert {"stall", "takeover", "lost response"} <= set(said["reached"])
     assert "stalls (SIGSTOP)" in result.stdout
     assert page.read_text().startswith("<!doctype html>")
+
+
+def test_a_dead_writer_ends_the_demo_with_its_error_and_its_log(tmp_path: Path) -> None:
+    """At once: the story waits for a step that cannot come, for three minutes without this."""
+    with subprocess.Popen(
+        line("demo", "--plain", "--run-dir", str(tmp_path / "run")), cwd=ROOT, text=True,
+        env=os.environ | CLOUD, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as demo:  # fmt: skip
+        assert demo.stdout is not None
+        started = next(filter(None, (STARTED.search(each) for each in demo.stdout)))
+        os.kill(int(started[2]), signal.SIGKILL)
+        _, said = demo.communicate(timeout=60)
+    assert demo.returncode == 3
+    assert f"writer {started[1]} ended with code -9" in said
+    assert (tmp_path / "run" / f"{started[1]}.log").exists() and f"{started[1]}.log" in said
 
 
 @pytest.mark.slow

@@ -13,15 +13,14 @@ import pytest
 from table_history import History, add, publish, told
 from table_world import AVRO, CLOCK, CONFIG, Hasty, new_table, prepare_upserts, rows
 
-from lockkit.drive import Stopped, run
-from lockkit.outcome import IfAbsent
-from lockkit.rules import Expiry
+from lockkit.errors import CommitConflict, TableError
+from lockkit.protocol.outcome import IfAbsent
+from lockkit.protocol.policy import Expiry
+from lockkit.runtime import Stopped, run
 from lockkit.stores import Store
 from lockkit.table import (
-    CommitConflict,
     Prepared,
     Slice,
-    TableError,
     begin,
     commit,
     load_snapshot,
@@ -30,21 +29,21 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
-from lockkit.table import cluster as plans
-from lockkit.table.buckets import bucket_file_id, is_bucketed
-from lockkit.table.cluster import ClusterRules, Sized, choose, cluster_rules
-from lockkit.table.clustering import Clustered
-from lockkit.table.clustering import cluster as cluster_now
-from lockkit.table.conflict import PREFER_WRITER, SIMPLE, Strategy
-from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.markers import MARKERS, mark
-from lockkit.table.pulse import HEARTBEATS, HeartbeatRules
-from lockkit.table.reader import read_increment
-from lockkit.table.service import Service
-from lockkit.table.serving import ServiceRules
-from lockkit.table.timeline import Timeline, load_timeline
-from lockkit.table.turns import Epoch, OneProcess
-from lockkit.table.xxhash import bucket_of
+from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.format.xxhash import bucket_of
+from lockkit.table.occ.concurrency import Epoch, OneProcess
+from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, Strategy
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.liveness import HEARTBEATS, HeartbeatRules
+from lockkit.table.occ.markers import MARKERS, mark
+from lockkit.table.read.buckets import bucket_file_id, is_bucketed
+from lockkit.table.read.reader import read_increment
+from lockkit.table.services import cluster as plans
+from lockkit.table.services.cluster import ClusterRules, Sized, choose, cluster_rules
+from lockkit.table.services.clustering import Clustered
+from lockkit.table.services.clustering import cluster as cluster_now
+from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.service import Service
 
 NAMES = count()
 VERSIONS = [6, 9]
@@ -322,7 +321,7 @@ def test_whoever_begins_under_a_plan_gives_way_to_it_unless_writers_go_first(
         try:
             run(commit(mine, Epoch(1), strategy=strategy), store, CLOCK)
         except CommitConflict as refused:
-            return refused.conflict.cause
+            return refused.cause
         return "committed"
 
     other = Meanwhile(upsert)

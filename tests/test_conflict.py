@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockkit.errors import CommitConflict, TableError
 from lockkit.stores import Entry
-from lockkit.table.ask import TableError
-from lockkit.table.conflict import (
+from lockkit.table.format.layout import NOWHERE, CommitFiles, FileGroup, Overwritten, WriteStat
+from lockkit.table.format.timeline import V6, parse_timeline
+from lockkit.table.occ.conflict import (
     BUCKET,
     MATRIX,
     PREFER_WRITER,
     SIMPLE,
     STRATEGIES,
-    CommitConflict,
     Conflict,
     Groups,
     Mine,
@@ -30,8 +31,6 @@ from lockkit.table.conflict import (
     strategy_of,
     winners,
 )
-from lockkit.table.layout import NOWHERE, CommitFiles, FileGroup, Overwritten, WriteStat
-from lockkit.table.timeline import V6, parse_timeline
 
 EARLIER, ME, LATER = "20250101000000001", "20250101000000002", "20250101000000003"
 F: FileGroup = ("region=EU", "00000003-f-0")
@@ -68,7 +67,8 @@ ROLLED_ME_BACK = Winner(LATER, "rollback", takes_back=frozenset({ME}))
 ROLLED_BACK = Winner(LATER, "rollback", only(F), takes_back=frozenset({EARLIER}))
 FAR = Winner(LATER, "commit", only(ELSEWHERE), operation="UPSERT")
 
-# Hudi's matrix (hudi.md, section 3), a row for each pair. All but FAR have a file group in common.
+# Hudi's matrix (SimpleConcurrentFileWritesConflictResolutionStrategy and its two siblings), a row
+# for each pair. All but FAR have a file group in common.
 # That a winner's instant lies before or after mine matters for compactions alone.
 COMPLETED = [
     # me        other              says
@@ -217,17 +217,17 @@ def test_a_conflict_says_who_did_what_where_and_what_to_do(
 ) -> None:
     found = find_conflict(me, [other])
     assert found is not None
-    text = str(CommitConflict(ME, found))
+    text = str(found.refusal(ME))
     assert text.startswith(f"{other.instant} ({other.action}) {words}; ")
     assert f"{ME} was not committed: {found.cure}" in text
 
 
 @pytest.mark.parametrize("group", [F, ("", "f-1"), None])
 def test_a_conflict_survives_a_trip_between_processes(group: FileGroup | None) -> None:
-    error = CommitConflict(ME, Conflict(LATER, group, "also rewrote", "begin again", "commit"))
+    error = Conflict(LATER, group, "also rewrote", "begin again", "commit").refusal(ME)
     again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.conflict, again.mine) == (str(error), error.conflict, ME)
-    assert (again.partition, again.file_id) == (group or ("", ""))
+    assert (type(again), str(again), again.mine) == (CommitConflict, str(error), ME)
+    assert (again.partition, again.file_group) == (group or ("", ""))
 
 
 def test_what_a_commits_file_says_counts_as_a_winner() -> None:
@@ -273,7 +273,7 @@ def test_an_overwrite_goes_together_with_nothing_that_is_written_in_its_partitio
             found = find_conflict(me, [won], strategy=strategy)
             assert (found is None) == together, found
             if found is not None:
-                assert found.cure and "overw" in str(CommitConflict(ME, found))
+                assert found.cure and "overw" in str(found.refusal(ME))
 
 
 @pytest.mark.parametrize(

@@ -14,24 +14,25 @@ from typing import Any
 import pytest
 
 from lockkit import Lock, LockLost
-from lockkit.client import LOCK_KEY
-from lockkit.course.trouble import URL, Trouble
-from lockkit.drive import run
-from lockkit.emulator import Emulator
-from lockkit.history import Event
-from lockkit.incident.patterns import Pattern
-from lockkit.incident.standing import watch
-from lockkit.incident.takeover import BREAKS, BreakRefused
-from lockkit.lockfile import Record, decode, encode
-from lockkit.outcome import Applied, Found, over
+from lockkit.errors import BreakRefused
+from lockkit.events import Event
+from lockkit.lab.course.table_trouble import URL, Trouble
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.server import Emulator
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import Applied, Found, over
+from lockkit.protocol.record import Record, decode, encode
+from lockkit.runtime import run
 from lockkit.stores import Store, open_store
+from lockkit.table.inspect.standing import watch
+from lockkit.table.inspect.takeover import BREAKS
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from table_world import CLOCK
 
-from lockkit.workbench import Console
-from lockkit.workbench.console.picture import labels, picture
+from lockkit.lab.widgets import Console
+from lockkit.lab.widgets.console.picture import labels, picture
 
 ROOT = Path(__file__).parents[1]
 INCIDENTS = ROOT / "datasets" / "incidents"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.history import Event, event
-from lockkit.workbench.contest import Contest
-from lockkit.workbench.figures import Figures, Price, beliefs, figures, until_ms
+from lockkit.events import Event, event
+from lockkit.lab.widgets.contention import Contest
+from lockkit.lab.widgets.figures import Figures, Price, beliefs, figures, until_ms
 
 
 def held(at_s: float, who: str, until_s: float = 100.0) -> Event:

@@ -8,11 +8,11 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.course.clocks import ONE, TWO, Searched, meet, search
-from lockkit.course.ground import Ground
-from lockkit.course.hot import FREE, HELD, release_once
-from lockkit.course.lost import LOST, NOTHING, WON, Told
-from lockkit.history import event
+from lockkit.events import event
+from lockkit.lab.course.clocks import ONE, TWO, Searched, meet, search
+from lockkit.lab.course.hot import FREE, HELD, release_once
+from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lab.course.lost import LOST, NOTHING, WON, Told
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockkit import Lock, LockLost
-from lockkit.course.account import (
+from lockkit.events import event
+from lockkit.lab.course.account import (
     BEGIN_AGAIN,
     GIVE_UP,
     GUESSES,
@@ -20,8 +21,7 @@ from lockkit.course.account import (
     in_turn,
     late,
 )
-from lockkit.course.ground import stand
-from lockkit.history import event
+from lockkit.lab.course.lock_testbed import stand
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.check import Kind
-from lockkit.course import sequence
-from lockkit.course.breaker import CLOSED, Breaker
-from lockkit.course.breaking import (
+from lockkit.events import event
+from lockkit.lab.course import sequence
+from lockkit.lab.course.breaker import CLOSED, Breaker
+from lockkit.lab.course.breaking import (
     AT_ONCE,
     LATE,
     NEVER,
@@ -28,10 +28,10 @@ from lockkit.course.breaking import (
     rules_of,
     survey,
 )
-from lockkit.history import event
-from lockkit.mutants import LEASE_MUTANTS
-from lockkit.workbench.predict import FAST
-from lockkit.workbench.seeds.moments import SeedMoment
+from lockkit.lab.verify.check import Kind
+from lockkit.lab.verify.mutants import LEASE_MUTANTS
+from lockkit.lab.widgets.predict import FAST
+from lockkit.lab.widgets.seeds.moments import SeedMoment
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 SEEN_BY_CHANCE = [each for each in LEASE_MUTANTS if each != "confirm"]
@@ -65,7 +65,8 @@ def test_a_harm_that_the_history_does_not_show_is_drawn_as_the_simulators() -> N
     assert run.harm and run.verdict.kind is not Kind.INVALID
     status = run.draw().status
     assert status["verdict"] == "INVALID" and "so says the simulator" in status["because"]
-    assert play("lease", "drift", 9).draw().status["because"].startswith("two believers")
+    drawn = play("lease", "drift_for_holder", 12).draw()
+    assert drawn.status["because"].startswith("two believers")
 
 
 def test_a_protocol_without_a_lock_object_is_told_as_a_table_that_is_no_markup() -> None:
@@ -91,11 +92,11 @@ def test_a_long_history_is_told_from_its_end() -> None:
 
 def test_a_hunt_tells_the_first_seed_and_plays_the_shortest_again() -> None:
     told: list[str] = []
-    found = hunt("lease", "drift", 40, told.append)
-    assert len(told) == 4 and found.first == 9 and str(found) == SOON
+    found = hunt("lease", "drift_for_holder", 40, told.append)
+    assert len(told) == 4 and found.first == 12 and str(found) == SOON
     shortest = found.shortest
     assert (shortest.moves, shortest.seed) == min(found.harms) and shortest.harm
-    assert str(shortest.moment) == f"lease/drift:{shortest.seed}@{shortest.moves}"
+    assert str(shortest.moment) == f"lease/drift_for_holder:{shortest.seed}@{shortest.moves}"
     assert SeedMoment.of(str(shortest.moment)) == shortest.moment
 
 
@@ -116,8 +117,8 @@ def test_every_scenario_has_rules_and_no_harm_with_all_of_them_on() -> None:
 def test_a_survey_puts_the_soonest_first_and_names_what_chance_does_not_find() -> None:
     found = survey("lease", 60)
     firsts = [first for _, first in found.firsts if first]
-    assert found.hidden == ["confirm"] and firsts == sorted(firsts)
-    assert found.firsts[-1] == ("confirm", None)
+    assert "confirm" in found.hidden and len(firsts) > 10 and firsts == sorted(firsts)
+    assert all(first is None for _, first in found.firsts[len(firsts):])
 
 
 def test_what_there_is_not_is_told() -> None:
@@ -134,8 +135,9 @@ def test_what_there_is_not_is_told() -> None:
 # --- the ladder -----------------------------------------------------------------------------------
 
 CLIMBED = (
-    ("lease", "drift", 9), ("lease", "claim_412 ours", 1), ("statelock", "compare_id", 7),
-    ("lease", "margin", 36), ("commit", "fence off", 6), ("lease", "confirm", 914),
+    ("lease", "drift_for_holder", 12), ("lease", "claim_412 ours", 128),
+    ("statelock", "compare_id", 7), ("lease", "margin", 27),
+    ("commit", "fence off", 6), ("lease", "confirm", 1479),
 )  # fmt: skip
 
 
@@ -149,9 +151,9 @@ def test_every_rung_can_be_climbed_and_none_by_a_run_without_harm() -> None:
 
 
 def test_a_seed_that_comes_after_others_is_not_well_hidden() -> None:
-    harms = list(hunting("lease", "drift", 150))[-1].harms
+    harms = list(hunting("lease", "drift_for_holder", 130))[-1].harms
     late = next(seed for _, seed in harms if seed > 100)
-    assert 5 not in Ladder().climb("lease", "drift", late).by
+    assert 5 not in Ladder().climb("lease", "drift_for_holder", late).by
 
 
 def test_a_ladder_is_not_climbed_with_all_rules_on() -> None:
@@ -160,7 +162,7 @@ def test_a_ladder_is_not_climbed_with_all_rules_on() -> None:
 
 
 def test_what_a_run_says_is_no_markup() -> None:
-    ladder = Ladder().climb("lease", "drift", 9)
+    ladder = Ladder().climb("lease", "drift_for_holder", 12)
     assert ladder.last is not None
     ladder.last = replace(ladder.last, harm=HOSTILE)
     page = ladder._repr_html_()
@@ -169,7 +171,7 @@ def test_what_a_run_says_is_no_markup() -> None:
 
 
 def test_fair_weather_has_no_fault_no_pause_and_no_crash() -> None:
-    calm = play("lease", "margin", 36)
+    calm = play("lease", "margin", 27)
     assert calm.calm and calm.harm
     assert not replace(calm, faults=1).calm
     stalled = event(1, "W1", "stalled", pid=1, why="")
@@ -199,13 +201,14 @@ def test_nothing_is_played_before_a_guess_and_another_rule_wants_another(panel: 
 def test_the_panel_shows_what_was_predicted_beside_what_it_did_and_draws_the_harm(
     panel: Breaker,
 ) -> None:
+    panel.rule.value = "drift_for_holder"
     panel.predict.pick(LATE)
-    assert panel.play().first == 9
+    assert panel.play().first == 12
     assert f"You predicted: {LATE}. It did: {SOON}." in panel.predict.said
     (lanes,) = panel._drawn.children
     assert lanes.status["verdict"] == "INVALID"
     assert not panel.scenario.disabled and panel.stop.disabled
-    assert "seed 9 first" in repr(panel)
+    assert "seed 12 first" in repr(panel)
 
 
 class Pressed(threading.Event):

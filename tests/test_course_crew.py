@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.course import crew as course
-from lockkit.course.crew import FATES, FIRST, ONCE, SKIPPED, SUMS, Crew
-from lockkit.course.member import Plain, rows_of, table_of
-from lockkit.course.told import Outcome, Stopped, Told
+from lockkit.lab.course import programs as course
+from lockkit.lab.course.orders_outcome import Outcome, Stopped, Told
+from lockkit.lab.course.program import Plain, rows_of, table_of
+from lockkit.lab.course.programs import FATES, FIRST, ONCE, SKIPPED, SUMS, Crew
 from lockkit.spark.java import NoJava, find_java
 from lockkit.spark.process import leftovers
 from lockkit.stores import open_store
@@ -111,10 +111,10 @@ def test_where_each_program_writes_by_itself_its_file_groups_are_sparks(
 ) -> None:
     """By the same hash of the key: else a plain program and a PySpark one would not meet."""
     from lockkit.clock import Clock
-    from lockkit.course.member import config
-    from lockkit.drive import run
+    from lockkit.lab.course.program import config
+    from lockkit.runtime import run
     from lockkit.table import create_table, load_snapshot
-    from lockkit.table.buckets import is_bucketed
+    from lockkit.table.read.buckets import is_bucketed
 
     url, endpoint = f"s3://{bucket}/orders", shared_emulator.s3
     store = open_store(url, endpoint=endpoint)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.course.dead import (
+from lockkit.lab.course.dead import (
     REFUSED,
     SAVED,
     TORN,
@@ -20,9 +20,9 @@ from lockkit.course.dead import (
     tune,
     wake,
 )
-from lockkit.course.grid import grid
-from lockkit.course.lake import Lake, seen
-from lockkit.course.upkeep import (
+from lockkit.lab.course.grid import grid
+from lockkit.lab.course.table_testbed import Lake, seen
+from lockkit.lab.course.upkeep import (
     AS_IT_WAS,
     CLUSTERING,
     COMMITS,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lockkit.clock import Clock
-from lockkit.course.ground import Ground
-from lockkit.course.lockfile import (
+from lockkit.errors import LockBusy
+from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lab.course.lockfile import (
     BOTH_WON,
     ONE_WON,
     REPEATED,
@@ -20,7 +21,7 @@ from lockkit.course.lockfile import (
     resume,
     version_of,
 )
-from lockkit.lock import LOCK_KEY, LockBusy
+from lockkit.lock.handle import LOCK_KEY
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.course.overtaking import (
+from lockkit.lab.course.overtaking import (
     AGAIN,
     BOTH,
     INSERT_3,
@@ -20,7 +20,7 @@ from lockkit.course.overtaking import (
     overtake,
     who_goes_with_whom,
 )
-from lockkit.table.timeline import V6, parse_timeline
+from lockkit.table.format.timeline import V6, parse_timeline
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

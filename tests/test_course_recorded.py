@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.course.recorded import ACCEPTED, NOTICED, REFUSED, lacking, recorded
-from lockkit.history import HistoryError
+from lockkit.errors import HistoryError
+from lockkit.lab.course.recorded import ACCEPTED, NOTICED, REFUSED, lacking, recorded
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 

@@ -11,7 +11,8 @@ from table_world import Holder, new_table
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.clock import Clock
-from lockkit.course.stalled import (
+from lockkit.events import Event, event
+from lockkit.lab.course.stalled import (
     ACCEPTED,
     BY_ITSELF,
     BY_THE_STORE,
@@ -20,12 +21,11 @@ from lockkit.course.stalled import (
     decided,
     orders,
 )
-from lockkit.drive import run
-from lockkit.history import Event, event
-from lockkit.outcome import Applied
+from lockkit.protocol.outcome import Applied
+from lockkit.runtime import run
 from lockkit.spark.orders import TABLE
 from lockkit.table import TaskId, avro_schema, begin, commit, partition_path, prepare
-from lockkit.table.groups import Aim, Work, write_group
+from lockkit.table.write.groups import Aim, Work, write_group
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.course.contention import NOT_AT_ALL, Handed, wait
-from lockkit.course.honest import SPEAK_S3, sort_out
-from lockkit.course.striping import (
+from lockkit.lab.course.contention import NOT_AT_ALL, Handed, wait
+from lockkit.lab.course.honest import SPEAK_S3, sort_out
+from lockkit.lab.course.striping import (
     A_MOMENT,
     AS_MANY,
     FOR_EVER,
@@ -18,7 +18,7 @@ from lockkit.course.striping import (
     rename_at_once,
     three_renames,
 )
-from lockkit.workbench.figures import Figures
+from lockkit.lab.widgets.figures import Figures
 
 # --- 07: how long a writer waits ------------------------------------------------------------------
 

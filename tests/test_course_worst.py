@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.course.worst import (
+from lockkit.lab.course.worst import (
     AS_NO,
     AS_YES,
     FORGETFUL,

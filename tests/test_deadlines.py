@@ -16,8 +16,9 @@ import pytest
 import trickle as slow
 from trickle import ends_within, trickle
 
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Unknown
-from lockkit.stores import NoAnswer, Store, aws, deadline, open_store
+from lockkit.errors import NoAnswer
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Unknown
+from lockkit.stores import Store, aws, deadline, open_store
 
 TIMEOUT_S = 0.5
 PATIENCE_S = 8.0

@@ -12,11 +12,12 @@ import pytest
 from lock_world import PATIENCE_S, Suspendable, Tale, until
 
 from lockkit import Fault, LockLost, Proxy, StoreError
-from lockkit.history import Event
-from lockkit.lock import UnprovenRelease
-from lockkit.outcome import PreconditionFailed
+from lockkit.errors import NoAnswer
+from lockkit.events import Event
+from lockkit.lock.handle import UnprovenRelease
+from lockkit.protocol.outcome import PreconditionFailed
 from lockkit.providers.dynamodb import COUNTER, DynamoDBLock, Item, item_of
-from lockkit.stores import NoAnswer, StoreOptions, aws
+from lockkit.stores import StoreOptions, aws
 
 pytestmark = pytest.mark.xdist_group("dynamodb")
 TABLE = "locks"

@@ -16,17 +16,18 @@ from faults_world import STRUCK
 from lock_world import SCHEMES, memory, process, said, until
 
 from lockkit.clock import Clock
-from lockkit.drive import List, perform, run, silent
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.lockfile import RECORD_BYTES_MAX, Record, decode, encode
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
-from lockkit.patterns.election import Election, ElectionError, NotLeader
-from lockkit.patterns.election.candidate import Candidate
-from lockkit.patterns.election.epochs import KEPT, collect, epoch_key, epochs_in
-from lockkit.patterns.guarded import NotGuarded
-from lockkit.state import Me
-from lockkit.stores import Entry, UnsafeStore, open_store
+from lockkit.errors import ElectionError, NotGuarded, NotLeader, UnsafeStore
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.protocol.record import RECORD_BYTES_MAX, Record, decode, encode
+from lockkit.protocol.state import Me
+from lockkit.recipes.election import Election
+from lockkit.recipes.election.candidate import Candidate
+from lockkit.recipes.election.epochs import KEPT, collect, epoch_key, epochs_in
+from lockkit.runtime import List, perform, run
+from lockkit.sinks import silent
+from lockkit.stores import Entry, open_store
 
 SEEDS, TTL_S = 250, 60.0
 FOUND_BY = {"look_again": 366, "judge_at_send": 107, "in_time": 212}

@@ -15,8 +15,8 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from lockkit.clock import Clock
-from lockkit.emulator import Credentials, Emulator
-from lockkit.history import Event
+from lockkit.events import Event
+from lockkit.lab.server import Credentials, Emulator
 
 LOCK = "/lake/orders/.hoodie/.locks/table_lock.json"
 DIALECTS = ["s3", "gcs", "azure"]
@@ -510,7 +510,7 @@ def test_another_process_that_keeps_the_file_locked_is_a_503_and_nothing_is_writ
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = tmp_path / "objects.sqlite"
-    monkeypatch.setattr("lockkit.emulator.objects.BUSY_S_MAX", 0.2)
+    monkeypatch.setattr("lockkit.lab.server.objects.BUSY_S_MAX", 0.2)
     with Emulator(db=str(db)) as emulator:
         ask(emulator.s3, "PUT", "/b/k", b"1")
         other = sqlite3.connect(db, isolation_level=None)

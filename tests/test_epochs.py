@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from table_world import AFTER, BEFORE, CLOCK, Lossy, new_table
 
-from lockkit.client import LOCK_KEY
-from lockkit.drive import run
-from lockkit.lock import Lock
-from lockkit.lockfile import EPOCHS_UNKNOWN, Record, decode, encode
-from lockkit.outcome import Applied, Found, over
-from lockkit.state import LockLost
+from lockkit.cli.main import main
+from lockkit.errors import LockLost
+from lockkit.lock.handle import Lock
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import Applied, Found, over
+from lockkit.protocol.record import EPOCHS_UNKNOWN, Record, decode, encode
+from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import Table, TableConfig, read_table
-from lockkit.table.fence import read_fence
-from lockkit.table.service import Service
-from lockkit.table.serving import service_rules
-from lockkit.table.turns import SHARED, ByLock
+from lockkit.table.occ.concurrency import SHARED, ByLock
+from lockkit.table.occ.fence import FENCE_KEY, read_fence
+from lockkit.table.services.schedule import service_rules
+from lockkit.table.services.service import Service
 
 NAMES = count()
 CONFIG = TableConfig(name="t", record_key="id")
@@ -109,6 +111,27 @@ def test_a_grant_before_the_loss_that_committed_nothing_shares_its_epoch_with_no
     delete(store)
     with Table(url) as table:
         assert table.append(row(5)).epoch > unused
+
+
+def test_a_command_under_the_lock_gets_an_epoch_above_the_fences(tmp_path: Path) -> None:
+    """It guards its own writes by it, and one that a commit has had already guards nothing."""
+    url, told = f"file://{tmp_path}/t", tmp_path / "epoch"
+    store = new_table(url, CONFIG)
+    with Table(url) as table:
+        for number in range(3):
+            table.append(row(number))
+    delete(store)
+    line = ["lock", "acquire", url, "--", "sh", "-c", f"echo $LOCKKIT_EPOCH > {told}"]
+    assert main(line) == 0
+    assert int(told.read_text()) > fence_epoch(store) == 3
+    found = store.get(FENCE_KEY)
+    assert isinstance(found, Found)
+    store.put(FENCE_KEY, b"no fence", over(found.version))
+    told.unlink()
+    assert main(line) == 3
+    assert not told.exists(), "no command is run under an epoch that may have been granted before"
+    with Lock(url, ttl_s=30) as lock:
+        assert lock.owned(), "and the lock was given back"
 
 
 def test_a_table_service_commits_after_the_lock_object_lost_its_epoch(

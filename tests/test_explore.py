@@ -2,21 +2,22 @@
 
 Lengths and numbers of states are recorded below, so that every change of the model is noticed.
 Where one is meant: a failing test shows the new numbers, and then
-`LOCKKIT_REWRITE=1 pytest tests/test_explore.py -k readme` renews the README.
+`LOCKKIT_REWRITE=1 pytest tests/test_explore.py -k page` renews the pages of docs/.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 
 import pytest
-from readme import section
+from pages import section
 
-from lockkit import lease
-from lockkit.check import Kind, check
-from lockkit.explore import (
+from lockkit.events import narrate
+from lockkit.lab.verify.check import Kind, check
+from lockkit.lab.verify.explore import (
     SCENARIOS,
     Counterexample,
     Row,
@@ -24,17 +25,20 @@ from lockkit.explore import (
     explore,
     explore_rows,
     search,
-    state_diagram,
+    transition_table,
 )
-from lockkit.explore.parts import ON_THE_WAY, Bounds, Fault, PackedState
-from lockkit.explore.rows import BIG, CRASH, OBSERVED, STORE, WALL
-from lockkit.explore.world import LeaseWorld
-from lockkit.history import narrate
-from lockkit.lockfile import Record
-from lockkit.mutants import Invariant
-from lockkit.outcome import Version
-from lockkit.rules import Fence
-from lockkit.state import Aim, Me, Now, Phase, State, Step
+from lockkit.lab.verify.explore.parts import ON_THE_WAY, Bounds, Fault, PackedState
+from lockkit.lab.verify.explore.rows import BIG, CRASH, OBSERVED, STORE, WALL
+from lockkit.lab.verify.explore.world import LeaseWorld
+from lockkit.lab.verify.mutants import Invariant
+from lockkit.lab.verify.planting import replaced
+from lockkit.protocol import actions
+from lockkit.protocol.actions import Turn
+from lockkit.protocol.lease import Case, Transition, transition
+from lockkit.protocol.outcome import Version
+from lockkit.protocol.policy import Policy
+from lockkit.protocol.record import Record
+from lockkit.protocol.state import Aim, Phase, Step
 
 # name: (steps of the shortest counterexample, distinct states); 0 steps: all states, no violation
 RECORDED = {
@@ -71,7 +75,7 @@ RECORDED = {
     "fence token, release deletes": (16, 9_986),
 }
 
-# What the prototype of this protocol needed at least (protocol.md section 6, systems.md A4).
+# What the prototype of this protocol needed at least.
 PEER_STEPS = {
     "count_from_send": 12,
     "drift": 11,
@@ -146,23 +150,23 @@ def test_a_grant_whose_epoch_is_raised_shares_it_with_no_later_grant(
     found = explore(scenario)
     assert (found.violation, found.exhausted) == (None, True)
 
-    def keeps_its_own(me: Me, state: State, record: Record, over: Version | None, now: Now) -> Step:
-        return lease._send(me, state, Aim.RELEASE, replace(record, expired=True), over, now)
+    def keeps_its_own(turn: Turn, to: Phase, record: Record, over: Version | None) -> Step:
+        return actions.send(turn, to, Aim.RELEASE, replace(record, expired=True), over)
 
     # The answer to the raise may come after the lease: the tombstone must not fall behind it.
-    monkeypatch.setattr(lease, "_tombstone", keeps_its_own)
+    monkeypatch.setattr(actions, "_tombstone", keeps_its_own)
     assert explore(scenario).violation == "epochs rise: 2 was granted after 2"
 
 
 def test_every_expiry_policy_and_every_fault_is_among_the_rows_with_all_rules_on() -> None:
     faulty = [each for each in ON if each.bounds.faults]
-    assert {each.rules.expiry for each in faulty} == {
+    assert {each.policy.expiry for each in faulty} == {
         STORE.expiry,
         WALL.expiry,
         OBSERVED.expiry,
     }
     assert {each.bounds.kinds for each in faulty} == {ON_THE_WAY, CRASH}
-    assert any(each.bounds.commits != (0, 0) and each.rules.fence is Fence.CAS for each in faulty)
+    assert any(each.bounds.commits != (0, 0) for each in faulty)
 
 
 class UntilItWaits(LeaseWorld):
@@ -199,7 +203,7 @@ def test_recognised_by_its_owner_a_client_waits_for_its_own_lease() -> None:
 
 def test_the_big_rows_have_every_rule_on_and_all_expiry_policies_among_them() -> None:
     assert not any(each.breaks or each.off for each in BIG)
-    assert {each.rules.expiry for each in BIG} == {STORE.expiry, WALL.expiry, OBSERVED.expiry}
+    assert {each.policy.expiry for each in BIG} == {STORE.expiry, WALL.expiry, OBSERVED.expiry}
 
 
 # --- each rule off ------------------------------------------------------------------------------
@@ -227,15 +231,10 @@ def test_every_counterexample_is_told_and_the_checker_convicts_it(scenario: Scen
 
 
 def test_every_rule_that_the_explorer_can_reach_has_a_row() -> None:
-    default = STORE
-    changed = {
-        field
-        for each in OFF
-        for field in each.rules.__slots__
-        if getattr(each.rules, field) != getattr(default, field)
-    }
+    right = ON[0].rules
+    changed = {rule for each in OFF for rule in right if each.rules[rule] != right[rule]}
     # `margin` is a tenth of the lease at most: on leases of two ticks it rounds to nothing.
-    assert changed == set(default.__slots__) - {"margin_ms"}
+    assert changed == right.keys() - {"margin_ms"}
 
 
 def test_the_story_of_a_deadline_counted_from_the_answer() -> None:
@@ -266,6 +265,19 @@ def test_tokens_keep_a_late_write_out_but_lose_an_update() -> None:
 def test_a_row_that_does_not_exist_is_named() -> None:
     with pytest.raises(ValueError, match="no such row: drift_for_everybody"):
         explore_rows(["drift_for_everybody"])
+
+
+@contextmanager
+def recorded() -> Iterator[set[tuple[Phase, Case]]]:
+    """The rows of the transition table that are taken meanwhile."""
+    met: set[tuple[Phase, Case]] = set()
+
+    def noted(phase: Phase, case: Case) -> Transition:
+        met.add((phase, case))
+        return transition(phase, case)
+
+    with replaced("lockkit.protocol.lease:transition", noted):
+        yield met
 
 
 # --- the search itself --------------------------------------------------------------------------
@@ -305,30 +317,30 @@ def test_a_search_that_was_cut_short_says_so() -> None:
     assert (found.violation, found.exhausted) == (None, False)
 
 
-@pytest.mark.parametrize("rules", [STORE, WALL, OBSERVED], ids=["store", "wall", "observed"])
-def test_what_a_state_leaves_out_makes_no_difference(rules: object) -> None:
+@pytest.mark.parametrize("policy", [STORE, WALL, OBSERVED], ids=["store", "wall", "observed"])
+def test_what_a_state_leaves_out_makes_no_difference(policy: Policy) -> None:
     """States without what the protocol cannot look at any more: fewer, and the same behaviour."""
     bounds = Bounds(renewals=(0, 0), tries=(2, 1), faults=1, gives_up=True)
-    brief = LeaseWorld(rules, bounds)
-    full = LeaseWorld(rules, bounds, forgets=False)
-    few, many = search(brief), search(full)
+    brief = LeaseWorld(policy, bounds)
+    full = LeaseWorld(policy, bounds, forgets=False)
+    with recorded() as of_brief:
+        few = search(brief)
+    with recorded() as of_full:
+        many = search(full)
     assert few.exhausted and many.exhausted
     assert (few.violation, many.violation) == (None, None)
     assert few.states < many.states
-    assert set(brief.transitions) == set(full.transitions)
+    assert of_brief == of_full
 
 
-# --- the README ---------------------------------------------------------------------------------
+# --- the pages ----------------------------------------------------------------------------------
 
 
-def test_the_picture_in_the_readme_is_made_from_the_code() -> None:
-    picture = state_diagram()
-    for phase in Phase:
-        assert phase.value in picture, f"no exploration reached {phase.value}"
-    section("state-diagram", f"```mermaid\n{picture}\n```\n")
+def test_the_page_of_the_protocol_has_every_transition_that_the_code_makes() -> None:
+    section("protocol.md", "transitions", f"{transition_table()}\n")
 
 
-def test_the_table_in_the_readme_has_the_recorded_numbers() -> None:
+def test_the_page_of_planted_mistakes_has_the_recorded_numbers() -> None:
     states = sum(RECORDED[each.name][1] for each in ON)
     lines = [
         f"`lockkit explore`: with all rules on, {len(ON)} small worlds are searched whole,",
@@ -342,4 +354,4 @@ def test_the_table_in_the_readme_has_the_recorded_numbers() -> None:
         assert each.breaks is not None
         steps, seen = RECORDED[each.name]
         lines.append(f"| {each.off} | {each.breaks.value} | {steps} | {seen:,} |")
-    section("explore", "\n".join(lines) + "\n")
+    section("concepts/mistakes.md", "explore", "\n".join(lines) + "\n")

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockkit.faults import (
+from lockkit.lab.faults import (
     Counts,
     Fault,
     FaultError,
@@ -35,7 +35,7 @@ from lockkit.faults import (
     dialects,
     wire,
 )
-from lockkit.faults.plan import WHATS, draw, key_matches
+from lockkit.lab.faults.plan import WHATS, draw, key_matches
 
 ROOT = Path(__file__).parents[1]
 PLANS = ROOT / "datasets" / "faultplans"
@@ -830,7 +830,7 @@ def test_it_runs_inside_another_event_loop(echo: str) -> None:
 
 def test_ctrl_c_ends_a_program_that_holds_a_proxy() -> None:
     program = (
-        "import threading\nfrom lockkit.faults import Proxy\n"
+        "import threading\nfrom lockkit.lab.faults import Proxy\n"
         "with Proxy('http://127.0.0.1:9') as proxy:\n"
         "    print(proxy.url, flush=True)\n    threading.Event().wait(60)\n"
     )

@@ -26,11 +26,12 @@ from faults_world import (
 )
 from google.auth.credentials import AnonymousCredentials
 
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, FaultError, FaultPlan, Faulty, Proxy, hooks
-from lockkit.history import Event
-from lockkit.lock import Lock
-from lockkit.outcome import (
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.events import Event
+from lockkit.lab.faults import Fault, FaultError, FaultPlan, Faulty, Proxy, hooks
+from lockkit.lab.server import Emulator
+from lockkit.lock.handle import Lock
+from lockkit.protocol.outcome import (
     Applied,
     Found,
     IfAbsent,
@@ -40,7 +41,7 @@ from lockkit.outcome import (
     Unknown,
     over,
 )
-from lockkit.stores import NoAnswer, Store, StoreError, open_store
+from lockkit.stores import Store, open_store
 
 KEY = "orders/table_lock.json"
 BIG = b"0123456789abcdef" * (9 << 16)  # 9 MiB: Cloud Storage's SDK sends it in pieces

@@ -24,8 +24,9 @@ from faults_world import (
     record,
 )
 
-from lockkit.faults import Fault, Proxy
-from lockkit.outcome import (
+from lockkit.errors import StoreError
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.protocol.outcome import (
     Applied,
     Found,
     IfAbsent,
@@ -38,7 +39,7 @@ from lockkit.outcome import (
     Unknown,
     resolve,
 )
-from lockkit.stores import Store, StoreError, open_store
+from lockkit.stores import Store, open_store
 
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 

@@ -17,30 +17,21 @@ from table_world import (
     rows,
 )
 
-from lockkit.drive import Note, Procedure, perform, run, silent
-from lockkit.outcome import Applied, Found, IfVersion
+from lockkit.errors import BrokenFence, CannotTell, NewerFence, TableError
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Missing
+from lockkit.protocol.record import EPOCH_MAX
+from lockkit.runtime import List, Note, Procedure, perform, run
+from lockkit.sinks import silent
 from lockkit.stores import Store
-from lockkit.table import (
-    FENCE_KEY,
-    Prepared,
-    TableConfig,
-    TableError,
-    commit,
-    read_table,
-)
-from lockkit.table.commit import Decision, complete, decide
-from lockkit.table.fence import (
-    BrokenFence,
-    NewerFence,
-    digest,
-    parse_fence,
-    read_fence,
-)
-from lockkit.table.pulse import HeartbeatRules
-from lockkit.table.repair import NOTHING, CannotTell, Repair, carry_out, plan_repair
-from lockkit.table.rollback import roll_back
-from lockkit.table.snapshot import open_table, snapshot_at
-from lockkit.table.transaction import Known
+from lockkit.table import FENCE_KEY, Prepared, TableConfig, commit, read_table
+from lockkit.table.occ.commit import Decision, complete, decide
+from lockkit.table.occ.fence import digest, parse_fence, read_fence
+from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.mode import switch_mode
+from lockkit.table.occ.rollback import roll_back
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read.snapshot import open_table, snapshot_at
+from lockkit.table.services.repair import NOTHING, Repair, carry_out, plan_repair
 
 NAMES = count()
 DEAD = HeartbeatRules(interval_ms=1, misses=1, slack_ms=0, drift_ms=0)
@@ -50,13 +41,21 @@ NO_VERSIONS: tuple[bytes, ...] = ()
 
 
 @pytest.fixture(params=[6, 9])
-def store(request: Any) -> Store:
-    """A table with two commits."""
+def version(request: Any) -> int:
+    return int(request.param)
+
+
+def table_without_commits(version: int) -> Store:
     config = TableConfig(
-        name="orders", record_key="id", partition_by="region", precombine="at",
-        version=request.param,
-    )  # fmt: skip
-    store = new_table(f"memory://repair-{next(NAMES)}/t", config)
+        name="orders", record_key="id", partition_by="region", precombine="at", version=version
+    )
+    return new_table(f"memory://repair-{next(NAMES)}/t", config)
+
+
+@pytest.fixture
+def store(version: int) -> Store:
+    """A table with two commits."""
+    store = table_without_commits(version)
     for number in (0, 1):
         run(commit(prepare_inserts(store, rows([number])), Holder(number + 1)), store, CLOCK)
     return store
@@ -217,10 +216,96 @@ def test_a_table_whose_fence_is_gone_takes_no_commit_while_one_may_be_decided(
     assert keys(store) == ["k0", "k1", "k2"]
 
 
+def test_a_first_commit_that_was_decided_is_not_lost_with_the_fence(version: int) -> None:
+    """No commit is visible yet: the table looked new, and its fence began again at epoch 0."""
+    store = table_without_commits(version)
+    first = decided(store, prepare_inserts(store, rows([0])), epoch=1)
+    other = prepare_inserts(store, rows([1]))
+    assert isinstance(store.delete(FENCE_KEY), Applied)
+    gone = f"is gone; it may have decided {first.prepared.instant}"
+    with pytest.raises(BrokenFence, match=gone):
+        run(commit(other, Holder(2)), store, CLOCK)
+    opened = run(open_table(), store, CLOCK)
+    with pytest.raises(BrokenFence, match=gone):
+        way = roll_back(first.prepared.instant, Holder(2), Known(opened.config, opened.version))
+        run(way, store, CLOCK)
+    with pytest.raises(BrokenFence, match=gone):
+        run(switch_mode("fenced", Holder(2)), store, CLOCK)
+    with pytest.raises(BrokenFence, match=gone):
+        run(switch_mode("hudi", Holder(2)), store, CLOCK)
+    assert isinstance(store.get(FENCE_KEY), Missing), "and nobody began a new one"
+    assert repair(store, said=first.prepared.instant) == (first.prepared.instant,)
+    run(commit(other, Holder(51)), store, CLOCK)
+    assert keys(store) == ["k0", "k1"]
+
+
+def test_a_fence_that_is_gone_is_not_begun_anew_though_nothing_is_under_way(store: Store) -> None:
+    """Its epoch is lost with it, and whoever holds an older grant would be let in again."""
+    assert isinstance(store.delete(FENCE_KEY), Applied)
+    with pytest.raises(BrokenFence, match=r"is gone\. Nothing was committed.*repair-fence URL"):
+        run(commit(prepare_inserts(store, rows([2])), Holder(9)), store, CLOCK)
+    assert isinstance(store.get(FENCE_KEY), Missing)
+    assert repair(store, said=NOTHING) == ()
+    assert fence_of(store).epoch == 50
+    run(commit(prepare_inserts(store, rows([2])), Holder(51)), store, CLOCK)
+    assert keys(store) == ["k0", "k1", "k2"]
+
+
+def test_a_table_that_was_made_without_a_fence_gets_it_from_its_first_commit(
+    version: int,
+) -> None:
+    """As an older lockkit made tables."""
+    store = table_without_commits(version)
+    assert isinstance(store.delete(FENCE_KEY), Applied)
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    assert keys(store) == ["k0"] and fence_of(store).whole
+    run(commit(prepare_inserts(store, rows([1])), Holder(2)), store, CLOCK)
+    assert keys(store) == ["k0", "k1"]
+
+
+def test_of_two_first_commits_without_a_fence_the_second_checks_against_the_first(
+    version: int,
+) -> None:
+    store = table_without_commits(version)
+    assert isinstance(store.delete(FENCE_KEY), Applied)
+    second = prepare_inserts(store, rows([1]))
+    way = commit(second, Holder(2))
+    request = way.send(None)
+    while not isinstance(request, List):  # the fence was read, and is not there
+        request = way.send(perform(request, store, CLOCK, silent))
+    assert isinstance(store.delete(second.inflight), Applied)
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    assert isinstance(store.put(second.inflight, second.body, IfAbsent()), Applied)
+    finish(way, store, request)
+    assert keys(store) == ["k0", "k1"]
+
+
 def snapshot_at_now(opened: Any) -> Procedure[Any]:
-    from lockkit.table.snapshot import Point
+    from lockkit.table.read.snapshot import Point
 
     return snapshot_at(opened, Point())
+
+
+@pytest.mark.parametrize("epoch", [2**62, EPOCH_MAX - 1, 10**30])
+def test_a_fence_whose_epoch_leaves_no_room_is_repaired_and_loses_nothing(
+    store: Store, epoch: int
+) -> None:
+    """Every later grant would be refused as superseded, or could not be written down."""
+    late = decided(store, prepare_inserts(store, rows([2])))
+    damage(store, fence_body(store).replace(b'"epoch":3,', b'"epoch":%d,' % epoch))
+    with pytest.raises(BrokenFence, match=rf"{epoch}, leaves no room.*repair-fence URL"):
+        run(commit(prepare_inserts(store, rows([3])), Holder(4)), store, CLOCK)
+    assert repair(store, rules=ALIVE) == (late.prepared.instant,)
+    assert fence_of(store).epoch == 50
+    run(commit(prepare_inserts(store, rows([3])), Holder(51)), store, CLOCK)
+    assert keys(store) == ["k0", "k1", "k2", "k3"]
+
+
+def test_a_grant_whose_epoch_leaves_no_room_decides_nothing(store: Store) -> None:
+    before = fence_body(store)
+    with pytest.raises(TableError, match=r"leaves no room.*nothing was decided.*lock break"):
+        run(commit(prepare_inserts(store, rows([2])), Holder(2**62)), store, CLOCK)
+    assert fence_body(store) == before
 
 
 # --- what was not decided -------------------------------------------------------------------------
@@ -234,15 +319,17 @@ def checked(procedure: Procedure[Any], store: Store) -> Any:
     return procedure
 
 
-def finish(procedure: Procedure[Any], store: Store) -> Any:
+def finish(procedure: Procedure[Any], store: Store, request: Any = None) -> Any:
+    """Carry the rest of it out, beginning with the `request` that it waits for."""
+
     def rest() -> Procedure[Any]:
-        answer: Any = None
+        answer: Any = None if request is None else (yield request)
         while True:
             try:
-                request = procedure.send(answer)
+                following = procedure.send(answer)
             except StopIteration as done:
                 return done.value
-            answer = yield request
+            answer = yield following
 
     return run(rest(), store, CLOCK)
 
@@ -269,7 +356,7 @@ def test_a_commit_that_was_prepared_after_the_damage_was_not_decided(
 ) -> None:
     damage(store, b"noise")
     late = prepare_inserts(store, rows([2]))
-    monkeypatch.setattr("lockkit.table.repair.STORE_SLACK_MS", -10_000)
+    monkeypatch.setattr("lockkit.table.services.repair.STORE_SLACK_MS", -10_000)
     assert repair(store) == ()
     run(commit(late, Holder(51)), store, CLOCK)
     assert keys(store) == ["k0", "k1", "k2"]

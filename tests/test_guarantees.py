@@ -18,8 +18,8 @@ import pytest
 from guarantees_world import Attacked, Rules, World, worlds
 from play import Faults
 
-from lockkit.drive import Procedure
-from lockkit.table.pulse import dead_instants, end, failed_writes_policy
+from lockkit.runtime import Procedure
+from lockkit.table.occ.liveness import dead_instants, end, failed_writes_policy
 
 SEEDS = int(os.environ.get("LOCKKIT_SEEDS", "20"))
 TROUBLE = Faults(lost=3, late=2, crash=30)
@@ -207,8 +207,8 @@ def test_with_a_rule_off_the_same_schedules_go_wrong(off: dict[str, bool], mode:
 def test_without_the_conflict_check_the_same_schedules_go_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # `lockkit.table.commit` is the function by this name.
-    module = importlib.import_module("lockkit.table.commit")
+    # `lockkit.table.occ.commit` is the function by this name.
+    module = importlib.import_module("lockkit.table.occ.commit")
     monkeypatch.setattr(module, "find_conflict", lambda *_, **__: None)
     assert any(attack(world, rollbacks=0).world.wrong() for world in worlds(SEEDS))
 
@@ -216,17 +216,17 @@ def test_without_the_conflict_check_the_same_schedules_go_wrong(
 def test_without_the_bar_of_the_pending_the_same_schedules_lose_rows_to_a_puller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lockkit.table.incremental.pending_commits", lambda _now: [])
+    monkeypatch.setattr("lockkit.table.read.incremental.first_pending", lambda *_: "~")
     played = (attack(world) for world in worlds(SEEDS))
     assert any(seen.windows != seen.windows_by_history() for seen in played)
 
 
-# --- the README ----------------------------------------------------------------------------------
+# --- the page ------------------------------------------------------------------------------------
 
 
-def test_each_guarantee_of_the_readme_names_the_tests_that_attack_it() -> None:
+def test_each_guarantee_of_the_page_names_the_tests_that_attack_it() -> None:
     here = Path(__file__).parent
-    said = (here.parent / "README.md").read_text(encoding="utf-8")
+    said = (here.parent / "docs" / "concepts" / "guarantees.md").read_text(encoding="utf-8")
     block = said.partition("<!-- guarantees:begin -->")[2].partition("<!-- guarantees:end -->")[0]
     rows = [re.findall(r"`(test_\w+)`", line) for line in block.strip().splitlines()[2:]]
     written = "".join(file.read_text(encoding="utf-8") for file in here.glob("test_*.py"))

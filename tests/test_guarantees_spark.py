@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.lock import Lock
+from lockkit.lock.handle import Lock
+from lockkit.runtime import run
 from lockkit.spark.java import NoJava, find_java
 from lockkit.stores import Store, open_store
 from lockkit.table import Snapshot, load_snapshot, read_table
-from lockkit.table.properties import load_config
-from lockkit.table.pulse import dead_instants, end
-from lockkit.table.reader import read_increment, read_slice
-from lockkit.table.rollback import RolledBack, roll_back
-from lockkit.table.timeline import load_timeline
-from lockkit.table.transaction import Known
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import load_timeline
+from lockkit.table.occ.liveness import dead_instants, end
+from lockkit.table.occ.rollback import RolledBack, roll_back
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read.reader import read_increment, read_slice
 
 try:
     find_java()

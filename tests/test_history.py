@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.history import Event, HistoryError, Teller, event, narrate, parse, plain, read, write
+from lockkit.errors import HistoryError
+from lockkit.events import Event, Teller, event, narrate, parse, plain, read, write
 
 GOOD = Path(__file__).parents[1] / "datasets" / "histories" / "good"
 

@@ -15,12 +15,11 @@ from hmsclient.genthrift.hive_metastore import ttypes as hive
 from lock_world import Suspendable, Tale, until
 from service_world import Wire
 
-from lockkit.lock import UnprovenRelease
+from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
+from lockkit.lock.handle import UnprovenRelease
 from lockkit.providers.hive import HiveMetastoreLock, seconds
 from lockkit.providers.hive_wire import servers, uris_of_site
 from lockkit.spark.connect import free_port
-from lockkit.state import LockBusy, LockLost
-from lockkit.stores import NoAnswer, StoreError
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("hive")]
 

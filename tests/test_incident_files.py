@@ -14,20 +14,20 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from lockkit.check import check
-from lockkit.cli import main
-from lockkit.client import LOCK_KEY
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.incident.diagnosis import diagnose
-from lockkit.incident.dropped import FILE_BYTES_MAX, Evidence, NotUnderstood, take_in
-from lockkit.incident.listings import read_listing
-from lockkit.incident.logs import read_log
-from lockkit.incident.patterns import Pattern
-from lockkit.lockfile import Record, encode
-from lockkit.outcome import Found, over
+from lockkit.cli.main import main
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.incident.diagnosis import diagnose
+from lockkit.lab.incident.dropped import FILE_BYTES_MAX, Evidence, NotUnderstood, take_in
+from lockkit.lab.incident.listings import read_listing
+from lockkit.lab.incident.logs import read_log
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets.export import page_of
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import Found, over
+from lockkit.protocol.record import Record, encode
 from lockkit.stores import open_store
-from lockkit.workbench.export import page_of
 
 LOGS = Path(__file__).parents[1] / "datasets" / "incidents" / "logs"
 ANSWERS = json.loads((LOGS / "answers.json").read_text())

@@ -21,16 +21,14 @@ import pytest
 from table_world import AVRO, CLOCK, Hasty, Holder, new_table, prepare_inserts, rows
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.outcome import Found, IfAbsent, Missing, Throttled, Unknown
-from lockkit.state import LockLost
+from lockkit.errors import CommitConflict, CommitUnknown, LockLost, TableError
+from lockkit.protocol.outcome import Found, IfAbsent, Missing, Throttled, Unknown
+from lockkit.runtime import run
+from lockkit.sinks import ObserverFailed
 from lockkit.stores import Store
 from lockkit.table import (
-    CommitConflict,
-    CommitUnknown,
     Table,
     TableConfig,
-    TableError,
     begin,
     commit,
     load_increment,
@@ -40,17 +38,16 @@ from lockkit.table import (
     roll_back,
     write_inserts,
 )
-from lockkit.table.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
-from lockkit.table.fence import FENCE_KEY, WINDOW_MAX
-from lockkit.table.mode import switch_mode
-from lockkit.table.plans import RollbackPlan, format_rollback_plan
-from lockkit.table.properties import load_config
-from lockkit.table.publish import _Release
-from lockkit.table.timeline import LANES, Names, instant_ms, instant_of, load_timeline
-from lockkit.table.transaction import Known, Transaction, discard, survey, take
-from lockkit.table.turns import Epoch
-from lockkit.table.withdraw import withdraw
-from lockkit.voice import ObserverFailed
+from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import LANES, Names, instant_ms, instant_of, load_timeline
+from lockkit.table.occ.concurrency import Epoch
+from lockkit.table.occ.fence import FENCE_KEY, WINDOW_MAX
+from lockkit.table.occ.mode import switch_mode
+from lockkit.table.occ.publish import _Release
+from lockkit.table.occ.transaction import Known, Transaction, discard, survey, take
+from lockkit.table.occ.withdraw import withdraw
+from lockkit.table.read.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
 
 NUMBERS = count()
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
@@ -151,7 +148,7 @@ def test_a_commit_under_our_instant_that_is_not_ours_is_not_acknowledged(
     ours, theirs = prepare_inserts(store, rows([0])), prepare_inserts(store, rows([1]))
     store.put(config.names.completed(ours.instant), theirs.body, IfAbsent())
     run(commit(prepare_inserts(store, rows([3])), Holder(1)), store, CLOCK)
-    monkeypatch.setattr("lockkit.table.fence.Fence.since", lambda *_: None)  # list, then
+    monkeypatch.setattr("lockkit.table.occ.fence.Fence.since", lambda *_: None)  # list, then
     with pytest.raises(TableError, match="is not ours"):
         run(commit(ours, Holder(2)), store, CLOCK)
 

@@ -12,8 +12,8 @@ import pytest
 from table_history import History, add, publish
 from table_world import CLOCK, CONFIG, new_table, prepare_inserts, rows
 
-from lockkit.drive import run
-from lockkit.outcome import IfAbsent
+from lockkit.protocol.outcome import IfAbsent
+from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import (
     TableConfig,
@@ -24,18 +24,24 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
-from lockkit.table import checkpoint as checkpoints
-from lockkit.table.checkpoint import CHECKPOINT_KEY, write_checkpoint
-from lockkit.table.cluster import OURS, ClusterRules, action_of
+from lockkit.table.format.plans import (
+    OURS,
+    ClusteringGroup,
+    Input,
+    ReplacePlan,
+    format_cluster_plan,
+)
+from lockkit.table.format.timeline import load_timeline
 from lockkit.table.handle import Table
-from lockkit.table.incremental import load_increment
-from lockkit.table.plans import ClusteringGroup, Input, ReplacePlan, format_cluster_plan
-from lockkit.table.reader import read_increment
-from lockkit.table.retention import CleanRules
-from lockkit.table.service import Service
-from lockkit.table.serving import ServiceRules
-from lockkit.table.timeline import load_timeline
-from lockkit.table.turns import OneProcess
+from lockkit.table.occ.concurrency import OneProcess
+from lockkit.table.read import checkpoint as checkpoints
+from lockkit.table.read.checkpoint import CHECKPOINT_KEY, write_checkpoint
+from lockkit.table.read.incremental import load_increment
+from lockkit.table.read.reader import read_increment
+from lockkit.table.services.cluster import ClusterRules, action_of
+from lockkit.table.services.retention import CleanRules
+from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.service import Service
 
 hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
 

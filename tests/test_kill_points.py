@@ -1,6 +1,6 @@
 """Kill points: whoever dies at whichever write, a commit is visible or not, and never half.
 
-`LOCKKIT_REWRITE=1 pytest tests/test_kill_points.py -k readme` renews the README's table.
+`LOCKKIT_REWRITE=1 pytest tests/test_kill_points.py -k page` renews the table of the page.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from kill_points import (
     survive,
     told,
 )
-from readme import section
+from pages import section
 
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault
+from lockkit.lab.faults import Fault
+from lockkit.lab.server import Emulator
 
 pytestmark = [pytest.mark.xdist_group("kill points"), pytest.mark.timeout(240)]
 
@@ -81,5 +81,6 @@ def test_a_lost_answer_to_any_write_of_a_commit_costs_no_row(lost: partial[Fault
             survive(server, point, lost)
 
 
-def test_the_readme_has_the_table_of_kill_points_as_it_was_measured(measured: Measured) -> None:
-    section("kill-points", told({each: measured(each) for each in (COMMIT, ROLLBACK, CLEAN)}))
+def test_the_page_of_guarantees_has_the_kill_points_as_measured(measured: Measured) -> None:
+    measurements = {each: measured(each) for each in (COMMIT, ROLLBACK, CLEAN)}
+    section("concepts/guarantees.md", "kill-points", told(measurements))

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.history import Event, event, read
-from lockkit.workbench.export import drawing
-from lockkit.workbench.models import Story
-from lockkit.workbench.scene import scene
+from lockkit.events import Event, event, read
+from lockkit.lab.widgets.export import drawing
+from lockkit.lab.widgets.models import Story
+from lockkit.lab.widgets.scene import scene
 
 ROOT = Path(__file__).parents[1]
-STYLES = ROOT / "lockkit" / "workbench" / "lanes.css"
+STYLES = ROOT / "lockkit" / "lab" / "widgets" / "lanes.css"
 HISTORIES = ROOT / "datasets" / "histories"
 DRAWN = (
     "bad/stalled_commit_accepted",

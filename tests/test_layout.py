@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from table_history import add, overwrite
 from table_world import CLOCK, CONFIG, Holder, new_table, prepare_inserts, rows
 
-from lockkit.drive import run
-from lockkit.outcome import Found
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import load_snapshot, read_table
-from lockkit.table.ask import TableError
-from lockkit.table.layout import (
+from lockkit.table.format.layout import (
     ATTEMPT,
     EXTRA_BYTES_MAX,
     CommitFiles,
@@ -31,8 +31,8 @@ from lockkit.table.layout import (
     format_commit,
     parse_commit,
 )
-from lockkit.table.plans import parse_replace_plan, parse_rollback_plan
-from lockkit.table.rollback import RolledBack, roll_back
+from lockkit.table.format.plans import parse_replace_plan, parse_rollback_plan
+from lockkit.table.occ.rollback import RolledBack, roll_back
 
 HUDI = Path(__file__).parent / "data" / "hudi"
 T = "20250101000000000"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.lease import free, frees_ms, step
-from lockkit.lockfile import Garbled, Record
-from lockkit.outcome import (
+from lockkit.protocol.expiry import free, frees_ms
+from lockkit.protocol.lease import step
+from lockkit.protocol.outcome import (
     Applied,
     Ours,
     PreconditionFailed,
@@ -27,8 +27,9 @@ from lockkit.outcome import (
     WriteAnswer,
     resolve,
 )
-from lockkit.rules import Expiry, Rules
-from lockkit.state import (
+from lockkit.protocol.policy import Expiry, Policy
+from lockkit.protocol.record import Garbled, Record
+from lockkit.protocol.state import (
     Action,
     Answered,
     Beat,
@@ -80,7 +81,7 @@ class Player:
 class Stage:
     """Plays script lines; `said` grows with what happens."""
 
-    rules: Rules = field(default_factory=Rules)
+    policy: Policy = field(default_factory=Policy)
     now_ms: int = 0
     sight: Sight = field(default_factory=lambda: Sight(None, None))
     writes: int = 0
@@ -96,7 +97,7 @@ class Stage:
                 self.now_ms += round(float(time[1:-1]) * 1000)
             case ["rules", setting]:
                 name, _, value = setting.partition("=")
-                self.rules = replace(self.rules, **{name: Expiry(value)})
+                self.policy = replace(self.policy, **{name: Expiry(value)})
             case ["object", *rest]:
                 self._put_by_others(rest)
             case ["ok", name]:
@@ -196,7 +197,7 @@ class Stage:
     def _step(self, name: str, event: Event) -> None:
         player = self._player(name)
         player.out = player.answer = None
-        player.state, actions = step(player.me, player.state, event, self.rules)
+        player.state, actions = step(player.me, player.state, event, self.policy)
         for each in actions:
             self.said.append(f"{name} {self._words(player, each)}")
             if isinstance(each, Look | Send | Remove):
@@ -318,24 +319,24 @@ def test_a_lease_frees_by_the_clock_that_its_policy_trusts(
     dates: tuple[int | None, int | None],
     frees_s: float | None,
 ) -> None:
-    rules, now = Rules(expiry=expiry), Now(0, WALL_AHEAD_MS)
+    policy, now = Policy(expiry=expiry), Now(0, WALL_AHEAD_MS)
     seen = Seen(Sight("v1", record, *dates), since_ms=0, read_ms=0)
-    at_ms = frees_ms(seen, now, rules)
+    at_ms = frees_ms(seen, now, policy)
     assert at_ms == (None if frees_s is None else frees_s * 1000)
     if at_ms:
         last = Now(round(at_ms) - 1, WALL_AHEAD_MS + round(at_ms) - 1)
-        assert not free(seen, last, rules)
-        assert free(seen, Now(round(at_ms), WALL_AHEAD_MS + round(at_ms)), rules)
+        assert not free(seen, last, policy)
+        assert free(seen, Now(round(at_ms), WALL_AHEAD_MS + round(at_ms)), policy)
 
 
 def test_a_304_without_a_date_goes_on_from_the_last_one_and_not_from_the_wall_clock() -> None:
-    rules, me = Rules(), Me("W1", TTL_MS)
+    policy, me = Policy(), Me("W1", TTL_MS)
     far_future = replace(HELD, valid_until_ms=WALL_AHEAD_MS + 3_600_000)  # its clock is an hour off
-    state, _ = step(me, State(), Want(Now(0, WALL_AHEAD_MS)), rules)
+    state, _ = step(me, State(), Want(Now(0, WALL_AHEAD_MS)), policy)
     sight = Sight("v1", far_future, modified_ms=0, date_ms=4_000)
-    state, _ = step(me, state, Saw(Now(0, WALL_AHEAD_MS), sight), rules)
-    state, _ = step(me, state, Tick(Now(5_000, WALL_AHEAD_MS + 5_000)), rules)
-    _, (busy,) = step(me, state, Saw(Now(5_000, WALL_AHEAD_MS + 5_000), None, None), rules)
+    state, _ = step(me, state, Saw(Now(0, WALL_AHEAD_MS), sight), policy)
+    state, _ = step(me, state, Tick(Now(5_000, WALL_AHEAD_MS + 5_000)), policy)
+    _, (busy,) = step(me, state, Saw(Now(5_000, WALL_AHEAD_MS + 5_000), None, None), policy)
     assert isinstance(busy, Busy)
     assert busy.frees_ms == 8_000
 

@@ -34,17 +34,17 @@ from lock_world import (
     until,
 )
 
-from lockkit.client import ClockOff
 from lockkit.clock import Clock
-from lockkit.hudi_keys import UnknownKey
-from lockkit.lock import LOCK_KEY, LateLoss, Lock, LockBusy, LockLost
-from lockkit.rules import Expiry, Rules
-from lockkit.state import Now
-from lockkit.stores import StoreError
-from lockkit.voice import ObserverFailed
+from lockkit.errors import LockBusy, LockLost, StoreError
+from lockkit.lock.handle import LOCK_KEY, LateLoss, Lock
+from lockkit.lock.hudi_keys import UnknownKey
+from lockkit.lock.storage import ClockOff
+from lockkit.protocol.policy import Expiry, Policy
+from lockkit.protocol.state import Now
+from lockkit.sinks import ObserverFailed
 
 QUICK: dict[str, Any] = {"ttl_s": 1.0, "renew_interval_s": 0.1}
-TAKES: dict[str, Any] = {"ttl_s": 10.0, "rules": Rules(slack_ms=100)}
+TAKES: dict[str, Any] = {"ttl_s": 10.0, "policy": Policy(slack_ms=100)}
 """Memory tells the time to the millisecond: a challenger there need not allow for flooring."""
 
 
@@ -182,8 +182,8 @@ def test_a_waiter_looks_once_more_when_its_time_is_over() -> None:
     lock, other = Lock(url, ttl_s=10), Lock(url, ttl_s=10)
     lock.acquire()
     for n in range(20):
-        other._pace.met(f"W{n}")
-    other._pace.turn_ms = 1000.0  # it would sleep for 2 s
+        other._client.pace.met(f"W{n}")
+    other._client.pace.turn_ms = 1000.0  # it would sleep for 2 s
     threading.Timer(0.15, lock.release).start()
     began = time.monotonic()
     assert other.acquire(timeout=0.4)
@@ -197,14 +197,14 @@ def test_rivals_are_counted_by_handle_whoever_owns_it_and_never_oneself() -> Non
     for other in (first, second):
         with other:
             assert not third.acquire(timeout=0)
-    assert third._pace.rivals == 2
+    assert third._client.pace.rivals == 2
     overwrite(first, as_hudi(until_ms=1, owner="hudi"))
     assert third.acquire(timeout=0)
-    assert third._pace.rivals == 3
+    assert third._client.pace.rivals == 3
     third.release()
     third._client.forget()
     assert third.acquire(timeout=0)
-    assert third._client.me.handle not in third._pace._met
+    assert third._client.me.handle not in third._client.pace._met
     third.release()
 
 
@@ -663,7 +663,7 @@ def test_a_lease_that_cannot_be_renewed_in_time_is_refused(options: dict[str, An
 HOUR_MS = 3_600_000
 
 
-@pytest.mark.filterwarnings("ignore::lockkit.client.ClockOff")
+@pytest.mark.filterwarnings("ignore::lockkit.lock.storage.ClockOff")
 def test_a_clock_an_hour_off_breaks_no_exclusion_and_delays_no_takeover() -> None:
     """The store's own clock decides: neither the holder's nor the challenger's takes part."""
 
@@ -687,11 +687,11 @@ def test_a_clock_an_hour_off_breaks_no_exclusion_and_delays_no_takeover() -> Non
 
 def test_under_wall_a_clock_an_hour_ahead_takes_what_is_held() -> None:
     """Why it is not the default: within `drift + margin` of skew it is safe, beyond it is not."""
-    url, wall = memory(), Rules(expiry=Expiry.WALL)
-    holds = Lock(url, ttl_s=10, rules=wall)
+    url, wall = memory(), Policy(expiry=Expiry.WALL)
+    holds = Lock(url, ttl_s=10, policy=wall)
     holds.acquire()
     with pytest.warns(ClockOff):
-        ahead = Lock(url, ttl_s=10, rules=wall, clock=Clock(offset_ms=HOUR_MS))
+        ahead = Lock(url, ttl_s=10, policy=wall, clock=Clock(offset_ms=HOUR_MS))
         assert ahead.acquire(timeout=0)
     assert holds.owned() and ahead.owned(), "the limit that the documentation states"
     with pytest.raises(LockLost):
@@ -807,7 +807,7 @@ def test_a_broken_protocol_step_is_a_loss_that_says_so(monkeypatch: pytest.Monke
     def broken(*_: Any) -> Any:
         raise AssertionError("a bug of ours")
 
-    monkeypatch.setattr("lockkit.client.step", broken)
+    monkeypatch.setattr("lockkit.lock.storage.step", broken)
     until(lambda: told)
     assert "heartbeat died" in told[0] and "a bug of ours" in told[0]
     with pytest.raises(LockLost, match="heartbeat died"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +13,19 @@ import pytest
 from table_world import CLOCK, new_table
 
 from lockkit import Lock, LockLost
-from lockkit.cli import main
-from lockkit.client import LOCK_KEY
-from lockkit.drive import run
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, FaultPlan, Faulty
-from lockkit.incident.standing import Holder, watch
-from lockkit.incident.takeover import BREAKS, BreakRefused, guard, planned, take_over
-from lockkit.incident.versions import highest_epoch
-from lockkit.lockfile import EPOCH_MAX, Record, decode, encode
-from lockkit.outcome import Applied, Condition, Found, IfAbsent, over
+from lockkit.cli.main import main
+from lockkit.errors import BreakRefused
+from lockkit.lab.faults import Fault, FaultPlan, Faulty
+from lockkit.lab.server import Emulator
+from lockkit.lock.storage import LOCK_KEY, OddRecord
+from lockkit.protocol.outcome import Applied, Condition, Found, IfAbsent, over
+from lockkit.protocol.record import EPOCH_MAX, Record, decode, encode
+from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import Table, TableConfig
+from lockkit.table.inspect.standing import Holder, watch
+from lockkit.table.inspect.takeover import BREAKS, guard, planned, take_over
+from lockkit.table.inspect.versions import highest_epoch
 
 
 @pytest.fixture
@@ -297,6 +299,34 @@ def test_a_forged_epoch_that_leaves_no_room_is_not_followed(url: str, store: Sto
     shown = put(store, dead(epoch=EPOCH_MAX - 1))
     assert command(url, "--version", shown) == 0
     assert granted(url) + 1 == granted(url)
+
+
+@pytest.mark.parametrize("expired", [True, False])
+@pytest.mark.parametrize("epoch", [2**62, EPOCH_MAX - 1, EPOCH_MAX, 10**30])
+def test_an_epoch_that_leaves_no_room_is_not_granted_after_until_it_is_broken(
+    url: str, store: Store, epoch: int, expired: bool
+) -> None:
+    """The next grant's record could not be read by anybody, its own holder included."""
+    put(store, replace(dead(epoch=epoch), expired=expired))
+    before = store.get(LOCK_KEY)
+    with closing(Lock(url, ttl_s=30)) as lock:
+        with pytest.warns(OddRecord, match=f"{epoch}.*leaves no room.*lock break"):
+            assert not lock.acquire(timeout=0)
+    after = store.get(LOCK_KEY)
+    assert isinstance(before, Found) and isinstance(after, Found)
+    assert after.version == before.version, "nothing was written"
+    assert command(url, "--version", before.version) == 0
+    assert 0 < stands(store).epoch < 2**60
+    assert granted(url) + 1 == granted(url)
+
+
+def test_an_epoch_that_leaves_no_room_is_nothing_to_rise_above(url: str) -> None:
+    with Lock(url, ttl_s=30, timeout=10) as lock:
+        for epoch in (2**62, EPOCH_MAX - 1, EPOCH_MAX):
+            with pytest.raises(ValueError, match=r"leaves no room.*repair-fence"):
+                lock.rise_above(epoch)
+        assert lock.fence.epoch == 1
+    assert granted(url) == 2
 
 
 def test_a_lock_of_hudis_that_is_broken_on_a_fenced_table_gets_an_epoch_above_the_fence(

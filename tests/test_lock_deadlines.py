@@ -16,11 +16,12 @@ import trickle as slow
 from lock_world import SCHEMES, Tale, memory, record, until
 from trickle import ends_within, trickle
 
-from lockkit.check import Kind, replay
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.history import event
-from lockkit.lock import Lock, LockLost, UnprovenRelease
+from lockkit.errors import LockLost
+from lockkit.events import event
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import Kind, replay
+from lockkit.lock.handle import Lock, UnprovenRelease
 
 TTL_S = 3.0
 LATE_S = 6.0

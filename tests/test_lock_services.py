@@ -15,9 +15,9 @@ import psutil
 import pytest
 from lock_world import until
 
-from lockkit.services import KINDS, open_service
-from lockkit.services.service import ServiceFailed, ServiceUnavailable
-from lockkit.services.zookeeper import ZooKeeper
+from lockkit.lab.processes.services import KINDS, open_service
+from lockkit.lab.processes.services.service import ServiceFailed, ServiceUnavailable
+from lockkit.lab.processes.services.zookeeper import ZooKeeper
 
 
 def listening(pid: int) -> set[str]:

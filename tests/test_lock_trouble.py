@@ -28,13 +28,15 @@ from lock_world import (
 )
 from test_stores import canned, refusal
 
-from lockkit.client import OddRecord
-from lockkit.faults import Fault, Proxy
-from lockkit.lock import LOCK_KEY, Lock, LockBusy, LockLost, UnprovenRelease
-from lockkit.lockfile import Record, encode
-from lockkit.outcome import Applied, Found
-from lockkit.rules import Ambiguous, Expiry, Rules
-from lockkit.stores import StoreError, UnsafeStore
+from lockkit.errors import LockBusy, LockLost, StoreError, UnsafeStore
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.verify.mutants import LEASE_MUTANTS
+from lockkit.lab.verify.planting import planted
+from lockkit.lock.handle import LOCK_KEY, Lock, UnprovenRelease
+from lockkit.lock.storage import OddRecord
+from lockkit.protocol.outcome import Applied, Found
+from lockkit.protocol.policy import Expiry, Policy
+from lockkit.protocol.record import Record, encode
 
 TTL_S = 3.0
 """Long enough that a busy machine does not lose it, short enough to wait for its end."""
@@ -115,9 +117,10 @@ def test_a_lost_answer_taken_for_a_lost_race_would_leave_a_ghost_for_a_whole_lea
     place: Place,
 ) -> None:
     """The rule switched off: what s3-locks, deltalake and Hudi's lock do."""
-    lock = place.lock(rules=Rules(claim_unknown=Ambiguous.LOST))
+    lock = place.lock()
     place.fault("drop", operation="put")
-    assert not lock.acquire(timeout=0)
+    with LEASE_MUTANTS["claim_unknown lost"].planted():
+        assert not lock.acquire(timeout=0)
     assert not place.lock().acquire(timeout=0.3), "and yet nobody has it"
 
 
@@ -146,7 +149,7 @@ def test_a_claim_that_is_settled_at_the_last_moment_is_a_grant(place: Place) -> 
 
 
 def test_a_late_write_becomes_a_ghost_not_a_holder(place: Place) -> None:
-    lock, other = place.lock(ttl_s=2.0), place.lock(rules=Rules(slack_ms=1000))
+    lock, other = place.lock(ttl_s=2.0), place.lock(policy=Policy(slack_ms=1000))
     place.fault("status", code=500, when="before", operation="put", next="every")
     place.fault("late", delay_s=0.7, operation="put")  # asked first: it is the newest
     assert not lock.acquire(timeout=0)
@@ -224,8 +227,7 @@ def test_with_that_rule_switched_off_the_same_lost_answer_loses_the_lock(
 ) -> None:
     # A retry below us that meets the write's own success is answered 412.
     told: list[str] = []
-    rules = Rules(**{rule: Ambiguous.LOST})
-    lock = place.lock(rules=rules, on_lost=lambda _, why: told.append(why))
+    lock = place.lock(on_lost=lambda _, why: told.append(why))
     lock.acquire()
     if rule == "renew_unknown":
         place.fault("drop", operation="put")
@@ -237,7 +239,9 @@ def test_with_that_rule_switched_off_the_same_lost_answer_loses_the_lock(
             return put(*arguments)
 
         lock.store.put = twice  # type: ignore[method-assign]
-    until(lambda: told)
+    mistake = LEASE_MUTANTS[f"{rule} lost"]
+    with planted(mistake.off, mistake.wrong, threads="all"):
+        until(lambda: told)
     with pytest.raises(LockLost):
         lock.release()
 
@@ -432,7 +436,7 @@ def test_of_ten_megabytes_of_noise_a_waiter_reads_little(place: Place) -> None:
 
 
 def test_a_far_future_lease_is_only_warned_of_where_the_stores_clock_decides() -> None:
-    lock = Lock(memory(), ttl_s=10, rules=Rules(slack_ms=100))
+    lock = Lock(memory(), ttl_s=10, policy=Policy(slack_ms=100))
     far = Record("x", valid_until_ms=2**62, epoch=7, attempt="x/1", ttl_ms=300)
     overwrite(lock, encode(far))
     with pytest.warns(OddRecord, match="the store's own clock decides"):
@@ -443,7 +447,7 @@ def test_a_far_future_lease_is_only_warned_of_where_the_stores_clock_decides() -
 
 @pytest.mark.parametrize("until_ms", [32_503_680_000_000, 2**63 - 1], ids=["year 3000", "2**63"])
 def test_a_far_future_lease_under_the_wall_clock_is_reported_as_what_it_is(until_ms: int) -> None:
-    lock = Lock(memory(), ttl_s=10, rules=Rules(expiry=Expiry.WALL))
+    lock = Lock(memory(), ttl_s=10, policy=Policy(expiry=Expiry.WALL))
     overwrite(lock, as_hudi(until_ms=until_ms))
     with pytest.warns(OddRecord, match=r"No lease lasts that long.*lockkit lock break"):
         assert not lock.acquire(timeout=0.1)

@@ -26,33 +26,32 @@ from table_world import (
     rows,
 )
 
-from lockkit.drive import run
-from lockkit.outcome import Found, IfAbsent
+from lockkit.errors import CommitConflict, EarlyConflict, TableError
+from lockkit.protocol.outcome import Found, IfAbsent
+from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import commit
-from lockkit.table.ask import TableError
-from lockkit.table.basefile import Draft, Target
-from lockkit.table.buckets import bucket_file_id, free_file_id
-from lockkit.table.conflict import (
+from lockkit.table.format.base_file import Draft, Target
+from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, file_name, in_partition
+from lockkit.table.format.partition import is_inside
+from lockkit.table.format.timeline import V6, load_timeline
+from lockkit.table.occ.conflict import (
     BUCKET,
     PREFER_WRITER,
     SIMPLE,
-    CommitConflict,
     Mine,
     Pending,
     Strategy,
     find_conflict,
 )
-from lockkit.table.covered import Covered
-from lockkit.table.groups import Early, Work
-from lockkit.table.heartbeat import Beating, start
-from lockkit.table.layout import NO_COMMIT, FileGroup, TaskId, file_name, in_partition
-from lockkit.table.markers import (
+from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.heartbeat import Beating, start
+from lockkit.table.occ.liveness import HeartbeatRules, end, heartbeat_key, look
+from lockkit.table.occ.markers import (
     EARLY_COMMITS_KEY,
     EARLY_KEY,
     EARLY_STRATEGY_KEY,
     MARKERS,
-    EarlyConflict,
     at_work,
     early_commits,
     early_conflict,
@@ -64,9 +63,8 @@ from lockkit.table.markers import (
     parse_marker,
     unmark,
 )
-from lockkit.table.partition import is_inside
-from lockkit.table.pulse import HeartbeatRules, end, heartbeat_key, look
-from lockkit.table.timeline import V6, load_timeline
+from lockkit.table.read.buckets import bucket_file_id, free_file_id
+from lockkit.table.write.groups import Early, Work
 
 OLDER, ME, YOUNGER = "20250101000000001", "20250101000000002", "20250101000000003"
 EU: FileGroup = ("region=EU", "00000003-f-0")
@@ -180,7 +178,7 @@ def test_the_later_of_two_stops_and_is_told_whom_it_met(store: Store) -> None:
     with pytest.raises(EarlyConflict) as stopped:
         run(early_conflict(Mine(ME, frozenset(), frozenset({EU}))), store, CLOCK)
     error = stopped.value
-    assert (error.instant, error.partition, error.file_id) == (OLDER, *EU)
+    assert (error.instant, error.partition, error.file_group) == (OLDER, *EU)
     assert isinstance(error, CommitConflict)  # so that whoever retries conflicts retries it
     assert f"{OLDER} (commit) began earlier and is writing region=EU/00000003-f-0;" in str(error)
     again = pickle.loads(pickle.dumps(error))

@@ -22,11 +22,10 @@ from typing import Any
 import peer_servers
 import pytest
 
-from lockkit.cli import main
+from lockkit.cli.main import main
 from lockkit.clock import Clock
-from lockkit.emulator import Emulator
-from lockkit.probe import probe
-from lockkit.probe.providers import (
+from lockkit.lab.probe import probe
+from lockkit.lab.probe.providers import (
     DOCUMENTED,
     MATRIX,
     PROBED,
@@ -39,6 +38,7 @@ from lockkit.probe.providers import (
     providers,
     save,
 )
+from lockkit.lab.server import Emulator
 from lockkit.stores import Store, open_store
 
 PEERS = Path(__file__).parent / "peers"
@@ -305,7 +305,7 @@ def test_a_probe_says_where_a_store_is_not_what_its_maker_documents(
     emulator: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = (replace(ROWS[0], known_by="127.0.0.1"),)
-    monkeypatch.setattr("lockkit.probe.providers.providers", lambda: rows)
+    monkeypatch.setattr("lockkit.lab.probe.providers.providers", lambda: rows)
     there = ["s3://bucket/x", "--endpoint", emulator.s3, "--rounds", "1"]
     assert main(["probe", *there]) == 1
     last = capsys.readouterr().out.splitlines()[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,28 +17,23 @@ from table_world import (
     rows,
 )
 
-from lockkit.drive import Note, Procedure, perform, run, silent
-from lockkit.outcome import Applied, Found, IfVersion
-from lockkit.stores import Store
-from lockkit.table import (
-    FENCE_KEY,
-    PROPERTIES_KEY,
-    CommitConflict,
-    TableConfig,
-    TableError,
-    commit,
-    read_table,
-)
-from lockkit.table.commit import complete, decide
-from lockkit.table.fence import CLOSED, read_fence
-from lockkit.table.javafile import format_properties, parse_properties
-from lockkit.table.mode import switch_mode
-from lockkit.table.properties import FENCED, HUDI, MODE, load_config
-from lockkit.table.rollback import roll_back
-from lockkit.table.timeline import load_timeline
-from lockkit.table.transaction import Known
+from lockkit.errors import CommitConflict, TableError
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.runtime import Note, Procedure, perform, run
+from lockkit.sinks import silent
+from lockkit.stores import Store, open_store
+from lockkit.table import FENCE_KEY, PROPERTIES_KEY, TableConfig, commit, read_table
+from lockkit.table.format.java_properties import format_properties, parse_properties
+from lockkit.table.format.properties import FENCED, HUDI, MODE, load_config
+from lockkit.table.format.timeline import load_timeline
+from lockkit.table.occ.commit import complete, decide
+from lockkit.table.occ.fence import CLOSED, read_fence
+from lockkit.table.occ.mode import switch_mode
+from lockkit.table.occ.rollback import roll_back
+from lockkit.table.occ.transaction import Known
 
 NAMES = count()
+HUDI_MADE = Path(__file__).parent / "data" / "hudi"
 
 
 @pytest.fixture(params=[6, 9])
@@ -194,11 +190,15 @@ def test_a_switch_that_dies_at_any_write_is_finished_by_another(
     run(commit(prepare_inserts(store, rows([3])), Holder(24)), store, CLOCK)
 
 
-def test_a_table_that_never_had_a_fence_becomes_fenced() -> None:
-    config = TableConfig(name="orders", record_key="id", partition_by="region", mode=HUDI)
-    store = new_table(f"memory://mode-{next(NAMES)}/t", config)
-    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_table_that_hudi_made_is_committed_to_without_a_fence_and_becomes_fenced(
+    version: int,
+) -> None:
+    store = open_store(f"memory://mode-{next(NAMES)}/t")
+    store.put(PROPERTIES_KEY, (HUDI_MADE / f"v{version}.properties").read_bytes(), IfAbsent())
+    for number in (0, 1):
+        run(commit(prepare_inserts(store, rows([number])), Holder(number + 1)), store, CLOCK)
     assert not isinstance(store.get(FENCE_KEY), Found)
     assert switch(store, FENCED)
-    run(commit(prepare_inserts(store, rows([1])), Holder(10)), store, CLOCK)
-    assert amounts(store) == {"k0": 0, "k1": 0}
+    run(commit(prepare_inserts(store, rows([2])), Holder(10)), store, CLOCK)
+    assert amounts(store) == {"k0": 0, "k1": 0, "k2": 0}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.cli import main
-from lockkit.mutants import LEASE_MUTANTS
-from lockkit.sim import LEASE, Branch, simulate
-from lockkit.workbench.seeds.moments import Others, SeedMoment, others, play
+from lockkit.cli.main import main
+from lockkit.lab.verify.mutants import LEASE_MUTANTS
+from lockkit.lab.verify.sim import LEASE, Branch, simulate
+from lockkit.lab.widgets.seeds.moments import Others, SeedMoment, others, play
 
 FOUND = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]["fence off"]
 SEED = FOUND["seed"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lockkit.history import Event, event, read
-from lockkit.incident.diagnosis import diagnose
-from lockkit.incident.patterns import Pattern
+from lockkit.events import Event, event, read
+from lockkit.lab.incident.diagnosis import diagnose
+from lockkit.lab.incident.patterns import Pattern
 
 INCIDENTS = Path(__file__).parents[1] / "datasets" / "incidents"
 LOCK = "orders/.hoodie/.locks/table_lock.json"

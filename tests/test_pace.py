@@ -11,7 +11,7 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from lockkit.pace import LOOK_FLOOR_MS, RIVALS_MAX, SLEEP_LONGEST_MS, STREAK_MAX, Pace
+from lockkit.lock.polling import LOOK_FLOOR_MS, RIVALS_MAX, SLEEP_LONGEST_MS, STREAK_MAX, Pace
 
 # --- alone ---------------------------------------------------------------------------------------
 

@@ -15,11 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_world import CLOCK, CONFIG, Holder, new_table, prepare_inserts, rows
 
-from lockkit.drive import run
-from lockkit.emulator import Emulator
-from lockkit.table import TableError, commit, read_table
-from lockkit.table.layout import partition_file
-from lockkit.table.partition import escape, is_inside, partition_path, partition_value, unescape
+from lockkit.errors import TableError
+from lockkit.lab.server import Emulator
+from lockkit.runtime import run
+from lockkit.table import commit, read_table
+from lockkit.table.format.layout import partition_file
+from lockkit.table.format.partition import (
+    escape,
+    is_inside,
+    partition_path,
+    partition_value,
+    unescape,
+)
 
 hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
 

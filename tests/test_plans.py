@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockkit.table import avro, records
-from lockkit.table.ask import TableError
-from lockkit.table.plans import (
+from lockkit.errors import TableError
+from lockkit.table.format import avro, records
+from lockkit.table.format.plans import (
     NO_BASE,
     CleanPlan,
     ClusteringGroup,

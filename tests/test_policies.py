@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lockkit import Lock
-from lockkit.lock import LOCK_KEY
-from lockkit.proof import TABLE_KEY
+from lockkit.lock.conformance import TABLE_KEY
+from lockkit.lock.handle import LOCK_KEY
 from lockkit.providers.azure_lease import AzureBlobLease
 from lockkit.providers.dynamodb import COUNTER, DynamoDBLock
 

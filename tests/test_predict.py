@@ -8,8 +8,8 @@ pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 import ipywidgets as widgets
 
-from lockkit.workbench import Predict
-from lockkit.workbench.predict import NotPredicted
+from lockkit.lab.widgets import Predict
+from lockkit.lab.widgets.predict import NotPredicted
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lockkit.outcome import (
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.lab.probe import Finding, Verdict, probe, quick_probe
+from lockkit.protocol.outcome import (
     Applied,
     Condition,
     Found,
@@ -22,8 +24,7 @@ from lockkit.outcome import (
     Version,
     WriteAnswer,
 )
-from lockkit.probe import Finding, Verdict, probe, quick_probe
-from lockkit.stores import NoAnswer, StoreError, StoreOptions, open_store
+from lockkit.stores import StoreOptions, open_store
 from lockkit.stores.memory import MemoryStore
 
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
@@ -43,7 +44,7 @@ def test_the_stores_of_this_package_are_judged_full(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["s3", "gcs", "azure"])
 def test_the_embedded_server_is_judged_full_in_every_dialect(kind: str) -> None:
-    from lockkit.emulator import Emulator
+    from lockkit.lab.server import Emulator
 
     with Emulator() as emulator:
         store = open_store(f"{SCHEMES[kind]}://bucket/table", endpoint=getattr(emulator, kind))
@@ -59,7 +60,7 @@ def test_the_embedded_server_is_judged_full_in_every_dialect(kind: str) -> None:
 
 
 def test_the_quick_probe_takes_six_requests_at_most() -> None:
-    from lockkit.emulator import Emulator
+    from lockkit.lab.server import Emulator
 
     with Emulator() as emulator:
         store = open_store("s3://bucket/table", endpoint=emulator.s3)
@@ -199,7 +200,7 @@ def test_each_defect_is_called_by_its_name(
 ) -> None:
     store = defect()
     # Each racer opens the place anew; the same class must open it.
-    monkeypatch.setattr("lockkit.probe.race.reopen", lambda other: type(other)(other.url))
+    monkeypatch.setattr("lockkit.lab.probe.race.reopen", lambda other: type(other)(other.url))
     report = probe(store, rounds=10, racers=6)
     assert report.verdict is verdict, report.conclusion
     assert because in report.conclusion and not report.safe
@@ -254,7 +255,7 @@ def test_nodes_that_are_atomic_only_each_for_itself_are_convicted() -> None:
 
 
 def test_the_spaces_profile_is_refused_for_it_ignores_conditions() -> None:
-    from lockkit.emulator import Emulator
+    from lockkit.lab.server import Emulator
 
     with Emulator(profile="spaces") as emulator:
         store = open_store("s3://bucket/table", endpoint=emulator.s3)
@@ -290,7 +291,7 @@ def test_races_that_nobody_won_are_no_races() -> None:
             return Throttled(0.0) if "/race/" in key else super().put(key, body, condition)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lockkit.probe.race.reopen", lambda other: type(other)(other.url))
+        patch.setattr("lockkit.lab.probe.race.reopen", lambda other: type(other)(other.url))
         report = probe(Throttles(), rounds=2, racers=2)
     assert report.verdict is Verdict.UNTESTED and not report.safe, report.conclusion
     assert "could not be tested" in report.conclusion
@@ -310,7 +311,7 @@ def test_a_violation_counts_although_a_later_request_is_refused() -> None:
 
 
 def test_the_quoted_etags_of_ceph_are_named() -> None:
-    from lockkit.emulator import Emulator
+    from lockkit.lab.server import Emulator
 
     with Emulator(profile="rgw-quoted") as emulator:
         report = probe(open_store("s3://b/x", endpoint=emulator.s3), rounds=2, racers=2)

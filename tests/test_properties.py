@@ -12,13 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from table_world import CLOCK, CONFIG, Holder, new_table, prepare_inserts, prepare_upserts, rows
 
-from lockkit.drive import run
-from lockkit.outcome import Applied, Found, IfAbsent
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Applied, Found, IfAbsent
+from lockkit.runtime import run
 from lockkit.stores import Store, open_store
-from lockkit.table import TableConfig, TableError, begin, commit, create_table, read_table
-from lockkit.table.javafile import format_properties, parse_properties
-from lockkit.table.properties import BACKUP_KEY, PROPERTIES_KEY, from_properties, to_properties
-from lockkit.table.refused import NO_PARTITION
+from lockkit.table import TableConfig, begin, commit, create_table, read_table
+from lockkit.table.format.java_properties import format_properties, parse_properties
+from lockkit.table.format.properties import (
+    BACKUP_KEY,
+    PROPERTIES_KEY,
+    from_properties,
+    to_properties,
+)
+from lockkit.table.format.refusals import NO_PARTITION
 
 HUDI = Path(__file__).parent / "data" / "hudi"
 

@@ -23,25 +23,25 @@ from table_world import (
     rows,
 )
 
-from lockkit.drive import Procedure, Put, Together, perform, run, silent
-from lockkit.emulator import Emulator
-from lockkit.lock import Lock, LockBusy
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Missing
-from lockkit.state import LockLost
+from lockkit.errors import CommitConflict, LockBusy, LockLost, TableError
+from lockkit.lab.server import Emulator
+from lockkit.lock.handle import Lock
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Missing
+from lockkit.runtime import LONGEST_ASKED_S, Procedure, Put, Together, pause_s, perform, run
+from lockkit.sinks import silent
 from lockkit.stores import open_store
-from lockkit.table import CommitConflict, begin, commit, prepare, read_table
-from lockkit.table.ask import LONGEST_ASKED_S, TableError, pause_s
-from lockkit.table.fence import read_fence
+from lockkit.table import begin, commit, prepare, read_table
+from lockkit.table.format.java_properties import format_properties
+from lockkit.table.format.plans import hadoop_base, parse_rollback_plan
+from lockkit.table.format.properties import PROPERTIES_KEY, load_config, to_properties
+from lockkit.table.format.timeline import V6, load_timeline
 from lockkit.table.handle import Table
-from lockkit.table.javafile import format_properties
-from lockkit.table.plans import hadoop_base, parse_rollback_plan
-from lockkit.table.properties import PROPERTIES_KEY, load_config, to_properties
-from lockkit.table.publish import publish
-from lockkit.table.pulse import heartbeat_rules, lives
-from lockkit.table.rollback import RolledBack, Spared, roll_back
-from lockkit.table.timeline import V6, load_timeline
-from lockkit.table.transaction import Known
-from lockkit.table.turns import CONCURRENCY_KEY, SHARED
+from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SHARED
+from lockkit.table.occ.fence import NO_INSTANT, read_fence
+from lockkit.table.occ.liveness import heartbeat_rules, lives
+from lockkit.table.occ.publish import publish
+from lockkit.table.occ.rollback import RolledBack, Spared, roll_back
+from lockkit.table.occ.transaction import Known
 
 NAMES = count()
 
@@ -374,4 +374,5 @@ def test_hudi_mode_takes_back_without_a_fence(memory: str) -> None:
     answer = store.get(plan)
     assert isinstance(answer, Found)
     assert parse_rollback_plan(plan, answer.body).base == "s3a://lake/orders"
-    assert run(read_fence(), store, CLOCK).fence is None
+    fence = run(read_fence(), store, CLOCK).fence
+    assert fence is not None and fence.head.instant == NO_INSTANT, "nothing was decided by it"

@@ -12,16 +12,16 @@ from unittest.mock import patch
 import pytest
 from table_world import CLOCK, CONFIG, Holder, Lossy, new_table, prepare_inserts, rows
 
-from lockkit.drive import Procedure, run
-from lockkit.outcome import Found, over
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found, over
+from lockkit.runtime import Procedure, run
 from lockkit.stores import Store
 from lockkit.table import Prepared
-from lockkit.table.ask import TableError
-from lockkit.table.commit import Ahead, Decision, decide
-from lockkit.table.fence import read_fence
-from lockkit.table.javafile import format_properties
-from lockkit.table.properties import PROPERTIES_KEY, to_properties
-from lockkit.table.publish import Scout
+from lockkit.table.format.java_properties import format_properties
+from lockkit.table.format.properties import PROPERTIES_KEY, to_properties
+from lockkit.table.occ.commit import Ahead, Decision, decide
+from lockkit.table.occ.fence import NO_INSTANT, read_fence
+from lockkit.table.occ.publish import Scout
 
 NAMES = count()
 
@@ -33,7 +33,7 @@ def store() -> Store:
 
 def prepared_in(store: Store) -> tuple[Prepared, Scout]:
     prepared = prepare_inserts(store, rows([0]))
-    return prepared, Scout(prepared, store, CLOCK)
+    return prepared, Scout(prepared)
 
 
 def another_holder_changes_the_table(store: Store) -> None:
@@ -50,7 +50,7 @@ def decided(store: Store, prepared: Prepared, ahead: Ahead) -> Decision:
 
 def test_a_config_check_beside_the_claim_that_wins_counts(store: Store) -> None:
     prepared, scout = prepared_in(store)
-    scout(True)
+    run(scout.look(True), store, CLOCK)
     assert scout.ahead.config_checked
     asked = Lossy(store)
     decided(asked, prepared, scout.ahead)
@@ -60,15 +60,15 @@ def test_a_config_check_beside_the_claim_that_wins_counts(store: Store) -> None:
 def refused_after(store: Store, *looks: bool, silent_from: int = 99) -> None:
     """A claim fails; the table changes under the lock's holder; these looks follow."""
     prepared, scout = prepared_in(store)
-    scout(True)
+    run(scout.look(True), store, CLOCK)
     another_holder_changes_the_table(store)
     for number, claiming in enumerate(looks):
-        if number >= silent_from:
-            scout.store = Lossy(store, from_on=0)
-        scout(claiming)
+        asked = Lossy(store, from_on=0) if number >= silent_from else store
+        run(scout.look(claiming), asked, CLOCK)
     with pytest.raises(TableError, match="the table changed under this commit"):
         decided(store, prepared, scout.ahead)
-    assert run(read_fence(), store, CLOCK).fence is None
+    fence = run(read_fence(), store, CLOCK).fence
+    assert fence is not None and fence.head.instant == NO_INSTANT, "nothing was decided"
 
 
 def test_a_config_check_beside_a_failed_claim_does_not_count_once_the_table_changed(

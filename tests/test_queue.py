@@ -26,10 +26,11 @@ from schedules import Lane, Shelf, stand
 from table_world import Hasty
 
 from lockkit.clock import Clock
-from lockkit.drive import Procedure, Put, perform, silent
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.outcome import (
+from lockkit.errors import ForeignBroker, JobLost, QueueError, QueueUnknown
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.scenarios.queue import MUTANTS
+from lockkit.protocol.outcome import (
     IfAbsent,
     NotOurs,
     Ours,
@@ -37,9 +38,9 @@ from lockkit.outcome import (
     StillOut,
     Unknown,
 )
-from lockkit.patterns.queue import JobLost, Queue, QueueUnknown
-from lockkit.patterns.queue import jobs as transitions
-from lockkit.patterns.queue.asked import (
+from lockkit.recipes.queue import Queue
+from lockkit.recipes.queue import jobs as transitions
+from lockkit.recipes.queue.asked import (
     Beat,
     Claim,
     Claimed,
@@ -50,28 +51,30 @@ from lockkit.patterns.queue.asked import (
     Push,
     Refused,
 )
-from lockkit.patterns.queue.broker import BrokerServer
-from lockkit.patterns.queue.brokered import BrokerQueue, NotTheBroker
-from lockkit.patterns.queue.file import Broker, File, QueueError, decode, encode
-from lockkit.patterns.queue.group import Deposed, GroupQueue
-from lockkit.patterns.queue.jobs import Beyond, Draft, QueueRules, drafted, settle
-from lockkit.patterns.queue.wire import ForeignBroker, connect
-from lockkit.patterns.queue.write import KEY, NotDone, commit
+from lockkit.recipes.queue.broker import BrokerServer
+from lockkit.recipes.queue.brokered import BrokerQueue, NotTheBroker
+from lockkit.recipes.queue.file import Broker, File, decode, encode
+from lockkit.recipes.queue.group import Deposed, GroupQueue
+from lockkit.recipes.queue.jobs import Beyond, Draft, QueuePolicy, drafted, settle
+from lockkit.recipes.queue.wire import connect
+from lockkit.recipes.queue.write import KEY, NotDone, commit
+from lockkit.runtime import Procedure, Put, perform
+from lockkit.sinks import silent
 from lockkit.stores import Store, open_store
 
 ROOT = Path(__file__).parents[1]
 SEEDS = 200
-RULES = QueueRules()
+RULES = QueuePolicy()
 
 
 # --- the file -------------------------------------------------------------------------------------
 
 
-def written(*batches: tuple[Any, ...], start: File = File(), rules: QueueRules = RULES) -> Draft:
+def written(*batches: tuple[Any, ...], start: File = File(), rules: QueuePolicy = RULES) -> Draft:
     """One write after the other; the last one's draft."""
     new = Draft(start, (), False)
     for number, operations in enumerate(batches, start.number):
-        new = drafted(new.file, operations, attempt=f"write-{number}", now_ms=1000, rules=rules)
+        new = drafted(new.file, operations, attempt=f"write-{number}", now_ms=1000, policy=rules)
     return new
 
 
@@ -163,26 +166,27 @@ def test_a_job_is_handed_on_once_its_worker_was_not_heard_for_long() -> None:
     held = written((Push("a", ""), Claim("c", "one"))).file
     late = RULES.timeout_ms + 1001
 
-    def claim_at(now_ms: int, rules: QueueRules = RULES) -> Any:
-        return drafted(held, [Claim("d", "two")], attempt="w", now_ms=now_ms, rules=rules).answers
+    def claim_at(now_ms: int) -> Any:
+        return drafted(held, [Claim("d", "two")], attempt="w", now_ms=now_ms, policy=RULES).answers
 
     assert claim_at(late - 1) == (Empty(),)
     assert claim_at(late)[0].job.attempts == 2
     assert claim_at(-late)[0].job.attempts == 2  # a heartbeat from the far future is none
-    assert claim_at(late, replace(RULES, expires=False)) == (Empty(),)
+    with MUTANTS["never handed on"].planted():
+        assert claim_at(late) == (Empty(),)
 
 
 def test_a_beat_within_the_same_write_keeps_the_job() -> None:
     held = written((Push("a", ""), Claim("c", "one"))).file
     new = drafted(
-        held, [Beat("b", "a", 1), Claim("d", "two")], attempt="w", now_ms=99_999, rules=RULES
+        held, [Beat("b", "a", 1), Claim("d", "two")], attempt="w", now_ms=99_999, policy=RULES
     )
     assert new.answers == (Done(), Empty())
 
 
 def test_an_old_attempt_neither_completes_nor_beats() -> None:
     held = written((Push("a", ""), Claim("c", "one"))).file
-    held = drafted(held, [Claim("d", "two")], attempt="w", now_ms=99_999, rules=RULES).file
+    held = drafted(held, [Claim("d", "two")], attempt="w", now_ms=99_999, policy=RULES).file
     for asked in (Complete("x", "a", 1), Beat("x", "a", 1)):
         (answer,) = written((asked,), start=held).answers
         assert isinstance(answer, Refused)
@@ -206,13 +210,14 @@ def test_what_the_file_has_forgotten_is_nobodys_guess() -> None:
     file = written(pushes, *beats, rules=rules).file
     assert (file.number, len(file.recent)) == (4, 2)
 
-    def again(since: int, rules: QueueRules = rules) -> Any:
+    def again(since: int, rules: QueuePolicy = rules) -> Any:
         return written((Push("k", "", since=since),), start=file, rules=rules).answers[0]
 
     assert [again(since) for since in range(6)] == [
         Forgotten(), Forgotten(), Done(), Done(), Done(), Forgotten()
     ]  # fmt: skip
-    assert again(0, replace(rules, beyond_is_unknown=False)) == Done()
+    with MUTANTS["beyond"].planted():
+        assert again(0) == Done()
 
 
 def test_a_write_that_others_wrote_after_is_found_in_what_the_file_remembers() -> None:
@@ -228,7 +233,8 @@ def test_a_write_that_others_wrote_after_is_found_in_what_the_file_remembers() -
     forgetful = replace(other, recent=other.recent[1:])
     assert settle(elsewhere, None, forgetful, "v2") == Beyond()
     assert settle(elsewhere, "v0", File(), None) == Beyond()  # somebody deleted the file
-    assert settle(mine, None, later, "v3", replace(RULES, recent=False)) == NotOurs()
+    with MUTANTS["no recent ids"].planted():
+        assert settle(mine, None, later, "v3") == NotOurs()
 
 
 # --- every order of a few requests ----------------------------------------------------------------
@@ -269,7 +275,7 @@ def jobs_in(body: bytes) -> frozenset[str]:
     return frozenset(decode(body).jobs if body else ())
 
 
-def in_turn(*operations: Any, rules: QueueRules, who: str) -> Procedure[list[str]]:
+def in_turn(*operations: Any, rules: QueuePolicy, who: str) -> Procedure[list[str]]:
     """Each its own read and write; those that were acknowledged."""
     done: list[str] = []
     for each in operations:
@@ -279,7 +285,7 @@ def in_turn(*operations: Any, rules: QueueRules, who: str) -> Procedure[list[str
     return done
 
 
-def every_order(rules: QueueRules) -> tuple[int, str]:
+def every_order(rules: QueuePolicy) -> tuple[int, str]:
     """One client pushes two jobs, another claims the first and completes it, in every order of
     their requests, with one of their writes late, lost or sent twice. The states, and the first
     mistake.
@@ -324,14 +330,11 @@ def test_every_order_of_two_clients_with_one_lost_write_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "meets"),
-    [
-        (replace(RULES, recent=False), "doubled"),
-        (replace(RULES, id_per_write=False), "lost"),
-    ],
+    ("mistake", "meets"), [("no recent ids", "doubled"), ("id per client", "lost")]
 )
-def test_every_order_meets_a_mistake_that_is_planted(rules: QueueRules, meets: str) -> None:
-    assert every_order(rules)[1] == meets
+def test_every_order_meets_a_mistake_that_is_planted(mistake: str, meets: str) -> None:
+    with MUTANTS[mistake].planted():
+        assert every_order(RULES)[1] == meets
 
 
 # --- real stores ----------------------------------------------------------------------------------
@@ -407,8 +410,8 @@ def test_a_request_that_nobody_knows_of_is_told_and_can_be_asked_again(
 
 
 def test_who_lost_a_job_is_told_by_whom(shared_emulator: Any, bucket: str) -> None:
-    rules = QueueRules(timeout_ms=-1)
-    with Queue(f"s3://{bucket}/q", rules=rules, endpoint=shared_emulator.s3) as queue:
+    rules = QueuePolicy(timeout_ms=-1)
+    with Queue(f"s3://{bucket}/q", policy=rules, endpoint=shared_emulator.s3) as queue:
         queue.push("tea")
         slow, fast = queue.claim("slow"), queue.claim("fast")
         assert slow is not None and fast is not None
@@ -454,7 +457,7 @@ def brokers_of(url: str) -> list[psutil.Process]:
     found = []
     for each in psutil.process_iter(["cmdline"]):
         command = each.info["cmdline"] or []
-        if "lockkit.patterns.queue.broker" in command and url in command:
+        if "lockkit.recipes.queue.broker" in command and url in command:
             found.append(each)
     return found
 
@@ -497,10 +500,10 @@ def place(shared_emulator: Any, bucket: str) -> Iterator[tuple[str, Store]]:
 
 CLIENT = """
 import sys
-from lockkit.patterns.queue.brokered import BrokerQueue
-from lockkit.patterns.queue.jobs import (QueueRules)
+from lockkit.recipes.queue.brokered import BrokerQueue
+from lockkit.recipes.queue.jobs import (QueuePolicy)
 url, endpoint, me = sys.argv[1:]
-with BrokerQueue(url, endpoint=endpoint, idle_s=1, rules=QueueRules(recent_max=1000)) as queue:
+with BrokerQueue(url, endpoint=endpoint, idle_s=1, policy=QueuePolicy(recent_max=1000)) as queue:
     for number in range(12):
         queue.push("tea", id=f"{me}-{number}")
         job = queue.claim(me)
@@ -631,7 +634,7 @@ def test_a_broker_in_the_foreground_ends_when_it_is_told_to(
     place: tuple[str, Store], number: int, code: int
 ) -> None:
     url, store = place
-    command = [sys.executable, "-m", "lockkit.patterns.queue.broker", url]
+    command = [sys.executable, "-m", "lockkit.recipes.queue.broker", url]
     with subprocess.Popen(
         [*command, "--endpoint", store.options.endpoint or ""], cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -655,7 +658,7 @@ child.wait()
 def test_a_broker_in_the_foreground_ends_with_its_parent(place: tuple[str, Store]) -> None:
     url, store = place
     endpoint = store.options.endpoint or ""
-    command = ["-m", "lockkit.patterns.queue.broker", url, "--endpoint", endpoint]
+    command = ["-m", "lockkit.recipes.queue.broker", url, "--endpoint", endpoint]
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, *command], cwd=ROOT, text=True, stdout=subprocess.PIPE
     ) as parent:

@@ -23,13 +23,14 @@ from table_world import (
     rows,
 )
 
-from lockkit.drive import Procedure, Together, perform, run, silent
-from lockkit.outcome import Found, IfAbsent, IfVersion
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.runtime import AT_ONCE_MAX, Procedure, Together, all_of, perform, run
+from lockkit.sinks import silent
 from lockkit.stores import Store
 from lockkit.table import (
     FENCE_KEY,
     TableConfig,
-    TableError,
     avro_schema,
     begin,
     load_snapshot,
@@ -37,24 +38,23 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
-from lockkit.table import checkpoint as checkpoints
-from lockkit.table.ask import AT_ONCE_MAX, all_of
-from lockkit.table.checkpoint import (
+from lockkit.table.format.layout import format_commit
+from lockkit.table.format.properties import PROPERTIES_KEY, load_config
+from lockkit.table.format.timeline import V6, load_timeline
+from lockkit.table.occ.covered import Covered, read_commit, settle
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.rollback import roll_back
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read import checkpoint as checkpoints
+from lockkit.table.read.checkpoint import (
     CHECKPOINT_KEY,
     format_checkpoint,
     read_checkpoint,
     write_checkpoint,
 )
-from lockkit.table.covered import Covered, settle
-from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.incremental import load_increment
-from lockkit.table.layout import format_commit
-from lockkit.table.properties import PROPERTIES_KEY, load_config
-from lockkit.table.reader import SLICES_AT_ONCE, plan_scan, read_increment, scan
-from lockkit.table.rollback import roll_back
-from lockkit.table.snapshot import Snapshot, every_slice, read_commit
-from lockkit.table.timeline import V6, load_timeline
-from lockkit.table.transaction import Known
+from lockkit.table.read.incremental import load_increment
+from lockkit.table.read.reader import SLICES_AT_ONCE, plan_scan, read_increment, scan
+from lockkit.table.read.snapshot import Snapshot, every_slice
 
 NAMES = count()
 
@@ -368,7 +368,7 @@ def test_a_dead_service_holds_no_horizon_back(store: Store) -> None:
 def test_the_horizon_stops_at_an_instant_of_another_length() -> None:
     """Hudi's old 14 digits sort by their text elsewhere than by their time."""
     from lockkit.stores import Entry
-    from lockkit.table.timeline import parse_timeline
+    from lockkit.table.format.timeline import parse_timeline
 
     names = ("20250101000000000.commit", "20250101000001.commit", "20250101000002000.commit")
     now = parse_timeline([Entry(f".hoodie/{name}", 1) for name in names], V6)
@@ -472,7 +472,7 @@ def test_what_is_taken_from_under_a_reader_is_a_clear_error(store: Store) -> Non
         store.delete(each.key)
     with pytest.raises(TableError, match="there is no table here"):
         next(batches)
-    from lockkit.table.reader import read_slice
+    from lockkit.table.read.reader import read_slice
 
     with pytest.raises(TableError, match="the table was deleted under this reader"):
         run(read_slice(begun.slices[0]), store, CLOCK)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from lockkit.cli import main
-from lockkit.outcome import ReadAnswer, Unknown, Version
-from lockkit.probe.reads import Reads, compare_reads, percentile, saved
-from lockkit.stores import NoAnswer, StoreOptions, open_store
+from lockkit.cli.main import main
+from lockkit.errors import NoAnswer
+from lockkit.lab.probe.reads import Reads, compare_reads, percentile, saved
+from lockkit.protocol.outcome import ReadAnswer, Unknown, Version
+from lockkit.stores import StoreOptions, open_store
 from lockkit.stores.memory import MemoryStore
 
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}

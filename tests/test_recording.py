@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import lockkit
-from lockkit.check import check
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.history import STORE, read
-from lockkit.lock import Lock
-from lockkit.workbench import recording
+from lockkit.events import STORE, read
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets import recording
+from lockkit.lock.handle import Lock
 
 SECRET = "a-secret-that-nobody-may-read"
 URL = "s3://lake/orders"
@@ -172,6 +172,6 @@ def test_what_was_there_stays_until_the_new_one_is_whole(
 
 
 def test_the_name_is_the_recorder_whatever_was_imported_before() -> None:
-    from lockkit.lockfile import Record
+    from lockkit.protocol.record import Record
 
     assert callable(lockkit.record) and Record is not None

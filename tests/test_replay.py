@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from lock_world import SCHEMES, until
 
-from lockkit.check import Kind, replay
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.history import STORE, Event, event
-from lockkit.lock import Lock, LockLost
-from lockkit.rules import Ambiguous, Rules
+from lockkit.errors import LockLost
+from lockkit.events import STORE, Event, event
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import Kind, replay
+from lockkit.lab.verify.mutants import LEASE_MUTANTS
+from lockkit.lock.handle import Lock
 
 TTL_S = 1.0
 
@@ -133,8 +134,8 @@ def test_what_the_store_recorded_of_a_write_is_what_the_protocol_sends(
 
 
 def test_a_run_under_other_rules_is_not_what_the_protocol_does(history: list[Event]) -> None:
-    careless = Rules(claim_unknown=Ambiguous.OURS)
-    assert replay(history, careless).kind is Kind.INVALID
+    with LEASE_MUTANTS["claim_unknown ours"].planted():
+        assert replay(history).kind is Kind.INVALID
 
 
 def test_what_a_process_told_before_it_was_killed_may_come_after_the_kill(

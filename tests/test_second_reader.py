@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lockkit.table.simulation import reader
-from lockkit.table.simulation.reader import Unreadable, view
+from lockkit.lab.verify.table import reader
+from lockkit.lab.verify.table.reader import Unreadable, view
 
 A, B = "20260101000000001", "20260101000000002"
 Objects = dict[str, bytes]

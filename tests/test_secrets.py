@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import re
 import subprocess
@@ -26,16 +27,17 @@ from google.oauth2.credentials import Credentials
 from lock_world import SCHEMES, Tale
 from table_world import CLOCK, new_table, prepare_inserts, rows
 
-from lockkit.check import check
-from lockkit.drive import run
-from lockkit.faults import Fault, Proxy
-from lockkit.history import narrate
-from lockkit.lock import Lock, LockBusy
-from lockkit.probe import probe
-from lockkit.spark.fleet import Fleet
-from lockkit.stores import StoreError, open_store
+from lockkit.errors import LockBusy, StoreError
+from lockkit.events import narrate
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.probe import probe
+from lockkit.lab.processes.fleet import Fleet
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets.export import page_of
+from lockkit.lock.handle import Lock
+from lockkit.runtime import Get, Procedure, run
+from lockkit.stores import open_store
 from lockkit.table import commit
-from lockkit.workbench.export import page_of
 
 ROOT = Path(__file__).parents[1]
 KEY = base64.b64encode(b"planted-azure-account-key").decode()
@@ -134,10 +136,15 @@ def trace_of(call: Callable[[], Any]) -> str:
         return traceback.format_exc()
 
 
+def asking() -> Procedure[object]:
+    return (yield Get("k"))
+
+
 @pytest.mark.parametrize("kind", list(SCHEMES))
 def test_a_store_that_repeats_what_it_was_sent_finds_no_echo(
     kind: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.DEBUG, "lockkit")
     url = f"{SCHEMES[kind]}://bucket/table"
     with parrot() as (endpoint, heard):
         # Not the development account, whose key is public: the planted key signs.
@@ -148,6 +155,7 @@ def test_a_store_that_repeats_what_it_was_sent_finds_no_echo(
             store = open_store(url, endpoint=place, **given)
             for call in (
                 lambda lock=lock: lock.acquire(timeout=0), lock.locked, lambda lock=lock: lock,
+                lambda s=store: run(asking(), s, CLOCK),
                 lambda s=store: (s.options, s), lambda s=store: s.list(""),
                 lambda s=store: s.versions("k"), lambda s=store: s.delete("k"),
                 lambda s=store: probe(s, rounds=1, racers=2).to_json(), lock.busy_because,
@@ -159,6 +167,7 @@ def test_a_store_that_repeats_what_it_was_sent_finds_no_echo(
     used = {"s3": "AKIAPLANTED", "gcs": TOKEN, "azure": "planted-azure-sas"}[kind]
     assert any(used in each for each in heard), "it was never sent, so nothing was shown"
     said = capsys.readouterr()
+    assert "refused before its claim" in caplog.text, "nothing was logged, so nothing was shown"
     assert_clean(stdout=said.out, stderr=said.err, log=caplog.text)
 
 

@@ -22,18 +22,18 @@ from table_world import (
 )
 
 from lockkit.clock import Clock
-from lockkit.drive import Put, perform, run, silent
-from lockkit.emulator import Emulator
-from lockkit.lock import Lock
-from lockkit.outcome import Found, IfAbsent
+from lockkit.errors import TableError
+from lockkit.lab.server import Emulator
+from lockkit.lock.handle import Lock
+from lockkit.protocol.outcome import Found, IfAbsent
+from lockkit.runtime import Put, perform, run
+from lockkit.sinks import silent
 from lockkit.stores import Entry, Store, open_store
 from lockkit.table import (
     Prepared,
     Table,
     TableConfig,
-    TableError,
     begin,
-    checkpoint,
     commit,
     load_increment,
     load_snapshot,
@@ -43,16 +43,17 @@ from lockkit.table import (
     scan,
     write_inserts,
 )
-from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.markers import MARKERS, mark
-from lockkit.table.plans import hadoop_base, parse_clean_plan
-from lockkit.table.pulse import HEARTBEATS
-from lockkit.table.retention import CleanRules
-from lockkit.table.service import Served, Service
-from lockkit.table.serving import AppendsDue, ServiceRules, service_rules
-from lockkit.table.timeline import V6, V9, Timeline, load_timeline, parse_timeline
-from lockkit.table.turns import SHARED, ByLock, Epoch
-from lockkit.table.upkeep import ServiceFailed, keep
+from lockkit.table.format.plans import hadoop_base, parse_clean_plan
+from lockkit.table.format.timeline import V6, V9, Timeline, load_timeline, parse_timeline
+from lockkit.table.occ.concurrency import SHARED, ByLock, Epoch
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.liveness import HEARTBEATS
+from lockkit.table.occ.markers import MARKERS, mark
+from lockkit.table.read import checkpoint
+from lockkit.table.services.retention import CleanRules
+from lockkit.table.services.schedule import AppendsDue, ServiceRules, service_rules
+from lockkit.table.services.service import Served, Service
+from lockkit.table.services.upkeep import ServiceFailed, keep
 
 NAMES = count()
 T = "20250101000000000"

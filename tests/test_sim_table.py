@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from repair_mutants import REPAIRS, SEEDS_FILE, removed
 
-from lockkit.cli import main
-from lockkit.drive import Delete, Put
-from lockkit.outcome import IfAbsent
-from lockkit.sim import simulate
-from lockkit.sim.clock import Time
-from lockkit.sim.shelf import PROFILES, Shelf
-from lockkit.sim.task import Violated
-from lockkit.table.simulation import ledger as judge
-from lockkit.table.simulation.ledger import Attempt, Ledger, Stream
-from lockkit.table.simulation.reader import PARTITION, PROPERTIES, Row
-from lockkit.table.simulation.scenario import SCENARIO
+from lockkit.cli.main import main
+from lockkit.lab.verify.sim import simulate
+from lockkit.lab.verify.sim.clock import Time
+from lockkit.lab.verify.sim.memory_store import PROFILES, Shelf
+from lockkit.lab.verify.sim.task import Violated
+from lockkit.lab.verify.table import ledger as judge
+from lockkit.lab.verify.table.ledger import Ledger, Mine, Stream
+from lockkit.lab.verify.table.reader import PARTITION, PROPERTIES, Row
+from lockkit.lab.verify.table.scenario import SCENARIO
+from lockkit.protocol.outcome import IfAbsent
+from lockkit.runtime import Delete, Put
 
 A, B = "20260101000000001", "20260101000000002"
 FOUND: dict[str, dict[str, Any]] = json.loads(SEEDS_FILE.read_text())
@@ -49,12 +49,12 @@ class Story:
         body = {"partitionToWriteStats": {"": stats}, "extraMetadata": {"token": token}}
         self.put(f".hoodie/{instant}.commit", json.dumps(body).encode())
 
-    def tries(self, token: str, *keys: str, told: str = "") -> Attempt:
-        attempt = Attempt(token, token.partition("/")[0], "upsert", told=told)
+    def tries(self, token: str, *keys: str, told: str = "") -> Mine:
+        attempt = Mine(token, token.partition("/")[0], "upsert", told=told)
         attempt.writes = tuple(("", key) for key in keys)
         return self.ledger.tries(attempt)
 
-    def inserts(self, instant: str = A, token: str = "t1", key: str = "k") -> Attempt:
+    def inserts(self, instant: str = A, token: str = "t1", key: str = "k") -> Mine:
         attempt = self.tries(token, key)
         self.file(instant, (key, [token], instant))
         self.commit(instant, token, "g")

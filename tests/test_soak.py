@@ -13,16 +13,16 @@ from typing import Any
 import psutil
 import pytest
 
-from lockkit.check import Finding, Kind, Verdict, check
-from lockkit.cli import main
+from lockkit.cli.main import main
 from lockkit.clock import Clock
-from lockkit.emulator import Emulator
-from lockkit.faults import FaultError
-from lockkit.history import Event, event
-from lockkit.soak import tally
-from lockkit.soak.page import figures, write_page
-from lockkit.soak.plan import SoakPlan
-from lockkit.soak.run import Outcome
+from lockkit.events import Event, event
+from lockkit.lab.faults import FaultError
+from lockkit.lab.server import Emulator
+from lockkit.lab.soak import tally
+from lockkit.lab.soak.page import figures, write_page
+from lockkit.lab.soak.plan import SoakPlan
+from lockkit.lab.soak.run import Outcome
+from lockkit.lab.verify.check import Finding, Kind, Verdict, check
 from lockkit.spark.process import FLEET, leftovers
 
 ROOT = Path(__file__).parents[1]

@@ -19,16 +19,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from lockkit.clock import Clock
-from lockkit.drive import run
+from lockkit.lab.processes.fleet import Fleet, leftovers
+from lockkit.runtime import run
 from lockkit.spark.archive import archive_options, archive_path
-from lockkit.spark.fleet import Fleet, leftovers
 from lockkit.spark.java import NoJava, find_java, spark_env
 from lockkit.spark.orders import BATCHES, TABLE, Batch, Part, PlainOrders, SparkOrders
 from lockkit.spark.place import Place
 from lockkit.spark.process import tree
 from lockkit.stores import open_store
 from lockkit.table import begin, create_table, partition_path, read_base_file, read_table
-from lockkit.table.groups import Aim
+from lockkit.table.write.groups import Aim
 
 ROOT = Path(__file__).parents[1]
 ORDERS = ROOT / "datasets" / "orders"
@@ -263,6 +263,25 @@ class TestSparkWriters:
                 told(fleet, name, "exited")
             assert until(lambda: "the Spark Connect server ended" in (fleet.error or ""))
         assert leftovers(fleet.id) == []
+
+    @pytest.mark.parametrize("kind", ["connect", "jvm"])
+    def test_temporary_files_stay_in_the_run_and_end_with_it(self, tmp_path, monkeypatch, kind):
+        elsewhere = tmp_path / "elsewhere"  # in the place of /tmp, for Python and for each JVM
+        elsewhere.mkdir()
+        monkeypatch.setenv("TMPDIR", str(elsewhere))
+        monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.io.tmpdir={elsewhere}")
+        before = set(Path("/tmp").glob("hsperfdata_*/*"))
+        fleet = Fleet(kind=kind, writers=1, pause_s=0.1, run_dir=tmp_path / "run")
+        with fleet:
+            told(fleet, "W1", "published", timeout_s=120)
+            assert any((tmp_path / "run" / "tmp").iterdir())  # Spark's own, while it runs
+            started = [each["pid"] for each in fleet.events() if each.kind == "started"]
+            jvms = {each.pid for pid in started for each in tree(pid)}
+            fresh = {int(each.name) for each in set(Path("/tmp").glob("hsperfdata_*/*")) - before}
+            assert not fresh & jvms
+        assert list(elsewhere.iterdir()) == []
+        folders = {each.name for each in (tmp_path / "run").iterdir() if each.is_dir()}
+        assert folders <= {"warehouse"}
 
     def test_a_writer_with_its_own_jvm_freezes_and_dies_as_a_whole(self, tmp_path):
         fleet = Fleet(kind="jvm", writers=1, pause_s=0.1, run_dir=tmp_path / "run")

@@ -14,13 +14,13 @@ import pytest
 from spark_world import KEYS, MARKS, by_hudi_rs, frame, spark_environment, stored
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.connect import CONF
 from lockkit.stores import open_store
-from lockkit.table.timeline import V9, load_timeline
+from lockkit.table.format.timeline import V9, load_timeline
 
 pytestmark = MARKS
 

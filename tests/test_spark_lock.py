@@ -12,15 +12,15 @@ from spark_world import KEYS, MARKS, SAID, frame, own_spark, stored
 
 from lockkit import LockBusy, StoreError, open_lock
 from lockkit.clock import Clock
-from lockkit.drive import silent
+from lockkit.errors import TableError
 from lockkit.providers.zookeeper import ZookeeperLock
+from lockkit.sinks import silent
 from lockkit.spark import foreach_batch, write
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.place import Place
 from lockkit.spark.read import register
 from lockkit.spark.source import Lockkit
 from lockkit.spark.write import open_lock as lock_of_write
-from lockkit.table import TableError
 
 pytestmark = MARKS
 

@@ -24,19 +24,18 @@ from spark_world import (
 )
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.lock import LockLost
+from lockkit.errors import CommitConflict, CommitUnknown, LockLost, TableError
+from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.errors import unwrap, unwrapped
-from lockkit.spark.fresh import OldRows
 from lockkit.spark.options import RETRIES, WRITE
 from lockkit.spark.place import Place
 from lockkit.spark.read import Query, plan, query_of, read, register
 from lockkit.spark.spool import SPOOLS
 from lockkit.stores import open_store
-from lockkit.table import CommitConflict, CommitUnknown, TableError, load_snapshot
-from lockkit.table.buckets import is_bucketed
-from lockkit.table.timeline import V6, V9, load_timeline
+from lockkit.table import load_snapshot
+from lockkit.table.format.timeline import V6, V9, load_timeline
+from lockkit.table.read.buckets import is_bucketed
 
 pytestmark = MARKS
 
@@ -141,6 +140,7 @@ def test_sql_reads_and_writes_through_a_view(spark: Any, here: Any) -> None:
     spark.sql("INSERT INTO v VALUES ('b', 'US', 2, 2), ('c', 'US', 1, 3)")
     found = spark.sql("SELECT region, sum(v) s FROM v GROUP BY region ORDER BY region").collect()
     assert [tuple(row) for row in found] == [("EU", 1), ("US", 5)]
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING lockkit OPTIONS (path '{here['url']}')")
     spark.sql("INSERT OVERWRITE v SELECT id, region, at, v + 1 FROM v WHERE region = 'EU'")
     assert stored(here) == [("a", "EU", 2)]
 
@@ -222,7 +222,7 @@ def test_every_error_of_a_commit_comes_out_as_its_own_class() -> None:
         page = f"[STREAM_FAILED] Query [id = 1]\n  File x\n{said}\n SQLSTATE: 38000\n\tat org.x"
         found = unwrap(page)
         assert type(found) is kind and str(found) == "2026 also rewrote part=US/f-19; read again"
-    assert unwrap("lockkit.nowhere.Error: x") is unwrap("lockkit.cli.Path: x") is None
+    assert unwrap("lockkit.nowhere.Error: x") is unwrap("lockkit.cli.main.Path: x") is None
     assert unwrap("os.Error: x") is None
 
 
@@ -306,68 +306,6 @@ def test_both_ways_of_reading_see_every_point_of_the_table(
         assert rows.columns == ["v", "id"] and [tuple(row) for row in rows.collect()] == [(3, "c")]
         past = read(spark, as_of=one, native=native, **place).select("id", "region", "v")
         assert sorted(tuple(row) for row in past.collect()) == old
-
-
-def more(rows: Any) -> Any:
-    return rows.selectExpr("id", "region", "at + 1 as at", "v + 1 as v")
-
-
-@pytest.mark.parametrize("way", ["not evaluated", "collected", "cached", "read", "read natively"])
-def test_rows_of_a_table_do_not_go_back_into_it_over_a_later_commit(
-    spark: Any, place: Any, here: Any, way: str
-) -> None:
-    """Another commits while the first attempt is under way: the second must not write old rows."""
-    where = here if way == "read natively" else place
-    write(frame(spark, ("a", "EU", 0, 0)), buckets=1, **KEYS, **where)
-    elsewhere = {name: value for name, value in where.items() if name != "url"}
-    rows = more(spark.read.format("lockkit").options(**elsewhere).load(where["url"]))
-    if way == "collected":
-        rows.collect()
-    if way == "cached":
-        rows.cache().count()
-    if way.startswith("read"):
-        rows = more(read(spark, **where))
-    others = [frame(spark, ("a", "EU", 10, 100))]
-
-    def claim(_instant: str) -> None:
-        if others:
-            write(others.pop(), **where)
-
-    if way == "not evaluated":  # each attempt reads anew
-        write(rows, retries=5, claim=claim, **where)
-        assert stored(where) == [("a", "EU", 101)]
-        return
-    with pytest.raises(OldRows, match=r"1 commits came in between.*Read the table anew"):
-        write(rows, retries=5, claim=claim, **where)
-    assert stored(where) == [("a", "EU", 100)]
-    with pytest.raises(OldRows):  # nor where the other was done before this write began
-        write(rows, **where)
-    rows.unpersist()
-    write(more(read(spark, **where)), **where)
-    assert stored(where) == [("a", "EU", 101)]
-
-
-def test_a_save_does_not_put_rows_that_were_read_back_over_a_later_commit(
-    spark: Any, here: Any
-) -> None:
-    write(frame(spark, ("a", "EU", 0, 0)), buckets=2, **KEYS, **here)
-    rows = more(read(spark, **here))
-    write(frame(spark, ("a", "EU", 10, 100)), **here)
-    with pytest.raises(OldRows, match=r"1 commits came in between"), unwrapped():
-        save(rows, here)
-    save(more(read(spark, **here)), here)
-    assert stored(here) == [("a", "EU", 101)]
-
-
-def test_rows_of_the_past_go_back_into_the_table_if_they_were_asked_for(
-    spark: Any, here: Any
-) -> None:
-    write(frame(spark, ("a", "EU", 0, 0)), buckets=1, **KEYS, **here)
-    (first,) = (instant for instant, _ in commits(here, 9))
-    write(frame(spark, ("a", "EU", 1, 1)), **here)
-    rows = read(spark, as_of=first, **here).selectExpr("id", "region", "at + 9 as at", "v")
-    write(rows, **here)
-    assert stored(here) == [("a", "EU", 0)]
 
 
 def test_a_filter_spares_partitions(spark: Any, here: Any) -> None:

@@ -30,8 +30,9 @@ from spark_world import (
 from table_world import Holder
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.lock import Lock, LockLost
+from lockkit.errors import LockLost, TableError
+from lockkit.lock.handle import Lock
+from lockkit.runtime import run
 from lockkit.spark import foreach_batch, register, unwrapped, write
 from lockkit.spark.arrivals import arriving
 from lockkit.spark.land import land
@@ -41,12 +42,12 @@ from lockkit.spark.process import tree
 from lockkit.spark.spool import Spooled
 from lockkit.spark.streamer import Streamer, parser, work_of
 from lockkit.stores import open_store
-from lockkit.table import TableError, avro_schema, begin, commit, load_snapshot, prepare, read_table
-from lockkit.table.javafile import format_properties
-from lockkit.table.snapshot import read_commit
-from lockkit.table.timeline import V9, load_timeline
-from lockkit.table.turns import Epoch
-from lockkit.table.withdraw import withdraw
+from lockkit.table import avro_schema, begin, commit, load_snapshot, prepare, read_table
+from lockkit.table.format.java_properties import format_properties
+from lockkit.table.format.timeline import V9, load_timeline
+from lockkit.table.occ.concurrency import Epoch
+from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.withdraw import withdraw
 
 pytestmark = MARKS
 
@@ -278,7 +279,7 @@ def test_a_named_query_with_a_new_checkpoint_loses_no_batch(
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[" * 99999, b'{"batch": 1, "instant": "../x"}'])
 def test_a_claim_that_says_nothing_is_no_leave_to_write(here: Any, body: bytes) -> None:
-    from lockkit.outcome import IfAbsent
+    from lockkit.protocol.outcome import IfAbsent
 
     store = open_store(**here)
     store.put(STREAMS + "q", body, IfAbsent())
@@ -433,6 +434,7 @@ def test_a_topic_without_sparks_kafka_jar_says_what_to_add(spark: Any, tmp_path:
         (["--source-class", "Nowhere"], "choose JsonDFSSource"),
         (["--source-class", "JsonKafkaSource"], r"nothing of hoodie\.streamer\.source\.kafka"),
         (["--hoodie-conf", "x"], "no KEY=VALUE"),
+        (["--hoodie-conf", "hoodie.streamer.transformer.sql=SELECT 1"], r"transformer\.sql is ref"),
         (["--target-base-path", ""], "which table"),
         (["--props", "/nowhere"], "No such file"),
     ],

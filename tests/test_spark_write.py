@@ -12,31 +12,23 @@ import pytest
 from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stored
 
 from lockkit.clock import Clock
-from lockkit.course import member
-from lockkit.course.member import ANEW, ONCE
-from lockkit.drive import run
-from lockkit.lock import LOCK_KEY
+from lockkit.errors import CommitConflict, EarlyConflict, HeartbeatExpired, StoreError, TableError
+from lockkit.lab.course import program as member
+from lockkit.lab.course.program import ANEW, ONCE
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.batches import BATCH_BYTES, NOT_BY_BYTES, by_rows
 from lockkit.spark.options import RETRIES, asked
-from lockkit.stores import StoreError, open_store
+from lockkit.stores import open_store
 from lockkit.stores.local import LocalStore
-from lockkit.table import (
-    CommitConflict,
-    TableConfig,
-    TableError,
-    checkpoint,
-    create_table,
-    load_snapshot,
-    read_table,
-)
-from lockkit.table.buckets import bucket_file_id, free_file_id, is_bucketed
-from lockkit.table.heartbeat import HeartbeatExpired
-from lockkit.table.markers import EarlyConflict
-from lockkit.table.pulse import end, look
-from lockkit.table.timeline import V9, load_timeline
-from lockkit.table.transaction import begin
-from lockkit.table.upkeep import keep
+from lockkit.table import TableConfig, create_table, load_snapshot, read_table
+from lockkit.table.format.timeline import V9, load_timeline
+from lockkit.table.occ.liveness import end, look
+from lockkit.table.occ.transaction import begin
+from lockkit.table.read import checkpoint
+from lockkit.table.read.buckets import bucket_file_id, free_file_id, is_bucketed
+from lockkit.table.services.upkeep import keep
 
 pytestmark = MARKS
 
@@ -244,6 +236,44 @@ def test_of_two_first_writers_of_one_bucket_one_begins_again(spark: Any, here: A
         if not retries:
             assert "EU" in str(refused[0]) and "begin again" in str(refused[0])
     assert len(stored(here)) == 3, "one of the first two, both of the second"
+
+
+@pytest.mark.parametrize(
+    ("there", "operations"),
+    [
+        ("EU", ("insert_overwrite", "upsert")),
+        ("EU", ("insert_overwrite_table", "upsert")),
+        ("US", ("insert_overwrite", "insert_overwrite")),
+        ("US", ("insert_overwrite", "upsert")),
+    ],
+)  # fmt: skip
+def test_an_overwrite_and_what_is_written_beside_it_never_double_a_key(
+    spark: Any, here: Any, there: str, operations: tuple[str, str]
+) -> None:
+    """Both bring the same new key to one partition, and both begin before either commits."""
+    write(frame(spark, ("old", there, 1, 1)), **KEYS, **here)
+    door, results = threading.Barrier(2), dict[int, Any]()
+
+    def one(number: int) -> None:
+        def claim(_instant: str) -> None:
+            door.wait(60)
+
+        rows = frame(spark, ("k", "EU", 1, number))
+        try:
+            results[number] = write(rows, operation=operations[number], claim=claim, **here)
+        except TableError as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    refused = [each for each in results.values() if isinstance(each, CommitConflict)]
+    assert len(refused) == 1 and "begin again" in str(refused[0]), results
+    assert [row[0] for row in stored(here)].count("k") == 1
+    write(frame(spark, ("k", "EU", 2, 9)), **here)
+    assert [row for row in stored(here) if row[0] == "k"] == [("k", "EU", 9)]
 
 
 def test_the_later_of_two_writers_stops_before_it_writes_a_file(spark: Any, here: Any) -> None:
@@ -544,7 +574,7 @@ def test_a_retry_reads_rows_again_only_where_the_program_begins_again_from_the_r
 def test_credentials_are_in_no_plan_and_no_repr(spark: Any, here: Any) -> None:
     from lockkit.spark.frame import Job
     from lockkit.spark.place import Place
-    from lockkit.table.basefile import Target
+    from lockkit.table.format.base_file import Target
 
     config = TableConfig(name="t", record_key="id")
     job = Job(Place("s3://b/t", options={"aws_secret_access_key": "hush"}), Target("1", config))

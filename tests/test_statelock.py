@@ -21,10 +21,11 @@ from schedules import Shelf as Unconditional
 from test_cli import assert_says, run
 
 from lockkit.clock import Clock
-from lockkit.drive import Delete, Get, Note, Procedure, Put, perform, silent
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.outcome import (
+from lockkit.errors import LockUnknown, NotLocked, StateLocked, StoreError, Unanswered, UnsafeStore
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.scenarios.statelock import KEY, MUTANTS
+from lockkit.protocol.outcome import (
     Applied,
     Found,
     IfAbsent,
@@ -34,22 +35,20 @@ from lockkit.outcome import (
     Unknown,
     WriteAnswer,
 )
-from lockkit.patterns.scenes.statelock import KEY, MUTANTS
-from lockkit.patterns.terraform.lockinfo import Foreign, LockInfo, decode, encode
-from lockkit.patterns.terraform.statelock import (
-    LockUnknown,
-    NotLocked,
+from lockkit.recipes.terraform.lockinfo import Foreign, LockInfo, decode, encode
+from lockkit.recipes.terraform.statelock import (
     StateLock,
-    StateLocked,
-    StateLockRules,
     lock,
     lock_key,
+    look,
+    prove_by_lock,
     state_place,
     unlock,
 )
-from lockkit.rules import Recognise
-from lockkit.stores import StoreError, UnsafeStore
-from lockkit.table.ask import TRIES_MAX, Unanswered
+from lockkit.runtime import TRIES_MAX, Delete, Get, Note, Procedure, Put, perform
+from lockkit.runtime import run as carry_out
+from lockkit.sinks import silent
+from lockkit.stores import open_store
 
 SEEDS = 400
 
@@ -94,12 +93,12 @@ class Moment(NamedTuple):
     faults: int = 1
 
 
-def life(id: str, rules: StateLockRules) -> Procedure[None]:
-    yield from lock(KEY, LockInfo(id=id, who="ci@runner"), rules=rules)
+def life(id: str) -> Procedure[None]:
+    yield from lock(KEY, LockInfo(id=id, who="ci@runner"))
     yield Note("holds")
     yield Get("work")
     yield Note("lets go")
-    yield from unlock(KEY, id, rules=rules)
+    yield from unlock(KEY, id)
 
 
 def after(now: Moment, request: Any) -> tuple[frozenset[tuple[str, bytes]], Any]:
@@ -134,9 +133,9 @@ def holds(each: Stand) -> bool:
     return [note.kind for note in each.notes][-1:] == ["holds"]
 
 
-def search(runs: int, faults: int, rules: StateLockRules) -> tuple[int, str]:
+def search(runs: int, faults: int) -> tuple[int, str]:
     """Every order of so many runs' requests with so many faults: states, and what is wrong."""
-    lanes = [Lane(f"T{n}", partial(life, f"T{n}", rules)) for n in range(runs)]
+    lanes = [Lane(f"T{n}", partial(life, f"T{n}")) for n in range(runs)]
     first = Moment(((),) * runs, frozenset(), faults=faults)
     came, todo = {first}, [first]
     while todo:
@@ -165,12 +164,13 @@ def search(runs: int, faults: int, rules: StateLockRules) -> tuple[int, str]:
     [(2, 1, 743), (2, 2, 6_698), pytest.param(3, 1, 16_821, marks=pytest.mark.slow)],
 )
 def test_no_order_of_requests_goes_wrong(runs: int, faults: int, states: int) -> None:
-    assert search(runs, faults, StateLockRules()) == (states, "")
+    assert search(runs, faults) == (states, "")
 
 
 @pytest.mark.parametrize("name", [each for each in MUTANTS if MUTANTS[each].off])
 def test_some_order_shows_each_mistake(name: str) -> None:
-    assert search(2, 2, MUTANTS[name].of(StateLockRules()))[1] != ""
+    with MUTANTS[name].planted():
+        assert search(2, 2)[1] != ""
 
 
 # --- the body, as Terraform has it ----------------------------------------------------------------
@@ -346,8 +346,8 @@ def test_its_own_lock_is_recognised_after_a_lost_answer_and_so_is_its_removal(
 def test_terraforms_way_collides_with_itself(bucket: str, shared_emulator: Any) -> None:
     """OpenTofu #4405: what `settle` is for."""
     with Proxy(shared_emulator.s3) as proxy:
-        url, rules = f"s3://{bucket}/t.tfstate", StateLockRules(settle=False)
-        with closing(StateLock(url, endpoint=proxy.url, rules=rules)) as state:
+        url, mistake = f"s3://{bucket}/t.tfstate", MUTANTS["settle"].planted()
+        with closing(StateLock(url, endpoint=proxy.url)) as state, mistake:
             proxy.inject(Fault("drop", operation="put", key="*.tflock"))
             with pytest.raises(LockUnknown, match="is held by"):
                 state.lock()
@@ -383,6 +383,39 @@ def test_a_store_that_ignores_conditions_is_refused(bucket: str) -> None:
             state.lock()
 
 
+class Overwriting:
+    """Creates only what is absent, and overwrites whatever is there."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def put(self, key: str, body: bytes, condition: Any) -> WriteAnswer:
+        there = self._store.get(key)
+        if isinstance(condition, IfVersion) and isinstance(there, Found):
+            condition = IfVersion(there.version)
+        answer: WriteAnswer = self._store.put(key, body, condition)
+        return answer
+
+
+def test_a_store_that_ignores_if_match_alone_is_refused() -> None:
+    store = open_store(memory())
+    body = encode(mine := LockInfo(id="7", who="me"))
+    for honest in (True, False):
+        assert isinstance(store.put(KEY, body, IfAbsent()), Applied)
+        way = prove_by_lock(KEY, body, "here", swaps=True)
+        if honest:
+            assert carry_out(way, store, Clock())
+        else:
+            with pytest.raises(UnsafeStore, match="only if it still has the version"):
+                carry_out(way, Overwriting(store), Clock())
+        found = carry_out(look(KEY), store, Clock())
+        assert found.info == mine, "it is the same lock to whoever reads it"
+        carry_out(unlock(KEY, "7"), store, Clock())
+
+
 def test_a_lock_that_could_not_be_proven_does_not_stay(bucket: str, shared_emulator: Any) -> None:
     with Proxy(shared_emulator.s3) as proxy:
         url = f"s3://{bucket}/t.tfstate"
@@ -402,8 +435,7 @@ def test_two_runs_of_one_user_are_two() -> None:
         one.lock()
         with pytest.raises(StateLocked):
             other.lock()
-    rules = StateLockRules(recognise=Recognise.OWNER)
-    with closing(StateLock(url, rules=rules)) as wrong:
+    with closing(StateLock(url)) as wrong, MUTANTS["recognise"].planted():
         assert wrong.lock()
 
 

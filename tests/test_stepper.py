@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from lockkit.workbench.stage.decisions import THE_LEASE, Choice, Decision
-from lockkit.workbench.stage.steps import VARIANTS, Steps
+from lockkit.lab.widgets.stage.decisions import THE_LEASE, Choice, Decision
+from lockkit.lab.widgets.stage.steps import VARIANTS, Steps
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.workbench.stage.panel import asked_so_far
-from lockkit.workbench.stage.stepper import PatternStepper, Stepper
+from lockkit.lab.widgets.stage.panel import asked_so_far
+from lockkit.lab.widgets.stage.stepper import PatternStepper, Stepper
 
 
 @pytest.mark.parametrize(("mode", "version"), VARIANTS.values())
@@ -144,3 +144,10 @@ def test_what_is_shown_is_escaped_and_readable_without_a_page() -> None:
     assert "commit: W1 answer" in repr(stepper)
     assert "a reader sees {'order-1': 0}" in repr(stepper)
     stepper.close()
+
+
+def test_every_name_of_the_workbench_is_where_its_table_says() -> None:
+    from lockkit.lab import widgets
+
+    for name in widgets._ROOM:
+        assert getattr(widgets, name).__name__ == name

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from lockkit.probe import Check, Finding, Report, Verdict
-from lockkit.stores import StoreError
+from lockkit.errors import StoreError
+from lockkit.lab.probe import Check, Finding, Report, Verdict
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.workbench import StoreProbe
-from lockkit.workbench.probing import PLACES, checks_html, matrix_html, verdict_html
+from lockkit.lab.widgets import StoreProbe
+from lockkit.lab.widgets.probing import PLACES, checks_html, matrix_html, verdict_html
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -150,6 +150,6 @@ def test_every_table_escapes_what_it_shows(panel: StoreProbe) -> None:
 
 
 def test_every_place_is_of_the_embedded_server() -> None:
-    from lockkit.emulator.profiles import PROFILES
+    from lockkit.lab.server.profiles import PROFILES
 
     assert {place.profile for place in PLACES.values()} == set(PROFILES)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,11 @@ from unittest.mock import patch
 
 import pytest
 
-from lockkit.outcome import (
+from lockkit import Lock
+from lockkit.cli.main import main
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import (
     Applied,
     Found,
     IfAbsent,
@@ -33,7 +37,7 @@ from lockkit.outcome import (
     Throttled,
     Unknown,
 )
-from lockkit.stores import Entry, NoAnswer, Store, StoreError, local, open_store, reopen
+from lockkit.stores import Entry, Store, local, open_store, reopen
 
 HTTP_STORES = ("s3", "gcs", "azure")
 scandir = os.scandir
@@ -45,7 +49,7 @@ SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Any]:
-    from lockkit.emulator import Emulator
+    from lockkit.lab.server import Emulator
 
     with Emulator() as emulator:
         yield emulator
@@ -835,7 +839,7 @@ def test_opening_a_store_loads_no_other_providers_sdk() -> None:
 
 WRITER = """
 import sys
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Missing
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Missing
 from lockkit.stores import open_store
 
 store = open_store(sys.argv[1])
@@ -1007,3 +1011,12 @@ def test_a_file_where_a_directory_is_needed_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="choose another key"):
         store.put("a/b", b"", IfAbsent())
     assert store.get("a/b") == Missing()
+
+
+def test_a_directory_in_the_place_of_the_lock_object_is_explained(tmp_path: Path) -> None:
+    """It was looked for in vain and claimed in vain, until the wait was over."""
+    (tmp_path / LOCK_KEY).mkdir(parents=True)
+    with closing(Lock(f"file://{tmp_path}")) as lock:
+        with pytest.raises(StoreError, match=rf"{LOCK_KEY}: Is a directory.*move it away"):
+            lock.acquire(timeout=5)
+    assert main(["lock", "show", f"file://{tmp_path}"]) == 3

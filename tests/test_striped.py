@@ -14,16 +14,24 @@ from typing import Any
 import pytest
 from lock_world import PATIENCE_S, SCHEMES, Tale, add_one, memory, overwrite, process, said
 
-from lockkit.check import Kind, check
 from lockkit.clock import Clock
-from lockkit.faults import Fault, Proxy
-from lockkit.history import event
-from lockkit.lock import Lock, LockBusy, LockLost
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, Missing, PreconditionFailed
-from lockkit.patterns.striped import StripedLock
-from lockkit.patterns.striped import handle as module
-from lockkit.patterns.striped.layout import LAYOUT_KEY, StripesDiffer, of_stripe
-from lockkit.stores import NoAnswer, StoreError, reopen
+from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError, StripesDiffer
+from lockkit.events import event
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.verify.check import Kind, check
+from lockkit.lock.handle import Lock
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    PreconditionFailed,
+)
+from lockkit.recipes.striped import StripedLock
+from lockkit.recipes.striped import handle as module
+from lockkit.recipes.striped.layout import LAYOUT_KEY, of_stripe
+from lockkit.stores import reopen
 from lockkit.stores.below import Below
 
 STRIPES = 8
@@ -169,7 +177,7 @@ def test_one_deadline_is_for_all_stripes_of_a_call(here: Callable[..., StripedLo
     clock = Stepping(one.release)
     waits = here(clock=clock).keys(A, B, timeout=5)
     assert not waits.acquire()
-    assert "stripe 2 was not free within 5" in waits.busy_because
+    assert "stripe 2 was not free within 5" in str(waits.busy)
     assert 3_000 <= clock.ahead_ms <= 5_001
     other.release()
 

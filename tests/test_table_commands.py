@@ -16,21 +16,26 @@ import pytest
 from table_history import add, publish
 from table_world import CLOCK, Holder, new_table, prepare_inserts, prepare_upserts, rows
 
-from lockkit.cli import main
-from lockkit.drive import run
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
-from lockkit.lock import LOCK_KEY
-from lockkit.lockfile import Record, decode
-from lockkit.outcome import Found, IfAbsent, IfVersion
+from lockkit.cli.main import main
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
+from lockkit.protocol.record import Record, decode
+from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import FENCE_KEY, Prepared, commit, load_snapshot, read_table
-from lockkit.table.cluster import OURS
-from lockkit.table.commit import decide
-from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.plans import ClusteringGroup, Input, ReplacePlan, format_cluster_plan
-from lockkit.table.properties import load_config
-from lockkit.table.timeline import V6, Timeline, load_timeline
+from lockkit.table.format.plans import (
+    OURS,
+    ClusteringGroup,
+    Input,
+    ReplacePlan,
+    format_cluster_plan,
+)
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import V6, Timeline, load_timeline
+from lockkit.table.occ.commit import decide
+from lockkit.table.occ.heartbeat import Heartbeat
 
 ROOT = Path(__file__).parents[1]
 NAMES = count()
@@ -224,8 +229,8 @@ def test_a_busy_lock_is_said_with_its_own_exit_code(
     server: Emulator, url: str, store: Store, dead: Prepared,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from lockkit.commands import upkeep
-    from lockkit.lock import Lock
+    from lockkit.cli import upkeep
+    from lockkit.lock.handle import Lock
 
     monkeypatch.setattr(upkeep, "LOCK_TIMEOUT_S", 0.5)
     with Lock(url, endpoint=server.s3, ttl_s=60, client="nightly-job"):

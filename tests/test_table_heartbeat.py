@@ -19,8 +19,8 @@ import pytest
 from table_world import AFTER, BEFORE, CLOCK, LATE, Lossy
 
 from lockkit.clock import Clock
-from lockkit.drive import Delete, Get, List, Note, Put, Sleep, Unique, WallMs, run
-from lockkit.outcome import (
+from lockkit.errors import CommitUnknown, HeartbeatExpired, TableError, Unanswered
+from lockkit.protocol.outcome import (
     Applied,
     Found,
     IfAbsent,
@@ -30,12 +30,12 @@ from lockkit.outcome import (
     Throttled,
     Unknown,
 )
-from lockkit.rules import Expiry
+from lockkit.protocol.policy import Expiry
+from lockkit.runtime import Delete, Get, List, Note, Put, Sleep, Unique, WallMs, run
 from lockkit.stores import Store, open_store
-from lockkit.table.ask import TableError, Unanswered
-from lockkit.table.decide import CommitUnknown
-from lockkit.table.heartbeat import Beating, Heartbeat, HeartbeatExpired, beat, start
-from lockkit.table.pulse import (
+from lockkit.table.format.timeline import V6, instant_ms, instant_of, load_timeline
+from lockkit.table.occ.heartbeat import Beating, Heartbeat, beat, start
+from lockkit.table.occ.liveness import (
     HeartbeatRules,
     Pulse,
     dead_instants,
@@ -49,7 +49,6 @@ from lockkit.table.pulse import (
     look,
     pulse_of,
 )
-from lockkit.table.timeline import V6, instant_ms, instant_of, load_timeline
 
 T = "20250101000000000"
 AT_MS = instant_ms(T)

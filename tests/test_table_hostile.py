@@ -24,9 +24,9 @@ from table_world import (
 )
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion
-from lockkit.state import LockLost
+from lockkit.errors import LockLost, TableError
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
+from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.stores.memory import MemoryStore
 from lockkit.table import (
@@ -34,7 +34,6 @@ from lockkit.table import (
     PROPERTIES_KEY,
     Slice,
     TableConfig,
-    TableError,
     Target,
     avro_schema,
     begin,
@@ -47,13 +46,13 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
-from lockkit.table.basefile import partition_of
-from lockkit.table.javafile import format_properties, parse_properties
-from lockkit.table.layout import file_name, parse_commit
-from lockkit.table.properties import from_properties, to_properties
-from lockkit.table.pulse import heartbeat_key, look
-from lockkit.table.refused import checksum
-from lockkit.table.timeline import V6
+from lockkit.table.format.base_file import partition_of
+from lockkit.table.format.java_properties import format_properties, parse_properties
+from lockkit.table.format.layout import file_name, parse_commit
+from lockkit.table.format.properties import from_properties, to_properties
+from lockkit.table.format.refusals import checksum
+from lockkit.table.format.timeline import V6
+from lockkit.table.occ.liveness import heartbeat_key, look
 
 NAMES = count()
 
@@ -265,7 +264,7 @@ def test_a_commit_that_nobody_could_read_is_not_written(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = new_table(f"memory://hostile-{next(NAMES)}", replace(CONFIG, version=version))
-    monkeypatch.setattr("lockkit.table.layout.METADATA_BYTES_MAX", 1_000)
+    monkeypatch.setattr("lockkit.table.format.layout.METADATA_BYTES_MAX", 1_000)
     with pytest.raises(TableError, match="write to fewer partitions at once"):
         prepare_inserts(table, *(rows([each]) for each in range(20)))
     assert not any("inflight" in each.key for each in table.list(".hoodie/"))
@@ -314,7 +313,7 @@ FENCE = {
 )  # fmt: skip
 def test_under_a_fence_that_is_none_nothing_is_committed(store: Store, body: bytes) -> None:
     prepared = prepare_inserts(store, rows([0]))
-    store.put(FENCE_KEY, body, IfAbsent())
+    overwrite(store, FENCE_KEY, body)
     with pytest.raises(TableError, match=r"fence\.json is not a fence"):
         run(commit(prepared, Holder(1)), store, CLOCK)
     assert instants(store) == []

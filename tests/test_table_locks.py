@@ -13,16 +13,17 @@ import pytest
 from table_world import CLOCK, CONFIG, new_table, prepare_inserts, prepare_upserts, rows
 
 from lockkit import Lock, LockBusy, LockLost, open_lock
-from lockkit.drive import run
+from lockkit.errors import CommitConflict, LossReason, TableError
 from lockkit.providers.both import Both
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.process import ProcessLock
+from lockkit.runtime import run
 from lockkit.stores import Store
-from lockkit.table import CommitConflict, Table, TableError, read_table
-from lockkit.table.fence import read_fence
-from lockkit.table.locks import open_table_lock
-from lockkit.table.turns import ByLock
-from lockkit.table.upkeep import keep
+from lockkit.table import Table, read_table
+from lockkit.table.occ.concurrency import ByLock
+from lockkit.table.occ.fence import read_fence
+from lockkit.table.occ.locks import open_table_lock
+from lockkit.table.services.upkeep import keep
 
 PREFIX = "org.apache.hudi.client.transaction.lock."
 LOCK = "hoodie.write.lock."
@@ -168,7 +169,7 @@ def test_a_holder_whose_grant_is_over_does_not_commit(table: Store) -> None:
     lock = Stalls(f"table-locks-{next(NAMES)}")
 
     def lose() -> None:
-        lock._lose("it was taken away")
+        lock._lose("it was taken away", LossReason.REVOKED)
         lock.check()
 
     lock.meanwhile = lose

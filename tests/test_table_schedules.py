@@ -1,8 +1,8 @@
 """Every interleaving of commits and rollbacks, request by request, with a fault anywhere.
 
 The lock is taken to give no exclusion at all: all believe that they hold it, with different epochs.
-What is asserted of every state is in `schedules`; protocol.md section 5 has the reasons. Exhaustive
-within these bounds, so no proof.
+What is asserted of every state is in `schedules`; docs/protocol.md, section 5, has the reasons.
+Exhaustive within these bounds, so no proof.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from schedules import (
 from table_mutants import ROOMS, planted
 from table_world import CLOCK, CONFIG, Holder, prepare_inserts, prepare_upserts, rows
 
-from lockkit.drive import Procedure, run
-from lockkit.table import Committed, CommitUnknown, Prepared, commit, create_table
-from lockkit.table import fence as fencing
-from lockkit.table.commit import complete, decide
-from lockkit.table.fence import COMMIT
-from lockkit.table.pending import load_rollback_plan
-from lockkit.table.properties import TableConfig
-from lockkit.table.publish import Scout
-from lockkit.table.rollback import roll_back
-from lockkit.table.timeline import instant_ms, load_timeline
+from lockkit.errors import CommitUnknown
+from lockkit.runtime import Procedure, run
+from lockkit.table import Committed, Prepared, commit, create_table
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.timeline import instant_ms, load_timeline
+from lockkit.table.occ import fence as fencing
+from lockkit.table.occ.commit import complete, decide
+from lockkit.table.occ.fence import COMMIT
+from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.publish import Scout
+from lockkit.table.occ.rollback import roll_back
 
 V9 = replace(CONFIG, version=9)
 
@@ -121,7 +122,7 @@ def clean_up(target: str, guard: Holder, known: Any) -> Procedure[Any]:
 
 def scouted(prepared: Prepared, guard: Holder) -> Procedure[Committed]:
     """As `publish` does: the fence is read twice while the lock is being acquired."""
-    scout: Any = Scout(prepared, None, None)  # type: ignore[arg-type]
+    scout = Scout(prepared)
     for claiming in (False, True):
         scout.ahead = yield from scout._look(claiming)
     decision = yield from decide(prepared, guard, ahead=scout.ahead)

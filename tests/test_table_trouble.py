@@ -31,22 +31,19 @@ from table_world import (
     rows,
 )
 
-from lockkit.drive import run
-from lockkit.faults import Fault, Proxy
-from lockkit.outcome import Applied, IfAbsent, Missing
+from lockkit.errors import CommitConflict, CommitUnknown, LockLost, StoreError, TableError
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.protocol.outcome import Applied, IfAbsent, Missing
+from lockkit.runtime import create, run
 from lockkit.spark.options import asked as asked_for
 from lockkit.spark.place import Place
 from lockkit.spark.write import known_config
-from lockkit.state import LockLost
-from lockkit.stores import Store, StoreError, open_store
+from lockkit.stores import Store, open_store
 from lockkit.table import (
     FENCE_KEY,
-    CommitConflict,
-    CommitUnknown,
     Prepared,
     Slice,
     TableConfig,
-    TableError,
     avro_schema,
     begin,
     commit,
@@ -56,14 +53,13 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
-from lockkit.table.ask import create
+from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.schema import arrow_schema, evolve
+from lockkit.table.format.timeline import instant_ms, load_timeline
 from lockkit.table.handle import Table
-from lockkit.table.plans import RollbackPlan, format_rollback_plan
-from lockkit.table.properties import load_config
-from lockkit.table.rollback import RolledBack, roll_back
-from lockkit.table.schema import arrow_schema, evolve
-from lockkit.table.timeline import instant_ms, load_timeline
-from lockkit.table.transaction import Known, take
+from lockkit.table.occ.rollback import RolledBack, roll_back
+from lockkit.table.occ.transaction import Known, take
 
 NAMES = count()
 STEPS_MAX, MANY = 40, 10_000
@@ -446,7 +442,7 @@ def test_a_rollback_is_seen_by_its_writer_though_a_commit_has_its_instant(
     and so did not see the other; a rollback does not look.
     """
     monkeypatch.setattr(
-        "lockkit.table.transaction.next_instant_ms", lambda newest, wall_ms, *_: wall_ms
+        "lockkit.table.occ.transaction.next_instant_ms", lambda newest, wall_ms, *_: wall_ms
     )
     store, _ = table(mode=mode, version=version)
     asleep = run(begin(), store, CLOCK)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from lock_world import until
 
-from lockkit.patterns.terraform import StateLock, StateLocked
-from lockkit.patterns.terraform.lockinfo import LockInfo
+from lockkit.errors import StateLocked
+from lockkit.recipes.terraform import StateLock
+from lockkit.recipes.terraform.lockinfo import LockInfo
 
 TERRAFORM = shutil.which("terraform")
 pytestmark = pytest.mark.skipif(

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,28 +21,33 @@ from faults_world import SCHEMES
 from wal_orders import orders
 
 from lockkit.clock import Clock
-from lockkit.drive import Procedure, Put, run
-from lockkit.emulator import Emulator
-from lockkit.emulator.sigv4 import Credentials
-from lockkit.faults import Fault, Proxy
-from lockkit.outcome import Applied, Found, IfAbsent, IfVersion, PreconditionFailed, Unknown
-from lockkit.patterns.scenes.wal import MUTANTS
-from lockkit.patterns.wal.claim import End, Landed, Missed, Taken, claim
-from lockkit.patterns.wal.handle import (
+from lockkit.errors import (
     AppendUnknown,
-    Cursor,
     Damaged,
     Fenced,
-    Position,
-    Reader,
     SameEpoch,
-    Tail,
-    Wal,
+    StoreError,
+    Unanswered,
+    UnsafeStore,
     WalError,
-    WalRules,
 )
-from lockkit.patterns.wal.reader import fold, look
-from lockkit.patterns.wal.slot import (
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lab.server.sigv4 import Credentials
+from lockkit.lab.verify.scenarios.wal import MUTANTS
+from lockkit.lock.conformance import KEY as CONDITIONS
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    IfVersion,
+    PreconditionFailed,
+    Unknown,
+)
+from lockkit.recipes.wal.claim import End, Landed, Missed, Taken, claim
+from lockkit.recipes.wal.handle import Cursor, Position, Reader, Tail, Wal
+from lockkit.recipes.wal.reader import fold, look
+from lockkit.recipes.wal.slot import (
     HEAD_KEY,
     MANIFEST_KEY,
     RECORD_BYTES_MAX,
@@ -57,14 +61,13 @@ from lockkit.patterns.wal.slot import (
     encode_record,
     slot_key,
 )
-from lockkit.patterns.wal.writer import Log, append, open_log, settle
-from lockkit.proof import KEY as CONDITIONS
-from lockkit.stores import Store, StoreError, UnsafeStore, open_store
-from lockkit.table.ask import Unanswered
+from lockkit.recipes.wal.writer import Log, append, open_log, settle
+from lockkit.runtime import Procedure, Put, run
+from lockkit.stores import Store, open_store
 
 ROOT = Path(__file__).parents[1]
 
-HEAD = WalRules(tail=Tail.HEAD)
+HEAD = Tail.HEAD
 SEEDS = 200
 FOUND_WITHIN = 60
 _NAMES = count()
@@ -103,8 +106,8 @@ def test_nor_does_one_of_two_slots_that_go_out_together() -> None:
     [("fences", 1), ("if_absent", 1), ("create_412 lost", 1), ("voids", 2), ("in_order", 2)],
 )
 def test_the_search_of_all_orders_finds_what_needs_no_fault(off: str, size: int) -> None:
-    rules = replace(MUTANTS[off].of(WalRules()), proves=False)
-    assert orders(size, rules=rules)[2] is not None
+    with MUTANTS[off].planted():
+        assert orders(size)[2] is not None
 
 
 # --- what a flight of slots comes to --------------------------------------------------------------
@@ -495,11 +498,11 @@ def test_a_head_that_every_append_moves_is_asked_for_and_304_keeps_the_view(
         do()
         return [(e["method"], e["status"]) for e in asked(server, bucket)[before:]]
 
-    with Reader(**place, client="R", rules=HEAD) as reader:
+    with Reader(**place, client="R", tail=HEAD) as reader:
         with Wal(**place) as plain:
             plain.append("before")
         assert reader.look() and requests_of(reader.look) == [("get", 404), ("get", 404)]
-        with Wal(**place, rules=HEAD) as wal:
+        with Wal(**place, tail=HEAD) as wal:
             wal.append("named")
         reader.look()
         for _ in range(3):
@@ -512,10 +515,10 @@ def test_a_head_that_every_append_moves_is_asked_for_and_304_keeps_the_view(
 
 
 def test_a_head_that_was_set_forward_by_hand_is_told_and_nothing_is_taken_in(store: Store) -> None:
-    go(append(go(open_log(HEAD), store), [['"a"']], HEAD), store)
+    go(append(go(open_log(HEAD), store), [['"a"']]), store)
     store.put(HEAD_KEY, encode_head(9, "by hand"), IfVersion(store.get(HEAD_KEY).version))
     with pytest.raises(Damaged, match=r"slots below 9 are there, and .*02.json is missing"):
-        go(look(rules=HEAD), store)
+        go(look(tail=HEAD), store)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"format":1,"head":-1}', b'{"format":2}'])
@@ -524,11 +527,11 @@ def test_what_is_no_head_is_not_written_over_and_the_append_is_in_doubt(
 ) -> None:
     log = go(open_log(HEAD), store)
     store.put(HEAD_KEY, body, IfVersion(store.get(HEAD_KEY).version))
-    (told,) = go(append(log, [['"a"']], HEAD), store)
+    (told,) = go(append(log, [['"a"']]), store)
     assert isinstance(told, AppendUnknown) and HEAD_KEY in str(told)
     assert store.get(HEAD_KEY).body == body
     with pytest.raises(Damaged, match=HEAD_KEY):
-        go(look(rules=HEAD), store)
+        go(look(tail=HEAD), store)
 
 
 # --- when nothing is known ------------------------------------------------------------------------
@@ -612,7 +615,7 @@ def test_a_store_that_cannot_be_used_says_so_and_not_that_it_may_have_written(bu
 
 WRITER = """
 import sys
-from lockkit.patterns.wal import Wal
+from lockkit.recipes.wal import Wal
 with Wal(sys.argv[1], endpoint=sys.argv[2]) as wal:
     for number in range(100_000):
         wal.append(number)

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from lockkit.check import check
-from lockkit.history import STORE, Event, event, read
-from lockkit.spark.fleet import Fleet, FleetError, leftovers
-from lockkit.workbench.export import embedded, export_html, page_of
-from lockkit.workbench.models import RING, Story, place, short
-from lockkit.workbench.scene import Grant, Scene, rivals, scene, whole
+from lockkit.events import STORE, Event, event, read
+from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets.export import embedded, export_html, page_of
+from lockkit.lab.widgets.models import RING, Story, place, short
+from lockkit.lab.widgets.scene import Grant, Scene, rivals, scene, whole
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
 LOCK = "lake/orders/.hoodie/.locks/table_lock.json"
@@ -299,7 +299,7 @@ def test_whose_lease_was_taken_is_found_without_looking_through_the_rest() -> No
 # --- the controls --------------------------------------------------------------------------------
 
 widgets = pytest.importorskip("ipywidgets", reason="pip install 'lockkit[lab]' for the workbench")
-from lockkit.workbench.panels import CLOSED, Workbench  # noqa: E402
+from lockkit.lab.widgets.panels import CLOSED, Workbench  # noqa: E402
 
 
 @pytest.fixture

@@ -15,22 +15,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lockkit.client import LOCK_KEY, Client
 from lockkit.clock import Clock
-from lockkit.drive import perform
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, FaultPlan, Faulty
-from lockkit.history import Event, event, write
-from lockkit.outcome import IfAbsent
-from lockkit.pace import Pace
-from lockkit.rules import Ambiguous, Expiry, Rules
-from lockkit.state import Beat, GiveUp, Granted, Me, Quit, Tick, Want
+from lockkit.events import Event, event, write
+from lockkit.lab.faults import Fault, FaultPlan, Faulty
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.mutants import LEASE_MUTANTS
+from lockkit.lock.polling import Pace
+from lockkit.lock.storage import LOCK_KEY, Client
+from lockkit.protocol.outcome import IfAbsent
+from lockkit.protocol.policy import Expiry, Policy
+from lockkit.protocol.state import Beat, GiveUp, Granted, Me, Quit, Tick, Want
+from lockkit.runtime import perform
 from lockkit.stores import Store, open_store
 
 HERE = Path(__file__).parent
 TTL_MS = 3_000
 TAKES_MAX = 200
-HUDI = Rules(expiry=Expiry.WALL)
+HUDI = Policy(expiry=Expiry.WALL)
 LOCK: dict[str, Any] = {"operation": "put", "key": "table_lock.json"}
 
 
@@ -51,7 +52,7 @@ class Stage:
         )  # fmt: skip
 
     def client(
-        self, name: str, *faults: Fault, rules: Rules = HUDI, attempts: int = 1, ahead_ms: int = 0
+        self, name: str, *faults: Fault, policy: Policy = HUDI, attempts: int = 1, ahead_ms: int = 0
     ) -> Client:
         clock = Clock(offset_ms=ahead_ms)
         owner = self.clock.unique()
@@ -63,7 +64,7 @@ class Stage:
 
         return Client(
             where=self.url, store=self.store(name, *faults, attempts=attempts),
-            me=Me(owner, TTL_MS, name, owner), rules=rules, clock=clock, pace=Pace(), tell=tell,
+            me=Me(owner, TTL_MS, name, owner), policy=policy, clock=clock, pace=Pace(), tell=tell,
         )  # fmt: skip
 
     def say(self, who: str, kind: str, **data: Any) -> None:
@@ -100,11 +101,11 @@ def let_go(client: Client) -> None:
 
 
 def renewal_retried(stage: Stage) -> None:
-    rules = Rules(expiry=Expiry.WALL, renew_412=Ambiguous.LOST)
-    one = stage.client("W1", Fault("reset", nth=2, **LOCK), rules=rules, attempts=3)
+    one = stage.client("W1", Fault("reset", nth=2, **LOCK), attempts=3)
     take(one)
     stage.wait(0.5)
-    renew(one)
+    with LEASE_MUTANTS["renew_412 lost"].planted():
+        renew(one)
     take(stage.client("W2"))
 
 
@@ -121,19 +122,19 @@ def release_refused(code: int) -> Callable[[Stage], None]:
 
 
 def claim_retried(stage: Stage) -> None:
-    rules = Rules(expiry=Expiry.WALL, claim_412=Ambiguous.LOST)
-    one = stage.client("W1", Fault("reset", **LOCK), rules=rules, attempts=3)
-    one.feed(Want(one.clock.now()))
-    for _ in range(5):
-        stage.wait(0.2)
-        one.feed(Tick(one.clock.now()))
+    one = stage.client("W1", Fault("reset", **LOCK), attempts=3)
+    with LEASE_MUTANTS["claim_412 lost"].planted():
+        one.feed(Want(one.clock.now()))
+        for _ in range(5):
+            stage.wait(0.2)
+            one.feed(Tick(one.clock.now()))
 
 
 def claim_unanswered(stage: Stage) -> None:
-    rules = Rules(expiry=Expiry.WALL, claim_unknown=Ambiguous.LOST)
-    one = stage.client("W1", Fault("reset", **LOCK), rules=rules)
-    one.feed(Want(one.clock.now()))
-    one.feed(GiveUp(one.clock.now()))
+    one = stage.client("W1", Fault("reset", **LOCK))
+    with LEASE_MUTANTS["claim_unknown lost"].planted():
+        one.feed(Want(one.clock.now()))
+        one.feed(GiveUp(one.clock.now()))
     take(stage.client("W2"))
 
 
@@ -170,9 +171,9 @@ def clock_ahead(stage: Stage) -> None:
 
 
 def buffer_on_both_sides(stage: Stage) -> None:
-    rules = Rules(expiry=Expiry.WALL, drift_for_holder=True)
-    take(stage.client("W1", rules=rules))
-    take(stage.client("W2", rules=rules, ahead_ms=450))
+    with LEASE_MUTANTS["drift_for_holder"].planted():
+        take(stage.client("W1"))
+        take(stage.client("W2", ahead_ms=450))
 
 
 def late_commit(stage: Stage) -> None:
@@ -207,7 +208,7 @@ def holder_killed(stage: Stage) -> None:
 
 def read_back(stage: Stage) -> None:
     """The lost answers of 14373, met by every rule: nothing happens."""
-    one = stage.client("W1", Fault("reset", nth=1, next=2, **LOCK), rules=Rules(), attempts=3)
+    one = stage.client("W1", Fault("reset", nth=1, next=2, **LOCK), policy=Policy(), attempts=3)
     take(one)
     renew(one)
     renew(one)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockkit.lock import Lock
+    from lockkit.lock.handle import Lock
     from lockkit.providers.leased import Leased
 
 

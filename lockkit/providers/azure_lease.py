@@ -11,9 +11,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from lockkit.outcome import Applied, IfAbsent, PreconditionFailed, Throttled, Unknown, WriteAnswer
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.protocol.outcome import (
+    Applied,
+    IfAbsent,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    WriteAnswer,
+)
 from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
-from lockkit.stores import NoAnswer, StoreError, StoreOptions, refuse_secret
+from lockkit.stores import StoreOptions, refuse_secret
 from lockkit.stores.endpoint import Endpoint, Meaning, Refusal, Table
 
 TTL_S_MIN, TTL_S_MAX = 15, 60

@@ -9,13 +9,13 @@ from DynamoDB to its lock file.)
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from lockkit import settings
-from lockkit.lock import Fence, Lock, LockBusy
+from lockkit import config as settings
+from lockkit.errors import LockBusy, LockLost, StoreError
+from lockkit.lock.contract import LockHandle
+from lockkit.lock.handle import Fence, Lock
 from lockkit.providers.leased import Leased
-from lockkit.state import LockLost
-from lockkit.stores import StoreError
 
 
 class Both:
@@ -65,6 +65,18 @@ class Both:
         self.old.renew()
         self.new.renew()
 
+    def extend(self) -> None:
+        """`renew` under redis-py's name."""
+        self.renew()
+
+    def cancel(self) -> bool:
+        """Make the `acquire` that waits in another thread give up, and return False."""
+        return self.old.cancel() or self.new.cancel()
+
+    def contenders(self) -> list[str] | None:
+        """Those of the new lock; None where its service does not know them."""
+        return self.new.contenders()
+
     def check(self) -> None:
         """Raise `LockLost` unless both are held at this moment. No request."""
         self.old.check()
@@ -88,13 +100,16 @@ class Both:
     def busy_because(self) -> str:
         return self._busy.busy_because()
 
+    def busy_error(self) -> LockBusy:
+        return self._busy.busy_error()
+
     def close(self) -> None:
         self.new.close()
         self.old.close()
 
     def __enter__(self) -> Self:
         if not self.acquire(timeout=self.timeout):
-            raise LockBusy(self.busy_because())
+            raise self.busy_error()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
@@ -106,6 +121,9 @@ class Both:
     def __str__(self) -> str:
         return f"{self.old} and {self.new}"
 
+    def __repr__(self) -> str:
+        return f"<Both {self.old!r} {self.new!r}>"
+
     def _undo(self, new: Lock | Leased | None) -> None:
         """After an exception nothing stays half-held; that exception is what is told."""
         for each in (new, self.old):
@@ -114,3 +132,9 @@ class Both:
                     each.release()
             except (LockLost, StoreError, RuntimeError):
                 pass
+
+
+if TYPE_CHECKING:  # so that the type checker holds each handle to the contract
+
+    def _handles(lock: Lock, leased: Leased, both: Both) -> tuple[LockHandle, ...]:
+        return lock, leased, both

@@ -19,10 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
 from lockkit.providers.dynamodb_table import KEY, LockTable
 from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
-from lockkit.stores import NoAnswer, StoreError, StoreOptions
+from lockkit.stores import StoreOptions
 
 OWNER, LEASE, VERSION, RELEASED = (
     "ownerName", "leaseDuration", "recordVersionNumber", "isReleased",

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.outcome import Applied, Unknown, WriteAnswer
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.protocol.outcome import Applied, Unknown, WriteAnswer
 from lockkit.providers.telling import Telling
-from lockkit.stores import NoAnswer, StoreError, StoreOptions
+from lockkit.stores import StoreOptions
 from lockkit.stores.endpoint import ANY_CODE, ANY_STATUS, Endpoint, Meaning, Refusal, Table, meaning
 
 KEY = "key"

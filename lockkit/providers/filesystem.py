@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lockkit.clock import utc
+from lockkit.errors import LockBusy, NoAnswer, StoreError
 from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
-from lockkit.stores import NoAnswer, StoreError, folder_of
+from lockkit.stores import folder_of
 from lockkit.stores.local import SCRATCH
 
 try:
@@ -107,15 +108,16 @@ class FilesystemLock(Leased):
         self._attempt = ""
         self._orphan: LockFile | None = None
 
-    def busy_because(self) -> str:
-        said = super().busy_because()
+    def busy_error(self) -> LockBusy:
+        said = super().busy_error()
         if self._orphan is None:
             return said
         who = f"process {self._orphan.pid} of {self._orphan.host}"
-        return (
-            f"{said}. It is of {who}, which no longer runs: unless another host has that name, "
-            f"delete {self._file} by hand (an expire_minutes above 0 would do so)"
-        )
+        return LockBusy(
+            said.lock, owner=said.owner,
+            cure=f"{said.cure}. It is of {who}, which no longer runs: unless another host has that "
+            f"name, delete {self._file} by hand (an expire_minutes above 0 would do so)",
+        )  # fmt: skip
 
     # --- what the base asks ----------------------------------------------------------------------
 

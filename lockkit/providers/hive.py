@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import utc
+from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.hive_wire import Wire, servers, uris_of_site
 from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
-from lockkit.stores import NoAnswer, StoreError
 
 POLL_S = 1.0
 COLUMN_CHARS = 128
@@ -79,6 +79,11 @@ class HiveMetastoreLock(Leased):
         self._agent = f"lockkit/{self.clock.unique()}"
         self._id: int | None = None
         self._unsettled = self._releasing = False
+
+    def contenders(self) -> list[str]:
+        """Who holds the lock and who waits for it, in the order of their requests. One look."""
+        self._guard_process()
+        return [_named(row) for row in self._queue()]
 
     # --- what Leased asks for --------------------------------------------------------------------
 
@@ -157,13 +162,13 @@ class HiveMetastoreLock(Leased):
         self._wire.answer_s = min(self._answer_s, self.ttl_s / 3)
 
     def _asked(self) -> int:
-        from hmsclient.genthrift.hive_metastore import ttypes as hive
+        from lockkit.providers import hive_thrift as hive
 
         what = hive.LockComponent(
-            type=hive.LockType.EXCLUSIVE, level=hive.LockLevel.TABLE,
+            type=hive.EXCLUSIVE, level=hive.TABLE_LEVEL,
             dbname=self.database, tablename=self.table,
             # A metastore in test mode refuses a request that leaves it out.
-            operationType=hive.DataOperationType.NO_TXN,
+            operationType=hive.NO_TXN,
         )  # fmt: skip
         request = hive.LockRequest(
             component=[what], user=self.owner[:COLUMN_CHARS] or getpass.getuser(),
@@ -175,23 +180,23 @@ class HiveMetastoreLock(Leased):
         return int(said.state)
 
     def _checked(self, lock_id: int) -> int:
-        from hmsclient.genthrift.hive_metastore.ttypes import CheckLockRequest
+        from lockkit.providers.hive_thrift import LockId
 
-        return int(self._wire.ask("check_lock", CheckLockRequest(lockid=lock_id)).state)
+        return int(self._wire.ask("check_lock", LockId(lockid=lock_id)).state)
 
     def _heartbeat(self, lock_id: int) -> None:
-        from hmsclient.genthrift.hive_metastore.ttypes import HeartbeatRequest
+        from lockkit.providers.hive_thrift import LockId
 
-        self._wire.ask("heartbeat", HeartbeatRequest(lockid=lock_id))
+        self._wire.ask("heartbeat", LockId(lockid=lock_id))
 
     def _unlock(self, lock_id: int) -> None:
-        from hmsclient.genthrift.hive_metastore.ttypes import UnlockRequest
+        from lockkit.providers.hive_thrift import LockId
 
-        self._wire.ask("unlock", UnlockRequest(lockid=lock_id))
+        self._wire.ask("unlock", LockId(lockid=lock_id))
 
     def _queue(self) -> list[Any]:
         """The table's locks and requests, in the order of their ids."""
-        from hmsclient.genthrift.hive_metastore.ttypes import ShowLocksRequest
+        from lockkit.providers.hive_thrift import ShowLocksRequest
 
         asked = ShowLocksRequest(dbname=self.database, tablename=self.table)
         return sorted(self._wire.ask("show_locks", asked).locks or [], key=lambda row: row.lockid)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.leased import NotOurs
 from lockkit.providers.telling import Telling
-from lockkit.stores import NoAnswer, StoreError
 
 PORT = 9083
 TEXT_BYTES_MAX, ROWS_MAX = 1 << 20, 100_000
@@ -60,7 +60,7 @@ class Wire:
 
     def __init__(self, at: Sequence[tuple[str, int]], *, answer_s: float, telling: Telling) -> None:
         self.at, self.answer_s, self._telling = at, answer_s, telling
-        self._client: Any = None
+        self._protocol: Any = None
         self._socket: Any = None
         self._turn = threading.Lock()
 
@@ -76,16 +76,17 @@ class Wire:
         return "the metastore at " + ",".join(f"{host}:{port}" for host, port in self.at)
 
     def _answer(self, method: str, *arguments: Any) -> Any:
-        from hmsclient.genthrift.hive_metastore import ttypes
         from thrift.protocol.TProtocol import TProtocolException
         from thrift.Thrift import TApplicationException, TException
         from thrift.transport.TTransport import TTransportException
 
+        from lockkit.providers.hive_thrift import NoSuchLock, call
+
         with self._turn:
-            client, whole = self._connected(), True
+            protocol, whole = self._connected(), True
             try:
-                return getattr(client, method)(*arguments)
-            except ttypes.NoSuchLockException:
+                return call(protocol, method, *arguments)
+            except NoSuchLock:
                 raise NotOurs("the metastore took it away: it heard nothing in time") from None
             except (TTransportException, OSError, EOFError) as error:
                 whole = False
@@ -107,10 +108,9 @@ class Wire:
                     self._drop()
 
     def _connected(self) -> Any:
-        if self._client is not None:
+        if self._protocol is not None:
             self._socket.setTimeout(self.answer_s * 1000)
-            return self._client
-        from hmsclient import HMSClient
+            return self._protocol
         from thrift.protocol.TBinaryProtocol import TBinaryProtocol
         from thrift.transport.TSocket import TSocket
         from thrift.transport.TTransport import TBufferedTransport, TTransportException
@@ -123,18 +123,17 @@ class Wire:
                 TBufferedTransport(socket), strictRead=True,
                 string_length_limit=TEXT_BYTES_MAX, container_length_limit=ROWS_MAX,
             )  # fmt: skip
-            client = HMSClient(protocol)
             try:
-                client.open()
+                protocol.trans.open()
             except (TTransportException, OSError) as error:
                 why = str(error)
             else:
-                self._client, self._socket = client, socket
-                return client
+                self._protocol, self._socket = protocol, socket
+                return protocol
         raise NoAnswer(f"{self} cannot be reached ({why}); is it running?")
 
     def _drop(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
             with suppress(Exception):
-                client.close()
+                protocol.trans.close()

@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lockkit import settings
-from lockkit.hudi_keys import (
+from lockkit import config as settings
+from lockkit.lock.handle import Lock
+from lockkit.lock.hudi_keys import (
     AWS_KEYS,
     BASE_PATH,
     HEARTBEAT,
@@ -19,7 +20,6 @@ from lockkit.hudi_keys import (
     checked,
     warn_of_unused,
 )
-from lockkit.lock import Lock
 from lockkit.providers.leased import Leased
 from lockkit.providers.patience import patience_of
 

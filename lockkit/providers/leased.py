@@ -17,16 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
-from lockkit import settings
+from lockkit import config as settings
 from lockkit.clock import Clock, back_off_s
-from lockkit.drive import Emit, silent
-from lockkit.heartbeat import CallbackFailed
-from lockkit.history import TIME_MS_MAX
-from lockkit.lock import BACK_OUT_S, Fence, LateLoss, UnprovenRelease, leave
+from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, StoreError
+from lockkit.events import TIME_MS_MAX
+from lockkit.lock.grant import BACK_OUT_S
+from lockkit.lock.handle import Cancelled, Fence, LateLoss, UnprovenRelease, Waiting, leave
+from lockkit.lock.renewal import CallbackFailed
 from lockkit.providers.telling import Telling, during
-from lockkit.state import LockBusy, LockLost
-from lockkit.stores import NoAnswer, StoreError, keywords_of, unknown_keyword
-from lockkit.voice import Voice
+from lockkit.sinks import Emit, Voice, silent
+from lockkit.stores import keywords_of, unknown_keyword
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 MARGIN_S_MAX, MARGIN_SHARE = 1.0, 0.1
@@ -105,10 +105,11 @@ class Leased(ABC):
         self._emit = Voice(where, self.lane, emit, self.clock)
         self._telling = Telling(self._emit, where)
         self._turn = threading.RLock()
-        self._acquiring = threading.Lock()
+        self._waiting = Waiting()
+        self._waits_for: threading.Event | None = None
         self._taken: Taken | None = None
         self._until_ms = self._proven_ms = 0.0
-        self._lost_why = ""
+        self._lost_why, self._lost_reason = "", LossReason.EXPIRED
         self._published = False
         self._busy: Busy | None = None
         self._stop = threading.Event()
@@ -181,7 +182,7 @@ class Leased(ABC):
 
     def _heard_lost(self, why: str) -> None:
         """The service says that the grant is over; the heartbeat's thread tells the user."""
-        self._lose(why)
+        self._lose(why, LossReason.REVOKED)
         self._stir.set()
 
     # --- the public face -----------------------------------------------------------------------
@@ -193,12 +194,15 @@ class Leased(ABC):
         """
         self._guard_process()
         limit_s = settings.limit_s(blocking, timeout)
-        if not self._acquiring.acquire(blocking=False):
+        if not self._waiting.begin():
             raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
         try:
             self._guard_double_use()
             try:
                 return self._acquire(limit_s)
+            except Cancelled:
+                self._back_out()
+                return False
             except ModuleNotFoundError as missing:
                 package = (missing.name or "").partition(".")[0]
                 raise StoreError(
@@ -209,7 +213,21 @@ class Leased(ABC):
                 self._back_out()
                 raise
         finally:
-            self._acquiring.release()
+            self._waiting.end()
+
+    def cancel(self) -> bool:
+        """Make the `acquire` that waits in another thread give up, and return False.
+
+        False if none is under way. One that is granted the lock meanwhile still returns True.
+        """
+        cancelled = self._waiting.cancel()
+        if cancelled and self._waits_for is not None:
+            self._waits_for.set()
+        return cancelled
+
+    def contenders(self) -> list[str] | None:
+        """Who holds and awaits the lock, in order, by one look; None: the service does not know."""
+        return None
 
     def release(self) -> None:
         """Let go. Raises `LockLost` if it was lost before the work was published."""
@@ -228,7 +246,10 @@ class Leased(ABC):
                 self._taken, why, self._lost_why = None, self._lost_why, ""
         self._emit("released", epoch=taken.token or 0, proven=proven)
         if why and not self._published:
-            raise LockLost(f"{self}: {why}; what was not published must be done again")
+            raise LockLost(
+                str(self), why, "what was not published must be done again",
+                reason=self._lost_reason, epoch=taken.token or 0,
+            )  # fmt: skip
         if why:
             warnings.warn(LateLoss(f"{self}: {why}, after the work was published"), stacklevel=2)
         elif not proven:
@@ -243,16 +264,22 @@ class Leased(ABC):
                 self._prove(self._taken)
         self.check()
 
+    def extend(self) -> None:
+        """`renew` under redis-py's name."""
+        self.renew()
+
     def check(self) -> None:
         """Raise `LockLost` unless this handle may act as the holder at this moment. No request."""
         self._guard_process()
         self._user = threading.current_thread()
         if self.owned():
             return
-        why = self._lost_why or (
-            "it was never acquired" if self._taken is None else "the lease ran out"
-        )
-        raise LockLost(f"{self}: not held any more: {why}; acquire it again and start over")
+        taken, cure = self._taken, "acquire it again and start over"
+        if taken is None:
+            why, reason = "it was never acquired", LossReason.NEVER_ACQUIRED
+            raise LockLost(str(self), why, cure, reason=reason)
+        why, reason = self._lost_why or "the lease ran out", self._lost_reason
+        raise LockLost(str(self), why, cure, reason=reason, epoch=taken.token or 0)
 
     def owned(self) -> bool:
         """Whether this handle holds it, by its own knowledge. No request."""
@@ -280,20 +307,25 @@ class Leased(ABC):
 
     def busy_because(self) -> str:
         """Who has it, and what next."""
+        return str(self.busy_error())
+
+    def busy_error(self) -> LockBusy:
+        """The error for a lock that was not free: its owner as a field."""
         owner = self._busy.owner if self._busy else "somebody else"
-        return f"{self} is held by {owner!r:.200}; wait longer (timeout), or ask who that is"
+        return LockBusy(str(self), owner=owner, cure="wait longer (timeout), or ask who that is")
 
     def close(self) -> None:
         """Stop renewing, close the client. Does not release."""
         if self._pid != os.getpid():
             return  # the parent's connections are not ours to close
         self._closed.set()
+        self._waiting.woken.set()
         self._halt()
         self._shut()
 
     def __enter__(self) -> Self:
         if not self.acquire(timeout=self.timeout):
-            raise LockBusy(self.busy_because())
+            raise self.busy_error()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
@@ -302,11 +334,25 @@ class Leased(ABC):
     def __str__(self) -> str:
         return f"the lock {self.url} ({self.service})"
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}: {self._standing()}>"
+
+    def _standing(self) -> str:
+        """Its state, by its own knowledge. No request."""
+        taken = self._taken
+        if taken is None:
+            return "closed" if self._closed.is_set() else "not held"
+        epoch = "" if taken.token is None else f", epoch {taken.token}"
+        if self.owned():
+            return f"held by {self.owner}{epoch}"
+        return f"lost{epoch}: {self._lost_why or 'the lease ran out'}"
+
     # --- acquiring -------------------------------------------------------------------------------
 
     def _acquire(self, limit_s: float | None) -> bool:
         deadline_ms = math.inf if limit_s is None else self.clock.boot_ms() + limit_s * 1000
         self._published, self._lost_why, failures = False, "", 0
+        self._lost_reason = LossReason.EXPIRED
         unanswered: NoAnswer | None = None
         while True:
             sent_ms = self.clock.boot_ms()
@@ -336,9 +382,13 @@ class Leased(ABC):
             self._wait(min(wait_s, left_s), woken)
 
     def _wait(self, seconds: float, woken: threading.Event | None) -> None:
-        self.clock.wait(woken or self._closed, max(seconds, 0.001))
+        self._waits_for = woken
+        if not self._waiting.woken.is_set():
+            self.clock.wait(woken or self._waiting.woken, max(seconds, 0.001))
+        self._waits_for = None
         if self._closed.is_set():
             raise RuntimeError(f"{self}: closed while it waited")
+        self._waiting.check()
 
     def _hold(self, taken: Taken, sent_ms: float) -> bool:
         self._taken, self._busy = taken, None
@@ -392,10 +442,10 @@ class Leased(ABC):
             with during("renew"):
                 self._beat(taken)
         except NotOurs as error:
-            self._lose(str(error))
+            self._lose(str(error), LossReason.REVOKED)
         else:
             if sent_ms >= self._until_ms:  # belief that has ended is not taken up again
-                self._lose("the lease ran out")
+                self._lose("the lease ran out", LossReason.EXPIRED)
             else:
                 self._extend(sent_ms)
                 self._tell("renewed")
@@ -425,14 +475,14 @@ class Leased(ABC):
             self._emit("note", text=f"a heartbeat failed: {error}"[:500])
         now_ms = self.clock.boot_ms()
         if now_ms >= self._until_ms:
-            self._lose("the lease ran out")
+            self._lose("the lease ran out", LossReason.EXPIRED)
         overdue = now_ms - self._proven_ms >= DANGER_AFTER_BEATS * self.beat_s * 1000
         return overdue or self._shaken
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, reason: LossReason) -> None:
         """For good: nothing that comes later gives this grant back."""
         if self._taken is not None and not self._lost_why:
-            self._lost_why = why
+            self._lost_why, self._lost_reason = why, reason
             self._emit("lost", epoch=self._taken.token or 0, why=why)
             self._abandon()
 
@@ -446,7 +496,7 @@ class Leased(ABC):
                 with during("release"):
                     self._give_back(taken)
             except NotOurs as error:
-                self._lose(str(error))
+                self._lose(str(error), LossReason.REVOKED)
                 return True
             except NoAnswer:
                 left_s = (ends_ms - self.clock.boot_ms()) / 1000

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lockkit import settings
-from lockkit.hudi_keys import PAUSE, PROVIDERS_OWN, RETRIES, WAIT
+from lockkit import config as settings
+from lockkit.lock.hudi_keys import PAUSE, PROVIDERS_OWN, RETRIES, WAIT
 
 LONG_S = 600.0
 """A wait from which on nobody expects that a job still only waits for its lock."""

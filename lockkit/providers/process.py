@@ -73,6 +73,13 @@ class ProcessLock(Leased):
         super().close()
         self._woken.set()
 
+    def contenders(self) -> list[str]:
+        """The thread that holds the lock, then the owners of the handles that wait, in order."""
+        self._guard_process()
+        with _TURN:
+            holder = [_named(self._slot)] if self._slot.holder is not None else []
+            return [*holder, *(each.owner for each in self._slot.waiting)]
+
     def _take(self) -> Taken | Busy:
         slot, thread = self._slot, threading.current_thread()
         with _TURN:

@@ -8,9 +8,9 @@ from contextvars import ContextVar
 from itertools import count
 from typing import TypeVar
 
-from lockkit.drive import Emit
-from lockkit.outcome import Unknown
-from lockkit.stores import NoAnswer
+from lockkit.errors import NoAnswer
+from lockkit.protocol.outcome import Unknown
+from lockkit.sinks import Emit
 from lockkit.stores.endpoint import Refusal
 
 WHY_CHARS_MAX = 200

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from lockkit.lock import Lock
+from lockkit.lock.handle import Lock
 from lockkit.providers.leased import Leased
 from lockkit.stores.secret import carries_secret
 

@@ -12,10 +12,10 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.implicit import key_of_base_path
 from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
 from lockkit.providers.zookeeper_session import CLOSE_S, Session
-from lockkit.stores import NoAnswer, StoreError
 
 LOOK_S_MAX = 10.0
 """A waiter is woken; it looks by itself this often."""
@@ -84,6 +84,12 @@ class ZookeeperLock(Leased):
     def of_base_path(cls, hosts: str, base_path: str, **options: Any) -> ZookeeperLock:
         """Where Hudi's ZookeeperBasedImplicitBasePathLockProvider locks this table."""
         return cls(hosts, f"/tmp/{key_of_base_path(base_path)}", "lock_key", **options)
+
+    def contenders(self) -> list[str]:
+        """Who holds the lock and who waits for it, in the order of the queue. A look at each."""
+        self._guard_process()
+        session = self._opened()
+        return [self._owner(session, name) for name in self._contenders(session)]
 
     # --- what Leased asks for --------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from lockkit.clock import Clock
+from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.leased import NotOurs
 from lockkit.providers.telling import Telling
-from lockkit.stores import NoAnswer, StoreError
 
 ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
 RECONNECT_S_MAX = 1.0

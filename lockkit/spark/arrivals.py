@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lockkit.errors import TableError
 from lockkit.spark.read import spark_schema
-from lockkit.table.ask import TableError
-from lockkit.table.schema import arrow_schema
+from lockkit.table.format.schema import arrow_schema
 
 SOURCES = {
     "JsonDFSSource": "json", "CsvDFSSource": "csv", "ParquetDFSSource": "parquet",
@@ -17,6 +17,7 @@ SOURCES = {
 }  # fmt: skip
 ROOT, TOPIC = "source.dfs.root", "source.kafka.topic"
 SCHEMA = "schemaprovider.source.schema.file"
+READ = (ROOT, TOPIC, SCHEMA)
 PREFIXES = ("hoodie.streamer.", "hoodie.deltastreamer.")
 """Hudi renamed them in 0.14; the newer goes first."""
 # Spark forgets files that are a week older than the newest one, and passes over late ones.
@@ -47,6 +48,16 @@ class Work:
 
     def said(self, name: str) -> str | None:
         return next((self.props[p + name] for p in PREFIXES if self.props.get(p + name)), None)
+
+    def refuse_unread(self) -> None:
+        """Raise for an option of Hudi's streamer that this one would ignore: a transformer, say."""
+        for key in self.props:
+            prefix = next((each for each in PREFIXES if key.startswith(each)), "")
+            if prefix and key.removeprefix(prefix) not in READ:
+                raise TableError(
+                    f"{key[:100]} is refused: this streamer reads only {', '.join(READ)} of "
+                    f"{prefix}*; leave it out"
+                )
 
     def needs(self, name: str) -> str:
         found = self.said(name)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
+from lockkit.errors import LockkitError
 from lockkit.spark.archive import archive_options
 
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -44,7 +45,7 @@ CONF = {
 }
 
 
-class ServerGone(RuntimeError):
+class ServerGone(LockkitError, RuntimeError):
     """The Connect server did not answer in time."""
 
 
@@ -64,7 +65,6 @@ class Server:
         conf = CONF | {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
-            "spark.local.dir": str(run_dir / "spark"),
             "spark.sql.warehouse.dir": str(run_dir / "warehouse"),
         }
         command = [

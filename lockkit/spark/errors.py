@@ -8,12 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 
-from lockkit.lock import LockBusy, LockLost
-from lockkit.stores import StoreError
-from lockkit.table.ask import TableError
-from lockkit.table.commit import CommitUnknown
+from lockkit.errors import LockkitError
 
-EXPECTED = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
 OURS = re.compile(r"\b(lockkit(?:\.[a-z_]+)+)\.([A-Z]\w+): ([^\n]+)")
 _AFTER = re.compile(r"\.? SQLSTATE: \w{5}\s*$")
 TEXT_MAX = 2_000
@@ -27,7 +23,7 @@ def first_line() -> Iterator[None]:
     """
     try:
         yield
-    except EXPECTED:
+    except LockkitError:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
 

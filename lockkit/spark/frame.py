@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.drive import run
+from lockkit.errors import CommitConflict, StoreError, TableError
+from lockkit.runtime import run
 from lockkit.spark.batches import by_rows
 from lockkit.spark.place import Place
-from lockkit.stores import StoreError
-from lockkit.table.ask import TableError
-from lockkit.table.basefile import RECORD_KEY, Slice, Target, base_file_batches
-from lockkit.table.buckets import bucket_file_id, is_bucketed
-from lockkit.table.conflict import CommitConflict
-from lockkit.table.datafiles import open_data_file
-from lockkit.table.groups import (
+from lockkit.table.format.base_file import Slice, Target, base_file_batches
+from lockkit.table.format.data_files import open_data_file
+from lockkit.table.format.layout import FileGroup, TaskId, WriteStat
+from lockkit.table.format.partition import partition_path
+from lockkit.table.format.schema import RECORD_KEY
+from lockkit.table.occ.rollback import keep_only
+from lockkit.table.read.buckets import bucket_file_id, is_bucketed
+from lockkit.table.write.groups import (
     FILE_BYTES_MAX,
     Aim,
     Early,
@@ -34,9 +36,6 @@ from lockkit.table.groups import (
     write_group,
     write_rows,
 )
-from lockkit.table.layout import FileGroup, TaskId, WriteStat
-from lockkit.table.partition import partition_path
-from lockkit.table.rollback import keep_only
 
 if TYPE_CHECKING:
     import pyarrow as pa

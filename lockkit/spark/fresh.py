@@ -1,41 +1,35 @@
 """Rows that were read from a table go back into it only if nobody has committed to it in between.
 
 A DataFrame keeps the files that it was planned with: one of `read` those of that call, one of
-`format("lockkit").load()` those of its first evaluation, a cached one even its rows. Written back
-after another commit, it would put older rows over newer ones, and the commit's conflict check
-begins too late to know. So an attempt says what it stands on, and older rows are refused: by the
-tasks that read them, or by the mark that reading leaves on the column of the record key.
+`format("lockkit").load()` those of its first evaluation; a cached one, or a checkpoint, keeps its
+rows. Written back after another commit, they would put older rows over newer ones, and the commit's
+conflict check begins too late to notice. So every attempt carries the number of commits it stands
+on, and older rows are refused in two places: by the tasks that read them (`refuse_old_share`), and
+by the mark that reading leaves on each column (`refuse_old_frame`), where no task reads them again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from lockkit.errors import OldRows
 from lockkit.spark.place import Place
-from lockkit.table.ask import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MARK, LOADED = "lockkit.read", "lockkit.loaded"
-"""In the metadata of the record key's column: the table, and of how many commits it was made when
-the rows were read, or when the frame was made, which may read them later."""
+WHEN_READ, WHEN_LOADED = "lockkit.read", "lockkit.loaded"
+"""The marks, in a column's metadata: the table, and of how many commits it was made when the rows
+were read, or when the frame was made, which reads them later."""
 TAGS = "spark.job.tags"
 _TAG = re.compile(r"lockkit-([0-9]{17})-([0-9a-f]{12})-([0-9]+)(?![0-9])")
-
-
-class OldRows(TableError):
-    """The rows were read from the table before others committed to it; nothing was written."""
-
-
-def _old(instant: str, count: int) -> OldRows:
-    return OldRows(
-        f"these rows were read from the table before {instant} began, and {count} commits came in "
-        "between: written back, they could undo what those wrote. Nothing was committed. Read the "
-        "table anew, without cache(), and write again"
-    )
+_MARK = re.compile(rf'"({WHEN_READ}|{WHEN_LOADED})": ?"([0-9a-f]{{12}}) ([0-9]+)"')
+_ALL = (WHEN_READ, WHEN_LOADED)
+_KEPT_ROWS = ("InMemoryRelation", "LogicalRDD", "Scan ExistingRDD")
+"""How a plan of Spark's names a cached frame, and a checkpoint."""
 
 
 def _name(place: Place) -> str:
@@ -57,47 +51,70 @@ def refuse_old_share(place: Place, commits: int) -> None:
     tags = (context and context.getLocalProperty(TAGS)) or ""
     for instant, table, stands_on in _TAG.findall(tags):
         if table == _name(place) and commits < int(stands_on):
-            raise _old(instant, int(stands_on) - commits)
+            raise OldRows(instant, int(stands_on) - commits)
 
 
-def mark(place: Place, commits: int) -> str:
-    return f"{_name(place)} {commits}"
+def mark(kind: str, place: Place, commits: int) -> dict[str, str]:
+    """A column's metadata; transformations that keep the column keep it too."""
+    return {kind: f"{_name(place)} {commits}"}
 
 
-def marked(frame: DataFrame, place: Place, key: str, commits: int) -> DataFrame:
-    """The same, with the mark on the record key: transformations keep that."""
-    from pyspark.sql import functions as f
+def refuse_old_frame(frame: DataFrame, place: Place, instant: str, commits: int) -> None:
+    """Raise `OldRows` if `frame` has rows that may have been read before others committed.
 
-    said = {MARK: mark(place, commits)}
-    return frame.select(
-        *(f.col(f"`{each}`").alias(each, metadata=said) if each == key else f.col(f"`{each}`")
-          for each in frame.columns)
-    )  # fmt: skip
-
-
-def refuse_old_frame(frame: Any, place: Place, key: str, instant: str, commits: int) -> None:
-    """Raise `OldRows` if `frame` was, or may have been, read before others committed."""
-    found = next((each for each in frame.schema.fields if each.name == key), None)
-    told = (found and found.metadata) or {}
-    for kind in (MARK, LOADED):
-        table, _, count = str(told.get(kind, "")).partition(" ")
-        old = table == _name(place) and count.isdecimal() and int(count) < commits
-        if old and (kind == MARK or _is_cached(frame)):
-            raise _old(instant, commits - int(count))
+    Where Spark keeps rows without any column of the table, nothing tells where they come from.
+    """
+    for kind, text in _marked(frame):
+        for found, table, count in _MARK.findall(text):
+            if found in kind and table == _name(place) and int(count) < commits:
+                raise OldRows(instant, commits - int(count))
 
 
-def _is_cached(frame: Any) -> bool:
-    """Whether Spark keeps the rows of `frame`, or of a frame that it is made from."""
-    query = getattr(frame, "_jdf", None)
-    if query is not None:
-        return "InMemoryRelation" in query.queryExecution().withCachedData().toString()
-    plans = [getattr(frame, "_plan", None)]
-    while plans:  # Spark Connect, which only tells of whole frames
-        plan = plans.pop()
-        if plan is None:
-            continue
-        level = type(frame)(plan, frame.sparkSession).storageLevel
-        if level.useMemory or level.useDisk:
-            return True
-        plans += [getattr(plan, each, None) for each in ("_child", "left", "right", "other")]
-    return False
+def _marked(frame: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What may have marks, and which of them tell of rows that are not read again."""
+    schema = frame.schema.json()
+    if hasattr(frame, "_jdf"):
+        yield (WHEN_READ,), schema
+        for kept in _kept_in_jvm(frame._jdf):
+            yield _ALL, kept
+    elif hasattr(frame, "_plan"):  # Spark Connect
+        session = frame.sparkSession
+        sent = frame._plan.to_proto(session.client).SerializeToString().decode("latin-1")
+        yield (WHEN_READ,), schema + sent
+        if any(each in frame._explain_string(mode="extended") for each in _KEPT_ROWS):
+            for plan in _plans(frame._plan):
+                yield _ALL, type(frame)(plan, session).schema.json()
+    elif all(each.nullable or WHEN_LOADED not in each.metadata for each in frame.schema):
+        # In a spool. INSERT gives its rows the metadata of the view, also where they are VALUES:
+        # those are not null, which a column of a table may always be.
+        yield _ALL, schema
+
+
+def _kept_in_jvm(frame: Any) -> Iterator[str]:
+    """The schema of each cached frame, checkpoint and list of files that a plan begins with.
+
+    Of a checkpoint, and not of rows that a program brought with a schema that it took from a frame.
+    """
+    whole = frame.queryExecution().withCachedData()
+    below = whole.subqueriesAll()
+    for plan in (whole, *(below.apply(each) for each in range(below.size()))):
+        leaves = plan.collectLeaves()
+        for leaf in (leaves.apply(each) for each in range(leaves.size())):
+            kind = leaf.getClass().getSimpleName()
+            if kind == "LogicalRDD":
+                level = leaf.rdd().getStorageLevel()
+                kept = leaf.rdd().isCheckpointed() or level.useMemory() or level.useDisk()
+            else:
+                kept = kind in ("InMemoryRelation", "LogicalRelation")
+            if kept:
+                yield leaf.schema().json()
+
+
+def _plans(plan: Any) -> Iterator[Any]:
+    """A plan of Spark Connect and all below it, as far as the client knows."""
+    waiting = [plan]
+    while waiting:
+        if (plan := waiting.pop()) is not None:
+            yield plan
+            waiting += [getattr(plan, each, None) for each in ("_child", "left", "right", "other")]
+            waiting += [getattr(plan, "_other", None), *getattr(plan, "_references", ())]

@@ -19,6 +19,8 @@ from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 
+from lockkit.errors import LockkitError
+
 MAJOR_MIN = 17  # Spark 4 dropped 8 and 11
 VECTOR = "--add-modules=jdk.incubator.vector"
 ANSWER_TIMEOUT_S = 60.0
@@ -36,7 +38,7 @@ FOREIGN = (
 )
 
 
-class NoJava(RuntimeError):
+class NoJava(LockkitError, RuntimeError):
     """No usable Java: one sentence that says what was tried, and the remedy."""
 
 
@@ -72,10 +74,13 @@ def find_java(env: Mapping[str, str] | None = None, *, bundled: Path | None = No
     )
 
 
-def spark_env(env: Mapping[str, str] | None = None) -> dict[str, str]:
+def spark_env(
+    env: Mapping[str, str] | None = None, *, scratch: Path | None = None
+) -> dict[str, str]:
     """`env` made fit for a Spark process: Java, this Python for the workers, loopback only.
 
-    Raises `NoJava`.
+    All temporary files of its JVMs and workers go to the folder `scratch`, where it is given: a
+    killed JVM cannot remove them itself. Raises `NoJava`.
     """
     found = dict(os.environ if env is None else env)
     java = find_java(found)
@@ -92,6 +97,16 @@ def spark_env(env: Mapping[str, str] | None = None) -> dict[str, str]:
         SPARK_LOCAL_IP="127.0.0.1",
         PYTHONPATH=os.pathsep.join(dict.fromkeys(path for path in paths if path)),
     )
+    if scratch is not None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        found.update(
+            TMPDIR=str(scratch),
+            SPARK_LOCAL_DIRS=str(scratch),
+            # spark-submit splits this one as a shell does; bin/spark-class splits the other at
+            # every space. Each JVM would leave /tmp/hsperfdata_<user> without -UsePerfData.
+            SPARK_SUBMIT_OPTS=f'-XX:-UsePerfData -Djava.io.tmpdir="{scratch}"',
+            SPARK_LAUNCHER_OPTS="-XX:-UsePerfData",
+        )
     return found
 
 
@@ -118,10 +133,10 @@ def _ask(java: Path, env: Mapping[str, str]) -> _Answer | str:
     """What `java` says about itself, or what is wrong with it."""
     if not java.is_file():
         return "has no bin/java"
-    said = _run([str(java), VECTOR, "-version"], env)
+    said = _run([str(java), "-XX:-UsePerfData", VECTOR, "-version"], env)
     has_vector = said.returncode == 0
     if not has_vector:
-        said = _run([str(java), "-version"], env)
+        said = _run([str(java), "-XX:-UsePerfData", "-version"], env)
     version = re.search(r'version "(\d+)(?:\.(\d+))?', said.stderr + said.stdout)
     if said.returncode != 0 or version is None:
         last = (said.stderr.strip() or f"exit code {said.returncode}").splitlines()[-1]

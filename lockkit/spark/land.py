@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Emit, silent
+from lockkit.errors import TableError
+from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.options import Asked
 from lockkit.spark.place import Place
@@ -29,16 +30,16 @@ from lockkit.spark.write import (
     open_upkeep,
     unclaimed,
 )
-from lockkit.table.ask import TableError
-from lockkit.table.basefile import RECORD_KEY, Slice, Target, base_file_batches, record_keys
-from lockkit.table.buckets import bucket_file_id, generations, is_bucketed
-from lockkit.table.commit import Committed
-from lockkit.table.covered import Covered
-from lockkit.table.datafiles import open_data_file
-from lockkit.table.groups import Aim, Work, write_group, write_rows
-from lockkit.table.layout import TaskId, WriteStat
-from lockkit.table.merge import upserts
-from lockkit.table.snapshot import Snapshot
+from lockkit.table.format.base_file import Slice, Target, base_file_batches, record_keys
+from lockkit.table.format.data_files import open_data_file
+from lockkit.table.format.layout import TaskId, WriteStat
+from lockkit.table.format.schema import RECORD_KEY
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.covered import Covered
+from lockkit.table.read.buckets import bucket_file_id, generations, is_bucketed
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.write.groups import Aim, Work, write_group, write_rows
+from lockkit.table.write.merge import upserts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lockkit.clock import Clock
-from lockkit.drive import Emit, Procedure, Put, Sleep, Unique, run, silent
-from lockkit.outcome import (
+from lockkit.errors import TableError, Unanswered
+from lockkit.protocol.outcome import (
     Applied,
     Found,
     Missing,
@@ -27,18 +27,19 @@ from lockkit.outcome import (
     Version,
     over,
 )
+from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, listing, pause_s, read, run
+from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.ask import TRIES_MAX, TableError, Unanswered, listing, pause_s, read
-from lockkit.table.layout import parse_commit
-from lockkit.table.locks import AnyLock
-from lockkit.table.plans import hadoop_base
-from lockkit.table.properties import FENCED, PROPERTIES_KEY, load_config
-from lockkit.table.pulse import Pulse, end, forget, look
-from lockkit.table.rollback import Spared, roll_back
-from lockkit.table.snapshot import read_commit
-from lockkit.table.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
-from lockkit.table.transaction import Known
-from lockkit.table.turns import guard_of
+from lockkit.table.format.layout import parse_commit
+from lockkit.table.format.plans import hadoop_base
+from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, load_config
+from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
+from lockkit.table.occ.concurrency import guard_of
+from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.liveness import Pulse, end, forget, look
+from lockkit.table.occ.locks import AnyLock
+from lockkit.table.occ.rollback import Spared, roll_back
+from lockkit.table.occ.transaction import Known
 
 STREAMS = HOODIE + ".streams/"
 STREAM = "lockkit.stream"

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from lockkit.table.ask import TableError
-from lockkit.table.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
-from lockkit.table.gate import check_options, described
-from lockkit.table.groups import FILE_BYTES_MAX
-from lockkit.table.heartbeat import HeartbeatRules
-from lockkit.table.markers import early_commits, early_detection
-from lockkit.table.properties import HIVE_STYLE, URLENCODE
-from lockkit.table.pulse import heartbeat_rules
-from lockkit.table.serving import service_rules
-from lockkit.table.turns import concurrency_mode
+from lockkit.errors import TableError
+from lockkit.table.format.gate import check_options, described
+from lockkit.table.format.properties import HIVE_STYLE, URLENCODE
+from lockkit.table.occ.concurrency import concurrency_mode
+from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
+from lockkit.table.occ.liveness import HeartbeatRules, heartbeat_rules
+from lockkit.table.occ.markers import early_commits, early_detection
+from lockkit.table.services.schedule import service_rules
+from lockkit.table.write.groups import FILE_BYTES_MAX
 
 Operation = Literal[
     "insert", "bulk_insert", "upsert", "delete", "insert_overwrite", "insert_overwrite_table"
@@ -78,8 +77,8 @@ class Asked:
 def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
     """Keywords that are not None win over options; `TableError` names what cannot be meant.
 
-    Options are Hudi's, in any case of letters (Spark lowers them); `lockkit.table.gate` says what
-    becomes of each.
+    Options are Hudi's, in any case of letters (Spark lowers them); `lockkit.table.format.gate` says
+    what becomes of each.
     """
     given = check_options(options, stacklevel=4)
     service_rules(given, concurrency_mode(given))  # refuses here what it would refuse at the commit

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.clock import Clock
+from lockkit.errors import TableError
 from lockkit.spark.frame import GROUP, write_frame
 from lockkit.spark.place import Place
 from lockkit.stores import Store
-from lockkit.table import TableConfig, TableError, Target, TaskId, WriteStat, avro_schema
-from lockkit.table.groups import Aim, Work, write_group
+from lockkit.table import TableConfig, Target, TaskId, WriteStat, avro_schema
+from lockkit.table.write.groups import Aim, Work, write_group
 
 if TYPE_CHECKING:
     import pyarrow as pa

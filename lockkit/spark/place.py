@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.stores import Store, open_store
-from lockkit.table.datafiles import ATTEMPTS
+from lockkit.table.format.data_files import ATTEMPTS
 
 OPEN_MAX = 8
 _OPEN: dict[tuple[int, bytes], Store] = {}

@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.drive import run
+from lockkit.errors import TableError
+from lockkit.runtime import run
 from lockkit.spark.frame import TASKS_MAX
-from lockkit.spark.fresh import marked
+from lockkit.spark.fresh import WHEN_READ, mark, refuse_old_share
 from lockkit.spark.place import Place
 from lockkit.stores import folder_of
-from lockkit.table.ask import TableError
-from lockkit.table.barrier import ReaderHeldBack
-from lockkit.table.basefile import Slice
-from lockkit.table.gate import check_options
-from lockkit.table.incremental import Increment, load_increment
-from lockkit.table.predicate import Filter
-from lockkit.table.reader import Scan, open_slice, plan_scan, scan_slice
-from lockkit.table.schema import COMMIT_TIME
-from lockkit.table.snapshot import load_snapshot
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.gate import check_options
+from lockkit.table.format.schema import COMMIT_TIME
+from lockkit.table.occ.barrier import ReaderHeldBack
+from lockkit.table.read.incremental import Increment, load_increment
+from lockkit.table.read.predicate import Filter
+from lockkit.table.read.reader import Scan, open_slice, plan_scan, scan_slice
+from lockkit.table.read.snapshot import load_snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +53,11 @@ class Query:
     begin: str | None = None
     end: str | None = None
     meta: bool = False
+
+    @property
+    def of_the_past(self) -> bool:
+        """Rows as they were are meant, so that it is no mistake to write them back."""
+        return self.as_of is not None or self.begin is not None
 
 
 def query_of(options: Mapping[str, Any]) -> Query:
@@ -158,27 +163,20 @@ def read(
         )
     query = replace(query, meta=meta or query.meta)
     scan, found = plan(place, query, columns=columns, filters=filters)
-    rows = _frame(spark, place, scan, found, filters, native is not False)
-    if query.as_of is not None or query.begin is not None:
-        return rows  # rows of the past were asked for
-    return marked(rows, place, scan.record_key, scan.commits)
-
-
-def _frame(
-    spark: Any, place: Place, scan: Scan, found: Increment | None, filters: Sequence[Filter],
-    native: bool,
-) -> DataFrame:  # fmt: skip
-    folder = folder_of(place.url)
+    said = {} if query.of_the_past else mark(WHEN_READ, place, scan.commits)
     if not scan.slices:
-        return spark.createDataFrame([], spark_schema(scan.result))
-    if folder is not None and native:
+        none: DataFrame = spark.createDataFrame([], spark_schema(scan.result, said))
+        return none
+    if folder is not None and native is not False:
         # As they are: Hadoop's paths are not percent-encoded, and here no name is a pattern.
         files = [f"file://{folder / each.path}" for each in scan.slices]
-        reader = spark.read.schema(spark_schema(scan.schema)).option("__globPaths__", "false")
+        kinds = spark_schema(scan.schema, said)
+        reader = spark.read.schema(kinds).option("__globPaths__", "false")
         rows = reader.parquet(*files)
         columns = [_name(each) for each in scan.columns]
-        return rows.where(_condition(filters, found)).select(*columns)
-    return _by_arrow(spark, place, scan)
+        chosen: DataFrame = rows.where(_condition(filters, found)).select(*columns)
+        return chosen
+    return _by_arrow(spark, place, scan, said)
 
 
 def register(spark: Any) -> None:
@@ -198,11 +196,14 @@ def register(spark: Any) -> None:
 # --- through Arrow ------------------------------------------------------------------------------
 
 
-def spark_schema(schema: pa.Schema) -> Any:
-    """Spark's types of a table's columns."""
+def spark_schema(schema: pa.Schema, metadata: Mapping[str, str] | None = None) -> Any:
+    """Spark's types of a table's columns, each column with this metadata."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    kinds = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    for each in kinds.fields:
+        each.metadata = dict(metadata or {})
+    return kinds
 
 
 def slice_rows(place: Place, scan: Scan, of: Slice, shape: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -216,14 +217,16 @@ def slice_rows(place: Place, scan: Scan, of: Slice, shape: pa.Schema) -> Iterato
             yield from pa.Table.from_batches([batch]).cast(shape).to_batches()
 
 
-def _by_arrow(spark: Any, place: Place, scan: Scan) -> DataFrame:
+def _by_arrow(spark: Any, place: Place, scan: Scan, said: Mapping[str, str]) -> DataFrame:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    kinds = spark_schema(scan.result)
+    kinds = spark_schema(scan.result, said)
     shape, lean = to_arrow_schema(kinds, timezone="UTC"), replace(scan, slices=())
     slices = [(each.partition, each.file_id, each.instant, each.path) for each in scan.slices]
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if said:
+            refuse_old_share(place, scan.commits)
         for batch in batches:
             for each in batch.to_pylist():
                 yield from slice_rows(place, lean, Slice(**each), shape)
@@ -231,7 +234,8 @@ def _by_arrow(spark: Any, place: Place, scan: Scan) -> DataFrame:
     files = spark.createDataFrame(
         slices, "partition string, file_id string, instant string, path string"
     )
-    return files.repartition(min(len(slices), TASKS_MAX)).mapInArrow(rows, kinds)
+    read: DataFrame = files.repartition(min(len(slices), TASKS_MAX)).mapInArrow(rows, kinds)
+    return read
 
 
 # --- through Spark's own reader -----------------------------------------------------------------

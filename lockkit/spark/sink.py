@@ -19,15 +19,14 @@ from pyspark.sql.datasource import (
 )
 
 from lockkit.clock import Clock
-from lockkit.drive import run
+from lockkit.errors import StoreError, TableError
+from lockkit.runtime import run
 from lockkit.spark.errors import first_line
 from lockkit.spark.land import land, spool_for
 from lockkit.spark.options import RETRIES, WRITE, Asked, asked
 from lockkit.spark.place import Place
 from lockkit.spark.spool import Run, Spool, Spooled, remove_spool
 from lockkit.spark.stream import QUERY_ID, STREAM_RETRIES
-from lockkit.stores import StoreError
-from lockkit.table.ask import TableError
 
 if TYPE_CHECKING:
     import pyarrow as pa

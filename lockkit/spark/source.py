@@ -18,17 +18,17 @@ from pyspark.sql.datasource import (
 )
 
 from lockkit.clock import Clock
-from lockkit.drive import run
+from lockkit.errors import TableError, UnknownKeyword
+from lockkit.runtime import run
 from lockkit.spark.errors import first_line
 from lockkit.spark.frame import TASKS_MAX
-from lockkit.spark.fresh import LOADED, mark, refuse_old_share
+from lockkit.spark.fresh import WHEN_LOADED, mark, refuse_old_share
 from lockkit.spark.place import Place
 from lockkit.spark.read import AS_OF, Query, instant_text, plan, query_of, slice_rows, spark_schema
 from lockkit.spark.sink import Save, Sink
-from lockkit.stores import UnknownKeyword, check_keywords
-from lockkit.table.ask import TableError
-from lockkit.table.incremental import Increment, load_increment
-from lockkit.table.reader import Scan
+from lockkit.stores import check_keywords
+from lockkit.table.read.incremental import Increment, load_increment
+from lockkit.table.read.reader import Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,12 +60,8 @@ class Lockkit(DataSource):
             place, said = _said(self.options)
             query = query_of(said)
             scan, _ = plan(place, query)
-            schema = spark_schema(scan.result)
-            if query.as_of is None and query.begin is None:
-                for each in schema.fields:
-                    if each.name == scan.record_key:
-                        each.metadata = {LOADED: mark(place, scan.commits)}
-            return schema
+            said = {} if query.of_the_past else mark(WHEN_LOADED, place, scan.commits)
+            return spark_schema(scan.result, said)
 
     def reader(self, schema: Any) -> Rows:
         with first_line():
@@ -160,7 +156,7 @@ class Rows(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         scan: Scan | None = partition.value
-        if scan is not None and self.query.as_of is None and self.query.begin is None:
+        if scan is not None and not self.query.of_the_past:
             with first_line():
                 refuse_old_share(self.place, scan.commits)
         return _rows(self.place, self.shape, partition)

@@ -19,17 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Procedure, WallMs
+from lockkit.runtime import Procedure, WallMs, all_of, listing
 from lockkit.spark.place import Place
 from lockkit.stores import Store, folder_of
-from lockkit.table.ask import all_of, listing
-from lockkit.table.basefile import plain, record_keys
-from lockkit.table.datafiles import open_data_file, put_data_file
-from lockkit.table.markers import MARKERS
-from lockkit.table.partition import partition_path
-from lockkit.table.properties import TableConfig
-from lockkit.table.pulse import discard
-from lockkit.table.xxhash import bucket_of
+from lockkit.table.format.base_file import plain, record_keys
+from lockkit.table.format.data_files import open_data_file, put_data_file
+from lockkit.table.format.partition import partition_path
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.xxhash import bucket_of
+from lockkit.table.occ.liveness import discard
+from lockkit.table.occ.markers import MARKERS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Emit, silent
-from lockkit.hudi_keys import TABLE_NAME
+from lockkit.errors import TableError
+from lockkit.lock.hudi_keys import TABLE_NAME
+from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.options import KEYWORDS, RETRIES, asked
 from lockkit.spark.place import Place
 from lockkit.spark.write import open_lock, write
 from lockkit.stores import check_keywords
-from lockkit.table.ask import TableError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

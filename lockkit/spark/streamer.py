@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
+from lockkit.errors import LockkitError, TableError
 from lockkit.spark.arrivals import ROOT, SOURCES, TOPIC, Work, arriving
 from lockkit.spark.connect import CONF
-from lockkit.spark.errors import EXPECTED, unwrapped
-from lockkit.spark.java import NoJava, spark_env
+from lockkit.spark.errors import unwrapped
+from lockkit.spark.java import spark_env
 from lockkit.spark.options import WRITE, asked
 from lockkit.spark.stream import foreach_batch
-from lockkit.table.ask import TableError
-from lockkit.table.javafile import parse_properties
+from lockkit.table.format.java_properties import parse_properties
 
 OPS = ("upsert", "insert", "bulk_insert")
 POLL_S = 0.2
@@ -96,6 +96,7 @@ def work_of(told: argparse.Namespace) -> Work:
     checkpoint = told.checkpoint_path or f"{Path(told.props).absolute()}.checkpoint"
     found = Work(url, kind, props, checkpoint, told.endpoint, told.continuous,
                  told.min_sync_interval_seconds, told.source_limit)  # fmt: skip
+    found.refuse_unread()
     asked(found.options)
     found.needs(TOPIC if kind == "kafka" else ROOT)
     return found
@@ -209,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, streamer.end)
             return streamer.whole()
-    except (*EXPECTED, NoJava) as error:
+    except LockkitError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 1
     except PySparkException as error:

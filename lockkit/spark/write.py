@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock, back_off_s
-from lockkit.drive import Emit, run, silent
-from lockkit.hudi_keys import TABLE_NAME
-from lockkit.proof import TABLE_KEY, prove_conditions
+from lockkit.errors import CommitConflict, OldRows, TableError
+from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.lock.hudi_keys import TABLE_NAME
+from lockkit.runtime import Procedure, run
+from lockkit.sinks import Emit, Voice, silent
 from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import (
     GROUP,
@@ -28,33 +30,32 @@ from lockkit.spark.frame import (
     stored_keys,
 )
 from lockkit.spark.frame import write_frame as write_frame
-from lockkit.spark.fresh import OldRows, attempt_tag, refuse_old_frame
+from lockkit.spark.fresh import attempt_tag, refuse_old_frame
 from lockkit.spark.options import Asked, asked
 from lockkit.spark.place import Place
 from lockkit.stores import Store, check_keywords
-from lockkit.table.ask import TableError
-from lockkit.table.basefile import Slice, Target
-from lockkit.table.buckets import generations, is_bucketed
-from lockkit.table.checkpoint import look_over
-from lockkit.table.commit import Committed
-from lockkit.table.conflict import CommitConflict
-from lockkit.table.covered import Covered
-from lockkit.table.gate import refuse_other
-from lockkit.table.groups import Aim as Aim
-from lockkit.table.groups import Early
-from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.layout import FileGroup, WriteStat
-from lockkit.table.locks import AnyLock, open_table_lock
-from lockkit.table.markers import unmark
-from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table, load_config
-from lockkit.table.publish import after_commit
-from lockkit.table.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
-from lockkit.table.snapshot import Snapshot, load_snapshot
-from lockkit.table.transaction import Prepared, Taken, Transaction, begin, prepare
-from lockkit.table.turns import publish_and_settle, turns_of
-from lockkit.table.upkeep import Upkeep
-from lockkit.table.withdraw import BackOut
-from lockkit.voice import Voice
+from lockkit.table.format.base_file import Slice, Target
+from lockkit.table.format.gate import refuse_other
+from lockkit.table.format.layout import FileGroup, WriteStat
+from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, load_config
+from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.concurrency import turns_of
+from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.creation import create_table
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.locks import AnyLock, open_table_lock
+from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.publish import after_commit
+from lockkit.table.occ.transaction import Prepared, Transaction, prepare
+from lockkit.table.read.buckets import generations, is_bucketed
+from lockkit.table.read.checkpoint import look_over
+from lockkit.table.read.snapshot import Snapshot, load_snapshot
+from lockkit.table.services.host import StoreHost
+from lockkit.table.services.upkeep import Upkeep
+from lockkit.table.write.attempt import Attempt, Heart
+from lockkit.table.write.groups import Aim as Aim
+from lockkit.table.write.groups import Early
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +102,8 @@ def write(
     as `options` do, by Hudi's names. A `df` without rows makes no commit, and returns None, unless
     `hoodie.allow.empty.commit` is true. Spark evaluates `df` once for each attempt. `claim` is told
     the instant of each attempt before it writes any file, and may raise. The table's services run
-    inline, by `options` and Hudi's defaults; with `upkeep` (`lockkit.table.upkeep.keep`), by its.
+    inline, by `options` and Hudi's defaults, or by those of `upkeep`
+    (`lockkit.table.services.upkeep.keep`).
     `lock` is a handle of any service's lock; by default the lock that the provider named by
     `options` grants, else the table's own lock object.
 
@@ -184,38 +186,35 @@ class Write:
         frame = self.frame.drop(*META_COLUMNS)
         incoming = incoming_schema(frame)
         config = self._table()
-        seen, transaction, heartbeat = self._begin(config)
-        undecided = True
-        with ExitStack() as over:
-            over.callback(self.upkeep.own.discard, transaction.instant)
-            try:
-                prepared = self._written(frame, incoming, config, seen, transaction, heartbeat)
-                if prepared is not None:
-                    self.upkeep.before_commit(prepared)
-                    heartbeat.check()
-                    undecided = False
-                    committed = publish_and_settle(
-                        self.upkeep.turns, prepared, self.store, self.clock, self.emit,
-                        strategy=self.asked.strategy,
-                    )
-            except BaseException as error:
-                self._leave(error, transaction.taken, heartbeat, undecided=undecided)
-                raise
-            if prepared is None:
-                self._leave(None, transaction.taken, heartbeat)
-                return None
+        known, seen = run(look_over(), self.store, self.clock)
+        self.upkeep.before_write(known)
+        shared = self.upkeep.service.desk
+        desk = replace(shared, url=self.place.url, store=self.store, clock=self.clock,
+                       emit=self.emit)  # fmt: skip
+        attempt = Attempt(StoreHost(desk, self.asked.rules), self.asked.strategy)
+
+        def files(transaction: Transaction, heart: Heart) -> Procedure[Prepared | None]:
+            yield from ()
+            assert isinstance(heart, Heartbeat)
+            prepared = self._written(frame, incoming, config, seen, transaction, heart)
+            if prepared is not None:
+                self.upkeep.before_commit(prepared)
+            return prepared
+
+        way = attempt.write(known, files, action=_action(self.asked.operation))
+        committed = run(way, self.store, self.clock)
+        if committed is None:
+            return None
         with after_commit(committed):
-            with suppress(Exception):  # the rows are committed; the heartbeat expires
-                heartbeat.finish()
             if self.asked.early:
                 with suppress(Exception):  # whatever becomes of the markers
-                    run(unmark(transaction.instant), self.store, self.clock)
+                    run(unmark(committed.instant), self.store, self.clock)
             self.upkeep.after_commit(seen.covered.count + 1)
         return committed
 
     def _written(
         self, frame: DataFrame, incoming: pa.Schema, config: TableConfig, seen: Snapshot,
-        transaction: Transaction, heartbeat: Heartbeat,
+        transaction: Transaction, heart: Heartbeat,
     ) -> Prepared | None:  # fmt: skip
         """One attempt's files and its commit's bytes; None where there is nothing to commit."""
         self.claim(transaction.instant)
@@ -224,49 +223,19 @@ class Write:
         )
         check_columns(frame, config, self.asked.operation)
         stands_on = snapshot.covered.count
-        refuse_old_frame(frame, self.place, config.record_key, transaction.instant, stands_on)
+        refuse_old_frame(frame, self.place, transaction.instant, stands_on)
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
         schema = before if self.asked.operation == "delete" and before else None
         schema = schema or evolve(before, incoming)
         target = replace(transaction.target, schema=schema)
         tag = attempt_tag(transaction.instant, self.place, stands_on)
-        with _ends_with(heartbeat, frame, tag):
+        with _ends_with(heart, frame, tag):
             stats = self._files(frame, target, snapshot, transaction.covered)
         self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
         replaced = _replaced(self.asked.operation, stats, snapshot)
         if not stats and not replaced and not self.asked.allow_empty:
             return None
         return self._prepare(transaction, stats, snapshot, target, replaced)
-
-    def _begin(self, config: TableConfig) -> tuple[Snapshot, Transaction, Heartbeat]:
-        """The table as it is, then an instant and its heartbeat; where Hudi writes too, these two
-        under the lock.
-
-        Hudi's s3a creates a requested file without a condition, so two could have one instant; and
-        it rolls back at once what has no heartbeat.
-        """
-        known, seen = run(look_over(), self.store, self.clock)
-        self.upkeep.before_write(known)
-        trying: list[Taken] = []
-        heartbeat: Heartbeat | None = None
-        try:
-            with self.upkeep.taking_an_instant(config):
-                way = begin(known, action=_action(self.asked.operation), trying=trying.append)
-                transaction: Transaction = run(way, self.store, self.clock, self.emit)
-                self.upkeep.own.add(transaction.instant)
-                heartbeat = Heartbeat(
-                    transaction.instant, self.store, clock=self.clock, rules=self.asked.rules
-                )
-        except BaseException as error:
-            for taken in trying[-1:]:
-                self._leave(error, taken, heartbeat, paths=(), undecided=True)
-                self.upkeep.own.discard(taken.instant)
-            raise
-        return seen, transaction, heartbeat
-
-    @property
-    def _leave(self) -> BackOut:
-        return BackOut(self.place.url, self.upkeep.turns, self.store, self.clock, self.emit)
 
     def _table(self) -> TableConfig:
         """The table's config; the table is made if it is not there."""
@@ -340,16 +309,16 @@ class Write:
 
 
 @contextmanager
-def _ends_with(heartbeat: Heartbeat, frame: DataFrame, tag: str) -> Iterator[None]:
+def _ends_with(heart: Heartbeat, frame: DataFrame, tag: str) -> Iterator[None]:
     """What Spark does for this write is cancelled once others may take its writer for dead."""
     put_on, cancel, take_off = _job_tags(frame)
     put_on(tag)
-    heartbeat.on_lost = lambda: cancel(tag)
+    heart.on_lost = lambda: cancel(tag)
     try:
-        heartbeat.check()
+        heart.check()
         yield
     except Exception as error:
-        heartbeat.check()  # then this is why
+        heart.check()  # then this is why
         if isinstance(old := unwrap(str(error)), OldRows):
             raise old from None
         raise

@@ -16,30 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from lockkit.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
+from lockkit.errors import StoreError, UnknownKeyword
+from lockkit.protocol.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
 from lockkit.stores.secret import carries_secret
-
-
-class StoreError(Exception):
-    """The store cannot be used as configured (denied, no bucket, wrong region, bad credentials).
-
-    Says what, who (which URL) and what next. Never carries a secret.
-    """
-
-
-class NoAnswer(StoreError):
-    """A listing or a past version could not be read for now (throttled, a 5xx, no answer).
-
-    Reading again is safe. Reads and writes of one object answer `Throttled` or `Unknown` instead.
-    """
-
-
-class UnsafeStore(StoreError):
-    """The store was seen to ignore a condition, or to refuse a true one: it cannot hold a lock."""
-
-
-class UnknownKeyword(TypeError):
-    """A keyword that nothing takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +84,7 @@ CHUNK_BYTES = 1 << 20
 
 
 class Hooks(Protocol):
-    """What stands between an SDK's client and the network, as `lockkit.faults.Faulty` does."""
+    """What stands between an SDK's client and the network, as `lockkit.lab.faults.Faulty` does."""
 
     def install(self, client: Any) -> None: ...
 
@@ -230,6 +209,12 @@ def open_store(
         extra=extra,
     )  # fmt: skip
     return _open(url, options)
+
+
+def shown(store: Store) -> str:
+    """The `repr` of a store: its kind, its URL and the server that it asks; no option's value."""
+    server = f" at {store.server}" if store.server else ""
+    return f"<{type(store).__name__} {store.url}{server}>"
 
 
 def reopen(store: Store) -> Store:

@@ -14,7 +14,7 @@ import botocore.session
 from botocore.config import Config
 
 from lockkit.clock import epoch_ms
-from lockkit.outcome import Unknown
+from lockkit.protocol.outcome import Unknown
 from lockkit.stores import StoreOptions
 from lockkit.stores.connections import keep_deadlines
 from lockkit.stores.deadline import Deadline, DeadlinePassed, current

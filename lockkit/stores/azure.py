@@ -15,7 +15,8 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobClient, ContainerClient
 
 from lockkit.clock import epoch_ms
-from lockkit.outcome import (
+from lockkit.errors import StoreError
+from lockkit.protocol.outcome import (
     Applied,
     Condition,
     Found,
@@ -31,8 +32,8 @@ from lockkit.stores import (
     Entry,
     Listing,
     ObjectVersion,
-    StoreError,
     StoreOptions,
+    shown,
     split_url,
 )
 from lockkit.stores.connections import keep_deadlines_of
@@ -264,7 +265,11 @@ class AzureStore:
         if not version.id:
             options = {"etag": version.version, "match_condition": MatchConditions.IfNotModified}
         with self._translated(f"read {key} version {version.id}"):
-            return self.blob(key).download_blob(**options).readall()
+            body: bytes = self.blob(key).download_blob(**options).readall()
+            return body
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def close(self) -> None:
         self._client.close()

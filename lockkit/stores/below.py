@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from lockkit.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
+from lockkit.protocol.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
 from lockkit.stores import Listing, ObjectVersion, Store
 
 

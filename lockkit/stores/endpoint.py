@@ -21,7 +21,8 @@ from enum import Enum
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from lockkit.outcome import (
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.protocol.outcome import (
     Applied,
     Missing,
     NotModified,
@@ -31,7 +32,7 @@ from lockkit.outcome import (
     Unknown,
     WriteAnswer,
 )
-from lockkit.stores import NoAnswer, StoreError, StoreOptions
+from lockkit.stores import StoreOptions
 from lockkit.stores.deadline import Deadline, DeadlinePassed, deadline
 
 ANY_STATUS = 0

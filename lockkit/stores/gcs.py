@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-# Else its first use sends a GET of the bucket from a thread of its own (stores.md, section 6).
+# Otherwise the first use of google-cloud-storage 3.17 sends a GET of the bucket in the background.
 os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
 
 import google.api_core.exceptions
@@ -23,7 +23,8 @@ from google.api_core.client_info import ClientInfo
 from google.cloud.storage.retry import DEFAULT_RETRY
 
 from lockkit.clock import epoch_ms
-from lockkit.outcome import (
+from lockkit.errors import StoreError
+from lockkit.protocol.outcome import (
     Applied,
     Condition,
     Found,
@@ -41,8 +42,8 @@ from lockkit.stores import (
     Entry,
     Listing,
     ObjectVersion,
-    StoreError,
     StoreOptions,
+    shown,
     split_url,
 )
 from lockkit.stores.connections import keep_deadlines_of
@@ -278,7 +279,11 @@ class GcsStore:
         with self._translated(doing), closing(self._download(key, query)) as answer:
             if answer.status_code != 200:
                 self._endpoint.listing(WRITES, _refusal(answer), doing)
-            return answer.raw.read(decode_content=False)
+            body: bytes = answer.raw.read(decode_content=False)
+            return body
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def close(self) -> None:
         self._client.close()
@@ -293,7 +298,7 @@ class GcsStore:
         testbench sends none); without it `modified_ms` is None, and leases expire by wall clock.
         """
         name = quote(self._full(key), safe="")
-        return self._client._http.get(
+        answer: requests.Response = self._client._http.get(
             f"{self._client.api_endpoint}/download/storage/v1{self._bucket.path}/o/{name}"
             f"?alt=media{query}",
             headers=self._agent,
@@ -301,6 +306,7 @@ class GcsStore:
             stream=True,
             allow_redirects=False,
         )
+        return answer
 
     def _pages(
         self,

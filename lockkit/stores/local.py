@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lockkit.clock import Clock
-from lockkit.outcome import (
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.protocol.outcome import (
     Applied,
     Condition,
     Found,
@@ -48,11 +49,10 @@ from lockkit.stores import (
     Capabilities,
     Entry,
     Listing,
-    NoAnswer,
     ObjectVersion,
-    StoreError,
     StoreOptions,
     folder_of,
+    shown,
 )
 
 try:
@@ -100,7 +100,7 @@ class LocalStore:
                     return NotModified(now_ms)
                 body = file.read() if limit is None else file.read(limit + 1)
                 return Found(body, _version(status), status.st_mtime_ns // 1_000_000, now_ms)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):
             return Missing()
         except OSError as error:
             raise self._fault(f"read {key}", error) from None
@@ -157,7 +157,7 @@ class LocalStore:
             with self._path(key).open("rb") as file:
                 shutil.copyfileobj(file, into, CHUNK_BYTES)
                 return Found(b"", _version(os.fstat(file.fileno())))
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):
             return Missing()
         except OSError as error:
             raise self._fault(f"read {key}", error) from None
@@ -249,6 +249,9 @@ class LocalStore:
                 return body
         raise StoreError(f"{self.url}: {key} is no longer at that version; files keep only one")
 
+    def __repr__(self) -> str:
+        return shown(self)
+
     def close(self) -> None:
         """Nothing is held open between operations; so a fork does no harm either."""
 
@@ -333,7 +336,8 @@ class LocalStore:
             errno.EPERM: "check who owns the directory",
             errno.EROFS: "it is mounted read-only",
             errno.EBADF: "NFS passes no directory locks on; use a local disk",
-            errno.EISDIR: "a directory has that name; choose another key",
+            errno.EISDIR: "a directory stands in the place of that file; see what made it, and "
+            "move it away",
             errno.ENOTDIR: "a file stands where a directory is needed; choose another key",
             errno.EEXIST: "a file stands where a directory is needed; choose another key",
         }.get(error.errno or 0, "check the directory")

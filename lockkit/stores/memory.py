@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from lockkit.clock import Clock
-from lockkit.outcome import (
+from lockkit.errors import StoreError
+from lockkit.protocol.outcome import (
     Applied,
     Condition,
     Found,
@@ -32,8 +33,8 @@ from lockkit.stores import (
     Entry,
     Listing,
     ObjectVersion,
-    StoreError,
     StoreOptions,
+    shown,
     split_url,
 )
 
@@ -154,6 +155,9 @@ class MemoryStore:
                 if str(number) == version.id and body is not None:
                     return body
         raise StoreError(f"{self.url}: {key} has no version {version.id}; list its versions again")
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def close(self) -> None:
         """Nothing to close; what the name holds stays until the process ends."""

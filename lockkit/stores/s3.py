@@ -12,7 +12,7 @@ import botocore.parsers
 from botocore.config import Config
 
 from lockkit.clock import epoch_ms
-from lockkit.outcome import (
+from lockkit.protocol.outcome import (
     Applied,
     Condition,
     Found,
@@ -31,6 +31,7 @@ from lockkit.stores import (
     ObjectVersion,
     StoreOptions,
     aws,
+    shown,
     split_url,
 )
 from lockkit.stores.deadline import Deadline, in_time
@@ -115,7 +116,7 @@ class S3Store:
         interval_s = next((s for h, s in WRITE_INTERVAL_S.items() if h in self.server), 0.0)
         self.capabilities = Capabilities(
             name="s3",
-            poll_min_s=0.06,  # a GET's own latency (systems.md: p50 63 ms)
+            poll_min_s=0.06,  # a GET's own latency: p50 63 ms (turbopuffer.com/docs/architecture)
             write_interval_min_s=interval_s,
             content_versions=True,
             keeps_versions=True,
@@ -246,7 +247,11 @@ class S3Store:
                 Bucket=self._bucket, Key=self._full(key), VersionId=version.id
             )
             with closing(answer["Body"]) as stream:
-                return stream.read()
+                body: bytes = stream.read()
+                return body
+
+    def __repr__(self) -> str:
+        return shown(self)
 
     def close(self) -> None:
         self._client.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from lockkit.outcome import Applied, Throttled, Unknown, WriteAnswer
+from lockkit.protocol.outcome import Applied, Throttled, Unknown, WriteAnswer
 from lockkit.stores import aws
 
 PART_BYTES = 8 << 20

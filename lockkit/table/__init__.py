@@ -1,17 +1,17 @@
 """A table in Apache Hudi's copy-on-write layout (version 6 or 9), and the fenced commit to it.
 
-In reading order:
-- what is written down: `timeline` (instants), `properties` and `refused` (what kind of table),
-  `partition`, `layout` (commits), `plans` (of table services), `avro` and `records` under them;
-- files: `schema`, `basefile`, `merge`, `datafiles`, `groups` and `buckets`;
-- the commit: `rivals` and `conflict` (pure), `fence`, `decide`, `transaction`, `commit`, `pending`,
-  `publish` (with the lock), `rollback`; `repair` of a broken fence, `mode` to switch it;
-- the living and the dead: `heartbeat`, `pulse`, `markers`;
-- reading: `covered`, `snapshot`, `checkpoint`, `predicate`, `barrier` and `incremental`,
-  `reader`;
-- services: `retention` (pure) and `clean`; `cluster` (the plan), `rewrite` and `clustering`;
-  `failed` writes; `turns`, `serving` (when), `look` and `desk` (with what), `service`, `upkeep`;
-- `condition`, for whoever looks at a table, and `handle`, which holds all of that for one writer.
+In reading order; each package may import only those above it:
+
+- `format`: what is written down. `timeline` (instants), `properties` and `refusals` (what kind of
+  table), `layout` (commits), `plans` (of table services), `schema` and `base_file`; `gate` and
+  `hudi_options` decide what becomes of each option of Hudi.
+- `occ`: optimistic concurrency control. `transaction`, `conflict`, `fence`, `decide` and `commit`;
+  `publish` (with the lock), `rollback`, `heartbeat`, `liveness` and `markers`.
+- `read`: `snapshot`, `checkpoint`, `incremental` and `reader`.
+- `write`: `attempt` (what every writer does), `append`, `merge` and `groups`.
+- `services`: `clean`, `cluster`, `repair` of a fence, and when each of them runs (`schedule`).
+- `handle` has `Table`, which holds all of that for one writer; `inspect` says who holds a table's
+  lock and whether it may be broken.
 
     run(create_table(TableConfig(name="orders", record_key="id", partition_by="region")), store)
     with Table("s3://lake/orders") as table:
@@ -20,8 +20,8 @@ In reading order:
 
 from __future__ import annotations
 
-from lockkit.table.ask import TableError, Unanswered
-from lockkit.table.basefile import (
+from lockkit.errors import CommitConflict, CommitUnknown, TableError, Unanswered
+from lockkit.table.format.base_file import (
     BaseFile,
     Slice,
     Target,
@@ -29,20 +29,20 @@ from lockkit.table.basefile import (
     read_base_file,
     write_inserts,
 )
-from lockkit.table.commit import Committed, CommitUnknown, commit
-from lockkit.table.conflict import CommitConflict
-from lockkit.table.fence import FENCE_KEY
+from lockkit.table.format.layout import TaskId, WriteStat
+from lockkit.table.format.partition import partition_path
+from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig
 from lockkit.table.handle import Table
-from lockkit.table.incremental import load_increment
-from lockkit.table.layout import TaskId, WriteStat
-from lockkit.table.merge import rewrite_group
-from lockkit.table.partition import partition_path
-from lockkit.table.properties import PROPERTIES_KEY, TableConfig, create_table
-from lockkit.table.publish import publish
-from lockkit.table.reader import read_increment, read_slice, read_table, scan
-from lockkit.table.rollback import roll_back
-from lockkit.table.snapshot import Snapshot, load_snapshot
-from lockkit.table.transaction import Prepared, Transaction, begin, prepare
+from lockkit.table.occ.commit import Committed, commit
+from lockkit.table.occ.creation import create_table
+from lockkit.table.occ.fence import FENCE_KEY
+from lockkit.table.occ.publish import publish
+from lockkit.table.occ.rollback import roll_back
+from lockkit.table.occ.transaction import Prepared, Transaction, begin, prepare
+from lockkit.table.read.incremental import load_increment
+from lockkit.table.read.reader import read_increment, read_slice, read_table, scan
+from lockkit.table.read.snapshot import Snapshot, load_snapshot
+from lockkit.table.write.merge import rewrite_group
 
 __all__ = [
     "FENCE_KEY", "PROPERTIES_KEY", "BaseFile", "CommitConflict", "CommitUnknown", "Committed",

@@ -12,36 +12,37 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.drive import Emit, run, silent
-from lockkit.proof import TABLE_KEY, prove_conditions
+from lockkit.errors import TableError
+from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.runtime import run
+from lockkit.sinks import Emit, Voice, silent
 from lockkit.stores import Store, check_keywords, open_store
-from lockkit.table.append import NewRows, prepare_append
-from lockkit.table.ask import TableError
-from lockkit.table.basefile import BaseFile, Target, write_inserts
-from lockkit.table.checkpoint import look_over
-from lockkit.table.commit import Committed, commit
-from lockkit.table.conflict import SIMPLE, Strategy
-from lockkit.table.gate import check_options, described, refuse_other
-from lockkit.table.groups import by_partition, free_file_id
-from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.layout import FileGroup, WriteStat
-from lockkit.table.locks import AnyLock, open_table_lock
-from lockkit.table.properties import HUDI, TableConfig
-from lockkit.table.publish import after_commit, deferred, told_if_interrupted
-from lockkit.table.pulse import heartbeat_rules
-from lockkit.table.schema import arrow_schema, avro_schema, conform, evolve
-from lockkit.table.snapshot import Snapshot
-from lockkit.table.transaction import Known, Prepared, Taken
-from lockkit.table.turns import publish_and_settle, settled, turns_of
-from lockkit.table.upkeep import Upkeep
-from lockkit.table.withdraw import BackOut
-from lockkit.voice import Voice
+from lockkit.table.format.base_file import BaseFile, Target, write_inserts
+from lockkit.table.format.gate import check_options, described, refuse_other
+from lockkit.table.format.properties import HUDI, TableConfig
+from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.concurrency import turns_of
+from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.liveness import heartbeat_rules
+from lockkit.table.occ.locks import AnyLock, open_table_lock
+from lockkit.table.occ.publish import after_commit
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read.buckets import free_file_id
+from lockkit.table.read.checkpoint import look_over
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.context import Desk
+from lockkit.table.services.host import StoreHost
+from lockkit.table.services.upkeep import Upkeep
+from lockkit.table.write.append import NewRows
+from lockkit.table.write.attempt import Attempt
+from lockkit.table.write.groups import by_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,57 +120,29 @@ class Table:
                 lambda target: self._files(target, rows), avro_schema(schema, known.config.name),
                 self._partitions, grows=schema != self._schema, schema_at=self._schema_at,
             )  # fmt: skip
-            attempt = _Attempt(self)
+            attempt = Attempt(StoreHost(self._desk, self.pulse), self.strategy)
+            way = attempt.append(known, new, self._upkeep.before_commit)
             try:
-                committed = self._commit(known, new, attempt)
-            except BaseException as error:
-                attempt.leave(error)
-                raise
-            with after_commit(committed), suppress(Exception):  # else the heartbeat expires
-                attempt.finish()
-            assert self._known is not None
+                committed = run(way, self.store, self.clock)
+            finally:
+                self._known = attempt.known or known
             self._known = replace(self._known, newest=max(self._known.newest, committed.instant))
             self._schema, self._schema_at = schema, committed.instant
             self._partitions |= {partition for partition, _ in attempt.groups}
-            if known.config.mode == HUDI and attempt.prepared:  # its lock was held until here
+            prepared = attempt.prepared
+            assert prepared is not None
+            if known.config.mode == HUDI:  # its lock was held until here
                 with after_commit(committed):
-                    self._upkeep.before_commit(attempt.prepared)
+                    self._upkeep.before_commit(prepared)
         with after_commit(committed):
-            self._upkeep.after_append(attempt.others)
+            seen = prepared.transaction.timeline.commits
+            self._upkeep.after_append(sum(each > known.newest for each in seen))
         return committed
 
-    def _commit(self, known: Known, new: NewRows, attempt: _Attempt) -> Committed:
-        if known.config.mode != HUDI:
-            prepared = self._prepare(known, new, attempt)
-            self._upkeep.before_commit(prepared)
-            attempt.check()
-            attempt.undecided = False
-            return publish_and_settle(
-                self.turns, prepared, self.store, self.clock, self.emit, strategy=self.strategy
-            )
-        # Hudi's writers take instants under the lock, and roll back what has no heartbeat: so few
-        # rows are written within one grant.
-        with deferred(self.emit) as later, self.turns.hold() as held:
-            prepared = self._prepare(known, new, attempt)
-            attempt.undecided = False
-            with told_if_interrupted(prepared):
-                committed = settled(
-                    lambda: run(
-                        commit(prepared, held.guard, believe=held.believe, strategy=self.strategy),
-                        self.store, self.clock, later,
-                    ),
-                    prepared,
-                )  # fmt: skip
-                held.published()
-        return committed
-
-    def _prepare(self, known: Known, new: NewRows, attempt: _Attempt) -> Prepared:
-        prepared: Prepared
-        way = prepare_append(known, new, attempt.tries, attempt.begin, attempt.wrote)
-        prepared, self._known = run(way, self.store, self.clock, self.emit)
-        attempt.prepared = prepared
-        attempt.others = sum(each > known.newest for each in prepared.transaction.timeline.commits)
-        return prepared
+    @property
+    def _desk(self) -> Desk:
+        shared = self._upkeep.service.desk
+        return replace(shared, store=self.store, clock=self.clock, emit=self.emit)
 
     def refresh(self) -> Snapshot:
         """The latest snapshot; what this handle knows of the table is read anew."""
@@ -182,6 +155,11 @@ class Table:
         if self._own_lock:
             self.lock.close()
         self.store.close()
+
+    def __repr__(self) -> str:
+        config = self._known and self._known.config
+        about = f"{config.name}, {config.mode} mode" if config else "not read yet"
+        return f"<Table {self.url}: {about}, {self.turns.mode}, {self.lock!r}>"
 
     def __enter__(self) -> Table:
         return self
@@ -238,49 +216,3 @@ def _refuse_missing(rows: pa.Table, config: TableConfig) -> None:
     for what, name in needed.items():
         if name is not None and name not in rows.column_names:
             raise TableError(f"the rows have no column {name!r}, the table's {what}")
-
-
-class _Attempt:
-    """One append's instant, its heartbeat and its files; and how it is left if it fails."""
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.groups: list[FileGroup] = []
-        self.prepared: Prepared | None = None
-        self.undecided = True
-        """Whether the write that decides was certainly not sent yet."""
-        self.others = 0
-        """Commits of other writers that came since this handle's last one."""
-        self._paths: list[str] = []
-        self._taken: Taken | None = None
-        self._heart: Heartbeat | None = None
-
-    def tries(self, taken: Taken) -> None:
-        """Another instant, because the one before was of no use; it is about to be taken."""
-        self.finish()
-        self._taken, self._paths, self._heart = taken, [], None
-
-    def begin(self, taken: Taken) -> None:
-        self._taken, table = taken, self.table
-        self._heart = Heartbeat(
-            taken.instant, table.store, clock=table.clock, rules=table.pulse,
-            quiet_s=table.pulse.interval_ms / 2000,
-        )  # fmt: skip
-
-    def wrote(self, stats: tuple[WriteStat, ...]) -> None:
-        self._paths = [each.path for each in stats]
-        self.groups = [each.group for each in stats]
-
-    def check(self) -> None:
-        assert self._heart is not None
-        self._heart.check()
-
-    def finish(self) -> None:
-        if self._heart is not None:
-            self._heart.finish()
-
-    def leave(self, error: BaseException) -> None:
-        table = self.table
-        if self._taken is not None:
-            back_out = BackOut(table.url, table.turns, table.store, table.clock, table.emit)
-            back_out(error, self._taken, self._heart, self._paths, undecided=self.undecided)

@@ -1,4 +1,4 @@
-"""`python -m tests.bench [--json | --readme] [--quick] [name ...]`: all benchmarks, or those named.
+"""`python -m tests.bench [--json | --page] [--quick] [name ...]`: all benchmarks, or those named.
 
 `--quick` runs all but those of locks small, to see that they run; figures then mean nothing.
 """
@@ -18,7 +18,7 @@ TABLES = ("table", "writers", "age", "insert", "upsert", "memory")
 PATTERNS = ("queue", "striped")
 PAGES = ("binder",)
 NAMES = LOCKS + TABLES + PATTERNS + PAGES
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "figures.md"
 BEGIN, END = "<!-- bench:begin -->\n", "<!-- bench:end -->"
 
 
@@ -91,12 +91,12 @@ def table(name: str, result: dict[str, Any]) -> str:
     return text
 
 
-def into_readme(text: str) -> None:
-    """Replace what stands between the README's bench markers."""
-    before, begin, rest = README.read_text().partition(BEGIN)
+def into_page(text: str) -> None:
+    """Replace what stands between the page's bench markers."""
+    before, begin, rest = PAGE.read_text().partition(BEGIN)
     _, end, after = rest.partition(END)
-    assert begin and end, f"{README} has no bench markers"
-    README.write_text(before + begin + text.strip("\n") + "\n" + end + after)
+    assert begin and end, f"{PAGE} has no bench markers"
+    PAGE.write_text(before + begin + text.strip("\n") + "\n" + end + after)
 
 
 def main() -> None:
@@ -104,10 +104,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[[], *NAMES], default=[])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="all but those of locks, small")
-    parser.add_argument("--readme", action="store_true", help="put the tables into README.md")
+    parser.add_argument("--page", action="store_true", help=f"put the tables into {PAGE.name}")
     args = parser.parse_args()
-    if args.quick and args.readme:
-        parser.error("--quick figures do not belong into the README")
+    if args.quick and args.page:
+        parser.error("--quick figures do not belong on the page")
     load = os.getloadavg()[0]
     results = {}
     for name in args.names or NAMES:
@@ -122,8 +122,8 @@ def main() -> None:
     where = f"`make bench`, {machine} when it began: read ratios, not times."
     where += " " + verdict(results)
     print(where)
-    if args.readme:
-        into_readme(where + "\n" + "".join(table(*each) for each in results.items()))
+    if args.page:
+        into_page(where + "\n" + "".join(table(*each) for each in results.items()))
 
 
 if __name__ == "__main__":

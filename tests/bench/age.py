@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from lockkit.table.checkpoint import CHECKPOINT_EVERY
-from lockkit.table.timeline import instant_ms, instant_of
+from lockkit.table.format.timeline import instant_ms, instant_of
+from lockkit.table.read.checkpoint import CHECKPOINT_EVERY
 from tests.bench.committers import COMMITTERS, Lockkit, bucket_of, create, rows
 from tests.bench.server import Server, serving
 from tests.bench.shapes import client

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from lockkit.spark.fleet import Fleet
+from lockkit.lab.processes.fleet import Fleet
 
 
 def _cpu_ms(code: str) -> float:

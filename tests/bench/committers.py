@@ -69,7 +69,7 @@ class Lockkit:
 
     @classmethod
     def create_empty(cls, endpoint: str, bucket: str, home: Path) -> Lockkit:
-        from lockkit.drive import run
+        from lockkit.runtime import run
         from lockkit.table import TableConfig, create_table
 
         mine = cls(endpoint, bucket, home)
@@ -82,8 +82,8 @@ class Lockkit:
 
     def upsert(self, new: pa.Table) -> None:
         """Into the table's one file group, step by step."""
-        from lockkit.drive import run
-        from lockkit.outcome import Applied, IfAbsent
+        from lockkit.protocol.outcome import Applied, IfAbsent
+        from lockkit.runtime import run
         from lockkit.table import (
             avro_schema,
             begin,
@@ -92,7 +92,7 @@ class Lockkit:
             read_slice,
             rewrite_group,
         )
-        from lockkit.table.publish import publish
+        from lockkit.table.occ.publish import publish
 
         store, clock = self.table.store, self.table.clock
         transaction = run(begin(), store, clock)

@@ -8,7 +8,7 @@ import time
 from itertools import pairwise
 from typing import Any
 
-from lockkit.emulator import Emulator
+from lockkit.lab.server import Emulator
 from tests.bench.shapes import SHAPES
 
 PROCESSES, ACQUIRES, HOLD_S = 4, 100, 0.005

@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from lockkit.services.dynamodb import DynamoDB
-from lockkit.services.hive import HiveMetastore
-from lockkit.services.service import ServiceUnavailable
-from lockkit.services.zookeeper import ZooKeeper
+from lockkit.lab.processes.services.dynamodb import DynamoDB
+from lockkit.lab.processes.services.hive import HiveMetastore
+from lockkit.lab.processes.services.service import ServiceUnavailable
+from lockkit.lab.processes.services.zookeeper import ZooKeeper
 from tests.provider_world import NAMES, Parties, Party, Server, World, world
 
 SERVICES: dict[str, Callable[[Path], Any]] = {

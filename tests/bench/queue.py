@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.emulator import Emulator
-from lockkit.patterns.queue.brokered import BrokerQueue
-from lockkit.patterns.queue.group import GroupQueue
-from lockkit.patterns.queue.handle import JobLost, Queue, QueueError, QueueUnknown
+from lockkit.errors import JobLost, QueueError, QueueUnknown
+from lockkit.lab.server import Emulator
+from lockkit.recipes.queue.brokered import BrokerQueue
+from lockkit.recipes.queue.group import GroupQueue
+from lockkit.recipes.queue.handle import Queue
 
 PROCESSES, ROUNDS, SECONDS = 8, 2, 10.0
 LATENCY_MS = 30

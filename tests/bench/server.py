@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lockkit.emulator import Emulator
-from lockkit.history import Event
+from lockkit.events import Event
+from lockkit.lab.server import Emulator
 
 
 def _serve(pipe: Any) -> None:

@@ -1,7 +1,7 @@
 """How others take a lock on an object store, request by request, through the same boto3.
 
-Each shape is written from its source or its RFC (facts: Hudi's StorageBasedLockProvider reads, then
-writes twice; Terraform creates, reads and deletes). All with SDK retries off, as Hudi has them.
+Each shape is written from its source or its RFC (Hudi's StorageBasedLockProvider reads, then writes
+twice; Terraform creates, reads and deletes). All with SDK retries off, as Hudi has them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TwoPuts:
 class Hudi:
     """GET, PUT if unchanged, PUT if unchanged; waiters poll after uniform(0, 100) ms.
 
-    (Hudi itself sleeps a flat second between tries; peers.md measured it with this kinder poll.)
+    (Hudi itself sleeps a flat second between tries; this poll is kinder.)
     """
 
     def __init__(self, endpoint: str, bucket: str, name: str) -> None:

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lockkit.emulator import Emulator
-from lockkit.patterns.stripes import collision_chance, index_of
+from lockkit.lab.server import Emulator
+from lockkit.recipes.stripes import collision_chance, index_of
 
 LATENCY_MS = 30
 WRITERS, STRIPES = 8, 64
@@ -29,8 +29,8 @@ Commit = Callable[[], None]
 def _commits(endpoint: str, bucket: str, key: str) -> dict[str, tuple[Any, Commit]]:
     """For each kind of lock: a context for one grant, and the commit to be made under it."""
     from lockkit import Lock, open_store
-    from lockkit.outcome import Applied, Found, Missing, over
-    from lockkit.patterns.striped import StripedLock
+    from lockkit.protocol.outcome import Applied, Found, Missing, over
+    from lockkit.recipes.striped import StripedLock
 
     store = open_store(f"gs://{bucket}/data", endpoint=endpoint)
     single = Lock(f"gs://{bucket}/single", timeout=None, ttl_s=TTL_S, endpoint=endpoint)

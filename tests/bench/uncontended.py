@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Any
 
-from lockkit.emulator import Emulator
+from lockkit.lab.server import Emulator
 from tests.bench.shapes import SHAPES
 
 ROUNDS, PAIRS = 8, 12

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from browser.world import HOSTILE, ROOT, SOON_MS, elsewhere, shot
-from lockkit.check import check
-from lockkit.history import event, read
-from lockkit.workbench.export import export_html
+from lockkit.events import event, read
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets.export import export_html
 
 pytestmark = [
     pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240, method="thread"),

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from browser.world import ROOT, SOON_MS, shot
-from lockkit.check import check
-from lockkit.history import Event, read
-from lockkit.workbench.export import export_html
+from lockkit.events import Event, read
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets.export import export_html
 
 pytestmark = [
     pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240, method="thread"),

@@ -26,7 +26,7 @@ pytestmark = [
 
 def test_a_store_is_probed_by_a_click_after_a_prediction(lab: Server, page: Any) -> None:
     """One sentence, the checks, a picture; a URL full of markup is told as text."""
-    code = ("from lockkit.workbench import StoreProbe", "StoreProbe(rounds=5, requests=20)")
+    code = ("from lockkit.lab.widgets import StoreProbe", "StoreProbe(rounds=5, requests=20)")
     run_all_cells(page, lab, notebook_of(lab, "probe.ipynb", *code))
     panel = seen(page, page.locator(".lockkit-probe").first)
     probe, place = panel.locator("button.lockkit-probe-start"), ".lockkit-probe-place select"

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from lockkit.commands.lab import settings
+from lockkit.lab.cli.lab import settings
 
 ROOT = Path(__file__).parents[2]
 FIRST = "00_start_here.ipynb"
@@ -254,7 +254,7 @@ def restart_kernel(page: Any) -> None:
 
 
 WORKBENCH = (
-    "from lockkit.workbench import Workbench, control",
+    "from lockkit.lab.widgets import Workbench, control",
     "control.DEADMAN_S = {deadman_s}  # the page says every 5 s that it is there",
     "bench = Workbench(kind='plain', writers=2, lease_s=2.0)\nbench",
 )

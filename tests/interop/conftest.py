@@ -8,7 +8,7 @@ import pytest
 from environment import Environment, Unavailable, prepare
 from hudi_world import Hudi
 
-from lockkit.emulator import Emulator
+from lockkit.lab.server import Emulator
 
 ELSEWHERE = "downloads Apache Hudi and starts its Spark: run by make interop"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.history import Event
+from lockkit.events import Event
 
 LOCK = ".hoodie/.locks/table_lock.json"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from environment import Unavailable, run
 
-from lockkit.services.service import ServiceUnavailable, jars
+from lockkit.lab.processes.services.service import ServiceUnavailable, jars
 from lockkit.spark.java import NoJava, find_java
 
 CACHE = Path(__file__).parents[2] / ".cache"

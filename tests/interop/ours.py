@@ -16,13 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.lock import Lock
-from lockkit.outcome import Applied, IfAbsent
+from lockkit.errors import CommitConflict
+from lockkit.lock.handle import Lock
+from lockkit.protocol.outcome import Applied, IfAbsent
+from lockkit.runtime import run
 from lockkit.stores import open_store
 from lockkit.table import (
     BaseFile,
-    CommitConflict,
     Prepared,
     TableConfig,
     Transaction,
@@ -37,10 +37,10 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
-from lockkit.table.heartbeat import Heartbeat
-from lockkit.table.properties import load_config
-from lockkit.table.publish import publish
-from lockkit.table.timeline import load_timeline
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import load_timeline
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.publish import publish
 
 SCHEMA = pa.schema(
     [("id", pa.string()), ("region", pa.string()), ("amount", pa.int64()), ("at", pa.int64())]

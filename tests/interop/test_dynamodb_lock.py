@@ -10,8 +10,8 @@ import pytest
 from environment import Unavailable
 from jvm import WITH_ALL, Party, fetched
 
+from lockkit.lab.processes.services.dynamodb import DynamoDB
 from lockkit.providers.dynamodb import DynamoDBLock
-from lockkit.services.dynamodb import DynamoDB
 
 pytestmark = pytest.mark.interop
 CLIENT = ("com.amazonaws", "dynamodb-lock-client", "1.4.0")

@@ -17,11 +17,11 @@ from exclusion import commits, tenancies
 from hudi_world import Hudi, Refused
 from ours import SPARK_SCHEMA, Writer, in_order, order
 
-from lockkit.check import Kind, check
-from lockkit.emulator import Emulator
-from lockkit.state import LockLost
-from lockkit.table import CommitConflict, TableConfig
-from lockkit.table.properties import HUDI as HUDI_MODE
+from lockkit.errors import CommitConflict, LockLost
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import Kind, check
+from lockkit.table import TableConfig
+from lockkit.table.format.properties import HUDI as HUDI_MODE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 

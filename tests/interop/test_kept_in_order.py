@@ -9,23 +9,24 @@ from ours import CLOCK, order
 from test_hudi import ROWS, Shared, either, shared  # noqa: F401
 
 from lockkit.clock import Clock
-from lockkit.drive import run
-from lockkit.lock import Lock
-from lockkit.rules import Expiry
+from lockkit.lock.handle import Lock
+from lockkit.protocol.policy import Expiry
+from lockkit.runtime import run
 from lockkit.table import begin
-from lockkit.table.cluster import OURS, action_of
-from lockkit.table.plans import (
+from lockkit.table.format.plans import (
+    OURS,
     ClusteringGroup,
     Input,
     ReplacePlan,
     format_cluster_plan,
     hadoop_base,
 )
-from lockkit.table.pulse import HeartbeatRules
-from lockkit.table.retention import CleanRules
-from lockkit.table.service import Service
-from lockkit.table.serving import ServiceRules
-from lockkit.table.turns import ByLock
+from lockkit.table.occ.concurrency import ByLock
+from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.services.cluster import action_of
+from lockkit.table.services.retention import CleanRules
+from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.service import Service
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 

@@ -7,9 +7,9 @@ from hudi_world import Refused
 from ours import CLOCK, order
 from test_hudi import CLEANING, ROWS, Shared, ours, shared  # noqa: F401
 
-from lockkit.drive import run
+from lockkit.runtime import run
 from lockkit.table import begin, load_snapshot
-from lockkit.table.plans import (
+from lockkit.table.format.plans import (
     NO_BASE,
     CleanPlan,
     RollbackPlan,

@@ -1,13 +1,13 @@
 ------------------------------- MODULE LeaseLock -------------------------------
-(* The lease of lockkit, as lockkit/lease.py decides it, under the adversary of lockkit/explore.
+(* The lease of lockkit, as lockkit/protocol/lease.py decides it, under the adversary of lockkit/lab/verify/explore.
 
    A few clients, one lock object in a store with conditional writes, faults and clocks. A request
    is sent, decided by the store and answered in three steps, so that every delay and every stall
    is just another order of steps. All times are relative to now, and no older than makes a
    difference: the number of states is finite, however long the story.
 
-   Constants have the names of lockkit.rules.Rules and lockkit.explore.parts.Bounds, and the values
-   of their enumerations; invariants have the names of lockkit.explore.parts.Invariant. One tick is
+   Constants have the names of lockkit.protocol.policy.Policy, of the rules that lockkit.lab.verify.wrong_rules replaces, and
+   of lockkit.lab.verify.explore.parts.Bounds, and the values of their enumerations; invariants have the names of lockkit.lab.verify.explore.parts.Invariant. One tick is
    a second, a lease lasts two, so every margin rounds to nothing and has no constant here.      *)
 EXTENDS Integers, Sequences, FiniteSets
 
@@ -35,7 +35,7 @@ Least(S) == CHOOSE a \in S : \A b \in S : a <= b
 Range(q) == {q[i] : i \in DOMAIN q}
 
 -----------------------------------------------------------------------------
-(* The values of lockkit.state. A version of the object is the attempt that wrote it.            *)
+(* The values of lockkit.protocol.state. A version of the object is the attempt that wrote it.            *)
 
 Idle == [phase |-> "idle", seen |-> NONE, out |-> NONE, unsettled |-> <<>>, grant |-> NONE,
          version |-> NONE, until |-> NONE, floor |-> 0]
@@ -78,7 +78,7 @@ BeliefEnds(write) ==
     (IF count_from_send THEN write.sent ELSE 0) + ttl + (IF drift_for_holder THEN drift_ms ELSE 0)
 
 -----------------------------------------------------------------------------
-(* The protocol: lockkit.lease, function by function.                                            *)
+(* The protocol: lockkit.protocol.lease, function by function.                                            *)
 
 NextEpoch(s) ==
     LET seen == IF s.seen # NONE /\ s.seen.record # NONE THEN s.seen.record.epoch ELSE 0
@@ -295,7 +295,7 @@ Step(me, s0, event) ==
     IN Telling(after, IF ended THEN {"lost"} ELSE {})
 
 -----------------------------------------------------------------------------
-(* What a state may forget: lockkit.explore.ageing.                                              *)
+(* What a state may forget: lockkit.lab.verify.explore.ageing.                                              *)
 
 OldestModified == -(ttl + slack_ms + spread)
 OldestSend == -(ttl + IF drift_for_holder THEN drift_ms ELSE 0)
@@ -376,7 +376,7 @@ AgedStore(o) ==
                                 THEN Max(@ - 1, OldestModified) ELSE 0]
 
 -----------------------------------------------------------------------------
-(* Names of attempts, given again once nobody refers to them any more: lockkit.explore.names.    *)
+(* Names of attempts, given again once nobody refers to them any more: lockkit.lab.verify.explore.names.    *)
 
 NamesOfWrite(w) == IF w = NONE THEN {} ELSE {w.record.attempt, w.over}
 

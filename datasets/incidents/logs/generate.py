@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.emulator import Emulator
-from lockkit.faults import Fault, Proxy
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
 
 HERE = Path(__file__).parent
 CLOCK = Clock()

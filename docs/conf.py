@@ -1,0 +1,113 @@
+"""How Sphinx builds the documentation: `make docs`.
+
+Pages are Markdown. Three things happen to a page before Sphinx parses it: a comment
+`<!-- generated: NAME -->` becomes what `generate.NAME()` returns; a link to a file outside docs/
+becomes a link to the repository; and the docstrings of the API pages are parsed as Markdown too.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS), str(ROOT)]
+
+import address  # noqa: E402
+import generate  # noqa: E402
+from docutils import nodes  # noqa: E402
+from docutils.parsers.rst import Directive  # noqa: E402
+from docutils.utils import new_document  # noqa: E402
+from myst_parser.parsers.sphinx_ import MystParser  # noqa: E402
+
+import lockkit  # noqa: E402
+
+project = "lockkit"
+copyright = "the lockkit authors, Apache License 2.0"
+release = version = lockkit.__version__
+SOURCE = address.current()
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["**/README.md"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+
+highlight_language = "none"  # of blocks that name no language: commands and what they print
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 80
+add_module_names = False
+python_use_unqualified_type_names = True
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"lockkit {release}"
+html_static_path = ["_static"]
+html_css_files = ["lockkit.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "github_url": SOURCE,
+    "show_prev_next": False,
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_sidebars = {"index": [], "tutorial": [], "changelog": []}
+
+GENERATED = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+LINK = re.compile(r"(\]\()(\.\.?/[^)#\s]+)")
+
+
+def complete(_app: Any, page: str, source: list[str]) -> None:
+    """A page with what is generated, and with links that work outside the checkout."""
+    text = GENERATED.sub(lambda found: getattr(generate, found[1])(), source[0])
+    folder = posixpath.dirname(page)
+
+    def absolute(found: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", folder, found[2]))
+        outside = not path.startswith("docs/")
+        return f"{found[1]}{SOURCE}/blob/main/{path}" if outside else found[0]
+
+    source[0] = LINK.sub(absolute, text)
+
+
+def outdated(_app: Any, env: Any, *_: Any) -> list[str]:
+    """Pages with generated parts are read at every build: their files do not tell of changes."""
+    paths = {page: Path(env.doc2path(page)) for page in env.found_docs}
+    return [page for page, path in paths.items() if GENERATED.search(path.read_text("utf-8"))]
+
+
+class Markdown(Directive):
+    """Its content, parsed as Markdown in the midst of reStructuredText."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        document = new_document("docstring", self.state.document.settings)
+        MystParser().parse("\n".join(self.content), document)
+        return document.children
+
+
+def markdown(_app: Any, _what: str, _name: str, _of: Any, _options: Any, lines: list[str]) -> None:
+    """Docstrings are Markdown: handed to the directive above, whatever signs they contain."""
+    if any(lines):
+        lines[:] = [".. markdown::", "", *("   " + line for line in lines), ""]
+
+
+def setup(app: Any) -> None:
+    app.add_directive("markdown", Markdown)
+    app.connect("env-get-outdated", outdated)
+    app.connect("source-read", complete)
+    app.connect("autodoc-process-docstring", markdown)

@@ -1,0 +1,210 @@
+"""`lockkit lock acquire`: run a command while holding a lock, as flock(1) does."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.terminal import (
+    BUSY,
+    LOST,
+    USAGE,
+    Trouble,
+    add_store,
+    command,
+    seconds,
+    store_options,
+    warn,
+)
+from lockkit.clock import Clock
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.lock.handle import Lock
+    from lockkit.providers.leased import Leased
+
+ABOUT = """\
+Runs a command while holding the table's lock, and renews the lease meanwhile, like flock(1). If the
+lease is lost the command is stopped (SIGTERM, then SIGKILL). The command finds LOCKKIT_EPOCH in its
+environment, where the service counts grants; on a table it is above the epoch of the fence. Exit:
+the command's own code (128 + n for signal n); 75 if the lock was busy until the time-out; 76 if the
+lease was lost.
+
+Other services' locks have URLs too; what they take beside the time-out stands after a ?:
+  zookeeper://host:2181,host:2181/base/path/key    dynamodb://region/table/key?endpoint=http://...
+  hive://host:9083/database/table                  azure-lease://container/blob?account_url=...
+  filesystem:///folder?expire_minutes=5"""
+
+EXAMPLE = """\
+lockkit lock acquire s3://bucket/table --timeout 60 -- python compact.py
+lockkit lock acquire filesystem:///lake/orders/.hoodie --timeout 60 -- python compact.py"""
+
+TTL_S = 30
+STOP_TIMEOUT_S = 5.0
+POLL_S = 0.05
+NOT_FOUND = 127
+NOT_EXECUTABLE = 126
+
+
+def add(verbs: Any) -> None:
+    parser = command(verbs, "acquire", help="run a command under it", about=ABOUT, example=EXAMPLE)
+    parser.usage = "lockkit lock acquire [options] URL -- COMMAND [argument ...]"
+    parser.add_argument(
+        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///; or above"
+    )
+    parser.add_argument(
+        "--ttl-s", type=float, metavar="S", help=f"length of the lease (default {TTL_S})"
+    )
+    parser.add_argument(
+        "--renew-interval-s", type=float, metavar="S", help="default: a tenth of the lease"
+    )
+    parser.add_argument(
+        "--timeout", type=seconds, metavar="S",
+        help="wait so long (default: for ever; 0: not at all)",
+    )  # fmt: skip
+    add_store(parser, per_request=False)
+    parser.set_defaults(run=run, name="lock acquire", extra="s3,gcs,azure")
+
+
+def run(args: argparse.Namespace) -> int:
+    if not args.after:
+        raise Trouble("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
+    try:
+        lock = opened(args)
+    except ValueError as error:
+        raise Trouble(plain(error), code=USAGE) from None
+    waits = args.timeout is None or args.timeout > 0
+    if not lock.acquire(blocking=waits, timeout=args.timeout if waits else None):
+        raise Trouble(plain(lock.busy_because(), limit=1000), code=BUSY)
+    code = LOST
+    try:
+        if rise_above_fence(lock):
+            code = under(lock, args.after)
+    finally:
+        code = released(lock) or code
+    return code
+
+
+def rise_above_fence(lock: Lock | Leased) -> bool:
+    """Give the grant an epoch above that of the table's fence, as a commit does; False: it is lost.
+
+    Epochs restart where the lock object was deleted, and the command would get one that was
+    granted before. Raises `TableError` where the fence cannot be read.
+    """
+    from lockkit.errors import LockLost
+    from lockkit.lock.handle import Lock
+    from lockkit.runtime import run as carry_out
+    from lockkit.table.occ.fence import read_fence
+
+    if not isinstance(lock, Lock):
+        return True
+    fence = carry_out(read_fence(), lock.store, lock.clock).fence
+    try:
+        if fence is not None:
+            lock.rise_above(fence.epoch)
+    except LockLost as lost:
+        warn(f"lockkit lock acquire: {plain(lost)}")
+        return False
+    return True
+
+
+def opened(args: argparse.Namespace) -> Lock | Leased:
+    """Raises `ValueError` for an option that this kind of lock does not take."""
+    from lockkit.lock.handle import Lock
+    from lockkit.providers import open_lock
+    from lockkit.providers.urls import SERVICES
+
+    lease = {"ttl_s": args.ttl_s, "renew_interval_s": args.renew_interval_s}
+    options = store_options(args) | {key: each for key, each in lease.items() if each is not None}
+    scheme = args.url.partition("://")[0].lower()
+    if scheme == "process":
+        raise ValueError("process:// is a lock within one interpreter: it keeps no command out")
+    if scheme not in SERVICES:
+        return Lock(args.url, **{"ttl_s": TTL_S} | options)
+    if options:
+        raise ValueError(f"{scheme}:// takes its options after a ?, and no {', '.join(options)}")
+    return open_lock(args.url)
+
+
+def released(lock: Lock | Leased) -> int:
+    """Let go; `LOST` if the lease had been lost before the command ended."""
+    from lockkit.errors import LockLost
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            lock.release()
+        except LockLost as lost:
+            warn(f"lockkit lock acquire: {plain(lost)}")
+            return LOST
+    for each in told:
+        warn(f"lockkit lock acquire: {plain(each.message)}")
+    return 0
+
+
+def under(lock: Lock | Leased, line: list[str]) -> int:
+    """The command's exit code; it is stopped as soon as the lease is lost."""
+    clock = Clock()
+    # From before the command starts: a signal that came in between would leave it running alone.
+    with noted(signal.SIGINT, signal.SIGTERM) as told:
+        child = start(line, lock.fence.epoch if lock.fence else None)
+        while child.poll() is None:
+            if not lock.owned():
+                stop(child, signal.SIGTERM)
+                warn("lockkit lock acquire: the command was stopped, for the lease is lost")
+                return LOST
+            if signal.SIGINT in told:
+                # A terminal's Ctrl-C reached the command too; a second would cut its end short.
+                stop(child, None if sys.stdin.isatty() else signal.SIGINT)
+                raise KeyboardInterrupt  # the lock is released only now, after the work has ended
+            if signal.SIGTERM in told:
+                told.remove(signal.SIGTERM)
+                child.terminate()  # its end is ours
+            clock.sleep(POLL_S)
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def start(line: list[str], epoch: int | None) -> subprocess.Popen[bytes]:
+    known = {} if epoch is None else {"LOCKKIT_EPOCH": str(epoch)}
+    try:
+        return subprocess.Popen(line, env=os.environ | known)
+    except FileNotFoundError:
+        raise Trouble(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
+    except OSError as error:
+        raise Trouble(f"{plain(line[0])}: {error.strerror}", code=NOT_EXECUTABLE) from None
+
+
+@contextmanager
+def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
+    """While the block runs, these signals are only recorded. One that is ignored stays ignored: a
+    shell starts background jobs like that, and a Ctrl-C on its terminal is not meant for them.
+    """
+    told: list[int] = []
+    before = {
+        each: signal.signal(each, lambda number, _: told.append(number))
+        for each in numbers
+        if signal.getsignal(each) != signal.SIG_IGN
+    }
+    try:
+        yield told
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def stop(child: subprocess.Popen[bytes], number: signal.Signals | None) -> None:
+    """End a command: as asked, else SIGKILL."""
+    if number is not None:
+        child.send_signal(number)
+    try:
+        child.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

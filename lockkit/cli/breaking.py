@@ -1,0 +1,117 @@
+"""`lockkit lock break`: take a lock away from a holder that is gone, guarded by what was shown."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.terminal import (
+    BUSY,
+    OK,
+    USAGE,
+    Trouble,
+    add_store,
+    command,
+    say,
+    say_json,
+    store_options,
+)
+from lockkit.clock import Clock
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.table.inspect.standing import Holder
+
+ABOUT = """\
+Takes the lock away from a holder that is gone, or repairs a lock object that is no lock record: a
+tombstone replaces the very version that was shown. Its epoch is above every known one: that of the
+lock object, of its old versions, of the table's fence and of earlier breaks. Where the lock object
+has lost its epoch, the new one is at least the time in milliseconds. It is never deleted, and
+.hoodie/.locks/breaks/ records who broke it. Without --version the command only shows what it would
+write. Refused (exit 75) while the lease lasts or is renewed, unless its epoch is typed in; while
+another program writes the object; and if the object has changed. Exit 0: broken, or nothing to
+break."""
+
+EXAMPLE = """\
+lockkit lock break s3://bucket/table
+lockkit lock break s3://bucket/table --version '"6dd671d9771f97132818793a016605ac"'"""
+
+
+def add(verbs: Any) -> None:
+    parser = command(
+        verbs, "break", help="take it from a dead holder", about=ABOUT, example=EXAMPLE
+    )
+    parser.add_argument("url", metavar="URL", help="of the table")
+    parser.add_argument("--version", metavar="V", help="break this one, as it was shown")
+    parser.add_argument(
+        "--epoch", type=int, metavar="N", help="although this grant's lease lasts, or is renewed"
+    )
+    parser.add_argument(
+        "--watch-s", type=float, default=3.0, metavar="S", help="how long to watch it (default 3)"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON, for programs")
+    add_store(parser)
+    parser.set_defaults(run=run, name="lock break", extra="s3,gcs,azure")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import opened
+    from lockkit.errors import BreakRefused
+    from lockkit.runtime import run as carry_out
+    from lockkit.table.inspect.standing import watch
+    from lockkit.table.inspect.takeover import me, take_over
+    from lockkit.table.inspect.versions import highest_epoch
+    from lockkit.table.inspect.words import lock_lines
+
+    if not 0 <= args.watch_s <= 3600:
+        raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
+    if args.epoch is not None and args.version is None:
+        raise Trouble("--epoch goes with the --version that was shown", code=USAGE)
+    with opened(args.url, store_options(args)) as store:
+        holder = carry_out(watch(args.watch_s), store, Clock())
+        if not args.json:
+            say(plain(args.url), *(f"  {line}" for line in lock_lines(holder)))
+        if holder.state in ("absent", "released"):
+            _say(args, {"broken": False, "why": holder.why}, "nothing to break")
+            return OK
+        known, source = highest_epoch(store)
+        if args.version is None:
+            return _preview(args, holder, known, source)
+        try:
+            done = carry_out(
+                take_over(holder, shown=args.version, epoch=args.epoch, by=me(), known=known),
+                store, Clock(),
+            )
+        except BreakRefused as refused:
+            raise Trouble(plain(refused, limit=600), code=BUSY) from None
+    said = {"broken": True, "version": done.version, "epoch": done.epoch, "log": done.log}
+    _say(args, said, f"broken: free for the next one, logged as {done.log}")
+    return OK
+
+
+def _preview(args: argparse.Namespace, holder: Holder, known: int, source: str) -> int:
+    from lockkit.protocol.record import encode
+    from lockkit.table.inspect.takeover import me, planned
+
+    version = holder.sight.version
+    line = shlex.join(["lockkit", "lock", "break", args.url, "--version", str(version)])
+    said = {"broken": False, "breakable": holder.breakable, "why": holder.why, "version": version}
+    if not holder.breakable:
+        _say(args, said, "not to be broken now")
+        return BUSY
+    plan = planned(holder, by=me(), wall_ms=Clock().wall_ms(), known=known)
+    if not args.json:
+        if holder.state == "garbled":
+            say(f"its epoch goes on from {known}: {source}" if known else source)
+        say(f"it would write  {plain(encode(plan.tombstone).decode())}")
+        say(f"and log it as   {plan.log}")
+    _say(args, said, f"nothing was changed; to break it: {plain(line, limit=1000)}")
+    return OK
+
+
+def _say(args: argparse.Namespace, said: dict[str, Any], line: str) -> None:
+    if args.json:
+        say_json({"url": args.url} | said)
+    else:
+        say(line)

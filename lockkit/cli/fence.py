@@ -1,0 +1,205 @@
+"""`lockkit table repair-fence | mode`: what changes a table's fence without a commit."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.terminal import BUSY, OK, Trouble, say, say_json, store_options, warn
+from lockkit.clock import Clock
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.lock.handle import Lock
+    from lockkit.stores import Store
+    from lockkit.table.services.repair import Repair
+
+REPAIR = """\
+Puts back a fence (.hoodie/.locks/fence.json) that cannot be read or is gone, and makes visible the
+commit that it had decided last. Shows what it would write; --yes does it, under the table's lock.
+Never deletes anything. Where nothing shows which commit was decided last, it stops and says what to
+look for. Exit 0: repaired, or nothing to repair; 3 if it cannot tell."""
+
+REPAIR_EXAMPLE = """\
+lockkit table repair-fence s3://bucket/table
+lockkit table repair-fence s3://bucket/table --yes"""
+
+MODE = """\
+Switches a table between fenced (only lockkit writes it) and hudi (Hudi's writers may, too), through
+the fence, so that no paused writer commits in the mode that was left. Shows what it would do; --yes
+does it, under the table's lock. A switch that was interrupted is finished by the same command."""
+
+MODE_EXAMPLE = """\
+lockkit table mode s3://bucket/table hudi
+lockkit table mode s3://bucket/table hudi --yes"""
+
+ACCEPT = """\
+Lets a table go on after an instant that a writer with a wrong clock took far ahead of all others.
+What it committed stays; new instants follow it until the clocks have caught up. First see that this
+clock is right. Shows what it would do; --yes does it, under the table's lock."""
+
+ACCEPT_EXAMPLE = """\
+lockkit table accept-instant s3://bucket/table 20290106101200128
+lockkit table accept-instant s3://bucket/table 20290106101200128 --yes"""
+
+LOCK_TTL_S, LOCK_TIMEOUT_S = 60.0, 60.0
+
+
+def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = verb(verbs, "repair-fence", "restore a broken fence", REPAIR, REPAIR_EXAMPLE)
+    parser.add_argument(
+        "--decided", metavar="T",
+        help="the instant that was decided last, or none; where nothing else shows it",
+    )  # fmt: skip
+    parser.add_argument("--yes", action="store_true", help="do what is shown")
+    parser.set_defaults(run=repair)
+
+    parser = verb(verbs, "mode", "switch between fenced and hudi", MODE, MODE_EXAMPLE)
+    parser.add_argument("mode", choices=("fenced", "hudi"), help="the mode to switch to")
+    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.set_defaults(run=mode)
+
+    parser = verb(
+        verbs, "accept-instant", "go on after an instant far ahead", ACCEPT, ACCEPT_EXAMPLE
+    )
+    parser.add_argument("instant", metavar="T", help="the newest instant, as the error names it")
+    parser.add_argument("--yes", action="store_true", help="do it")
+    parser.set_defaults(run=accept_instant)
+
+
+def accept_instant(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import opened
+    from lockkit.runtime import run
+    from lockkit.table.occ.ahead import accept, newest_ahead
+
+    with opened(args.url, store_options(args)) as store:
+        found = run(newest_ahead(), store, Clock())
+        if found is None:
+            _say(args, {"accepted": False}, "no instant is ahead: nothing to accept")
+            return OK
+        if not args.json:
+            say(f"{plain(args.url)}  {found.action} {found.instant}, {found.hours} hours ahead")
+        if not args.yes:
+            said = {"accepted": False, "instant": found.instant, "hours_ahead": found.hours}
+            _say(args, said, "nothing was changed; to go on from there, add --yes")
+            return OK
+        with _locked(args) as lock:
+            done = run(accept(args.instant, believe=lock.check), store, Clock())
+    _say(args, {"accepted": done, "instant": args.instant}, "new instants follow it now")
+    return OK
+
+
+def repair(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import opened
+    from lockkit.runtime import run
+    from lockkit.table.services.repair import carry_out
+
+    with opened(args.url, store_options(args)) as store:
+        plan = _planned(store, args.decided)
+        if plan is None:
+            _say(args, {"repaired": False}, "the fence is sound: nothing to repair")
+            return OK
+        said = {"broken": plan.broken, "source": plan.source, "publishes": plan.publishes}
+        if not args.json:
+            say(*_lines(args.url, plan))
+        if not args.yes:
+            _say(args, {"repaired": False} | said, "nothing was changed; to do it, add --yes")
+            return OK
+        with _locked(args) as lock:
+            plan = _planned(store, args.decided)  # what it would do now, with nobody beside it
+            forward = () if plan is None else run(
+                carry_out(plan, lock.fence, believe=lock.check), store, Clock()
+            )  # fmt: skip
+    visible = f"; {', '.join(forward)} is visible now" if forward else ""
+    _say(args, {"repaired": True, "published": list(forward)} | said, f"repaired{visible}")
+    return OK
+
+
+def _planned(store: Store, decided: str | None) -> Repair | None:
+    from lockkit.runtime import run
+    from lockkit.table.services.repair import plan_repair
+
+    found: Repair | None = run(plan_repair(_kept(store), said=decided), store, Clock())
+    return found
+
+
+def _kept(store: Store) -> list[bytes]:
+    """Old versions of the fence, newest first; none where they cannot be listed."""
+    from lockkit.errors import StoreError
+    from lockkit.table.occ.fence import FENCE_KEY
+    from lockkit.table.services.repair import VERSIONS_MAX
+
+    try:
+        found = [each for each in store.versions(FENCE_KEY) if not each.deleted]
+        return [store.get_version(FENCE_KEY, each) for each in found[:VERSIONS_MAX]]
+    except StoreError as error:
+        warn(f"old versions of the fence cannot be listed: {plain(error, limit=200)}")
+        return []
+
+
+def _lines(url: str, plan: Repair) -> list[str]:
+    return [
+        plain(url),
+        f"  the fence    {plain(plan.broken, limit=200)}",
+        f"  made from    {plan.source}",
+        f"  last decided {plan.publishes or 'nothing that readers do not see already'}",
+        *([f"  would make   {plan.publishes} visible"] if plan.publishes else []),
+    ]
+
+
+def mode(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import opened
+    from lockkit.runtime import run
+    from lockkit.table.format.properties import load_config
+    from lockkit.table.occ.mode import switch_mode
+
+    with opened(args.url, store_options(args)) as store:
+        config, _ = run(load_config(), store, Clock())
+        if not args.yes:
+            if not args.json:
+                say(f"{plain(args.url)}  mode {config.mode}", *STEPS[args.mode])
+            done = {"mode": config.mode, "switched": False}
+            _say(args, done, "nothing was changed; to do it, add --yes")
+            return OK
+        with _locked(args) as lock:
+            way = switch_mode(args.mode, lock.fence, believe=lock.check)
+            switched = run(way, store, Clock())
+    said = "it is in that mode now" if switched else "it was in that mode already"
+    _say(args, {"mode": args.mode, "switched": switched}, f"{args.mode}: {said}")
+    return OK
+
+
+STEPS = {
+    "hudi": (
+        "  to hudi: 1. what the fence decided last is made visible, and the fence is closed;",
+        "           2. the properties say hudi. A fenced writer that is under way is refused.",
+    ),
+    "fenced": (
+        "  to fenced: 1. refused while a commit is under way; else the fence is opened;",
+        "             2. the properties say fenced. Stop Hudi's writers first: they ask no fence.",
+    ),
+}
+
+
+@contextmanager
+def _locked(args: argparse.Namespace) -> Iterator[Lock]:
+    from lockkit.lock.handle import Lock
+
+    how = store_options(args)
+    how.pop("timeout_s")  # the lock's own requests are bounded by its lease
+    with closing(Lock(args.url, ttl_s=LOCK_TTL_S, client="lockkit-table", **how)) as lock:
+        if not lock.acquire(timeout=LOCK_TIMEOUT_S):
+            raise Trouble(plain(lock.busy_because(), limit=1000), code=BUSY)
+        try:
+            yield lock
+        finally:
+            lock.release()
+
+
+def _say(args: argparse.Namespace, said: dict[str, Any], line: str) -> None:
+    if args.json:
+        say_json({"url": args.url} | said)
+    else:
+        say(line)

@@ -1,0 +1,110 @@
+"""A lock object's past and present, as a bucket that keeps versions can tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.cli.terminal import Trouble, clock_time
+from lockkit.clock import Clock
+from lockkit.events import plain
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.protocol.expiry import frees_ms
+from lockkit.protocol.outcome import Found, Missing, NotModified, Version
+from lockkit.protocol.policy import Expiry, Policy
+from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode
+from lockkit.protocol.state import Seen, Sight
+from lockkit.stores import Store, open_store
+from lockkit.table.inspect.versions import Generation
+
+
+@contextmanager
+def opened(url: str, options: dict[str, Any]) -> Iterator[Store]:
+    store = open_store(url, **options)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def look(store: Store, unless: Version | None = None) -> Sight | None:
+    """The object as it is now; None where it still has the version `unless`."""
+    match store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX):
+        case Found(body, version, modified_ms, date_ms):
+            return Sight(version, decode(body), modified_ms, date_ms)
+        case Missing():
+            return Sight(None, None)
+        case NotModified():
+            return None
+        case answer:
+            raise Trouble(
+                f"{store.url}/{LOCK_KEY} could not be read ({answer}); try again in a moment"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who has the lock, in the words of `lock show`."""
+
+    state: str
+    """absent, released, held, overdue (nobody renewed it in time) or garbled."""
+    takeable_in_ms: int | None
+    """None: not by itself, ever."""
+    takeable_by: str
+    """Whose clock says so: the store's, or (Hudi's rule) ours against `validUntil`."""
+
+
+def standing(sight: Sight) -> Standing:
+    """What a challenger with the default policy would make of it."""
+    match sight.record:
+        case None:
+            return Standing("absent", 0, "")
+        case Garbled():
+            return Standing("garbled", None, "")
+        case Record(expired=True):
+            return Standing("released", 0, "")
+    now, policy = Clock().now(), Policy()
+    frees = frees_ms(Seen(sight, now.boot_ms, now.boot_ms), now, policy)
+    assert frees is not None
+    by_store = (
+        policy.expiry is Expiry.STORE
+        and sight.record.ttl_ms > 0
+        and None not in (sight.modified_ms, sight.date_ms)
+    )
+    left_ms = frees - now.boot_ms
+    return Standing(
+        "held" if left_ms > 0 else "overdue",
+        max(0, left_ms),
+        "the store's clock" if by_store else "this machine's clock",
+    )
+
+
+def told(kept: Sequence[Generation]) -> list[str]:
+    """The same as a story, oldest first: a bucket keeps what was written, not who was refused."""
+    lines = []
+    before: Record | Garbled | None = None
+    for each in reversed(kept):
+        lines.append(f"{clock_time(each.number.modified_ms)}  {_told(each.record, before)}")
+        before = each.record
+    return lines or ["nothing is kept: nobody ever locked this table, or its object is gone"]
+
+
+def _told(record: Record | Garbled | None, before: Record | Garbled | None) -> str:
+    match record:
+        case None:
+            return "the lock object was deleted: the next grant may repeat an epoch"
+        case Garbled(why):
+            return f"somebody wrote what is no lock record: {plain(why)}"
+    who = plain(record.owner, limit=60)
+    epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
+    if record.expired:
+        return f"{who} released the lock, {epoch}"
+    until = f"until {clock_time(record.valid_until_ms)}"
+    if not isinstance(before, Record) or before.expired:
+        return f"{who} took the lock, {epoch}, {until}"
+    if (before.owner, before.epoch) == (record.owner, record.epoch):
+        return f"{who} renewed it, {epoch}, {until}"
+    taken = f"{plain(before.owner, limit=60)}, who had not released it"
+    return f"{who} took the lock over from {taken}, {epoch}, {until}"

@@ -1,0 +1,201 @@
+"""`lockkit lock`: look at a table's lock, follow it, run a command under it, or break it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli import acquire, breaking
+from lockkit.cli.terminal import (
+    FOUND,
+    OK,
+    add_store,
+    clock_time,
+    command,
+    count,
+    say,
+    say_json,
+    seconds,
+    store_options,
+    table,
+)
+from lockkit.clock import Clock
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.protocol.record import Garbled, Record
+    from lockkit.protocol.state import Sight
+
+SHOW = """\
+Who holds the table's lock, since when, until when and by whose clock, and the object's newest
+generations where the bucket keeps them. Reads only. Exit 0; 1 if the object is no lock record."""
+
+SHOW_EXAMPLE = """\
+lockkit lock show s3://bucket/table
+lockkit lock show az://container/table --json"""
+
+WATCH = """\
+A line for each change of the table's lock, until Ctrl-C. Reads only, conditionally (304), no more
+often than the provider makes worth it."""
+
+WATCH_EXAMPLE = "lockkit lock watch gs://bucket/table --json | tee lock.jsonl"
+
+
+def add(commands: Any) -> None:
+    about = "Look at a table's lock, follow it, run a command under it, or break it."
+    lock = command(
+        commands, "lock", about=about,
+        example=SHOW_EXAMPLE,
+    )  # fmt: skip
+    verbs = lock.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    parser = command(
+        verbs, "show", help="who holds it, since when", about=SHOW, example=SHOW_EXAMPLE
+    )
+    _add_common(parser)
+    parser.add_argument(
+        "--newest", type=count, default=10, metavar="N", help="generations (default 10)"
+    )
+    parser.set_defaults(run=show, name="lock show")
+
+    parser = command(
+        verbs, "watch", help="every change, as it happens", about=WATCH, example=WATCH_EXAMPLE
+    )
+    _add_common(parser)
+    parser.add_argument(
+        "--interval-s", type=seconds, metavar="S", help="between reads (default: the provider's)"
+    )
+    parser.set_defaults(run=watch, name="lock watch")
+    acquire.add(verbs)
+    breaking.add(verbs)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON, for programs")
+    add_store(parser)
+    parser.set_defaults(extra="s3,gcs,azure")
+
+
+# --- show ----------------------------------------------------------------------------------------
+
+
+def show(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import look, opened, standing
+    from lockkit.lock.handle import LOCK_KEY
+    from lockkit.protocol.record import Garbled
+    from lockkit.table.inspect.versions import generations
+
+    with opened(args.url, store_options(args)) as store:
+        sight = look(store)
+        assert sight is not None  # only a conditional read can be told *unchanged*
+        kept = generations(store, newest=args.newest)
+    now = standing(sight)
+    if args.json:
+        say_json(
+            {"url": args.url, "key": LOCK_KEY, "state": now.state, **_fields(sight.record)}
+            | {"version": sight.version, "modified_ms": sight.modified_ms, "date_ms": sight.date_ms}
+            | {"takeable_in_ms": now.takeable_in_ms, "takeable_by": now.takeable_by}
+            | {"generations": [
+                {"version": each.number.version, "modified_ms": each.number.modified_ms,
+                 "deleted": each.number.deleted, **_fields(each.record)} for each in kept]}
+        )  # fmt: skip
+    else:
+        say(f"{plain(args.url)} {LOCK_KEY}", *(f"  {line}" for line in _sentences(sight)))
+        rows = [_row(each.number.version, each.number.modified_ms, each.record) for each in kept]
+        if len(rows) > 1:
+            say("", *table(("version", "written", "epoch", "state", "by"), rows))
+    return FOUND if isinstance(sight.record, Garbled) else OK
+
+
+def _sentences(sight: Sight) -> list[str]:
+    """What stands in the object, for people."""
+    from lockkit.cli.generations import standing
+    from lockkit.protocol.record import Garbled
+
+    now = standing(sight)
+    match sight.record:
+        case None:
+            return ["free: nobody ever locked this table"]
+        case Garbled(why):
+            return [
+                f"no lock record: {plain(why)}; written {clock_time(sight.modified_ms)}",
+                "no lockkit client will take it; find out what wrote it, then: lockkit lock break",
+            ]
+        case record:
+            pass
+    epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
+    lines = [
+        f"{now.state}: {_by(record)}, {epoch}",
+        f"since    {clock_time(sight.modified_ms)} (the store's clock)",
+    ]
+    if now.state != "released":
+        lines.append(f"until    {clock_time(record.valid_until_ms)} (the holder's clock)")
+        left_s = (now.takeable_in_ms or 0) / 1000
+        takeable = f"in {left_s:.1f} s, unless it is renewed" if left_s else "now"
+        lines.append(f"takeable {takeable} ({now.takeable_by})")
+    return [*lines, f"version  {plain(sight.version)}"]
+
+
+def _by(record: Record) -> str:
+    return (
+        f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=100) or 'no description'})"
+    )
+
+
+def _row(version: str, modified_ms: int, record: Record | Garbled | None) -> tuple[object, ...]:
+    from lockkit.protocol.record import Garbled
+
+    match record:
+        case None:
+            return version, clock_time(modified_ms), 0, "deleted", ""
+        case Garbled(why):
+            return version, clock_time(modified_ms), 0, "no record", why
+        case _:
+            state = "released" if record.expired else "held"
+            return version, clock_time(modified_ms), record.epoch, state, _by(record)
+
+
+def _fields(record: Record | Garbled | None) -> dict[str, Any]:
+    from lockkit.protocol.record import Garbled
+
+    match record:
+        case None:
+            return {}
+        case Garbled(why):
+            return {"garbled": why}
+        case _:
+            return {
+                "owner": record.owner, "holder": record.holder, "epoch": record.epoch,
+                "expired": record.expired, "valid_until_ms": record.valid_until_ms,
+                "ttl_ms": record.ttl_ms, "attempt": record.attempt,
+            }  # fmt: skip
+
+
+# --- watch ---------------------------------------------------------------------------------------
+
+
+def watch(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import look, opened, standing
+
+    clock = Clock()
+    with opened(args.url, store_options(args)) as store:
+        interval_s = max(args.interval_s or 0.0, store.capabilities.poll_min_s, 0.1)
+        unless = None
+        first = True
+        while True:
+            sight = look(store, unless)
+            # A missing object has no version to be asked about: it is news only once.
+            if sight is not None and (first or sight.version != unless):
+                if args.json:
+                    now = standing(sight)
+                    say_json(
+                        {"at_ms": clock.wall_ms(), "state": now.state, **_fields(sight.record)}
+                        | {"version": sight.version, "modified_ms": sight.modified_ms}
+                    )
+                else:
+                    say(f"{clock_time(clock.wall_ms())}  {_sentences(sight)[0]}")
+                unless, first = sight.version, False
+            clock.sleep(interval_s)

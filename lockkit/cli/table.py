@@ -1,0 +1,125 @@
+"""`lockkit table`: look at a table, or keep it in order (`upkeep`)."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli import fence, upkeep
+from lockkit.cli.pending import is_left, looked_up, pending_lines
+from lockkit.cli.terminal import FOUND, OK, add_store, command, count, say, say_json, table
+from lockkit.clock import clock_time
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.table.occ.barrier import HeldBack
+    from lockkit.table.occ.condition import Condition
+    from lockkit.table.occ.fence import Decided
+
+ABOUT = "Look at a table, clean it, join its small files, take back what dead writers left."
+
+SHOW = """\
+Which mode and version the table has, its latest instants, what is pending and whether anybody is at
+it, what the fence decided last, and which instant holds readers of increments back (version 6).
+Reads only. Exit 0; 1 if a writer left something behind."""
+
+SHOW_EXAMPLE = """\
+lockkit table show s3://bucket/table
+lockkit table show az://container/table --json"""
+
+
+def add(commands: Any) -> None:
+    top = command(
+        commands, "table", about=ABOUT,
+        example=SHOW_EXAMPLE,
+    )  # fmt: skip
+    verbs = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    parser = _verb(verbs, "show", "mode, instants, who is at what", SHOW, SHOW_EXAMPLE)
+    parser.add_argument(
+        "--newest", type=count, default=10, metavar="N", help="instants (default 10)"
+    )
+    parser.set_defaults(run=show)
+
+    upkeep.add(verbs, _verb)
+    fence.add(verbs, _verb)
+
+
+def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argparse.ArgumentParser:
+    parser = command(verbs, name, help=help, about=about, example=example)
+    parser.add_argument(
+        "url", metavar="URL", help="of the table: s3://, gs://, az://, abfss://, file:///"
+    )
+    parser.add_argument("--json", action="store_true", help="JSON, for programs")
+    add_store(parser)
+    parser.set_defaults(name=f"table {name}", extra="s3,gcs,azure")
+    return parser
+
+
+# --- show ----------------------------------------------------------------------------------------
+
+
+def show(args: argparse.Namespace) -> int:
+    from lockkit.table.occ.barrier import held_in
+
+    found = looked_up(args)
+    held = held_in(found)
+    newest = list(found.timeline.completed.items())[::-1][: max(0, args.newest)]
+    if args.json:
+        say_json(_as_json(args.url, found, newest, held))
+    else:
+        config, head = found.config, found.fence.head if found.fence else None
+        say(
+            f"{plain(args.url)}  table {plain(config.name, limit=60)}",
+            f"  mode     {config.mode}, version {config.version}, {config.buckets} buckets",
+            f"  key      {config.record_key}, partitioned by {config.partition_by or 'nothing'}",
+        )
+        if found.fence and head:
+            say(f"  fence    {_decided(head)}, epoch {found.fence.epoch}")
+        times = found.timeline.completion
+        rows = [(each, action, times.get(each, "")) for each, action in newest]
+        say("", *table(("newest", "action", "completed"), rows) if rows else ["no instants yet"])
+        if found.pending:
+            say("", *pending_lines(found.pending))
+        if held:
+            say("", f"readers of increments are {held.describe(plain(args.url))}")
+    return FOUND if any(is_left(each) for each in found.pending) else OK
+
+
+def _decided(head: Decided) -> str:
+    """The last decision of a fence, in words."""
+    from lockkit.table.occ.fence import NO_INSTANT
+
+    match head.kind:
+        case "closed":
+            return "closed: the table is leaving the fenced mode (lockkit table mode)"
+        case "rollback" if head.instant == NO_INSTANT:
+            return "opened or repaired, and nothing was decided since"
+        case "commit":
+            return f"{head.instant} was committed last"
+        case _:
+            return f"{head.instant} was rolled back last"
+
+
+def _as_json(
+    url: str, found: Condition, newest: Sequence[tuple[str, str]], held: HeldBack | None
+) -> dict[str, Any]:
+    config, fence = found.config, found.fence
+    return {
+        "url": url, "table": config.name, "mode": config.mode, "version": config.version,
+        "fence": None if fence is None else {
+            "epoch": fence.epoch, "kind": fence.head.kind, "instant": fence.head.instant},
+        "newest": [
+            {"instant": each, "action": action, "completion": found.timeline.completion.get(each)}
+            for each, action in newest],
+        "pending": [
+            {"instant": each.instant, "action": each.action, "inflight": each.inflight,
+             "lives": each.lives, "ended": each.pulse.ended, "age_ms": each.age_ms,
+             "heartbeat": each.pulse.version is not None, "holder": each.pulse.holder}
+            for each in found.pending],
+        "held_back": None if held is None else {
+            "instant": held.instant, "since": held.since, "alive": held.alive,
+            "last_beat": None if held.last_beat_ms is None else clock_time(held.last_beat_ms),
+            "waiting": held.waiting, "text": held.describe(url)},
+    }  # fmt: skip

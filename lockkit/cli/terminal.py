@@ -1,0 +1,193 @@
+"""What a command may put on a terminal: words for people, lines of JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli import COMMANDS
+from lockkit.clock import clock_time as clock_time
+from lockkit.events import Event, Teller, plain
+
+if TYPE_CHECKING:
+    from lockkit.lab.faults import Faulty
+
+# Exit codes. A finding has its own, so that a script can tell it from trouble with the question.
+OK = 0
+FOUND = 1
+UNKNOWN = 2
+TROUBLE = 3
+USAGE = 64
+BUSY = 75
+LOST = 76
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+SECONDS_MAX = 1e7
+COUNT_MAX = 1_000_000
+
+
+NEEDS = {
+    "s3": ("boto3",),
+    "gcs": ("google.cloud.storage",),
+    "azure": ("azure.storage.blob",),
+    "demo": ("boto3", "fastavro", "psutil", "pyarrow"),
+    "table": ("fastavro", "pyarrow"),
+    "spark": ("fastavro", "grpc", "pandas", "psutil", "pyarrow", "pyspark"),
+    "lab": ("anywidget", "boto3", "ipywidgets", "jupyterlab", "plotly", "psutil", "pyarrow"),
+}
+"""Modules of each extra, as far as a command cannot start without them."""
+
+
+class Trouble(Exception):
+    """A command cannot go on: what, who, and what next, in a line or two."""
+
+    def __init__(self, message: str, *, code: int = TROUBLE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def require(*extras: str) -> None:
+    """`Trouble` that names what is not installed and the command that installs it."""
+    needed = {module for extra in extras for module in NEEDS[extra]}
+    if missing := sorted(module for module in needed if not _installed(module)):
+        wanted = ",".join(extra for extra in extras if set(NEEDS[extra]) & set(missing))
+        raise Trouble(
+            f"not installed: {', '.join(missing)}; run: python -m pip install 'lockkit[{wanted}]'"
+        )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is the package that it is in
+        return False
+
+
+def seconds(text: str) -> float:
+    """The type of an option that is a time; `nan` and `inf` are none."""
+    value = _number(float, text)
+    if not 0 <= value <= SECONDS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be a number of seconds from 0 to {SECONDS_MAX:.0f}, not {plain(text)}"
+        )
+    return value
+
+
+def seconds_above_0(text: str) -> float:
+    if not (value := seconds(text)):
+        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """The type of an option that says how many."""
+    value = int(_number(int, text))
+    if not 0 <= value <= COUNT_MAX:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from 0 to {COUNT_MAX}, not {plain(text)}"
+        )
+    return value
+
+
+def _number(kind: type[float], text: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, not {plain(text)}") from None
+
+
+def say(*lines: str) -> None:
+    """For people, on standard output, at once."""
+    for line in lines:
+        print(line, flush=True)
+
+
+def say_json(value: Any) -> None:
+    """For programs: one line."""
+    print(json.dumps(value, separators=(", ", ": "), default=str), flush=True)
+
+
+def warn(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Columns as wide as their widest cell; columns of numbers to the right."""
+    right = [
+        bool(rows) and all(isinstance(row[i], int | float) for row in rows)
+        for i in range(len(head))
+    ]
+    lines = [list(head), *([plain(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def command(
+    commands: Any, name: str, *, about: str, example: str, help: str = ""
+) -> argparse.ArgumentParser:
+    """A sub-command whose --help ends with an example that can be pasted.
+
+    `help` is its line in the list of commands; that of a top-level command is in `COMMANDS`.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help or COMMANDS[name],
+        description=about,
+        epilog="example:\n" + "\n".join(f"  {line}" for line in example.splitlines()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return parser
+
+
+def add_store(parser: argparse.ArgumentParser, *, per_request: bool = True) -> None:
+    """Options of a command that talks to a store. A lock chooses its own time per request."""
+    parser.add_argument("--endpoint", metavar="URL", help="another server than the provider's own")
+    parser.add_argument("--region", metavar="NAME", help="region of an S3 bucket")
+    parser.add_argument(
+        "--faults", metavar="FILE", help="what goes wrong on the way (see datasets/faultplans)"
+    )
+    if per_request:
+        parser.add_argument(
+            "--timeout-s", type=seconds_above_0, default=10.0, metavar="S",
+            help="per request (default 10)",
+        )  # fmt: skip
+
+
+def store_options(args: argparse.Namespace) -> dict[str, Any]:
+    given = {
+        "endpoint": args.endpoint,
+        "region_name": args.region,
+        "timeout_s": getattr(args, "timeout_s", None),
+        "faults": faulty(args.faults) if args.faults else None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def faulty(path: str) -> Faulty:
+    """The plan in a file, below the SDK; each fault that it makes is told on standard error."""
+    from lockkit.cli.shipped import located
+    from lockkit.clock import Clock
+    from lockkit.lab.faults import FaultError, FaultPlan, Faulty
+
+    try:
+        plan = FaultPlan.load(located(path))
+    except FaultError as error:
+        raise Trouble(plain(error), code=USAGE) from None
+    teller = Teller(Clock().wall_ms())
+
+    def tell(each: Event) -> None:
+        if said := teller.tell(each):
+            warn(said)
+
+    return Faulty(plan, on_fault=tell)

@@ -1,0 +1,285 @@
+"""`lockkit table clean | cluster | rollback | services`: a table kept in order."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.pending import is_left, looked_up, pending_lines, sign_of_life
+from lockkit.cli.terminal import (
+    BUSY,
+    OK,
+    USAGE,
+    Trouble,
+    say,
+    say_json,
+    store_options,
+    warn,
+)
+from lockkit.clock import Clock
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.table.occ.condition import Condition, Unfinished
+    from lockkit.table.services.service import Served, Service
+
+CLEAN = """\
+Deletes the files that no reader as of the newest commits can see, by a plan that is written first.
+Interrupted, it is finished by the next clean. Readers of older snapshots lose their files."""
+
+CLUSTER = """\
+Rewrites small files into few larger ones, as one commit. It gives way to a writer that was faster
+(exit 75; nothing changed). Interrupted, it takes itself back."""
+
+ROLLBACK = """\
+Takes back an instant whose writer is dead, and deletes its files; by default of every one.
+Refuses a writer that lives (exit 75). What is committed stays."""
+
+SERVICES = """\
+Runs the table's services beside its writers, until Ctrl-C: dead writers are taken back, the table
+is cleaned, and clustered if hoodie.clustering.inline=true. They take the table's lock as a writer
+does. Never for a table whose writer brings its own."""
+
+CLEAN_EXAMPLE = """\
+lockkit table clean s3://bucket/table --dry-run
+lockkit table clean s3://bucket/table --commits 20"""
+CLUSTER_EXAMPLE = "lockkit table cluster s3://bucket/table --small-mb 100 --dry-run"
+ROLLBACK_EXAMPLE = """\
+lockkit table rollback s3://bucket/table --dry-run
+lockkit table rollback s3://bucket/table --instant 20250106101200123"""
+SERVICES_EXAMPLE = """\
+lockkit table services s3://bucket/table --every-s 60 --set hoodie.clean.commits.retained=20"""
+
+
+LISTED_MAX = 20
+MB = 1024 * 1024
+LOCK_TTL_S, LOCK_TIMEOUT_S = 60.0, 60.0
+
+
+def add(verbs: Any, verb: Callable[..., argparse.ArgumentParser]) -> None:
+    parser = verb(verbs, "clean", "delete files of old snapshots", CLEAN, CLEAN_EXAMPLE)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    parser.add_argument(
+        "--commits", type=int, default=10, metavar="N", help="that keep theirs (default 10)"
+    )
+    parser.set_defaults(run=clean)
+
+    parser = verb(verbs, "cluster", "rewrite small files", CLUSTER, CLUSTER_EXAMPLE)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be rewritten")
+    parser.add_argument(
+        "--small-mb", type=int, default=300, metavar="MB", help="files below this (default 300)"
+    )
+    parser.add_argument(
+        "--target-mb", type=int, default=1024, metavar="MB", help="of a new file (default 1024)"
+    )
+    parser.add_argument(
+        "--layout", default="free", help="free (default), or bucketed: where upserts look"
+    )
+    parser.set_defaults(run=cluster)
+
+    parser = verb(verbs, "rollback", "take a dead writer back", ROLLBACK, ROLLBACK_EXAMPLE)
+    parser.add_argument("--instant", metavar="T", help="only this one (default: all)")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be taken back")
+    parser.set_defaults(run=rollback)
+
+    parser = verb(verbs, "services", "keep a table in order", SERVICES, SERVICES_EXAMPLE)
+    parser.add_argument(
+        "--every-s", type=float, default=60.0, metavar="S", help="between two runs (default 60)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="an option of Hudi's"
+    )
+    parser.set_defaults(run=services)
+
+
+# --- clean and cluster ---------------------------------------------------------------------------
+
+
+def clean(args: argparse.Namespace) -> int:
+    options = {"hoodie.clean.commits.retained": args.commits}
+    with _service(args, options) as service:
+        if args.dry_run:
+            plan = service.preview_clean()
+            _say_files(args, "would be deleted", [path for _, path in plan.files])
+            return OK
+        try:
+            cleaned = service.clean()
+        except KeyboardInterrupt:
+            warn("lockkit table clean: what its plan lists is deleted by the next clean")
+            raise
+    _say_files(args, "deleted", [path for each in cleaned for path in each.deleted])
+    return OK
+
+
+def cluster(args: argparse.Namespace) -> int:
+    from lockkit.errors import CommitConflict
+    from lockkit.table.services.cluster import LAYOUT_KEY, SMALL_KEY, TARGET_KEY
+
+    options = {
+        SMALL_KEY: args.small_mb * MB, TARGET_KEY: args.target_mb * MB, LAYOUT_KEY: args.layout
+    }  # fmt: skip
+    with _service(args, options) as service:
+        if args.dry_run:
+            plan = service.preview_cluster()
+            _say_files(
+                args, "would be rewritten",
+                [each.path for group in (plan.groups if plan else ()) for each in group.slices],
+            )  # fmt: skip
+            return OK
+        try:
+            done = service.cluster()
+        except CommitConflict as conflict:
+            why = f"gave way to a writer, nothing changed: {plain(conflict, limit=600)}"
+            raise Trouble(why, code=BUSY) from None
+    if args.json:
+        say_json({"instant": done.instant if done else None,
+                  "replaced": done.replaced if done else 0, "files": done.files if done else 0})
+    elif done is None:
+        say("nothing to join: no partition has small files that would come out as fewer")
+    else:
+        say(f"{done.instant}: {done.replaced} file groups are {done.files} now")
+    return OK
+
+
+def _say_files(args: argparse.Namespace, what: str, paths: Sequence[str]) -> None:
+    if args.json:
+        say_json({what.replace(" ", "_"): list(paths)})
+        return
+    say(*(f"  {plain(each)}" for each in paths[:LISTED_MAX]))
+    if len(paths) > LISTED_MAX:
+        say(f"  … and {len(paths) - LISTED_MAX} more (--json has them all)")
+    say(f"{len(paths)} files {what}")
+
+
+# --- rollback ------------------------------------------------------------------------------------
+
+
+def rollback(args: argparse.Namespace) -> int:
+    from lockkit.table.occ.rollback import Spared
+
+    found = looked_up(args)
+    named = None if args.instant is None else _named(args.instant, found)
+    if args.dry_run:
+        dead = [named] if named else [each for each in found.pending if is_left(each)]
+        say(*(pending_lines(dead) if dead else ["no writer left anything behind"]))
+        return OK
+    with _service(args, {}) as service:
+        done = service.take_back(only=None if named is None else {named.instant})
+    if named and not done:
+        raise Trouble(
+            f"{named.instant} was not taken back: its writer was at it again, or it is a "
+            "clustering that Hudi planned, and Hudi finishes", code=BUSY,
+        )  # fmt: skip
+    for each in done:
+        if args.json:
+            say_json({"instant": each.target, "committed": isinstance(each, Spared)})
+        elif isinstance(each, Spared):
+            say(f"{each.target} is committed: its writer was faster; nothing was deleted")
+        else:
+            say(f"{each.target} is taken back: {len(each.deleted)} files deleted")
+    if not done and not args.json:
+        say("no writer left anything behind")
+    return OK
+
+
+def _named(instant: str, found: Condition) -> Unfinished:
+    """What is pending under this name, if it may be taken back."""
+    for each in found.pending:
+        if each.instant != instant:
+            continue
+        if each.action in ("rollback", "clean"):
+            raise Trouble(f"{instant} is a {each.action}: without --instant it is finished")
+        if each.lives:
+            raise Trouble(
+                f"{instant} is not taken back: its writer {sign_of_life(each)}; stop it, and wait "
+                "until its heartbeat has expired", code=BUSY,
+            )  # fmt: skip
+        return each
+    action = found.timeline.completed.get(instant)
+    if action:
+        raise Trouble(f"{instant} is a completed {action}; what is committed is not taken back")
+    raise Trouble(f"{plain(instant, limit=40)} is not on the timeline: lockkit table show tells")
+
+
+# --- services ------------------------------------------------------------------------------------
+
+
+def services(args: argparse.Namespace) -> int:
+    from lockkit.table.services.upkeep import TROUBLE
+
+    if not 0 < args.every_s < 1e6:
+        raise Trouble("--every-s must be greater than 0", code=USAGE)
+    options = {"hoodie.clean.automatic": "true"}
+    for each in args.set:
+        key, equals, value = each.partition("=")
+        if not equals or not key.startswith(("hoodie.", "lockkit.")):
+            wrong = f"--set {plain(each, limit=60)}: write KEY=VALUE, with a key of Hudi's"
+            raise Trouble(wrong, code=USAGE)
+        options[key] = value
+    clock = Clock()
+    with _service(args, options) as service:
+        _say_served(args, service.run())  # what cannot be at all shows at once, and ends it
+        while True:
+            clock.sleep(args.every_s)
+            try:
+                _say_served(args, service.run())
+            except TROUBLE as error:
+                warn(f"lockkit table services: {plain(error, limit=600)}; going on")
+
+
+def _say_served(args: argparse.Namespace, served: Served) -> None:
+    taken_back = [each.target for each in served.taken_back]
+    cleaned = sum(len(each.deleted) for each in served.cleaned)
+    if args.json:
+        clustered = served.clustered.instant if served.clustered else None
+        say_json({"taken_back": taken_back, "cleaned": cleaned, "clustered": clustered,
+                  "yielded": served.yielded})  # fmt: skip
+    else:
+        joined = f"{served.clustered.replaced} groups joined" if served.clustered else "none joined"
+        say(f"served: {len(taken_back)} writers taken back, {cleaned} files cleaned, {joined}")
+    if served.yielded and not args.json:
+        say(f"gave way to a writer: {plain(served.yielded, limit=600)}")
+
+
+# --- what they share -----------------------------------------------------------------------------
+
+
+@contextmanager
+def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Service]:
+    """Of another process than the writers'; what it tells of itself is the progress."""
+    from lockkit.cli.generations import opened
+    from lockkit.errors import LockBusy
+    from lockkit.table.format.gate import check_options
+    from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SHARED, ByLock, concurrency_mode
+    from lockkit.table.occ.locks import open_table_lock
+    from lockkit.table.services.schedule import service_rules
+    from lockkit.table.services.service import Service
+
+    def progress(_kind: str, *, text: str = "", instant: str = "", **_of: Any) -> None:
+        if text and not args.json:
+            say(f"{plain(instant, limit=20)} {plain(text)}".strip())
+
+    how = store_options(args)
+    timeout_s = how.pop("timeout_s")
+    with opened(args.url, how | {"timeout_s": timeout_s}) as store:
+        given = check_options(options)
+        if concurrency_mode(given) != SHARED:
+            raise Trouble(
+                "these services are another process than the writer, so they need the lock; "
+                f"leave {CONCURRENCY_KEY} out", code=USAGE,
+            )  # fmt: skip
+        turns = ByLock(open_table_lock(
+            args.url, given, clock=Clock(), client="lockkit-table",
+            how=None if any(name.startswith("hoodie.write.lock.") for name in given)
+            else {"ttl_s": LOCK_TTL_S, "acquire_timeout": LOCK_TIMEOUT_S}, **how,
+        ))  # fmt: skip
+        try:
+            yield Service(
+                args.url, store, turns, rules=service_rules(given, SHARED), emit=progress
+            )
+        except LockBusy as busy:
+            raise Trouble(plain(busy, limit=1000), code=BUSY) from None
+        finally:
+            turns.close()

@@ -1,0 +1,296 @@
+"""One event schema that everything emits and everything draws; JSON lines in and out.
+
+Two kinds of lanes. The *truth* lane is the store's own record of requests (`who == "store"`). The
+*belief* lanes are what each client knew at the time. A stalled client writes nothing: its process
+events come from the supervisor, under the client's name.
+
+A line is one JSON object: `at_ms` (epoch ms on the recorder's clock, or virtual ms), `who` (the
+lane), `kind`, and the fields that KINDS names for that kind. More fields are allowed and kept.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from lockkit.errors import HistoryError
+
+STORE = "store"
+LINE_BYTES_MAX = 1_000_000
+TIME_MS_MAX = 1e15
+"""The year 33658: what lies beyond is no time."""
+
+KINDS: dict[str, tuple[str, ...]] = {
+    # truth: one per request, stamped when the store decided it. `answer` is one of applied,
+    # precondition_failed, throttled, found, missing, not_modified, listed, error. `before` and
+    # `version` are the object's version before and after ("" = absent); `condition` is "",
+    # "if-absent", "if-version <v>" or "unless-version <v>"; `attempt` is the id in the body, or "".
+    "request": (
+        "client",
+        "method",
+        "key",
+        "condition",
+        "status",
+        "answer",
+        "applied",
+        "before",
+        "version",
+        "attempt",
+        "began_ms",
+    ),
+    # belief: requests of a client; `op` is acquire, confirm, renew, release, look, or a commit step
+    "ask": ("request", "op", "key", "attempt"),
+    "answer": ("request", "op", "outcome", "version", "why"),
+    # belief: what `lease.step` hears next, by the client's own clocks: want (with who it is), saw,
+    # blind, answered, tick, beat, quit, give up; or forget, lose and ended (the end of belief while
+    # a request is out), which are none of its events
+    "heard": ("step", "event", "boot_ms", "wall_ms"),
+    # belief: the lease; `until_ms` is when belief ends, on this history's clock
+    "held": ("epoch", "until_ms", "version"),
+    "renewed": ("epoch", "until_ms", "version"),
+    "danger": ("epoch", "until_ms"),
+    "released": ("epoch", "proven"),
+    "lost": ("epoch", "why"),
+    "waiting": ("owner", "epoch", "until_ms"),
+    # belief: a commit. `covered` = every published instant its conflict check saw; `writes` = its
+    # [partition, file id] pairs; `error` = CommitConflict, LockLost or CommitUnknown
+    "began": ("instant",),
+    "checked": ("instant", "epoch", "covered", "writes"),
+    "fenced": ("instant", "epoch"),
+    "published": ("instant", "epoch"),
+    "refused": ("instant", "epoch", "error", "why"),
+    # belief: a reader's whole look; `groups` = [partition, file id, instant] of each file group
+    "saw": ("began_ms", "groups"),
+    # processes, told by the supervisor
+    "started": ("pid",),
+    "stalled": ("pid", "why"),
+    "resumed": ("pid",),
+    "killed": ("pid",),
+    "exited": ("pid", "code"),
+    # a fault that was made: `fault` names it, `when` is before or after the store applied it
+    "fault": ("fault", "when", "client", "method", "key"),
+    "note": ("text",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: when (ms), in whose lane, what, and its fields."""
+
+    at_ms: float
+    who: str
+    kind: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.data[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.data.get(name, default)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"at_ms": round(self.at_ms, 3), "who": self.who, "kind": self.kind, **self.data},
+            separators=(",", ":"),
+        )
+
+
+def event(at_ms: float, who: str, kind: str, **data: Any) -> Event:
+    """An event whose fields are checked against KINDS: a typing slip fails where it is made."""
+    absent = [name for name in KINDS[kind] if name not in data]
+    if absent:
+        raise HistoryError(f"event {kind!r} needs {', '.join(absent)}")
+    return Event(at_ms, who, kind, data)
+
+
+def parse(line: str, *, number: int = 0) -> Event:
+    """One JSON line as an event; `HistoryError` says what is wrong and where."""
+    where = f"line {number}: " if number else ""
+    if len(line) > LINE_BYTES_MAX:
+        raise HistoryError(f"{where}longer than {LINE_BYTES_MAX} characters")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise HistoryError(f"{where}not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise HistoryError(f"{where}not a JSON object")
+    try:
+        at_ms, who, kind = float(fields.pop("at_ms")), fields.pop("who"), fields.pop("kind")
+    except (KeyError, TypeError, ValueError, OverflowError):
+        at_ms = math.nan
+    if not math.isfinite(at_ms):
+        raise HistoryError(f"{where}an event needs at_ms (a number), who and kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise HistoryError(f"{where}unknown kind {str(kind)[:40]!r}; known: {', '.join(KINDS)}")
+    absent = [name for name in KINDS[kind] if name not in fields]
+    if absent:
+        raise HistoryError(f"{where}event {kind!r} needs {', '.join(absent)}")
+    return Event(at_ms, str(who), kind, fields)
+
+
+def read(lines: Iterable[str]) -> Iterator[Event]:
+    """Events from JSON lines, blank lines skipped. A torn last line (a crash) ends the history."""
+    previous: str | None = None
+    number = 0
+    for number, line in enumerate(lines, 1):
+        if previous is not None and previous.strip():
+            yield parse(previous, number=number - 1)
+        previous = line
+    if previous is not None and previous.strip():
+        if previous.endswith("\n"):
+            yield parse(previous, number=number)
+        else:
+            try:
+                yield parse(previous, number=number)
+            except HistoryError:
+                return
+
+
+def write(events: Iterable[Event], file: IO[str]) -> None:
+    for each in events:
+        file.write(each.to_json() + "\n")
+
+
+# --- in plain words ------------------------------------------------------------------------------
+
+
+def narrate(events: Iterable[Event], *, start_ms: float | None = None) -> list[str]:
+    """One plain sentence for each event worth telling, with its seconds since the start."""
+    teller = Teller(start_ms)
+    return [line for each in events if (line := teller.tell(each)) is not None]
+
+
+@dataclass(slots=True)
+class Teller:
+    """Tells a history as it comes; remembers who holds what, so that a stall can say it."""
+
+    start_ms: float | None = None
+    _holds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+
+    def tell(self, each: Event) -> str | None:
+        """A line, or None where the event says nothing that the others do not."""
+        if self.start_ms is None:
+            self.start_ms = each.at_ms
+        match each.kind:
+            case "held" | "renewed":
+                self._holds[each.who] = each["epoch"], each["until_ms"]
+            case "lost" | "released":
+                self._holds.pop(each.who, None)
+        said = self._sentence(each)
+        return None if said is None else f"{self._time(each.at_ms)}  {said}"
+
+    def _time(self, at_ms: object) -> str:
+        if not isinstance(at_ms, int | float) or not abs(at_ms) < TIME_MS_MAX:
+            return "an unknown time"
+        return f"{(at_ms - (self.start_ms or 0.0)) / 1000:+.3f} s"
+
+    def _sentence(self, each: Event) -> str | None:
+        who = plain(each.who)
+
+        def get(name: str) -> str:
+            return plain(each.get(name, ""))
+
+        match each.kind:
+            case "held":
+                until = self._time(each["until_ms"])
+                return f"{who} holds the lock, epoch {get('epoch')}, until {until}"
+            case "danger":
+                until = self._time(each["until_ms"])
+                return f"{who} is in danger: epoch {get('epoch')} ends at {until}, not yet renewed"
+            case "released" if each["proven"]:
+                return f"{who} released the lock, epoch {get('epoch')}"
+            case "released":
+                return f"{who} let go of epoch {get('epoch')} unproven: it ends with its lease"
+            case "lost":
+                return f"{who} has lost the lock, epoch {get('epoch')}: {get('why')}"
+            case "waiting":
+                until = self._time(each["until_ms"])
+                return f"{who} waits for {get('owner')} (epoch {get('epoch')}), until {until}"
+            case "began":
+                return f"{who} began commit {get('instant')}"
+            case "checked":
+                return f"{who} checked {get('instant')} for conflicts: {_commits(each['covered'])}"
+            case "fenced":
+                return f"{who} replaced the fence: {get('instant')} is decided"
+            case "published":
+                return f"{who} published {get('instant')}, epoch {get('epoch')}"
+            case "refused":
+                return f"{who} did not commit {get('instant')}: {get('error')}: {get('why')}"
+            case "note":
+                return f"{who}: {get('text')}"
+            case "request" | "answer":
+                return _exchange(each, who)
+            case "fault":
+                return _fault(each)
+            case "started" | "stalled" | "resumed" | "killed" | "exited":
+                return self._process(each, who)
+            case _:
+                return None
+
+    def _process(self, each: Event, who: str) -> str:
+        match each.kind:
+            case "started":
+                return f"{who} started, process {plain(each['pid'])}"
+            case "stalled" if each.who in self._holds:
+                epoch, until_ms = self._holds[each.who]
+                holding = f"holding epoch {plain(epoch)} until {self._time(until_ms)}"
+                return f"{who} stalls (SIGSTOP), {holding}"
+            case "stalled":
+                return f"{who} stalls (SIGSTOP)"
+            case "resumed":
+                return f"{who} goes on"
+            case "killed":
+                return f"{who} was killed"
+            case _:
+                return f"{who} ended with exit code {plain(each['code'])}"
+
+
+def _exchange(each: Event, who: str) -> str | None:
+    """Of requests and answers only what went another way than planned."""
+    if each.kind == "request":
+        if each["answer"] not in ("precondition_failed", "throttled", "error"):
+            return None
+        if not _decides(str(each["key"])) or "!" in str(each["attempt"]):
+            return None  # a file that was there already; or a write that is to be refused, as proof
+        why = str(each["answer"]).replace("_", " ")
+        return (
+            f"the store answers {plain(each['client'])}'s {plain(each['method'])} of "
+            f"{_name(each['key'])} with {plain(each['status'])}, {why}"
+        )
+    if str(each["outcome"]).lower() != "unknown":
+        return None
+    why = f" ({plain(each['why'])})" if each["why"] else ""
+    return f"{who} was not told what became of its {plain(each['op'])}{why}"
+
+
+def _decides(key: str) -> bool:
+    """Whether a write of this object decides something: the lock, the fence, a commit."""
+    return "/.locks/" in f"/{key}" or key.endswith(".commit")
+
+
+def _fault(each: Event) -> str:
+    client = f"{plain(each['client'])}'s " if each["client"] else "a "
+    what = f"{client}{plain(each['method'])} of {_name(each['key'])}"
+    return f"fault: {plain(each['fault'])}, {plain(each['when'])} the store applied {what}"
+
+
+def _commits(covered: object) -> str:
+    number = len(covered) if isinstance(covered, list | tuple) else 0
+    return f"{number} commit{'' if number == 1 else 's'} before it"
+
+
+def _name(key: object) -> str:
+    return plain(str(key).rpartition("/")[2])
+
+
+def plain(value: object, *, limit: int = 300) -> str:
+    """Text from a bucket or a file, without anything that a terminal would obey."""
+    text = str(value)
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )

@@ -1,0 +1,4 @@
+"""The workshop: what breaks the library, what proves it, and what shows it.
+
+The library never imports it.
+"""

@@ -1,0 +1,224 @@
+"""`lockkit demo`: concurrent writers, a stall, a takeover, a lost response, the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.terminal import Trouble, command, require, say
+from lockkit.clock import Clock
+from lockkit.events import Event, Teller, plain
+from lockkit.lab.cli.check import code, show
+from lockkit.lab.verify.check import Verdict, check
+
+if TYPE_CHECKING:
+    from lockkit.lab.processes.fleet import Fleet
+
+ABOUT = """\
+Launches writers that commit overlapping orders to one table, stops one of them in the middle of its
+commit until another has taken the lock and published, wakes it, then loses a response on the wire;
+tells what happened and gives the verdict. Exit 0: VALID, 1: INVALID, 2: UNKNOWN.
+With --no-fence the late writer gets through: the verdict is INVALID and the exit code 1."""
+
+EXAMPLE = """\
+lockkit demo --plain
+lockkit demo --no-fence --json verdict.json --html story.html"""
+
+WRITERS_ARE = {
+    "connect": "PySpark processes on one Spark Connect server",
+    "jvm": "PySpark processes, a JVM each",
+    "plain": "plain Python processes",
+}
+PROVIDERS = ("s3", "gcs", "azure")
+TTL_S = 4.0
+RENEW_INTERVAL_S = 0.4
+STEP_TIMEOUT_S = 180.0
+"""For the first step, which waits for Spark; the later ones take a few leases."""
+POLL_S = 0.05
+SETTLED = ("held", "renewed", "released", "published")
+
+Story = Generator[str, Event, None]
+"""Yields what it waits for and is sent what happened, until that is it; acts in between."""
+
+
+def add(commands: Any) -> None:
+    parser = command(
+        commands,
+        "demo",
+        about=ABOUT,
+        example=EXAMPLE,
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--plain", dest="kind", action="store_const", const="plain", help="writers without Spark"
+    )
+    kind.add_argument(
+        "--jvm", dest="kind", action="store_const", const="jvm", help="a JVM for each writer"
+    )
+    parser.add_argument("--provider", choices=PROVIDERS, default="s3", help="dialect (default s3)")
+    parser.add_argument("--writers", type=int, default=3, metavar="N", help="2 to 8 (default 3)")
+    parser.add_argument(
+        "--no-fence",
+        dest="fence",
+        action="store_false",
+        help="commit by the lease alone, as Hudi does",
+    )
+    parser.add_argument(
+        "--json", metavar="FILE", help="write the verdict there (- for standard output)"
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="write the story there, as one page with its picture"
+    )
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="keep the history, the logs and the table there"
+    )
+    parser.set_defaults(run=run, name="demo", extra="s3,table,spark", kind="connect")
+
+
+def run(args: argparse.Namespace) -> int:
+    require(*extras(args.kind != "plain", args.provider))
+    from lockkit.lab.processes.fleet import Fleet
+
+    if args.writers < 2:
+        raise Trouble("a takeover needs two writers: --writers 2 or more")
+    tell = print_nothing if args.json == "-" else say
+    run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-demo-"))
+    fleet = Fleet(
+        kind=args.kind,
+        writers=args.writers,
+        provider=args.provider,
+        overlap=1.0,
+        ttl_s=TTL_S,
+        renew_interval_s=RENEW_INTERVAL_S,
+        fence=args.fence,
+        run_dir=run_dir,
+    )
+    tell(
+        f"{args.writers} {WRITERS_ARE[args.kind]} rewrite the same files of {fleet.url}, "
+        f"the fence {'on' if args.fence else 'OFF'}."
+    )
+    try:
+        try:
+            with fleet:
+                play(fleet, stall_and_lost_response(fleet), tell)
+        except Trouble:
+            args.run_dir = run_dir  # the error names a log in it
+            raise
+        events = fleet.events()
+        verdict = check(events)
+        result = verdict.to_json() | {
+            "fence": args.fence,
+            "kind": args.kind,
+            "provider": args.provider,
+            "events": len(events),
+            "commits": sum(each.kind == "published" for each in events),
+        }
+        export(args, events, verdict, result)
+        if args.json != "-":
+            show(verdict)
+        return code(verdict)
+    finally:
+        if args.run_dir is None:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def extras(spark: bool, provider: str) -> list[str]:
+    """Those that a fleet of such writers needs."""
+    return ["demo", *(["spark"] if spark else []), *([provider] if provider != "s3" else [])]
+
+
+# --- the story -----------------------------------------------------------------------------------
+
+
+def stall_and_lost_response(fleet: Fleet) -> Story:
+    """The script of the demo. Stopped is whoever is the first to be about to publish."""
+    for each in fleet.writers:
+        fleet.stall(each, at="commit")
+    late = (yield from until("a writer stopped in its commit", lambda e: e.kind == "stalled")).who
+    for each in fleet.writers:
+        if each != late:
+            fleet.resume(each)  # disarms it; nobody can come so far while the lock is held
+    taken = yield from until("a takeover", lambda e: e.who != late and e.kind == "held")
+    yield from until(
+        f"a commit by {taken.who} or another", lambda e: e.who != late and e.kind == "published"
+    )
+    fleet.resume(late)
+    yield from until(
+        f"the end of {late}'s late commit",
+        lambda e: e.who == late and e.kind in ("refused", "published"),
+    )
+    yield from lost_response(fleet)
+    yield from until("one more commit", lambda e: e.kind == "published")
+
+
+def lost_response(fleet: Fleet) -> Story:
+    """Drop the answer to the next write of the lock that is applied."""
+    fleet.lose_response()
+    lost = yield from until("a lost response", lambda e: e.kind == "fault")
+    yield from until(
+        f"{lost['client']} finding out what became of its write",
+        lambda e: e.who == lost["client"] and e.kind in SETTLED,
+    )
+
+
+def until(what: str, happened: Callable[[Event], bool]) -> Generator[str, Event, Event]:
+    while not happened(each := (yield what)):
+        pass
+    return each
+
+
+def play(fleet: Fleet, story: Story, tell: Callable[[str], None]) -> None:
+    """Send the story everything that happens, telling it on the way; raise where it gets stuck."""
+    clock, teller = Clock(), Teller()
+    waits_for, seen = next(story), 0
+    deadline_ms = clock.boot_ms() + STEP_TIMEOUT_S * 1000
+    while clock.boot_ms() < deadline_ms and (going(fleet) or seen < len(fleet.events())):
+        fleet.wait(lambda _: True, POLL_S, since=seen)
+        for each in fleet.events(seen):
+            seen += 1
+            if (line := teller.tell(each)) is not None:
+                tell(f"  {line}")
+            try:
+                before, waits_for = waits_for, story.send(each)
+            except StopIteration:
+                return
+            if waits_for != before:
+                deadline_ms = clock.boot_ms() + STEP_TIMEOUT_S * 1000
+    why = fleet.error or f"nothing like it within {STEP_TIMEOUT_S:.0f} s"
+    remedy = "" if fleet.plan.kind == "plain" else "\nWithout Spark: lockkit demo --plain"
+    raise Trouble(f"the demo did not get to {waits_for}: {plain(why, limit=1000)}{remedy}")
+
+
+def going(fleet: Fleet) -> bool:
+    """Whether anything more can happen: the story kills nobody, so any error ends it."""
+    return fleet.alive and fleet.error is None
+
+
+# --- what is left of it --------------------------------------------------------------------------
+
+
+def export(
+    args: argparse.Namespace, events: list[Event], verdict: Verdict, result: dict[str, Any]
+) -> None:
+    try:
+        if args.json == "-":
+            say(json.dumps(result, default=str))
+        elif args.json:
+            Path(args.json).write_text(
+                json.dumps(result, indent=2, default=str) + "\n", encoding="utf-8"
+            )
+        if args.html:
+            from lockkit.lab.widgets.export import export_html
+
+            export_html(events, verdict, args.html, title="lockkit demo")
+    except OSError as error:
+        raise Trouble(f"cannot write {plain(error.filename)}: {error.strerror}") from None
+
+
+def print_nothing(*_lines: str) -> None:
+    pass

@@ -1,0 +1,73 @@
+"""`lockkit explore`: each rule switched off, and the shortest story in which that goes wrong."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.terminal import FOUND, OK, USAGE, Trouble, command, say, say_json
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.lab.verify.explore import Scenario
+
+ABOUT = """\
+Searches, exhaustively within small bounds, what clients that run the protocol's own step can be led
+into; first with every rule on (no violation is expected), then with each rule off (the shortest
+violation is). Exit 0: as expected; 1: a violation with all rules on, or none where one is known."""
+
+EXAMPLE = """\
+lockkit explore --row "fence off" --story
+lockkit explore --json | python -m json.tool --json-lines"""
+
+
+def add(commands: Any) -> None:
+    parser = command(
+        commands,
+        "explore",
+        about=ABOUT,
+        example=EXAMPLE,
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="a line per row: rule, violation, steps, states, seconds",
+    )
+    parser.add_argument(
+        "--row", action="append", metavar="NAME", help="only this row (may be repeated)"
+    )
+    parser.add_argument(
+        "--big", action="store_true",
+        help="wider bounds instead, all rules on: some minutes, and 2 GB of memory",
+    )  # fmt: skip
+    parser.add_argument("--story", action="store_true", help="tell each counterexample")
+    parser.set_defaults(run=run, name="explore", extra="")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.lab.verify.explore import BIG, SCENARIOS, explore
+
+    as_expected = True
+    for scenario in chosen(BIG if args.big else SCENARIOS, args.row):
+        row = explore(scenario)
+        as_expected &= row.as_expected
+        if args.json:
+            say_json(row.to_json())
+            continue
+        off = row.scenario.off or "all rules on"
+        found = f"{row.violation} ({row.steps} steps)" if row.violation else "no violation"
+        say(f"{row.scenario.name}: {off}", f"  {found}; {row.states} states, {row.seconds:.1f} s")
+        if row.counterexample and args.story:
+            say(*(f"  {line}" for line in row.counterexample.story()))
+        if not row.as_expected:
+            say("  NOT AS EXPECTED")
+    return OK if as_expected else FOUND
+
+
+def chosen(scenarios: Sequence[Scenario], names: list[str] | None) -> Sequence[Scenario]:
+    unknown = set(names or ()) - {each.name for each in scenarios}
+    if unknown:
+        known = ", ".join(each.name for each in scenarios)
+        raise Trouble(f"no row {plain(min(unknown))!r}; there are: {known}", code=USAGE)
+    return [each for each in scenarios if not names or each.name in names]

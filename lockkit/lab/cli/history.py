@@ -1,0 +1,46 @@
+"""`lockkit history`: the story of a recorded history, or of a bucket's lock object."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from lockkit.cli.terminal import OK, add_store, command, count, say, store_options
+from lockkit.events import narrate
+from lockkit.lab.cli.check import events
+
+ABOUT = """\
+Tells what happened, a line for each event: from a history file (JSON lines), or from a bucket that
+keeps versions, out of the generations of the table's lock object. --json prints the events, which
+lockkit check and the notebooks read."""
+
+EXAMPLE = """\
+lockkit history datasets/histories/good/stalled_commit_refused.jsonl
+lockkit history s3://bucket/table --json > incident.jsonl"""
+
+
+def add(commands: Any) -> None:
+    parser = command(commands, "history", about=ABOUT, example=EXAMPLE)
+    parser.add_argument("source", metavar="FILE|URL", help="- reads standard input")
+    parser.add_argument("--json", action="store_true", help="the events, as JSON lines")
+    parser.add_argument(
+        "--newest", type=count, default=200, metavar="N", help="generations to read (default 200)"
+    )
+    add_store(parser)
+    parser.set_defaults(run=run, name="history", extra="s3,gcs,azure")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import opened, told
+    from lockkit.lock.handle import LOCK_KEY
+    from lockkit.table.inspect.versions import as_events, generations
+
+    if "://" in args.source:
+        with opened(args.source, store_options(args)) as store:
+            kept = generations(store, newest=args.newest)
+        found, story = as_events(LOCK_KEY, kept), told(kept)
+    else:
+        found = events(args.source)
+        story = narrate(found)
+    say(*((each.to_json() for each in found) if args.json else story))
+    return OK

@@ -1,0 +1,208 @@
+"""`lockkit incident`: what stands at a table, which known pattern it is, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.shipped import located
+from lockkit.cli.terminal import (
+    FOUND,
+    OK,
+    UNKNOWN,
+    USAGE,
+    Trouble,
+    add_store,
+    command,
+    say,
+    say_json,
+    store_options,
+)
+from lockkit.events import plain
+from lockkit.lab.incident.words import audit_facts, command_of, proof
+from lockkit.table.inspect.words import lock_lines, table_facts
+
+if TYPE_CHECKING:
+    from lockkit.lab.incident.audit import Validation
+    from lockkit.lab.incident.diagnosis import Diagnosis
+    from lockkit.lab.incident.dropped import Evidence
+    from lockkit.lab.incident.examine import Examined
+    from lockkit.table.inspect.standing import Standing
+
+ABOUT = """\
+For a table in trouble: who owns its lock, until when by whose clock, whether it is renewed and may
+be broken; what is pending, dead or left beside it; and which known pattern the lock object's
+generations and Hudi's audit log show, with the evidence and a card: what to do, and what not. Reads
+only. Takes files too, alone or after a URL: recorded histories, Hudi's audit files, a bucket's
+listing of versions (S3, GCS, Azure), debug logs of boto3, google-cloud-storage and
+azure-storage-blob. Exit 0: nothing to be seen, 1: a pattern is named or something was left, 2:
+files that show no known pattern."""
+
+EXAMPLE = """\
+lockkit incident s3://bucket/table
+lockkit incident datasets/incidents/hudi-14373-renewal-retried.jsonl --json
+lockkit incident s3://bucket/table boto3-debug.log .hoodie/.locks/audit/*.jsonl"""
+
+EVIDENCE_MAX = 8
+
+def add(commands: Any) -> None:
+    parser = command(
+        commands, "incident", about=ABOUT,
+        example=EXAMPLE,
+    )  # fmt: skip
+    parser.add_argument(
+        "source", nargs="+", metavar="URL|FILE",
+        help="a table; histories, audit files, listings, logs",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    parser.add_argument(
+        "--watch-s", type=float, default=3.0, metavar="S", help="how long to watch it (default 3)"
+    )
+    add_store(parser)
+    parser.set_defaults(run=run, name="incident", extra="s3,gcs,azure")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.lab.incident.dropped import NotUnderstood
+
+    if not 0 <= args.watch_s <= 3600:
+        raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
+    if any("://" in each for each in args.source[1:]):
+        raise Trouble("one URL at a time, and first", code=USAGE)
+    try:
+        return _of_table(args) if "://" in args.source[0] else _of_files(args)
+    except NotUnderstood as error:
+        raise Trouble(str(error)) from None
+
+
+# --- a table -------------------------------------------------------------------------------------
+
+
+def _of_table(args: argparse.Namespace) -> int:
+    from lockkit.cli.generations import opened
+    from lockkit.lab.incident.examine import examine
+
+    url, *names = args.source
+    with opened(url, store_options(args)) as store:
+        found = examine(store, watch_s=args.watch_s, files=_contents(names))
+    if args.json:
+        say_json(_as_json(found, url))
+    else:
+        untold = f" ({found.untold})" if found.untold else ""
+        lines = lock_lines(found.standing.holder, found.since_ms)
+        say(f"{plain(url)}", *(f"  {line}" for line in lines))
+        say(*_table_lines(found.standing))
+        say(f"  {len(found.kept)} generations of the lock object are kept{untold}")
+        say(*_audit_lines(found.validation), *_taken_lines(found.evidence))
+        say(*_diagnosis_lines(found.diagnosis, url))
+    return FOUND if found.troubled else OK
+
+
+def _table_lines(standing: Standing) -> list[str]:
+    lines = []
+    for name, told in table_facts(standing):
+        lines.append(f"  {told}" if name in ("table", "timeline") else f"  {name}: {told}")
+    return lines
+
+
+def _audit_lines(said: Validation | None) -> list[str]:
+    if said is None:
+        return []
+    head, *findings = audit_facts(said)
+    return [f"  {head}", *(f"    {each}" for each in findings)]
+
+
+def _taken_lines(evidence: Evidence) -> list[str]:
+    return [f"  {each.name}: {each.kind}, {each.said}" for each in evidence.taken]
+
+
+def _as_json(found: Examined, url: str) -> dict[str, Any]:
+    from lockkit.protocol.record import Record
+    from lockkit.table.inspect.words import is_left
+
+    holder, table = found.standing.holder, found.standing.table
+    record = holder.sight.record
+    held = isinstance(record, Record)
+    return {
+        "url": url, "state": holder.state,
+        "owner": record.owner if isinstance(record, Record) else None,
+        "epoch": record.epoch if isinstance(record, Record) else None,
+        "valid_until_ms": record.valid_until_ms if isinstance(record, Record) else None,
+        "version": holder.sight.version, "since_ms": found.since_ms,
+        "written_ms": holder.sight.modified_ms,
+        "left_ms": {"ours": holder.left.ours_ms, "store": holder.left.store_ms,
+                    "observed": holder.left.observed_ms} if held else None,
+        "renews": holder.renews, "breakable": holder.breakable, "why": holder.why,
+        "generations": len(found.kept), "trouble": found.standing.trouble,
+        "table": None if table is None else {
+            "completed": len(table.condition.timeline.completed),
+            "fence_epoch": table.condition.fence.epoch if table.condition.fence else None,
+            "pending": [{"instant": each.instant, "action": each.action, "left": is_left(each)}
+                        for each in table.condition.pending],
+            "dead_heartbeats": list(table.dead_heartbeats),
+            "left_markers": list(table.left_markers)},
+        "audit": _audit_json(found.validation), **_taken_json(found.evidence),
+        **_found_json(found.diagnosis, url),
+    }  # fmt: skip
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _of_files(args: argparse.Namespace) -> int:
+    from lockkit.lab.incident.diagnosis import diagnose
+    from lockkit.lab.incident.dropped import take_in
+
+    evidence = take_in(_contents(args.source))
+    found = diagnose(evidence.events)
+    if args.json:
+        said = {"audit": _audit_json(evidence.validation), **_taken_json(evidence)}
+        say_json(said | _found_json(found, "URL"))
+    else:
+        say(*_taken_lines(evidence), *_audit_lines(evidence.validation))
+        say(*_diagnosis_lines(found, "URL"))
+    return FOUND if found.evidence else UNKNOWN
+
+
+def _contents(names: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Each file's bytes, and one more than are allowed where there are more."""
+    from lockkit.lab.incident.dropped import FILE_BYTES_MAX
+
+    files = []
+    for name in names:
+        try:
+            with located(name).open("rb") as file:
+                files.append((name, file.read(FILE_BYTES_MAX + 1)))
+        except OSError as error:
+            raise Trouble(f"cannot read {plain(name)}: {error.strerror}") from None
+    return files
+
+
+def _audit_json(said: Validation | None) -> dict[str, Any] | None:
+    return None if said is None else {
+        "outcome": said.outcome, "findings": said.findings, "files": said.files,
+        "skipped": said.skipped,
+    }  # fmt: skip
+
+
+def _taken_json(evidence: Evidence) -> dict[str, Any]:
+    rows = [{"name": each.name, "kind": each.kind, "said": each.said} for each in evidence.taken]
+    return {"files": rows}
+
+
+# --- the diagnosis -------------------------------------------------------------------------------
+
+
+def _found_json(found: Diagnosis, url: str) -> dict[str, Any]:
+    card, line = found.card, command_of(found, url)
+    return {"diagnosis": found.to_json(), "do": card.do, "dont": card.dont, "command": line}
+
+
+def _diagnosis_lines(found: Diagnosis, url: str) -> Sequence[str]:
+    card = found.card
+    lines = ["", f"{found.pattern}: {plain(found.because, limit=1000)}"]
+    lines += [f"  {proof(each)}" for each in found.evidence[:EVIDENCE_MAX]]
+    lines += [f"also: {each.pattern}: {plain(each.because, limit=300)}" for each in found.also]
+    line = plain(command_of(found, url))
+    return [*lines, "", f"do       {card.do}", f"don't    {card.dont}", f"run      {line}"]

@@ -1,0 +1,115 @@
+"""`lockkit lab`: JupyterLab, opened at the first notebook."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from lockkit.cli.shipped import IN_CHECKOUT, ROOT
+from lockkit.cli.terminal import Trouble, command, require, warn
+from lockkit.events import plain
+
+ABOUT = """\
+Opens JupyterLab at the first notebook of the course, or at the one that you name first. All that
+follows is handed to JupyterLab. Ctrl-C ends it, its kernels and their writers. Outside a source
+checkout the notebooks and their data sets are copied to ./lockkit-lab first; a file that is there
+already is kept, so that what you changed stays."""
+
+EXAMPLE = """\
+lockkit lab
+lockkit lab notebooks/00_start_here.ipynb --no-browser --port 9999"""
+
+COPY = "lockkit-lab"
+FIRST = "notebooks/00_start_here.ipynb"
+STOP_TIMEOUT_S = 15.0
+
+
+def add(commands: Any) -> None:
+    parser = command(
+        commands, "lab", about=ABOUT, example=EXAMPLE
+    )
+    parser.add_argument("notebook", nargs="?", help=f"default: {FIRST}")
+    parser.set_defaults(run=run, name="lab", extra="lab")
+
+
+def run(args: argparse.Namespace) -> int:
+    require("lab")
+    home = ROOT if IN_CHECKOUT else copied(Path(COPY).absolute())
+    path = Path(args.notebook) if args.notebook else home / FIRST
+    if not path.exists():
+        raise Trouble(f"there is no notebook {path}; the course is in {home / 'notebooks'}")
+    return until_stopped([*jupyterlab(path.resolve(), home.resolve()), *args.after])
+
+
+def copied(home: Path) -> Path:
+    """The folder, with what it lacks of the notebooks and data sets that came with the package."""
+
+    def unless_there(source: str, target: str) -> None:
+        if not os.path.exists(target):
+            shutil.copyfile(source, target)
+
+    try:
+        shutil.copytree(ROOT, home, copy_function=unless_there, dirs_exist_ok=True)
+    except OSError as error:
+        raise Trouble(
+            f"cannot copy the notebooks to {home}: {plain(error, limit=300)}; "
+            "run lockkit lab in a folder that is yours"
+        ) from None
+    warn(f"the notebooks and their data sets are in {home}")
+    return home
+
+
+def jupyterlab(notebook: Path, home: Path) -> list[str]:
+    # The notebooks' links to datasets/ and to each other work from the folder that holds both.
+    root = home if notebook.is_relative_to(home) else notebook.parent
+    # A URL rather than a file to run: it is printed too, for those whose browser is elsewhere.
+    url = f"/lab/tree/{quote(notebook.relative_to(root).as_posix())}"
+    return [
+        sys.executable, "-m", "jupyterlab",
+        f"--ServerApp.root_dir={root}", f"--LabApp.default_url={url}",
+        "--ServerApp.answer_yes=True",  # one Ctrl-C is enough
+        # In a container everybody is root, and the server listens on this machine only.
+        *(["--allow-root"] if os.geteuid() == 0 else []),
+    ]  # fmt: skip
+
+
+def until_stopped(line: list[str]) -> int:
+    """Run JupyterLab in the foreground; one Ctrl-C ends it and its kernels.
+
+    So do SIGTERM and a closed terminal: a server that nobody sees would go on for ever.
+    """
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, _ended)
+    lab = subprocess.Popen(line, env=os.environ | settings())
+    try:
+        return lab.wait()
+    finally:
+        if lab.poll() is None:
+            lab.terminate()
+            try:
+                lab.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                lab.kill()
+                lab.wait()
+
+
+def settings() -> dict[str, str]:
+    """The notebooks' own settings before whatever else Jupyter would find: how long a kernel that
+    nobody looks at may live, a Voila that asks nobody else, no news.
+    """
+    own = str(ROOT / "notebooks" / ".jupyter")
+    return {
+        name: os.pathsep.join(filter(None, [own, os.environ.get(name)]))
+        for name in ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH")
+    }
+
+
+def _ended(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

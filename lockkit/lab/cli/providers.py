@@ -1,0 +1,95 @@
+"""`lockkit providers`: the lock services themselves, on loopback, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.terminal import OK, Trouble, command, say, warn
+from lockkit.events import plain
+
+if TYPE_CHECKING:
+    from lockkit.lab.processes.services.service import Service
+
+ABOUT = """\
+Starts real lock services on this machine, each on a free port of 127.0.0.1: the embedded object
+server, ZooKeeper and a Hive Metastore (from the jars inside pip's pyspark; they need Java 17),
+a DynamoDB API (npm's dynalite, or moto) and Azurite. Says of each where it is, the URL that
+lockkit.open_lock takes, and the same lock in Apache Hudi's keys. What cannot be started here is
+told, with how to get it. Ends them all with Ctrl-C or SIGTERM (exit 130 and 0), or when it dies."""
+
+EXAMPLE = """\
+lockkit providers --only zookeeper,hive
+python -c 'import lockkit; print(lockkit.open_lock("zookeeper://...").acquire(timeout=5))'"""
+
+
+def add(commands: Any) -> None:
+    from lockkit.lab.processes.services import KINDS
+
+    parser = command(
+        commands, "providers",
+        about=ABOUT, example=EXAMPLE,
+    )  # fmt: skip
+    parser.add_argument(
+        "--only", metavar="NAMES", default=",".join(KINDS), help=f"some of {', '.join(KINDS)}"
+    )
+    parser.add_argument(
+        "--folder", metavar="DIR", help="keep data and logs there (default: nowhere, once it ends)"
+    )
+    parser.set_defaults(run=run, name="providers", extra="spark")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.lab.processes.services import KINDS
+
+    names = [each.strip() for each in args.only.split(",") if each.strip()]
+    if unknown := set(names) - set(KINDS):
+        raise Trouble(f"there is no {plain(sorted(unknown)[0])!r}; there are {', '.join(KINDS)}")
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    with ExitStack() as stack:
+        folder = args.folder or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="lockkit-providers-", ignore_cleanup_errors=True)
+        )
+        started = launched(dict.fromkeys(names), Path(folder).absolute(), stack)
+        for each in started:
+            each.ready()
+            say(*described(each), "")
+        if not started:
+            raise Trouble("nothing of this can be started here")
+        say(f"Ctrl-C ends {'it' if len(started) == 1 else 'them all'}. Logs are in {folder}.")
+        over.wait()
+    return OK
+
+
+def launched(names: dict[str, None], folder: Path, stack: ExitStack) -> list[Service]:
+    """Those that can be, not ready yet; the stack stops them."""
+    from lockkit.lab.processes.services import open_service
+    from lockkit.lab.processes.services.service import ServiceUnavailable
+
+    found = []
+    for name in names:
+        try:
+            each = open_service(name, folder / name)
+            each.launch()
+        except (ServiceUnavailable, ModuleNotFoundError) as missing:
+            warn(f"{name}: cannot be started here: {missing}")
+        else:
+            stack.callback(each.stop)
+            found.append(each)
+    return found
+
+
+def described(each: Service) -> list[str]:
+    """Where it is, and what to paste."""
+    endpoint = getattr(each, "endpoint", "")
+    return [
+        f"{each.name}  {endpoint or each.address}",
+        f"  {each.url}",
+        *(f"  {key}={value}" for key, value in each.recipe().items()),
+    ]

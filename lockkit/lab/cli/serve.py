@@ -1,0 +1,87 @@
+"""`lockkit serve`: the embedded object server, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sqlite3
+import threading
+from typing import Any
+
+from lockkit.cli.terminal import OK, Trouble, command, say_json
+from lockkit.events import plain
+
+ABOUT = """\
+An object server that speaks S3, Google Cloud Storage and Azure to the real SDKs, over one SQLite
+file. Prints one line of JSON with its three addresses once it answers, then serves until Ctrl-C or
+SIGTERM (exit 0 for SIGTERM, 130 for Ctrl-C). Takes any credentials, makes buckets on first use,
+keeps every version, and records every request (GET /__lockkit/requests on each address)."""
+
+EXAMPLE = """\
+lockkit serve --port 9000 --db lake.sqlite --profile aws
+lockkit lock show s3://lake/orders --endpoint http://127.0.0.1:9000"""
+
+
+def add(commands: Any) -> None:
+    parser = command(
+        commands, "serve", about=ABOUT, example=EXAMPLE
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        help="of the S3 address; the others follow (0: any that are free)",
+    )
+    parser.add_argument(
+        "--db", default=":memory:", metavar="FILE", help="kept there (default: in memory)"
+    )
+    parser.add_argument(
+        "--profile", default="aws", metavar="NAME",
+        help="aws (default), gcs, azure, spaces, rgw, rgw-quoted, two-steps",
+    )  # fmt: skip
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"
+    )
+    parser.add_argument(
+        "--allow-remote", action="store_true", help="let other machines in, with any credentials"
+    )
+    parser.add_argument(
+        "--latency-ms", type=float, default=0.0, metavar="MS", help="added to every request"
+    )
+    parser.add_argument(
+        "--access-key", metavar="ID", help="the S3 address wants requests signed by this key (with "
+        "--secret-key; default: any credentials will do)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--secret-key", metavar="SECRET", default=os.environ.get("LOCKKIT_SECRET_KEY", ""),
+        help="its secret; better in the environment variable LOCKKIT_SECRET_KEY",
+    )  # fmt: skip
+    parser.set_defaults(run=run, name="serve", extra="")
+
+
+def run(args: argparse.Namespace) -> int:
+    from lockkit.lab.server import Credentials, Emulator
+
+    if args.access_key and not args.secret_key:
+        raise Trouble("--access-key needs its secret: --secret-key, or LOCKKIT_SECRET_KEY")
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    try:
+        with Emulator(
+            db=args.db,
+            profile=args.profile,
+            port=args.port,
+            host=args.host,
+            allow_remote=args.allow_remote,
+            latency_ms=args.latency_ms,
+            credentials=Credentials(args.access_key, args.secret_key) if args.access_key else None,
+        ) as emulator:
+            say_json({"s3": emulator.s3, "gcs": emulator.gcs, "azure": emulator.azure})
+            over.wait()
+    except ValueError as error:
+        raise Trouble(plain(error)) from None
+    except (OSError, sqlite3.Error) as error:
+        where = f"{args.host}:{args.port} from {args.db}"
+        raise Trouble(f"cannot serve on {plain(where)}: {plain(error)}") from None
+    return OK

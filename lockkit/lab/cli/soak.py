@@ -1,0 +1,187 @@
+"""`lockkit soak`: writers over one table for minutes or hours, in all kinds of trouble; judged."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockkit.cli.terminal import FOUND, OK, UNKNOWN, Trouble, command, require, say, warn
+from lockkit.clock import Clock
+from lockkit.events import plain
+from lockkit.lab.cli.check import show
+from lockkit.lab.cli.demo import extras
+from lockkit.lab.verify.check import Kind
+
+if TYPE_CHECKING:
+    from lockkit.lab.soak.run import Outcome
+
+ABOUT = """\
+Launches real writers over the embedded server on one table, beside them a reader and the table's
+own services, and does to them what a plan says: stalls (SIGSTOP), kills (SIGKILL) and relaunches,
+wrong clocks, kills of the server, lost responses, late writes, bursts of 429 and 5xx. Ends with the
+verdict on the whole history, with the faults that were made and the rare things that were reached.
+Exit 0: VALID, something was reached, the table can be read and no process is left; 1: not so;
+2: UNKNOWN. Ctrl-C and SIGTERM end it early, with the verdict on what there is."""
+
+EXAMPLE = """\
+lockkit soak --minutes 10
+lockkit soak --minutes 60 --writers 5 --spark 1 --html soak.html --json soak.json
+lockkit soak --minutes 10 --fence off --until-invalid"""
+
+PLAN = "datasets/soaks/everything.json"
+PROVIDERS = ("s3", "gcs", "azure")
+PROGRESS_S = 15.0
+
+
+def add(commands: Any) -> None:
+    parser = command(
+        commands, "soak", about=ABOUT,
+        example=EXAMPLE,
+    )  # fmt: skip
+    option = parser.add_argument
+    option("--minutes", type=float, default=10.0, metavar="N", help="how long (default 10)")
+    option("--writers", type=int, default=4, metavar="W", help="1 to 8 (default 4)")
+    option("--spark", type=int, default=0, metavar="N", help="so many of them PySpark (default 0)")
+    option("--faults", metavar="PLAN", help=f"what goes wrong (default {PLAN})")
+    option("--fence", choices=("on", "off"), default="on", help="off: commit as Hudi does")
+    option("--until-invalid", action="store_true", help="stop at the first proof of damage")
+    option("--provider", choices=PROVIDERS, default="s3", help="dialect (default s3)")
+    option("--ttl-s", type=float, default=4.0, metavar="S", help="lease (default 4)")
+    option("--latency-ms", type=float, default=60.0, metavar="MS", help="per request (default 60)")
+    option("--overlap", type=float, default=0.4, metavar="P", help="chance that a round rewrites "
+           "what all rewrite (default 0.4)")  # fmt: skip
+    option("--pause-s", type=float, default=1.0, metavar="S", help="between rounds (default 1)")
+    option("--json", metavar="FILE", help="write the outcome there (- for standard output)")
+    option("--html", metavar="FILE", help="write the report there, as one page")
+    option("--run-dir", metavar="DIR", help="keep history, record, logs and memory samples there")
+    parser.set_defaults(run=run, name="soak", extra="s3,table,spark")
+
+
+def run(args: argparse.Namespace) -> int:
+    require(*extras(args.spark > 0, args.provider))
+    from lockkit.cli.shipped import ROOT, located
+    from lockkit.lab.faults import FaultError
+    from lockkit.lab.soak.plan import SoakPlan
+    from lockkit.lab.soak.run import SoakFailed, soak
+    from lockkit.lab.soak.supervisor import Settings
+
+    if not 0 < args.minutes <= 24 * 60:
+        raise Trouble(f"--minutes {args.minutes}: more than 0, at most a day")
+    if not 0 <= args.spark <= args.writers:
+        raise Trouble(f"--spark {args.spark}: 0 to {args.writers}, the number of writers")
+    try:
+        trouble = SoakPlan.load(located(args.faults) if args.faults else ROOT / PLAN)
+    except FaultError as error:
+        raise Trouble(f"this plan cannot be used: {plain(error, limit=600)}") from None
+    for file in filter(None, (args.json if args.json != "-" else None, args.html)):
+        if not Path(file).parent.is_dir():  # said now, and not after an hour
+            raise Trouble(f"cannot write {plain(file)}: there is no folder {Path(file).parent}")
+    run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-soak-"))
+    if (run_dir / "store.sqlite").exists():
+        raise Trouble(f"{run_dir} has a soak already; name another folder, or remove it")
+    say_progress = Progress()
+    plan = fleet_plan(args, run_dir)
+    settings = Settings(plan=trouble.to_json(), spark=args.spark)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        say_progress(
+            f"{args.writers} writers ({args.spark} of them PySpark) on {plan.url} for "
+            f"{args.minutes:g} minutes, the fence {args.fence.upper()}; everything is in {run_dir}"
+        )
+        outcome = soak(
+            plan, settings, seconds=args.minutes * 60, until_invalid=args.until_invalid,
+            tell=say_progress,
+        )  # fmt: skip
+        export(args, run_dir, outcome)
+    except (SoakFailed, OSError) as error:
+        raise Trouble(f"the soak could not be run to its end: {plain(error, limit=1000)}") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if args.run_dir is None:
+            shutil.rmtree(run_dir, ignore_errors=True)
+    if outcome.verdict.kind is Kind.UNKNOWN:
+        return UNKNOWN
+    return OK if outcome.passed else FOUND
+
+
+def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
+    import os
+
+    from lockkit.cli.shipped import ROOT
+    from lockkit.lab.processes.fleet import TABLES, FleetError, Plan
+
+    try:
+        return Plan(
+            fleet=Clock().unique(),
+            client_pid=os.getpid(),
+            run_dir=str(run_dir.resolve()),
+            url=TABLES[args.provider],
+            kind="plain",
+            writers=args.writers,
+            provider=args.provider,
+            overlap=args.overlap,
+            ttl_s=args.ttl_s,
+            renew_interval_s=args.ttl_s / 10,
+            fence=args.fence == "on",
+            latency_ms=args.latency_ms,
+            dataset=str(ROOT / "datasets" / "orders"),
+            pause_s=args.pause_s,
+        )
+    except FleetError as error:
+        raise Trouble(plain(error)) from None
+
+
+class Progress:
+    """Lines on standard error, with the time since the start; figures only now and then."""
+
+    def __init__(self) -> None:
+        self._clock = Clock()
+        self._began_ms = self._clock.boot_ms()
+        self._said_ms = float("-inf")
+
+    def __call__(self, line: str) -> None:
+        now_ms = self._clock.boot_ms()
+        figures = line[:1].isdigit() and "commits" in line
+        if figures and now_ms - self._said_ms < PROGRESS_S * 1000:
+            return
+        if figures:
+            self._said_ms = now_ms
+        warn(f"{(now_ms - self._began_ms) / 1000:7.1f} s  {plain(line, limit=600)}")
+
+
+def export(args: argparse.Namespace, run_dir: Path, outcome: Outcome) -> None:
+    said = json.dumps(outcome.to_json(), indent=2, default=str) + "\n"
+    if args.json == "-":
+        sys.stdout.write(said)
+    else:
+        tell(outcome)
+        if args.json:
+            Path(args.json).write_text(said, encoding="utf-8")
+    if args.html:
+        from lockkit.lab.soak.page import write_page
+
+        write_page(run_dir, outcome, Path(args.html))
+
+
+def tell(outcome: Outcome) -> None:
+    show(outcome.verdict)
+    made = sum(outcome.made.values())
+    say(f"{outcome.minutes:.1f} minutes, {outcome.commits} acknowledged commits, {made} faults of "
+        f"{len(outcome.made)} kinds that met {outcome.clients} clients:")  # fmt: skip
+    say(*(f"  {count:6}  {plain(kind)}" for kind, count in outcome.made.items()))
+    say(f"reached: {', '.join(outcome.verdict.reached) or 'nothing, so it proves little'}")
+    for each in outcome.memory:
+        slope = "" if each.slope_mb_h is None else f", {each.slope_mb_h:+.1f} MB/h"
+        say(f"memory of {each.who}: {each.first_mb:.0f} to {each.last_mb:.0f} MB within "
+            f"{each.lived_s / 60:.0f} minutes of one process{slope}")  # fmt: skip
+    say(f"{outcome.orphans} processes left, {len(outcome.ended)} ended by themselves")
+    if outcome.rows is None:
+        say(f"the table cannot be read any more: {plain(outcome.unread, limit=600)}")
+    else:
+        say(f"the table has {outcome.rows} rows, read through a server started anew on its file")

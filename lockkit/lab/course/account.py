@@ -1,0 +1,145 @@
+"""An account in one object: what payments at once, and one that comes late, make of its balance."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from lockkit.events import Event
+from lockkit.lab.course.grid import grid
+from lockkit.lab.course.lock_testbed import Ground
+from lockkit.protocol.outcome import Found
+from lockkit.stores import open_store
+
+BALANCE = "balance.json"
+TTL_S = 30.0
+ONE, TWO = 10, 20
+SUM = "30: both payments are there"
+ONLY_TWO = "20: W1's payment is gone"
+ONLY_ONE = "10: W2's payment is gone"
+GUESSES = (SUM, ONLY_TWO, ONLY_ONE)
+REFUSED = "20, and W1's payment was refused"
+LATE_GUESSES = (SUM, REFUSED, ONLY_ONE)
+GIVE_UP, WRITE_AGAIN, BEGIN_AGAIN = "give up", "write it again", "begin again"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    amount: int
+    version: str
+
+
+class Account:
+    """A balance beside the lock, which payments read, change and write whole."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.write("W0", 0)
+
+    def read(self, name: str) -> Reading:
+        with closing(open_store(self.ground.url, **self._as(name))) as store:
+            found = store.get(BALANCE)
+        assert isinstance(found, Found), found
+        return Reading(json.loads(found.body)["amount"], found.version)
+
+    def write(self, name: str, amount: int, over: str = "") -> int:
+        """The whole object anew, in place of version `over` or of whatever is there; the status."""
+        condition = {"If_Match": over} if over else {}
+        body = json.dumps({"amount": amount, "by": name}).encode()
+        return self.ground.put(name, BALANCE, body, **condition)
+
+    def pay(self, name: str, amount: int) -> int:
+        """Read, add, write; the balance that `name` has written."""
+        balance = self.read(name).amount + amount
+        self.write(name, balance)
+        return balance
+
+    def _as(self, name: str) -> dict[str, Any]:
+        return {"endpoint": self.ground.proxy.url, "client": name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paid:
+    """Two payments into an empty account, and what is there in the end."""
+
+    balance: int
+    writes: tuple[Event, ...]
+    """Of the balance, in the store's order."""
+    events: tuple[Event, ...]
+    verdict: Any
+    """Of the checker, about the lock."""
+
+    def __str__(self) -> str:
+        refused = any(each["status"] == 412 for each in self.writes)
+        return {ONE: ONLY_ONE, TWO: REFUSED if refused else ONLY_TWO}.get(self.balance, SUM)
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Who wrote, on what condition, and what was answered."""
+        return [
+            (each["client"], "if it is as I read it" if each["condition"] else "no condition",
+             f"{each['status']}, {'written' if each['applied'] else 'refused'}")
+            for each in self.writes
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        writes = "; ".join(", ".join(row) for row in self.rows)
+        return f"The balance is {self}. Writes: {writes}."
+
+    def _repr_html_(self) -> str:
+        writes = grid("paid", ("writer", "its write", "the store"), self.rows)
+        return f"<div>The balance is <b>{escape(str(self))}</b>.</div>{writes}"
+
+
+def at_once() -> Paid:
+    """No lock: W1 and W2 have both read the balance before either writes it."""
+    with Ground("s3") as ground:
+        account = Account(ground)
+        one, two = (account.read(name).amount for name in ("W1", "W2"))
+        account.write("W1", one + ONE)
+        account.write("W2", two + TWO)
+        return _paid(account)
+
+
+def in_turn() -> Paid:
+    """Each pays while it holds the lock."""
+    with Ground("s3") as ground:
+        account = Account(ground)
+        for name, amount in (("W1", ONE), ("W2", TWO)):
+            with ground.lock(name, ttl_s=TTL_S):
+                account.pay(name, amount)
+        return _paid(account)
+
+
+def late(*, guarded: bool, then: str = GIVE_UP) -> Paid:
+    """W1's write is stuck on its way: W1 gives up, and gives back the lock. Then it arrives.
+
+    `guarded`: it says which version it is to replace. `then` is what W1 does if that is refused.
+    """
+    if then not in (GIVE_UP, WRITE_AGAIN, BEGIN_AGAIN):
+        raise ValueError(f"{then!r}: it can {GIVE_UP!r}, {WRITE_AGAIN!r} or {BEGIN_AGAIN!r}")
+    with Ground("s3") as ground:
+        account, lock = Account(ground), ground.lock("W1", ttl_s=TTL_S)
+        with lock:
+            seen = account.read("W1")  # and its write leaves, and nobody answers
+        with ground.lock("W2", ttl_s=TTL_S):
+            account.pay("W2", TWO)
+        status = account.write("W1", seen.amount + ONE, seen.version if guarded else "")
+        if status != 200 and then != GIVE_UP:
+            with lock:
+                amount = seen.amount if then == WRITE_AGAIN else account.read("W1").amount
+                account.write("W1", amount + ONE)
+        return _paid(account)
+
+
+def _paid(account: Account) -> Paid:
+    events = tuple(account.ground.events)
+    writes = [each for each in events if each.kind == "request" and each["method"] == "put"
+              and each["key"].endswith(BALANCE) and each["client"] != "W0"]  # fmt: skip
+    return Paid(
+        balance=account.read("W0").amount, writes=tuple(writes), events=events,
+        verdict=account.ground.verdict,
+    )  # fmt: skip

@@ -1,0 +1,317 @@
+"""The simulator with one safety rule off: how soon harm is found, and the shortest that was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from lockkit.events import STORE, Event, event
+from lockkit.lab.course import sequence
+from lockkit.lab.course.grid import LEFT
+from lockkit.lab.verify.check import Kind, check
+from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
+from lockkit.lab.verify.scenarios import SCENES
+from lockkit.lab.verify.sim import LEASE, Outcome, Scenario, simulate
+from lockkit.lab.verify.table_scenario import SCENARIOS as TABLES
+from lockkit.lab.widgets.seeds.moments import SeedMoment, mutant_of, scenario_of
+
+SCENARIOS: dict[str, Scenario] = {
+    each.name: each for each in (LEASE, *TABLES, *(scene.SCENARIO for scene in SCENES.values()))
+}
+AT_ONCE, SOON, LATE, NEVER = (
+    "in the first seed", "within 20 seeds", "within 300 seeds", "not in 300 seeds",
+)  # fmt: skip
+GUESSES = (AT_ONCE, SOON, LATE, NEVER)
+SEEDS, SOON_SEEDS = 300, 20
+AFTER_MS = 500.0
+SIMULATOR = "so says the simulator, which sees more than the history"
+
+
+def rules_of(scenario: str) -> dict[str, Mutant]:
+    """What may be switched off there, by name. `ValueError` for a scenario that there is not."""
+    name = scenario_of(scenario).name
+    mutants: dict[str, Mutant] = SCENES[name].MUTANTS if name in SCENES else LEASE_MUTANTS
+    return mutants
+
+
+# --- one seed -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """One seed's run, with a rule off or with all of them on (""), and what came of it."""
+
+    scenario: str
+    rule: str
+    seed: int
+    moves: int
+    faults: int
+    """Requests and answers that were lost, late, doubled or refused; pauses and crashes aside."""
+    harm: str
+    """What the simulator's own judge found while it ran; "" nothing."""
+    events: tuple[Event, ...]
+
+    @property
+    def verdict(self) -> Any:
+        """The checker's, of the same history."""
+        return check(self.events)
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing at all went wrong in that world but clocks and the order of moves."""
+        troubles = {"fault", "stalled", "killed"}
+        return not self.faults and not any(each.kind in troubles for each in self.events)
+
+    def draw(self) -> Any:
+        """The history, under the checker's verdict, or the simulator's where that sees more."""
+        from lockkit.lab.widgets.panels import Workbench
+
+        verdict = self.verdict
+        seen = verdict.kind is Kind.INVALID
+        because = verdict.because if seen else f"{self.harm} ({SIMULATOR})" if self.harm else ""
+        if not any(each.kind == "held" for each in self.events):
+            return sequence.draw(self.events, because)
+        lanes = Workbench.replay([*self.events, *self._stopped()])
+        if because and not seen:
+            lanes.status = lanes.status | {"verdict": "INVALID", "because": because}
+        return lanes
+
+    def _stopped(self) -> list[Event]:
+        """A while after the last move: who believes at the end is seen to."""
+        if not self.harm:
+            return []
+        last = max(self.events, key=lambda each: each.at_ms)
+        who = next((each.who for each in reversed(self.events) if each.who != STORE), last.who)
+        text = f"the simulator stops here: {self.harm}"
+        return [event(last.at_ms + AFTER_MS, who, "note", text=text)]
+
+    def __str__(self) -> str:
+        return f"harm after {self.moves} moves" if self.harm else f"no harm in {self.moves} moves"
+
+    def __repr__(self) -> str:
+        why = f": {self.harm}" if self.harm else ""
+        return f"{self.moment}, {self}{why}"
+
+    @property
+    def moment(self) -> SeedMoment:
+        """Its last move, as text that can be handed on."""
+        return SeedMoment(self.scenario, self.seed, self.moves, self.rule)
+
+
+def play(scenario: str, rule: str, seed: int) -> Play:
+    """Raises `ValueError` for a scenario or a rule that there is not."""
+    outcome = _simulate(scenario, rule, seed)
+    world = outcome.run.world
+    return Play(
+        scenario=scenario, rule=rule, seed=seed, moves=outcome.steps, harm=outcome.violation or "",
+        faults=sum(outcome.faults.values()), events=tuple(world.history()),
+    )  # fmt: skip
+
+
+def _simulate(scenario: str, rule: str, seed: int) -> Outcome:
+    return simulate(
+        scenario_of(scenario), seed, mutant=mutant_of(rule, scenario), judge=False
+    )
+
+
+# --- many seeds -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hunt:
+    """What so many seeds made of a rule that is off."""
+
+    scenario: str
+    rule: str
+    seeds: int
+    """Played, from 1 on."""
+    moves: int
+    """Of all of them."""
+    harms: tuple[tuple[int, int], ...] = ()
+    """(Moves, seed) of each that did harm, in the order of the seeds."""
+
+    @property
+    def first(self) -> int | None:
+        """The first seed that did harm."""
+        return self.harms[0][1] if self.harms else None
+
+    @property
+    def shortest(self) -> Play:
+        """The run with the fewest moves, played again. `ValueError` where none did harm."""
+        if not self.harms:
+            raise ValueError(f"none of {self.seeds} seeds did harm: there is nothing to see")
+        return play(self.scenario, self.rule, min(self.harms)[1])
+
+    def __str__(self) -> str:
+        if self.first is None:
+            return NEVER
+        return AT_ONCE if self.first == 1 else SOON if self.first <= SOON_SEEDS else LATE
+
+    def __repr__(self) -> str:
+        played = f"{self.seeds} seeds, {self.moves} moves"
+        if self.first is None:
+            return f"{played}: no harm"
+        moves, seed = min(self.harms)
+        return (
+            f"{played}: {len(self.harms)} did harm, seed {self.first} first; the shortest, seed "
+            f"{seed}, in {moves} moves"
+        )
+
+
+def hunting(scenario: str, rule: str, seeds: int = SEEDS) -> Iterator[Hunt]:
+    """The hunt after each seed, for who wants to show it, or to stop."""
+    moves, harms = 0, list[tuple[int, int]]()
+    for seed in range(1, seeds + 1):
+        outcome = _simulate(scenario, rule, seed)
+        moves += outcome.steps
+        if outcome.violation:
+            harms.append((outcome.steps, seed))
+        yield Hunt(scenario=scenario, rule=rule, seeds=seed, moves=moves, harms=tuple(harms))
+
+
+def hunt(
+    scenario: str, rule: str, seeds: int = SEEDS, tell: Callable[[str], None] = print
+) -> Hunt:
+    """So many seeds, from 1 on; tells four times how it goes. `ValueError` for less than one."""
+    if seeds < 1:
+        raise ValueError("one seed at least is played")
+    for found in hunting(scenario, rule, seeds):
+        if found.seeds % max(1, seeds // 4) == 0:
+            tell(repr(found))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """How soon each rule of a scenario is missed, the soonest first."""
+
+    scenario: str
+    seeds: int
+    firsts: tuple[tuple[str, int | None], ...]
+    """By rule: the first seed that did harm."""
+
+    @property
+    def hidden(self) -> list[str]:
+        """Rules that no seed missed."""
+        return [rule for rule, first in self.firsts if first is None]
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{rule:28} {_seed(first):>5}  {rules_of(self.scenario)[rule].says}"
+                         for rule, first in self.firsts)  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        widest = max((first or 0 for _, first in self.firsts), default=0) or 1
+        rows = "".join(
+            f"<tr><td {LEFT}>{escape(rule)}</td><td>{_seed(first)}</td>"
+            f"<td {LEFT}>{_bar(first, widest)}</td>"
+            f"<td {LEFT}>{escape(rules_of(self.scenario)[rule].says)}</td></tr>"
+            for rule, first in self.firsts
+        )
+        heads = ("rule that is off", "first seed", "", "what that means")
+        head = "".join(f"<th {LEFT}>{each}</th>" for each in heads)
+        return f"<table class='lockkit-survey'><tr>{head}</tr>{rows}</table>"
+
+
+def survey(scenario: str, seeds: int = SEEDS) -> Survey:
+    """Each rule off in turn, until a seed does harm."""
+    firsts: list[tuple[str, int | None]] = []
+    for rule in rules_of(scenario):
+        hunts = hunting(scenario, rule, seeds)
+        firsts.append((rule, next((each.first for each in hunts if each.first), None)))
+    return Survey(scenario, seeds, tuple(sorted(firsts, key=lambda each: each[1] or seeds + 1)))
+
+
+def _seed(first: int | None) -> str:
+    return "–" if first is None else str(first)
+
+
+def _bar(first: int | None, widest: int) -> str:
+    if first is None:
+        return "never"
+    width = max(2, round(160 * first / widest))
+    return f"<div style='width:{width}px;height:9px;background:#0072B2'></div>"
+
+
+# --- the ladder -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One task, and who judges it."""
+
+    task: str
+    done: Callable[[Play], bool]
+
+
+def _two_believers(run: Play) -> bool:
+    return "two believers" in run.verdict.because
+
+
+def _lost(run: Play) -> bool:
+    return "lost update" in run.verdict.because or "stale commit" in run.verdict.because
+
+
+def _hidden(run: Play) -> bool:
+    """Judged by playing what came before."""
+    return bool(run.harm) and run.seed > 100 and not any(
+        each.harms for each in hunting(run.scenario, run.rule, 100)
+    )  # fmt: skip
+
+
+RUNGS = (
+    Rung("Two believers: the checker says so.", _two_believers),
+    Rung("As short as can be: harm within 25 moves.", lambda run: run.moves <= 25),
+    Rung("Another protocol than the lease.", lambda run: run.scenario != LEASE.name),
+    Rung("In fair weather: no fault, no pause, no crash in the whole run.", lambda run: run.calm),
+    Rung("Make it worse: a table (commit, clean) whose acknowledged rows are gone.", _lost),
+    Rung("Well hidden: the first 100 seeds find nothing, and yours does.", _hidden),
+)
+
+
+@dataclass(slots=True)
+class Ladder:
+    """Which of the rungs have been climbed, in any order."""
+
+    rungs: tuple[Rung, ...] = RUNGS
+    by: dict[int, Play] = field(default_factory=dict)
+    """Of each rung that was climbed: the run that did it first."""
+    last: Play | None = None
+
+    def climb(self, scenario: str, rule: str, seed: int) -> Ladder:
+        """Play that seed with that rule off, and see which rungs it is good for.
+
+        Raises `ValueError` without a rule: harm there would be a bug of lockkit's own.
+        """
+        if not rule:
+            raise ValueError(f"switch a rule off; there are: {', '.join(rules_of(scenario))}")
+        self.last = play(scenario, rule, seed)
+        for number, rung in enumerate(self.rungs):
+            if number not in self.by and self.last.harm and rung.done(self.last):
+                self.by[number] = self.last
+        return self
+
+    def __str__(self) -> str:
+        done = f"{len(self.by)} of {len(self.rungs)}"
+        return f"solved: {done}" if len(self.by) == len(self.rungs) else f"not yet: {done}"
+
+    def __repr__(self) -> str:
+        lines = (f"{'✓' if number in self.by else '○'} {rung.task}{self._by(number)}"
+                 for number, rung in enumerate(self.rungs))  # fmt: skip
+        return "\n".join([repr(self.last), *lines, str(self)])
+
+    def _by(self, number: int) -> str:
+        run = self.by.get(number)
+        return f" ({run.scenario}, {run.rule}, seed {run.seed})" if run else ""
+
+    def _repr_html_(self) -> str:
+        lines: Iterable[str] = (
+            f"<tr><td>{'✓' if number in self.by else '○'}</td><td {LEFT}>{escape(rung.task)}</td>"
+            f"<td {LEFT}>{escape(self._by(number))}</td></tr>"
+            for number, rung in enumerate(self.rungs)
+        )
+        return (
+            f"<div>{escape(repr(self.last))}</div><table class='lockkit-ladder'>{''.join(lines)}"
+            f"</table><div><b>{escape(str(self))}</b></div>"
+        )

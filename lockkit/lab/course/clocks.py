@@ -1,0 +1,75 @@
+"""Whose clock ends a lease: two locks whose wall clocks disagree, and what the explorer finds."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.events import Event
+from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lab.verify.explore import Row, explore_rows
+from lockkit.protocol.policy import Expiry, Policy
+
+ONE, TWO = "one believes that it holds the lock", "two believe that they hold the lock"
+GUESSES = (ONE, TWO)
+TTL_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """W1 holds the lock and renews it; W2 came once."""
+
+    events: tuple[Event, ...]
+    verdict: Any
+    warned: tuple[str, ...]
+    """What the locks said of the clocks."""
+
+    def __str__(self) -> str:
+        return ONE if self.verdict.kind == "VALID" else TWO
+
+
+def meet(expiry: str, fast_s: float) -> Met:
+    """W1 has a fresh lease of `TTL_S`; W2, whose wall clock is fast by so much, tries once.
+
+    `expiry` is wall, store or observed; raises `ValueError` for another.
+    """
+    policy, lost = Policy(expiry=Expiry(expiry)), threading.Event()
+    with warnings.catch_warnings(record=True) as caught, Ground("s3") as ground:
+        warnings.simplefilter("always")
+        first = ground.lock("W1", ttl_s=TTL_S, policy=policy, on_lost=lambda *_: lost.set())
+        second = ground.lock("W2", ttl_s=TTL_S, policy=policy, fast_s=fast_s)
+        first.acquire()
+        if second.acquire(timeout=0):
+            Clock().wait(lost, TTL_S)  # until W1 hears of it, at its next renewal
+        warned = tuple(str(each.message) for each in caught)
+        return Met(events=tuple(ground.events), verdict=ground.verdict, warned=warned)
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What the explorer found: every order of events within a row's bounds, or a counterexample."""
+
+    row: Row
+
+    @property
+    def story(self) -> str:
+        return "\n".join(self.row.counterexample.story() if self.row.counterexample else [])
+
+    @property
+    def events(self) -> list[Event]:
+        return self.row.counterexample.history() if self.row.counterexample else []
+
+    def __str__(self) -> str:
+        return ONE if self.row.violation is None else TWO
+
+    def __repr__(self) -> str:
+        states = f"{self.row.states:,} states"
+        return f"{self.row.scenario.name}: {self} ({states}, {self.row.seconds:.1f} s)"
+
+
+def search(name: str) -> Searched:
+    """One row of the explorer by its name."""
+    return Searched(explore_rows([name])[0])

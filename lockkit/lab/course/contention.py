@@ -1,0 +1,176 @@
+"""Waiting for a lock: what a stalled holder makes of two services, what Hudi's keys of a waiter."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.events import Event, event
+from lockkit.lab.course.table_testbed import Leap
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import Kind, check
+from lockkit.lab.widgets.contention import Contest
+from lockkit.lab.widgets.figures import Figures
+from lockkit.lock.handle import Lock
+from lockkit.providers import open_lock
+
+NOT_AT_ALL, UNTIL_IT_LOOKS, LEASE_AND_A_HALF = (
+    "not at all", "until it looks at the lock again", "for a lease and a half",
+)  # fmt: skip
+GUESSES = (LEASE_AND_A_HALF, UNTIL_IT_LOOKS, NOT_AT_ALL)
+GRANTS = 6
+LEASE_S, HOUR_S, GIVE_UP_S = 60.0, 3600.0, 120.0
+URL = "az://lake/orders"  # of the three SDKs, the one whose clients are made soonest
+PREFIX = "hoodie.write.lock."
+
+
+# --- a holder that stands still -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What two services came to whose holder was stopped for two and a half leases."""
+
+    sides: tuple[tuple[str, Figures], ...]
+
+    @property
+    def overlap_s(self) -> float:
+        """For how long two believed in one lock, at worst."""
+        return max(figures.overlap_s for _, figures in self.sides)
+
+    def __str__(self) -> str:
+        return NOT_AT_ALL if self.overlap_s == 0 else f"for {self.overlap_s:.1f} s"
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            f"{name:12}{each.grants} grants; taken over after "
+            f"{', '.join(f'{s:.1f} s' for s in each.taken_over_s)}; two believed {self._said(each)}"
+            for name, each in self.sides
+        )
+
+    @staticmethod
+    def _said(figures: Figures) -> str:
+        return NOT_AT_ALL if figures.overlap_s == 0 else f"for {figures.overlap_s:.1f} s"
+
+
+def stall_both(
+    first: str = "storage", second: str = "filesystem", *, lease_s: float = 2.0,
+    tell: Callable[[str], None] = print,
+) -> Handed:  # fmt: skip
+    """Three processes on each; whoever holds is stopped, on both, until somebody took over."""
+    contest = Contest((first, second), lease_s=lease_s)
+    try:
+        tell(f"until each was granted {GRANTS} times …")
+        granted = contest.until_granted(GRANTS)
+        tell(f"stopping {', '.join(str(side.strike('stall')) for side in contest.sides)} …")
+        if not (granted and contest.until_taken_over()):
+            raise TimeoutError("nobody was granted the lock within a minute; try again")
+    finally:
+        contest.stop()
+    return Handed(tuple((side.name, side.figures()) for side in contest.sides))
+
+
+# --- how long a writer waits, by Hudi's keys ------------------------------------------------------
+
+
+@dataclass
+class Skipping(Leap):
+    """For the thread that made it, every wait is over at once: the clock goes on by itself."""
+
+    of: threading.Thread = field(default_factory=threading.current_thread)
+
+    def sleep(self, seconds: float) -> None:
+        self.wait(threading.Event(), seconds)
+
+    def wait(self, woken: threading.Event, seconds: float) -> bool:
+        if threading.current_thread() is not self.of:
+            return super().wait(woken, seconds)
+        if not woken.is_set():
+            self.leap(max(0.0, seconds))
+        return woken.is_set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """What a writer with these keys did behind two dead holders, whose leases it doesn't choose."""
+
+    longest_s: float
+    """What the keys come to."""
+    outlived: bool
+    """It had the lock in the end, after a lease of a minute."""
+    gave_up_s: float | None
+    """After how long it told that the lock is not to be had; None: not within two minutes."""
+    events: tuple[Event, ...]
+    kinds: tuple[Kind, ...]
+
+    @property
+    def solved(self) -> bool:
+        return self.outlived and self.gave_up_s is not None and set(self.kinds) == {Kind.VALID}
+
+    def __str__(self) -> str:
+        return "solved" if self.solved else "not yet"
+
+    def __repr__(self) -> str:
+        minute = "it got the lock" if self.outlived else "it gave up too early"
+        told = f"after {self.gave_up_s:.0f} s it said so" if self.gave_up_s else (
+            f"after {GIVE_UP_S:g} s it still waits")  # fmt: skip
+        return (
+            f"{self}. These keys come to {self.longest_s:g} s. A holder died with a minute's "
+            f"lease: {minute}. One died with an hour's: {told}. The checker: "
+            f"{' and '.join(self.kinds)}"
+        )
+
+
+def wait(wait_time_ms: int, num_retries: int, wait_between_ms: int = 5_000) -> Waited:
+    """Hudi's three keys, behind a holder that died. Raises `ValueError` for what no key may be."""
+    config = {
+        "hoodie.base.path": URL,
+        f"{PREFIX}provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
+        f"{PREFIX}wait_time_ms": str(wait_time_ms),
+        f"{PREFIX}client.num_retries": str(num_retries),
+        f"{PREFIX}client.wait_time_ms_between_retry": str(wait_between_ms),
+    }
+    minute, hour = _behind(LEASE_S, config), _behind(HOUR_S, config)
+    return Waited(
+        longest_s=minute.longest_s, outlived=minute.granted,
+        gave_up_s=hour.seconds if hour.seconds <= GIVE_UP_S else None,
+        events=hour.events, kinds=(check(minute.events).kind, check(hour.events).kind),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    longest_s: float
+    granted: bool
+    seconds: float
+    events: tuple[Event, ...]
+
+
+def _behind(lease_s: float, config: dict[str, str]) -> _Try:
+    """One who died right after its grant, and one who waits for it; no time goes by."""
+    clock, told = Skipping(), list[Event]()
+
+    def emit_of(who: str) -> Callable[..., None]:
+        def emit(kind: str, **fields: Any) -> None:
+            told.append(event(clock.stamp_ms(), who, kind, **fields))
+
+        return emit
+
+    with Emulator(profile="azure", clock=clock) as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a long wait: that is told
+        options: dict[str, Any] = {"endpoint": server.azure, "clock": clock}
+        with closing(Lock(URL, ttl_s=lease_s, client="W1", emit=emit_of("W1"), **options)) as dead:
+            dead.acquire()
+        waiter = open_lock(config, client="W2", emit=emit_of("W2"), **options)
+        with closing(waiter):
+            began_ms, longest_s = clock.boot_ms(), waiter.timeout or 0.0
+            granted = waiter.acquire(timeout=min(longest_s, GIVE_UP_S + 1))
+            seconds = (clock.boot_ms() - began_ms) / 1000
+            if granted:
+                waiter.release()
+        events = sorted([*server.requests(), *told], key=lambda each: each.at_ms)
+    return _Try(longest_s, granted, seconds, tuple(events))

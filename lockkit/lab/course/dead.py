@@ -1,0 +1,328 @@
+"""A writer that is dead, or only seems so: what it leaves, who may take it away, and who wins."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.errors import CommitConflict, HeartbeatExpired, LockLost
+from lockkit.events import Event
+from lockkit.lab.course.grid import grid
+from lockkit.lab.course.table_testbed import Lake, Writer, seen
+from lockkit.table import Prepared
+from lockkit.table.occ.conflicting import Mine
+from lockkit.table.occ.failed import failed_writes
+from lockkit.table.occ.liveness import HeartbeatRules, Policy, Pulse, end
+from lockkit.table.occ.markers import MARKERS, early_conflict, mark
+from lockkit.table.occ.rollback import RolledBack
+from lockkit.table.read.snapshot import Snapshot, load_snapshot
+from lockkit.table.services.schedule import ServiceRules
+
+STALL_S = 300.0
+PAUSE_S, GONE_WITHIN_S = 100.0, 300.0
+UNDER_WAY_S = 6.0
+TORN, WHOLE, REFUSED = (
+    "a commit whose file is gone", "W1's commit, with its rows", "no commit: W1 was refused",
+)  # fmt: skip
+GUESSES = (WHOLE, TORN, REFUSED)
+SAVED, WASTED = "the service lets go, and W1 commits", "W1's work is thrown away"
+RACE_GUESSES = (SAVED, WASTED)
+AGES_S = (0, 60, 110, 130, 600)
+POLICIES: tuple[Policy, ...] = ("EAGER", "LAZY", "NEVER")
+
+_MEANS = (
+    (r"\.hoodie/\d+\.commit\.requested", "the instant is taken", "whoever rolls it back, last"),
+    (r"\.hoodie/\d+\.inflight", "what the commit will say, to the byte", "whoever rolls it back"),
+    (r"\.hoodie/\.heartbeat/\d+", "its writer lives, as of this object's date",
+     "its writer, or whoever found it expired"),
+    (r"\.hoodie/\.temp/\d+/.*", "told before: this file is about to be written",
+     "whoever commits it or rolls it back"),
+    (r".*_\d+\.parquet", "rows that no reader sees", "whoever rolls it back"),
+)  # fmt: skip
+
+
+# --- a writer wakes up in the middle of its commit ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woken:
+    """A writer that stood still inside its commit, was taken back meanwhile, and went on."""
+
+    told: str
+    """What it was told."""
+    reader: str
+    """What a reader got after that."""
+    again: str
+    """What a reader got once it had begun again; nothing where it had no reason to."""
+    events: tuple[Event, ...]
+    verdict: Any
+
+    def __str__(self) -> str:
+        if self.told.startswith("refused"):
+            return REFUSED
+        return TORN if self.reader.startswith("an error") else WHOLE
+
+    def __repr__(self) -> str:
+        again = f"\nAnd once W1 had begun again: {self.again}" if self.again else ""
+        return f"W1 was told: {self.told}\nA reader got: {self.reader}{again}"
+
+
+def wake(fence: bool) -> Woken:
+    """W1 stands still for five minutes between its last check and the write that publishes."""
+    with Lake() as lake:
+        slow, other = lake.writer("W1"), lake.writer("W2")
+        slow.publish(slow.insert(["k1", "k2"], 1))
+        prepared = slow.insert(["k3"], 3)
+
+        def meanwhile() -> None:
+            lake.clock.leap(STALL_S)
+            other.service().take_back()
+
+        slow.stop_at("checked", meanwhile)
+        told, again = _published(slow, prepared, fence=None if fence else False), ""
+        reader = seen(lake)
+        if told.startswith("refused"):
+            slow.publish(slow.insert(["k3"], 3))
+            again = seen(lake)
+        return Woken(told=told, reader=reader, again=again, events=tuple(lake.events),
+                     verdict=lake.verdict)  # fmt: skip
+
+
+def _published(writer: Writer, prepared: Prepared, fence: bool | None = None) -> str:
+    """A first refusal may only say that the lock was lost: then the same is tried once more."""
+    for tries in range(2):
+        try:
+            writer.publish(prepared, fence=fence)
+        except LockLost as refused:
+            told = f"refused{', twice' * tries}: {refused}"
+        else:
+            return "committed"
+    return told
+
+
+# --- what it leaves -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """The objects of one instant."""
+
+    rows: tuple[tuple[str, str, str], ...]
+    """Key, what it means, and who deletes it."""
+
+    def __str__(self) -> str:
+        return f"{len(self.rows)} objects"
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{key:70} {means}; deleted by {who}" for key, means, who in self.rows)
+
+    def _repr_html_(self) -> str:
+        head = ("object", "what it says", "who deletes it, if W1 is dead")
+        return grid("rows", head, self.rows)
+
+
+def remains() -> Remains:
+    """W1 has written its file, and dies before its commit."""
+    with Lake() as lake:
+        instant = lake.writer("W1").insert(["k1"], 1).instant
+        return Remains(tuple((key, *_meaning(key)) for key in lake.files(instant)))
+
+
+def _meaning(key: str) -> tuple[str, str]:
+    return next((means, who) for kind, means, who in _MEANS if re.fullmatch(kind, key))
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """Whether a service may take a silent writer back, by the age of its last beat and policy."""
+
+    rows: tuple[tuple[str, ...], ...]
+
+    def dead(self, age_s: int, policy: Policy) -> bool:
+        row = next(each for each in self.rows if each[0] == f"{age_s} s")
+        return row[1 + POLICIES.index(policy)] == TAKEN
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return "\n".join("  ".join(f"{cell:12}" for cell in row)
+                         for row in (("last beat", *POLICIES), *self.rows))  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        return grid("rows", ("last beat, ago", *POLICIES), self.rows)
+
+
+TAKEN, SPARED = "✗ taken back", "spared"
+
+
+def ages() -> Ages:
+    """W1 beats once, by Hudi's defaults (every 60 s, two misses), and is silent from then on."""
+    with Lake() as lake:
+        writer, service = lake.writer("W1"), lake.writer("W2")
+        instant, rows, before = writer.insert(["k1"], 1).instant, [], 0
+        for age in AGES_S:
+            lake.clock.leap(age - before)
+            before = age
+            row = [f"{age} s"]
+            for policy in POLICIES:
+                dead = {each.instant for each in _dead(service, HeartbeatRules(), policy)}
+                row.append(TAKEN if instant in dead else SPARED)
+            rows.append(tuple(row))
+        return Ages(tuple(rows))
+
+
+def _dead(service: Writer, rules: HeartbeatRules, policy: Policy = "LAZY") -> tuple[Pulse, ...]:
+    look = service.service().look()
+    found: tuple[Pulse, ...] = service.run(
+        failed_writes(look.config.names, look.now, policy, rules)
+    )
+    return found
+
+
+# --- a beat that is late --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raced:
+    """A heartbeat that a service found expired, and whose next beat landed right after that."""
+
+    ended: bool
+    told: str
+    events: tuple[Event, ...]
+    verdict: Any
+
+    def __str__(self) -> str:
+        return SAVED if self.told == "committed" else WASTED
+
+    def __repr__(self) -> str:
+        went = "went on to roll it back" if self.ended else "was told: that heartbeat has moved on"
+        return f"{self}. The service {went}; W1 was told: {self.told}"
+
+
+def late_beat(guarded: bool) -> Raced:
+    """W1's beat was sent in time, and was under way for six seconds.
+
+    Unguarded, the service goes by what it has seen. Guarded, it first ends that very heartbeat.
+    """
+    rules = HeartbeatRules()
+    with Lake() as lake:
+        writer, service = lake.writer("W1"), lake.writer("W2")
+        prepared = writer.insert(["k1"], 1)
+        lake.clock.leap(rules.belief_ms / 1000 - 1 + UNDER_WAY_S)
+        look, dead = service.service().look(), _dead(service, rules)
+        writer.beat()
+        ended = all(not guarded or service.run(end(pulse)) for pulse in dead)
+        if ended:
+            service.service().desk.roll_back(look.known, prepared.instant)
+        told = _published(writer, prepared)
+        return Raced(ended=ended, told=told, events=tuple(lake.events), verdict=lake.verdict)
+
+
+# --- two that would write the same ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """A writer whose file group somebody else is rewriting."""
+
+    files: int
+    """That it wrote in vain."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.files} file{'s' * (self.files != 1)} written in vain"
+
+    def __repr__(self) -> str:
+        return f"{self}. W2 was told: {self.why}"
+
+
+def meet(early: bool) -> Met:
+    """W1 is rewriting k1's file group; W2 wants to. It asks the markers first, or its commit."""
+    with Lake() as lake:
+        first, second = lake.writer("W1"), lake.writer("W2")
+        first.publish(first.insert(["k1"], 1))
+        began = first.update(["k1"], 2)
+        transaction = second.begin()
+        try:
+            if early:
+                snapshot: Snapshot = second.run(load_snapshot(covering=transaction.covered))
+                (group,) = snapshot.groups
+                second.run(mark(transaction.instant, snapshot.groups[group].path, "MERGE"))
+                second.run(early_conflict(Mine(transaction.instant, transaction.base,
+                                               frozenset({group}))))  # fmt: skip
+            prepared = second.update(["k1"], 3, transaction)
+            first.publish(began)
+            second.publish(prepared)
+        except CommitConflict as conflict:
+            written = [each for each in lake.files(f"_{transaction.instant}.parquet")
+                       if not each.startswith(MARKERS)]  # fmt: skip
+            return Met(files=len(written), why=str(conflict))
+    raise AssertionError("both were committed")
+
+
+# --- your turn ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """What an interval and a number of misses make of a pause, and of a death."""
+
+    slow: str
+    """What became of the writer that only paused."""
+    dead: str
+    """And of the one that died."""
+    events: tuple[Event, ...]
+    verdict: Any
+
+    @property
+    def solved(self) -> bool:
+        said = (self.slow, self.dead, self.verdict.kind)
+        return said == ("committed", "taken back", "VALID")
+
+    def __str__(self) -> str:
+        return "solved" if self.solved else "not yet"
+
+    def __repr__(self) -> str:
+        return (
+            f"{self}. The slow one: {self.slow}. The dead one after {GONE_WITHIN_S:g} s: "
+            f"{self.dead}. The checker: {self.verdict.kind}"
+        )
+
+
+def tune(interval_s: float, misses: int) -> Tuned:
+    """W1 stands still for 100 s, at the worst moment: right before a beat. W2 is dead.
+
+    Raises `ValueError` for what is no rule.
+    """
+    if interval_s < 1 or misses < 1:
+        raise ValueError("an interval is a second or more, and there is one miss at least")
+    rules = HeartbeatRules(interval_ms=round(interval_s * 1000), misses=misses)
+    with Lake() as lake:
+        slow, dead, service = lake.writer("W1", rules), lake.writer("W2", rules), lake.writer("W3")
+        serving = ServiceRules(heartbeat=rules)
+        service.publish(service.insert(["k0"], 0))
+        prepared, quiet_s = slow.insert(["k1"], 1), interval_s + PAUSE_S
+        lake.clock.leap(quiet_s)
+        service.service(serving).take_back()
+        told = _after_pause(slow, prepared, late=quiet_s * 1000 >= rules.belief_ms)
+        dead.insert(["k2"], 2)
+        lake.clock.leap(GONE_WITHIN_S)
+        back = service.service(serving).take_back()
+        gone = any(isinstance(each, RolledBack) for each in back)
+        return Tuned(
+            slow=told, dead="taken back" if gone else "still there", events=tuple(lake.events),
+            verdict=lake.verdict,
+        )  # fmt: skip
+
+
+def _after_pause(writer: Writer, prepared: Prepared, *, late: bool) -> str:
+    """As `Heartbeat` does: who could not prove for too long that it lives, stops."""
+    try:
+        if late:
+            raise HeartbeatExpired(prepared.instant, "no beat was proven for too long")
+        writer.beat()
+    except HeartbeatExpired as error:
+        return f"stopped: {error}"
+    return _published(writer, prepared)

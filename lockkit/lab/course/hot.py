@@ -1,0 +1,106 @@
+"""A hot object: what one write a second costs a lock, and what its waiters ask meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.events import Event
+from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion
+from lockkit.protocol.record import Record, encode
+from lockkit.stores import open_store
+
+FREE, HELD = "the lock is free", "the lock object still says that W1 holds it"
+GUESSES = (FREE, HELD)
+TTL_S = 60.0
+WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """A lock that was taken and given back, or waited for, and what the store saw of it."""
+
+    free: bool
+    """What the lock object says in the end."""
+    seconds: float
+    events: tuple[Event, ...]
+    verdict: Any = None
+
+    def requests(self, who: str) -> Counter[str]:
+        """A client's requests, by method and status."""
+        return Counter(
+            f"{each['method'].upper()} {each['status']}"
+            for each in self.events if each.kind == "request" and each["client"] == who
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        return FREE if self.free else HELD
+
+    def __repr__(self) -> str:
+        who = sorted({each["client"] for each in self.events if each.kind == "request"})
+        told = [f"{each}: {_counted(self.requests(each))}" for each in who]
+        return f"{self}, after {self.seconds:.1f} s. {'; '.join(told)}"
+
+
+class Still(Clock):
+    """A server's clock that stands still: on it, two writes come within one second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._at_ns = super().wall_ns()
+
+    def wall_ns(self) -> int:
+        return self._at_ns
+
+
+def release_once(provider: str) -> Used:
+    """Claim, then release at once, by a guarded write that is sent a single time."""
+    clock = Clock()
+    began_ms = clock.boot_ms()
+    with Ground(provider, clock=Still()) as ground:
+        with closing(open_store(ground.url, endpoint=ground.proxy.url, client="W1")) as store:
+            until_ms = clock.wall_ms() + round(TTL_S * 1000)
+            held = Record("W1", until_ms, epoch=1, attempt="W1/1")
+            claimed = store.put(LOCK_KEY, encode(held), IfAbsent())
+            assert isinstance(claimed, Applied), claimed
+            tombstone = replace(held, expired=True, attempt="W1/2")
+            store.put(LOCK_KEY, encode(tombstone), IfVersion(claimed.version))
+        return _used(ground, clock, began_ms)
+
+
+def use(provider: str, times: int = 2) -> Used:
+    """`Lock` taken and given back so often, one after the other, with no work in between."""
+    clock = Clock()
+    began_ms = clock.boot_ms()
+    with Ground(provider) as ground:
+        lock = ground.lock("W1", ttl_s=TTL_S)
+        for _ in range(times):
+            lock.acquire()
+            lock.release()
+        return _used(ground, clock, began_ms, ground.verdict)
+
+
+def wait(provider: str) -> Used:
+    """W1 holds the lock; W2 waits for `WAIT_S`, in vain."""
+    clock = Clock()
+    with Ground(provider) as ground:
+        holder, waiter = (ground.lock(name, ttl_s=TTL_S) for name in ("W1", "W2"))
+        holder.acquire()
+        began_ms = clock.boot_ms()
+        waiter.acquire(timeout=WAIT_S)
+        return _used(ground, clock, began_ms, ground.verdict)
+
+
+def _used(ground: Ground, clock: Clock, began_ms: int, verdict: Any = None) -> Used:
+    seconds, events = (clock.boot_ms() - began_ms) / 1000, tuple(ground.events)
+    free = not ground.lock("reader").locked()
+    return Used(free=free, seconds=seconds, events=events, verdict=verdict)
+
+
+def _counted(requests: Counter[str]) -> str:
+    return ", ".join(f"{count} x {what}" for what, count in sorted(requests.items()))

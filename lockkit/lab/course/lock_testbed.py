@@ -1,0 +1,145 @@
+"""Real locks on an embedded server, with everything that is asked, answered and believed kept."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+from urllib.error import HTTPError
+
+from lockkit.clock import Clock
+from lockkit.events import Event, event
+from lockkit.lab.faults import Fault, Proxy
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import check
+from lockkit.lock.handle import Lock
+from lockkit.protocol.record import Record
+from lockkit.runtime import run
+from lockkit.stores import open_store
+from lockkit.table.inspect.standing import watch
+from lockkit.table.inspect.takeover import take_over
+
+LOCK = "table_lock.json"
+SCHEMES = {"s3": ("s3", "aws"), "gcs": ("gs", "gcs"), "azure": ("az", "azure")}
+"""By provider: of its URLs, and the embedded server's profile."""
+PUT_S_MAX = 10.0
+VERSIONED = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+_standing: Ground | None = None
+
+
+class Ground:
+    """`with Ground("gcs") as ground:` a store that behaves like that provider's, and its locks.
+
+    `clock` is the server's. Raises `ValueError` for a provider that isn't in `SCHEMES`.
+    """
+
+    def __init__(self, provider: str = "s3", *, clock: Clock | None = None) -> None:
+        if provider not in SCHEMES:
+            raise ValueError(f"no provider {provider!r}; there are {', '.join(SCHEMES)}")
+        self.provider = provider
+        self._scheme, self._profile = SCHEMES[provider]
+        self._open = ExitStack()
+        self._told: list[Event] = []
+        self._clock = Clock()
+        self._servers = clock
+
+    def __enter__(self) -> Ground:
+        self.server = self._open.enter_context(
+            Emulator(profile=self._profile, clock=self._servers)
+        )
+        self.proxy = self._open.enter_context(Proxy(getattr(self.server, self.provider)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    @property
+    def url(self) -> str:
+        return f"{self._scheme}://lake/orders"
+
+    def lock(self, name: str, *, fast_s: float = 0.0, **options: Any) -> Lock:
+        """A lock of the table for `name`, whose wall clock is fast by so much; closed at the end.
+
+        Options as `Lock` takes them.
+        """
+        clock = Clock(offset_ms=round(fast_s * 1000))
+        lock = Lock(self.url, owner=name, clock=clock, **self.of(name), **options)
+        self._open.callback(lock.close)
+        return lock
+
+    def of(self, name: str) -> dict[str, Any]:
+        """For `Lock`, `Table` and `open_lock`: where the store is, and what keeps `name`'s lane."""
+        return {"endpoint": self.proxy.url, "client": name, "emit": self._emit(name)}
+
+    def put(self, name: str, key: str, body: bytes, **condition: str) -> int:
+        """One plain PUT of S3's API by `name`: its status. No condition, unless `If_Match` is."""
+        headers = {each.replace("_", "-"): said for each, said in condition.items()}
+        return self._put(f"orders/{key}", body, {"User-Agent": f"lockkit-client/{name}"} | headers)
+
+    def keep_versions(self) -> None:
+        """From now on the bucket remembers what was overwritten, as S3 does if it is told to."""
+        assert self._put("?versioning", VERSIONED, {}) == 200, "the bucket is there for everybody"
+
+    def _put(self, place: str, body: bytes, headers: dict[str, str]) -> int:
+        place = f"{self.server.s3}/lake/{place}"
+        asked = urllib.request.Request(place, data=body, headers=headers, method="PUT")
+        try:
+            with _DIRECT.open(asked, timeout=PUT_S_MAX) as answer:
+                return int(answer.status)
+        except HTTPError as refused:
+            with refused:
+                return refused.code
+
+    def break_lock(self, by: str = "colleague") -> None:
+        """What `lockkit lock break` does to whoever holds it."""
+        with closing(open_store(self.url, endpoint=self.proxy.url, client=by)) as store:
+            holder = run(watch(0), store, Clock())
+            record, shown = holder.sight.record, holder.sight.version
+            assert isinstance(record, Record) and shown is not None, holder.why
+            run(take_over(holder, shown=shown, epoch=record.epoch, by=by), store, Clock())
+
+    def tell(self, name: str, kind: str, **fields: Any) -> None:
+        """What `name` believes, for the history."""
+        self._emit(name)(kind, **fields)
+
+    def lose(self) -> None:
+        """The next write of the lock object is applied, and its answer dropped."""
+        self.proxy.inject(Fault("drop", operation="put", key=LOCK))
+
+    @property
+    def requests(self) -> list[Event]:
+        """The store's own record."""
+        return self.server.requests()
+
+    @property
+    def events(self) -> list[Event]:
+        """Truth, beliefs and faults, in order of time."""
+        told = [*self.requests, *self._told, *self.proxy.faults]
+        return sorted(told, key=lambda each: each.at_ms)
+
+    @property
+    def verdict(self) -> Any:
+        return check(self.events)
+
+    def _emit(self, who: str) -> Callable[..., None]:
+        def emit(kind: str, **fields: Any) -> None:
+            self._told.append(event(self._clock.stamp_ms(), who, kind, **fields))
+
+        return emit
+
+
+def stand(provider: str = "s3") -> Ground:
+    """A ground that lasts from cell to cell, until another one is asked for."""
+    global _standing
+    if _standing is not None:
+        _standing.__exit__()
+    _standing = Ground(provider).__enter__()
+    return _standing
+
+
+def said(verdict: Any) -> str:
+    """A verdict in a sentence, without what it had no occasion to look at."""
+    return f"{verdict.kind}: {verdict.because.partition('; never reached')[0]}"

@@ -1,0 +1,204 @@
+"""The lock object: what it says, what it said before, and what goes wrong without a condition."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from lockkit.clock import Clock, utc
+from lockkit.events import Event
+from lockkit.lab.course.grid import grid
+from lockkit.lab.course.lock_testbed import Ground, said
+from lockkit.lab.verify import wrong_rules as wrong
+from lockkit.lab.verify.planting import planted
+from lockkit.lab.verify.wrong_rules import Release
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, Missing
+from lockkit.protocol.record import Record, encode
+from lockkit.stores import open_store
+from lockkit.table.inspect.versions import Generation, generations
+
+ONE_WON, BOTH_WON = "one is told 200, the other 412", "both are told 200"
+GUESSES = (ONE_WON, BOTH_WON)
+RISEN, REPEATED = "W2's epoch is higher than W1's", "W2 has W1's epoch"
+EPOCH_GUESSES = (RISEN, REPEATED)
+TTL_S = 30.0
+HEAD_CHARS, GENERATIONS_MAX = 8, 50
+BY_HAND = "by hand/1"
+
+
+# --- read by the store's API ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockFile:
+    """The object as one GET told it."""
+
+    body: str
+    version: str
+    """The ETag; Google's generation."""
+    modified: str
+
+    def __repr__(self) -> str:
+        return f"{self.version}, last modified {self.modified}\n{self.body}"
+
+
+def look(ground: Ground) -> LockFile:
+    """GET the lock object."""
+    with closing(open_store(ground.url, endpoint=ground.proxy.url, client="look")) as store:
+        found = store.get(LOCK_KEY)
+    assert isinstance(found, Found), found
+    body = json.dumps(json.loads(found.body), indent=2)
+    modified = utc(found.modified_ms) if found.modified_ms is not None else "at an untold time"
+    return LockFile(body=body, version=found.version, modified=modified)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Every state that the bucket kept of the lock object, oldest first."""
+
+    states: tuple[Generation, ...]
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        """Number, ETag, whose, epoch, expired, attempt."""
+        return [(str(n), *_told(each)) for n, each in enumerate(self.states, 1)]
+
+    def __repr__(self) -> str:
+        return "\n".join("  ".join(row) for row in self.rows)
+
+    def _repr_html_(self) -> str:
+        head = ("", "ETag", "written by", "epoch", "expired", "attempt")
+        return grid("kept", head, self.rows)
+
+
+def kept(ground: Ground) -> Kept:
+    """What the bucket kept since `ground.keep_versions()`."""
+    with closing(open_store(ground.url, endpoint=ground.proxy.url, client="look")) as store:
+        return Kept(tuple(reversed(generations(store, newest=GENERATIONS_MAX))))
+
+
+def _told(each: Generation) -> tuple[str, ...]:
+    match each.record:
+        case Record() as record:
+            who = record.holder.rpartition("/")[2] or record.owner
+            short = record.attempt if len(record.attempt) < 20 else f"…{record.attempt[-12:]}"
+            row = who[:20], str(record.epoch), "yes" if record.expired else "no", short
+        case None:
+            row = "deleted", "", "", ""
+        case garbled:
+            row = garbled.why, "", "", ""
+    return (each.number.version.strip('"')[:HEAD_CHARS], *row)
+
+
+def version_of(provider: str) -> str:
+    """What that provider calls the first state of a lock object that was just created."""
+    record = Record("W1", Clock().wall_ms() + round(TTL_S * 1000), epoch=1, attempt="W1/1")
+    with (
+        Ground(provider) as ground,
+        closing(open_store(ground.url, endpoint=ground.proxy.url, client="W1")) as store,
+    ):
+        created = store.put(LOCK_KEY, encode(record), IfAbsent())
+    assert isinstance(created, Applied), created
+    return created.version
+
+
+# --- without a condition --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """Two writers found nothing, and each wrote its record."""
+
+    statuses: tuple[int, ...]
+    events: tuple[Event, ...]
+    verdict: Any
+
+    def __str__(self) -> str:
+        return BOTH_WON if self.statuses == (200, 200) else ONE_WON
+
+    def __repr__(self) -> str:
+        return f"{self}. {said(self.verdict)}"
+
+    def _repr_html_(self) -> str:
+        told = "".join(
+            f"<div><b>W{n}</b> is told {each}</div>" for n, each in enumerate(self.statuses, 1)
+        )
+        return f"{told}<div>{escape(said(self.verdict))}</div>"
+
+
+def claim_at_once(*, conditional: bool) -> Claimed:
+    """W1 and W2 write by S3's API, with `If-None-Match: *` or without; who is told 200 believes."""
+    clock = Clock()
+    with Ground("s3") as ground:
+        condition = {"If_None_Match": "*"} if conditional else {}
+        for name in ("W1", "W2"):
+            with closing(open_store(ground.url, endpoint=ground.proxy.url, client=name)) as store:
+                assert isinstance(store.get(LOCK_KEY), Missing), "nobody has written yet"
+        statuses = []
+        for request, name in enumerate(("W1", "W2"), 1):
+            until_ms = clock.wall_ms() + round(TTL_S * 1000)
+            record = Record(name, until_ms, epoch=1, attempt=f"{name}/1", holder=name)
+            asked = {"request": request, "op": "acquire"}
+            ground.tell(name, "ask", key=LOCK_KEY, attempt=record.attempt, **asked)
+            status = ground.put(name, LOCK_KEY, encode(record), **condition)
+            version = look(ground).version if status == 200 else ""
+            outcome = "Applied" if status == 200 else "PreconditionFailed"
+            ground.tell(name, "answer", outcome=outcome, version=version, why="", **asked)
+            if status == 200:
+                ground.tell(name, "held", epoch=1, until_ms=until_ms, version=version)
+            statuses.append(status)
+        events = tuple(ground.events)
+        return Claimed(statuses=tuple(statuses), events=events, verdict=ground.verdict)
+
+
+# --- handed on ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handed:
+    """W1 took the lock and let go of it, then W2."""
+
+    epochs: tuple[int, ...]
+    """Of the grants, in order."""
+    kept: Kept
+    verdict: Any
+
+    def __str__(self) -> str:
+        return RISEN if self.epochs == tuple(sorted(set(self.epochs))) else REPEATED
+
+    def __repr__(self) -> str:
+        epochs = ", then ".join(map(str, self.epochs))
+        return f"granted: epoch {epochs}. {said(self.verdict)}"
+
+    def _repr_html_(self) -> str:
+        return f"{self.kept._repr_html_()}<div>{escape(repr(self))}</div>"
+
+
+def hand_on(release: str) -> Handed:
+    """`release` is what letting go leaves: a tombstone, or (conditional delete) nothing."""
+    way = Release(release)
+    off = {} if way is Release.TOMBSTONE else {"release": way}
+    with planted(off, wrong.LEASE):
+        return _granted(("W1", "W2"))
+
+
+def resume(**left: Any) -> Handed:
+    """The lock object is written by hand, with these fields; then W1 takes the lock."""
+    body = json.dumps({"attempt": BY_HAND} | left).encode()
+    return _granted(("W1",), body)
+
+
+def _granted(names: tuple[str, ...], body: bytes = b"") -> Handed:
+    with Ground("s3") as ground:
+        ground.keep_versions()
+        if body:
+            ground.put("hand", LOCK_KEY, body)
+        epochs = []
+        for name in names:
+            with ground.lock(name, ttl_s=TTL_S, timeout=0) as lock:
+                epochs.append(lock.fence.epoch)
+        return Handed(epochs=tuple(epochs), kept=kept(ground), verdict=ground.verdict)

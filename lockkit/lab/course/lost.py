@@ -1,0 +1,188 @@
+"""An answer that was lost: what each SDK makes of it as it comes, and what a lock does about it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from lockkit.events import Event
+from lockkit.lab.course.grid import grid
+from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lab.verify.mutants import LEASE_MUTANTS
+from lockkit.lab.widgets.predict import FAST
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.protocol.outcome import Found
+from lockkit.stores import open_store
+
+WON, LOST, NOTHING = "that it won", "that somebody else won", "nothing: the connection broke"
+GUESSES = (WON, LOST, NOTHING)
+"""What may be told to a writer whose object was written, and whose answer was lost."""
+TRUSTING, CAREFUL = "412 is somebody else", "read it back"
+MINE = "W1/1"
+KEY = f"orders/{LOCK_KEY}"
+TTL_S = 10.0
+TRY_S = 0.4
+SAID_CHARS_MAX = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What an SDK told its caller, beside what the store had done."""
+
+    sdk: str
+    said: str
+    status: int
+    sent: tuple[Event, ...]
+    """The writes that reached the store; the first one's answer was lost."""
+    stored: str
+    """The attempt that the object holds."""
+
+    @property
+    def mine(self) -> bool:
+        return self.stored == MINE
+
+    def __str__(self) -> str:
+        return WON if self.status in (200, 201) else LOST if self.status in (409, 412) else NOTHING
+
+    def __repr__(self) -> str:
+        sent = ", ".join(f"{each['status']}" for each in self.sent)
+        return (
+            f"{self.sdk} is told {self.said}. The store had answered {sent}; the object holds "
+            f"attempt {self.stored}{', the very one that was sent' if self.mine else ''}."
+        )
+
+    def _heard(self, number: int) -> str:
+        if number == 1:
+            return "✗ lost"
+        return "told to the caller" if number == len(self.sent) else "kept by the SDK: it tries on"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for number, each in enumerate(self.sent, 1):
+            what = f"create if absent, attempt {each['attempt']}"
+            done = "written" if each["applied"] else "not written"
+            rows.append((str(number), what, f"{each['status']}, {done}", self._heard(number)))
+        sent = grid("lost", ("try", "what was sent", "the store", "its answer"), rows)
+        return (
+            f"{sent}<div><b>{escape(self.sdk)}</b> says: <code>{escape(self.said)}</code></div>"
+            f"<div>The object holds attempt <b>{escape(self.stored)}</b>"
+            f"{', the very one that was sent.' if self.mine else '.'}</div>"
+        )
+
+
+def lose_answer(provider: str) -> Told:
+    """Create the lock object with the provider's own SDK as it comes; the first answer is lost.
+
+    Azure's takes 15 s, the pause of its usual policy; with LOCKKIT_FAST only that is left out.
+    """
+    sdk, create = SDKS[provider]
+    with Ground(provider) as ground:
+        ground.lose()
+        body = json.dumps({"owner": "W1", "attempt": MINE}).encode()
+        status, said = create(ground.proxy.url, body)
+        sent = tuple(each for each in ground.requests if each["method"] == "put")
+        with closing(open_store(ground.url, endpoint=ground.proxy.url)) as store:
+            found = store.get(LOCK_KEY)
+    assert isinstance(found, Found), "the first request was written"
+    stored = json.loads(found.body)["attempt"]
+    return Told(sdk=sdk, said=said, status=status, sent=sent, stored=stored)
+
+
+# --- the SDKs, with nothing set but where the server is ------------------------------------------
+
+
+def _boto3(url: str, body: bytes) -> tuple[int, str]:
+    import boto3
+    from botocore.exceptions import ClientError
+
+    client = boto3.client("s3", endpoint_url=url, region_name="us-east-1",
+                          aws_access_key_id="any", aws_secret_access_key="any")  # fmt: skip
+    with closing(client):
+        try:
+            client.put_object(Bucket="lake", Key=KEY, Body=body, IfNoneMatch="*")
+        except ClientError as error:
+            return error.response["ResponseMetadata"]["HTTPStatusCode"], _said(error)
+    return 200, "nothing amiss"
+
+
+def _google(url: str, body: bytes) -> tuple[int, str]:
+    from google.api_core.exceptions import GoogleAPICallError
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud import storage
+
+    client = storage.Client(project="any", credentials=AnonymousCredentials(),
+                            client_options={"api_endpoint": url})  # fmt: skip
+    with closing(client):
+        try:
+            client.bucket("lake").blob(KEY).upload_from_string(body, if_generation_match=0)
+        except GoogleAPICallError as error:
+            return int(error.code or 0), _said(error)
+    return 200, "nothing amiss"
+
+
+def _azure(url: str, body: bytes) -> tuple[int, str]:
+    from azure.core.exceptions import HttpResponseError
+    from azure.storage.blob import ContainerClient, ExponentialRetry
+
+    from lockkit.stores.azure import DEVELOPMENT_ACCOUNT, DEVELOPMENT_KEY
+
+    settings: dict[str, Any] = {}
+    if os.environ.get(FAST):
+        settings["retry_policy"] = ExponentialRetry(
+            initial_backoff=0, increment_base=1, random_jitter_range=0
+        )
+    credential = {"account_name": DEVELOPMENT_ACCOUNT, "account_key": DEVELOPMENT_KEY}
+    place = f"{url}/{DEVELOPMENT_ACCOUNT}"
+    with ContainerClient(place, "lake", credential=credential, **settings) as client:
+        try:
+            client.upload_blob(KEY, body)
+        except HttpResponseError as error:
+            return int(error.status_code or 0), _said(error)
+    return 201, "nothing amiss"
+
+
+def _said(error: Exception) -> str:
+    line = str(error).splitlines()[0]
+    return f"{type(error).__name__}: {line[:SAID_CHARS_MAX]}{'…' * (len(line) > SAID_CHARS_MAX)}"
+
+
+Create = Callable[[str, bytes], tuple[int, str]]
+SDKS: dict[str, tuple[str, Create]] = {
+    "s3": ("boto3", _boto3),
+    "gcs": ("google-cloud-storage", _google),
+    "azure": ("azure-storage-blob", _azure),
+}
+
+
+# --- a lock in the same trouble -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """One acquire whose first claim's answer was lost."""
+
+    holds: bool
+    events: tuple[Event, ...]
+    verdict: Any
+
+    def __str__(self) -> str:
+        return "it holds the lock" if self.holds else "it waits for itself"
+
+
+def acquire(provider: str, belief: str = CAREFUL) -> Tried:
+    """Acquire a lock, and lose the answer. `TRUSTING`: the SDK retries, and its 412 is believed."""
+    careful = belief == CAREFUL
+    mistake = nullcontext() if careful else LEASE_MUTANTS["claim_412 lost"].planted()
+    with Ground(provider) as ground, mistake:
+        lock = ground.lock("W1", ttl_s=TTL_S, attempts=1 if careful else 3)
+        ground.lose()
+        holds = lock.acquire(timeout=None if careful else TRY_S)
+        if holds:
+            lock.release()
+        events = ground.events
+        return Tried(holds=holds, events=tuple(events), verdict=ground.verdict)

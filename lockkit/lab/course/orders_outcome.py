@@ -1,0 +1,79 @@
+"""What came of orders that several programs were given: what each was told, and what is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from lockkit.events import Event
+from lockkit.lab.course.grid import grid
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one program was told at the end of its order."""
+
+    who: str
+    done: bool
+    said: str
+    error: str = ""
+    attempts: int = 1
+
+    def __repr__(self) -> str:
+        tries = f", attempt {self.attempts}" if self.attempts > 1 else ""
+        said = f"committed{tries}" if self.done else f"{self.error}: {self.said}"
+        return f"{self.who}: {said}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of orders that were given at the same time, to one table of their own."""
+
+    did: str
+    """In the words of a guess."""
+    told: tuple[Told, ...]
+    rows: dict[str, int]
+    """What a reader finds: order -> amount."""
+    events: tuple[Event, ...]
+    verdict: Any
+
+    def __str__(self) -> str:
+        return self.did
+
+    @property
+    def committed(self) -> int:
+        return sum(each.done for each in self.told)
+
+    def __repr__(self) -> str:
+        told = "\n".join(map(repr, self.told))
+        return f"{told}\nThe table: {self.rows}\n{self.verdict.kind}: {self.verdict.because}"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (each.who, "✓ committed" if each.done else f"✗ {each.error}", each.attempts, each.said)
+            for each in self.told
+        )
+        told = grid("told", ("", "was told", "attempts", ""), rows)
+        table = ", ".join(f"{escape(key)} = {amount}" for key, amount in self.rows.items())
+        return (
+            f"{told}<div>The table: <b>{table}</b></div>"
+            f"<div>The checker: <b>{escape(str(self.verdict.kind))}</b>, "
+            f"{escape(str(self.verdict.because))}</div>"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """What became of a commit whose driver was stopped."""
+
+    way: str
+    did: str
+    told: Told | None = None
+
+    def __str__(self) -> str:
+        return self.did
+
+    def __repr__(self) -> str:
+        woken = f" Woken, W1 was told: {self.told.said}" if self.told else ""
+        return f"{self.way}(): {self.did}.{woken}"

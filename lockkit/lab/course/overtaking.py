@@ -1,0 +1,252 @@
+"""One commit overtakes another: of which writes both may stand, and who finds out by what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import lockkit.table as table
+from lockkit.errors import LockLost, StoreError
+from lockkit.events import Event
+from lockkit.lab.course.grid import grid
+from lockkit.lab.course.lock_testbed import said
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets.stage.staged import Staged
+from lockkit.lab.widgets.stage.steps import Grant
+from lockkit.runtime import Procedure, create
+from lockkit.table.format.timeline import V6, Timeline, load_timeline
+from lockkit.table.occ.transaction import Prepared
+
+UPDATE_1, UPDATE_2, INSERT_3, OVERWRITE = WRITES = (
+    "update order-1", "update order-2", "insert order-3", "overwrite all",
+)  # fmt: skip
+"""What a writer may have in hand. Order-1 and order-2 are in two files, each a file group."""
+REFUSED, BOTH = "W1 is refused", "both are told that they have committed"
+AGAIN = "W1 is refused once, checks again, and both have committed"
+GUESSES = (REFUSED, AGAIN, BOTH)
+CHECKED = "checked"
+
+
+class Orders(Staged):
+    """A table of two orders, and W1 and W2, each about to commit one of `WRITES`.
+
+    Both have read the table as it was. `late` is whose lease has run out; the other has the lock.
+    """
+
+    refusals = (table.TableError, table.CommitUnknown, LockLost, StoreError)
+
+    def __init__(
+        self, mode: str = "fenced", one: str = UPDATE_1, other: str = UPDATE_1, late: str = "W1"
+    ) -> None:
+        for write in (one, other):
+            if write not in WRITES:
+                raise ValueError(f"no write here is {write!r}; there are: {', '.join(WRITES)}")
+        if late not in ("W1", "W2"):
+            raise ValueError(f"{late!r} is not here; there are W1 and W2")
+        super().__init__("orders", mode)
+        self.whose: dict[str, str] = {}
+        """By instant."""
+        self.results: dict[str, table.Committed] = {}
+        self.go("W0", table.create_table(
+            table.TableConfig(name="orders", record_key="id", mode=mode, version=6)
+        ))  # fmt: skip
+        self.go("W0", table.commit(self._prepare("W0", ""), Grant(0)))
+        for name, write in (("W1", one), ("W2", other)):
+            epoch = 1 if name == late else 2
+            self.act(name, self._commit(name, self._prepare(name, write), epoch))
+
+    def _commit(self, name: str, prepared: Prepared, epoch: int) -> Procedure[table.Committed]:
+        self.results[name] = yield from table.commit(prepared, Grant(epoch))
+        return self.results[name]
+
+    def told(self, result: Any) -> str:
+        return f"committed {result.instant}"
+
+    @property
+    def rows(self) -> tuple[tuple[str, int], ...]:
+        """What a reader of the table sees: order and amount."""
+        return tuple(sorted(self.read(_rows())))
+
+    @property
+    def verdict(self) -> Any:
+        return check(self.events)
+
+    @property
+    def timeline(self) -> Timeline:
+        """As a listing shows it now."""
+        now: Timeline = self.read(load_timeline(V6))
+        return now
+
+    def _prepare(self, name: str, write: str) -> Prepared:
+        replaces = write == OVERWRITE
+        transaction = self.go(name, table.begin(action="replacecommit" if replaces else "commit"))
+        self.whose[transaction.instant] = name
+        snapshot = self.go(name, table.load_snapshot(covering=transaction.covered))
+        files = [self._file(name, transaction, snapshot, order) for order in _orders(write)]
+        for file in files:
+            self.go(name, create(file.key, file.body))
+        groups = frozenset(snapshot.groups) if replaces else frozenset()
+        prepared: Prepared = self.go(name, table.prepare(
+            transaction, [file.stat for file in files], replaced=groups,
+            schema=table.avro_schema(_order("order-1", 0).schema, "orders"),
+            operation="INSERT_OVERWRITE_TABLE" if replaces else None,
+        ))  # fmt: skip
+        return prepared
+
+    def _file(self, name: str, transaction: Any, snapshot: Any, order: str) -> Any:
+        rows = _order(order, 0 if name == "W0" else 10 * int(name[1:]))
+        base = next((each for each in snapshot.slices if each.file_id == f"{order}-W0"), None)
+        if base is None or order == "order-3":
+            return table.write_inserts(transaction.target, rows, file_id=f"{order}-{name}")
+        old = self.go(name, table.read_slice(base))
+        return table.rewrite_group(transaction.target, base, old, rows)
+
+
+def _orders(write: str) -> tuple[str, ...]:
+    """Which orders a write brings; of the first, both that there are."""
+    match write:
+        case "":
+            return "order-1", "order-2"
+        case "overwrite all":
+            return ("order-3",)
+        case _:
+            return (write.rpartition(" ")[2],)
+
+
+def _order(order: str, amount: int) -> Any:
+    import pyarrow as pa
+
+    return pa.table({"id": [order], "amount": pa.array([amount], pa.int64())})
+
+
+def _rows() -> Procedure[list[tuple[str, int]]]:
+    snapshot, rows = (yield from table.load_snapshot()), list[tuple[str, int]]()
+    for each in snapshot.slices:
+        found = (yield from table.read_slice(each)).to_pydict()
+        rows += zip(found["id"], found["amount"], strict=True)
+    return rows
+
+
+# --- W2 overtakes W1 ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtaken:
+    """W1 had checked, and stood still; W2 committed from beginning to end; W1 went on."""
+
+    ended: Mapping[str, str]
+    """How each ended, in a sentence."""
+    rounds: int
+    """Conflict checks of W1; 0: it did not commit."""
+    rows: tuple[tuple[str, int], ...]
+    instants: Instants
+    verdict: Any
+    events: tuple[Event, ...] = field(repr=False)
+
+    def __str__(self) -> str:
+        if not self.rounds:
+            return REFUSED
+        return BOTH if self.rounds == 1 else AGAIN
+
+    def __repr__(self) -> str:
+        told = "\n".join(f"{who}: {said}" for who, said in self.ended.items())
+        seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
+        return f"{self}.\n{told}\nA reader sees {seen}.\n{said(self.verdict)}"
+
+    def _repr_html_(self) -> str:
+        seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
+        mark = "✗" if self.verdict.kind == "INVALID" else "✓"
+        return (
+            grid("overtaking", ("writer", "what it is told"), self.ended.items())
+            + self.instants._repr_html_()
+            + f"<div><b>A reader sees</b> {escape(seen)}.</div>"
+            f"<div><b>The checker says</b> {mark} {escape(said(self.verdict))}</div>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Instants:
+    """A timeline: each instant, whose it is, and which of its files are there."""
+
+    rows: tuple[tuple[str, str, str, str], ...]
+
+    @classmethod
+    def of(cls, now: Timeline, whose: Mapping[str, str]) -> Instants:
+        every = {**now.completed, **now.pending}
+        return cls(tuple(
+            (instant, whose.get(instant, "?"), every[instant], _state(now, instant))
+            for instant in sorted(every)
+        ))  # fmt: skip
+
+    def __repr__(self) -> str:
+        return "\n".join("  ".join(row) for row in self.rows)
+
+    def _repr_html_(self) -> str:
+        return grid("overtaking", ("instant", "writer", "action", "how far it got"), self.rows)
+
+
+def _state(now: Timeline, instant: str) -> str:
+    if instant in now.completed:
+        return "requested, inflight, completed: readers see it"
+    inflight = "requested, inflight" if instant in now.inflight else "requested"
+    return f"{inflight}: nobody sees it"
+
+
+def overtake(
+    mode: str = "fenced", one: str = UPDATE_1, other: str = UPDATE_1, *, late: str = "W1"
+) -> Overtaken:
+    """Let W2 commit `other` between W1's conflict check and the write that publishes its own.
+
+    `late` is which of the two does not have the lock any more.
+    """
+    orders = Orders(mode, one, other, late)
+    orders.until("W1", CHECKED)
+    for name in ("W2", "W1"):
+        orders.finish(name)
+    committed = orders.results.get("W1")
+    overtaken = Overtaken(
+        ended={name: actor.ended for name, actor in orders.actors.items()},
+        rounds=committed.rounds if committed else 0, rows=orders.rows,
+        instants=Instants.of(orders.timeline, orders.whose), verdict=orders.verdict,
+        events=tuple(orders.events),
+    )  # fmt: skip
+    orders.close()
+    return overtaken
+
+
+# --- who goes together ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """By W1's write and W2's, which was faster: what became of W1's."""
+
+    met: Mapping[tuple[str, str], Overtaken]
+
+    def refused(self, one: str, other: str) -> bool:
+        return str(self.met[one, other]) == REFUSED
+
+    @property
+    def rows(self) -> list[tuple[str, ...]]:
+        return [
+            (one, *("✗ refused" if self.refused(one, other) else "✓ both" for other in WRITES))
+            for one in WRITES
+        ]
+
+    def __repr__(self) -> str:
+        return "\n".join(" | ".join(f"{cell:14}" for cell in row) for row in (_HEAD, *self.rows))
+
+    def _repr_html_(self) -> str:
+        return grid("overtaking", _HEAD, self.rows)
+
+
+_HEAD = ("W1 \\ W2, which is faster", *WRITES)
+
+
+def who_goes_with_whom(mode: str = "fenced") -> Matrix:
+    """Every pair of `WRITES`, each on a table of its own; W1 has the lock."""
+    return Matrix({
+        (one, other): overtake(mode, one, other, late="W2") for one in WRITES for other in WRITES
+    })  # fmt: skip

@@ -1,0 +1,308 @@
+"""One of several programs that write to one table, as it is told: an order a line, in JSON.
+
+    python -m lockkit.lab.course.program --name W1 --endpoint http://127.0.0.1:9000 --parent 4100
+
+With `--remote sc://host:port` it is a PySpark program, whose Spark others share; without, the same
+commit by plain Python. It tells what it believes as events, and what came of an order as one line
+that begins with `{"told"`. It holds still where an order says so, before it commits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+from lockkit.clock import Clock, back_off_s
+from lockkit.errors import CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError
+from lockkit.events import event
+from lockkit.lock.handle import Lock
+from lockkit.runtime import run
+from lockkit.sinks import Emit
+from lockkit.spark.process import die_with_parent
+from lockkit.spark.write import Claim, unclaimed
+from lockkit.stores import Store, open_store
+from lockkit.table import (
+    Prepared,
+    TableConfig,
+    TaskId,
+    avro_schema,
+    begin,
+    load_snapshot,
+    prepare,
+    publish,
+    read_slice,
+    read_table,
+)
+from lockkit.table.format.timeline import load_timeline
+from lockkit.table.format.xxhash import bucket_of
+from lockkit.table.occ.transaction import Transaction
+from lockkit.table.read.buckets import bucket_file_id
+from lockkit.table.write.groups import Aim, Work, by_partition, write_group
+
+NAMES = ("id", "region", "at", "amount")
+COLUMNS = "id string, region string, at long, amount long"
+KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
+
+
+class Moved(Exception):
+    """Somebody committed between the read and the beginning of the write."""
+
+
+REFUSALS = (Moved, CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError)
+TTL_S, LOCK_TIMEOUT_S = 4.0, 60.0
+RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 0.5
+ONCE, ANEW = "once", "anew"
+"""When the rows are read that are written: before the first attempt, or for each."""
+WROTE = "wrote"
+Row = tuple[str, str, int, int]
+
+
+def config(buckets: int = 1) -> TableConfig:
+    return TableConfig(
+        name="orders", record_key="id", precombine="at", partition_by="region", buckets=buckets
+    )
+
+
+class Plain:
+    """Writes without Spark: the table's own procedures, in this process."""
+
+    def __init__(self, url: str, endpoint: str, name: str, emit: Emit) -> None:
+        self.url, self.name, self.emit, self.clock = url, name, emit, Clock()
+        self.place: dict[str, Any] = {"endpoint": endpoint, "client": name}
+
+    def put(self, rows: list[Row], retries: int = 0) -> str:
+        return self._committed(lambda _old: rows, retries)
+
+    def add(self, key: str, amount: int, reads: str, retries: int) -> str:
+        """What `key` has, and so much more."""
+        if reads == ANEW:
+            return self._committed(lambda old: more(old, key, amount), retries)
+        with closing(open_store(self.url, **self.place)) as store:
+            fixed = more(rows_of(read_table(store)), key, amount)
+        return self._committed(lambda _old: fixed, retries)
+
+    def _committed(self, rows: Callable[[list[Row]], list[Row]], retries: int) -> str:
+        store = open_store(self.url, **self.place)
+        with closing(lock_of(self.url, self.emit, client=self.name, store=store)) as lock:
+            for tries in range(retries + 1):
+                try:
+                    return publish(
+                        self._prepared(rows, store), lock, store, self.clock, self.emit
+                    ).instant
+                except CommitConflict as conflict:
+                    if tries == retries:
+                        raise
+                    again(tries, retries, conflict, self.emit, self.clock)
+        raise AssertionError("a bounded loop that always returns or raises")
+
+    def _prepared(self, rows: Callable[[list[Row]], list[Row]], store: Store) -> Prepared:
+        """One attempt's files, of the rows that follow from what the table holds as it begins."""
+        way: Transaction = run(begin(), store, self.clock, self.emit)
+        now = run(load_snapshot(covering=way.covered), store, self.clock)
+        old = [run(read_slice(each), store, self.clock) for each in now.slices]
+        table, stats = table_of(rows([row for each in old for row in rows_of(each)])), []
+        for partition, part in by_partition(way.target, table):
+            for bucket, few in self._by_bucket(way, part):
+                group = partition, bucket_file_id(partition, bucket)
+                work = Work(store, way.target, TaskId(), self.clock)
+                stats.append(write_group(work, Aim(group, now.groups.get(group)), few))
+        self.emit("note", text=f"{WROTE} {len(stats)} files", instant=way.instant)
+        return run(
+            prepare(
+                way, [each for each in stats if each is not None],
+                schema=avro_schema(table.schema, way.config.name),
+                known_partitions=frozenset(partition for partition, _ in now.groups),
+            ), store, self.clock, self.emit,
+        )  # fmt: skip
+
+    def _by_bucket(self, way: Transaction, rows: Any) -> Iterator[tuple[int, Any]]:
+        numbers = bucket_of(rows["id"].combine_chunks(), way.config.buckets).to_pylist()
+        for bucket in sorted(set(numbers)):
+            yield bucket, rows.filter([each == bucket for each in numbers])
+
+
+class Spark:
+    """The same through PySpark: `lockkit.spark.write`, and `format("lockkit")`."""
+
+    def __init__(self, session: Any, url: str, endpoint: str, name: str, emit: Emit) -> None:
+        self.session, self.url, self.endpoint = session, url, endpoint
+        self.name, self.emit = name, emit
+
+    def put(self, rows: list[Row], retries: int = 0) -> str:
+        return self._write(self.session.createDataFrame(rows, COLUMNS), retries)
+
+    def add(self, key: str, amount: int, reads: str, retries: int) -> str:
+        """What `key` has, and so much more.
+
+        Rows that were collected stay what they were, however often an attempt begins again. So to
+        read anew is to begin again from the read, and to make sure (`claim`) that nobody has
+        committed between the read and the write's beginning. (A DataFrame of `read` that is written
+        as it is would be refused after such a commit: `OldRows`.)
+        """
+        if reads == ONCE:
+            rows = self._more(key, amount).collect()
+            return self._write(self.session.createDataFrame(rows, COLUMNS), retries)
+        for tries in range(retries + 1):
+            seen = self._commits()
+            try:
+                return self._write(self._more(key, amount), 0, partial(self._as_read, seen))
+            except (CommitConflict, Moved) as late:
+                if tries == retries:
+                    raise
+                again(tries, retries, late, self.emit, Clock())
+        raise AssertionError("a bounded loop that always returns or raises")
+
+    def _more(self, key: str, amount: int) -> Any:
+        from lockkit.spark import read
+
+        mine = read(self.session, self.url, endpoint=self.endpoint, filters=[("id", "=", key)])
+        return mine.selectExpr("id", "region", "at + 1 as at", f"amount + {amount} as amount")
+
+    def _commits(self) -> frozenset[str]:
+        with closing(open_store(self.url, endpoint=self.endpoint, client=self.name)) as store:
+            return frozenset(run(load_timeline(config().names), store, Clock()).commits)
+
+    def _as_read(self, seen: frozenset[str], _instant: str) -> None:
+        """Told that an attempt has begun: later commits will meet its conflict check."""
+        if news := self._commits() - seen:
+            raise Moved(f"{max(news)} came after the rows were read; begin again from the read")
+
+    def save(self, rows: list[Row]) -> str:
+        """By Spark's own writer, which commits in a process of its choice."""
+        frame = self.session.createDataFrame(rows, COLUMNS)
+        options = {"endpoint": self.endpoint, "client": self.name}
+        frame.write.format("lockkit").mode("append").options(**options).save(self.url)
+        return "save() has returned"
+
+    def _write(self, frame: Any, retries: int, claim: Claim = unclaimed) -> str:
+        from lockkit.spark import write
+
+        place: dict[str, Any] = {"endpoint": self.endpoint, "client": self.name}
+        with closing(lock_of(self.url, self.emit, **place)) as lock:
+            done = write(
+                frame, self.url, retries=retries, lock=lock, emit=self.emit, claim=claim, **place
+            )
+        assert done is not None, "the rows are not none"
+        return done.instant
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def more(rows: list[Row], key: str, amount: int) -> list[Row]:
+    return [(each, region, at + 1, old + amount) for each, region, at, old in rows if each == key]
+
+
+def rows_of(table: Any) -> list[Row]:
+    return list(zip(*(table[name].to_pylist() for name in NAMES), strict=True))
+
+
+def table_of(rows: list[Row]) -> Any:
+    import pyarrow as pa
+
+    kinds = (pa.string(), pa.string(), pa.int64(), pa.int64())
+    columns = list(zip(*rows, strict=True)) or [()] * len(NAMES)
+    return pa.table(
+        {name: pa.array(each, kind)
+         for name, each, kind in zip(NAMES, columns, kinds, strict=True)}
+    )  # fmt: skip
+
+
+def lock_of(url: str, emit: Emit, **place: Any) -> Lock:
+    return Lock(
+        url, ttl_s=TTL_S, renew_interval_s=TTL_S / 10, timeout=LOCK_TIMEOUT_S, emit=emit, **place
+    )
+
+
+def again(tries: int, retries: int, conflict: Exception, emit: Emit, clock: Clock) -> None:
+    emit("note", text=f"attempt {tries + 1} of {retries + 1}: {conflict}")
+    clock.sleep(back_off_s(tries, clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S))
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+class Voice:
+    """Its channel: events and answers out, orders in."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self._clock = name, Clock()
+        # A channel of its own: libraries print.
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self._hold, self._turn = "", threading.Lock()
+
+    @contextmanager
+    def holding(self, at: str) -> Iterator[None]:
+        """Inside, stand still once at the first note that begins with `at`, until a line comes."""
+        self._hold = at
+        try:
+            yield
+        finally:
+            self._hold = ""
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        self._say(event(self._clock.stamp_ms(), self.name, kind, **fields).to_json())
+        if self._hold and kind == "note" and str(fields.get("text")).startswith(self._hold):
+            self._hold = ""
+            self.tell(told="at", what=str(fields["text"]))
+            if not sys.stdin.readline():
+                os._exit(0)
+
+    def tell(self, **said: Any) -> None:
+        self._say(json.dumps(said))
+
+    def _say(self, line: str) -> None:
+        with self._turn:  # a lock's heartbeat speaks, too
+            self._out.write(line + "\n")
+            self._out.flush()
+
+
+def obey(order: dict[str, Any], voice: Voice, writer_of: Callable[[str], Any]) -> None:
+    """Do as an order says, and tell what came of it."""
+    do, url, hold = order.pop("do"), order.pop("url"), order.pop("hold", "")
+    try:
+        with voice.holding(hold):
+            voice.tell(told="done", said=str(getattr(writer_of(url), do)(**order)))
+    except REFUSALS as error:
+        voice.tell(told="refused", error=type(error).__name__, said=str(error))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="lockkit.lab.course.program")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--endpoint", required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--remote")
+    asked = parser.parse_args()
+    die_with_parent(asked.parent)
+    voice = Voice(asked.name)
+    session: Any = None
+    if asked.remote:
+        from lockkit.spark import register
+        from lockkit.spark.connect import connect_session
+
+        session = connect_session(asked.remote)
+        register(session)
+
+    def writer_of(url: str) -> Any:
+        place = url, asked.endpoint, asked.name, voice.emit
+        return Plain(*place) if session is None else Spark(session, *place)
+
+    voice.tell(told="ready", pid=os.getpid())
+    for line in sys.stdin:
+        obey(json.loads(line), voice, writer_of)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # not through Spark's exit hooks, which wait for a server that may be gone

@@ -1,0 +1,258 @@
+"""Programs that write to one table at the same time: who meets whom, and who commits where."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.events import Event, event
+from lockkit.lab.course.orders_outcome import Outcome, Stopped, Told
+from lockkit.lab.course.program import ANEW, COLUMNS, ONCE, WROTE, Plain, Row, config, rows_of
+from lockkit.lab.course.program_control import Member, Trap
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets.panels import usual
+from lockkit.runtime import run
+from lockkit.spark.process import FLEET, kill_tree, leftovers
+from lockkit.stores import open_store
+from lockkit.table import create_table, read_table
+
+__all__ = ["ANEW", "COLUMNS", "ONCE", "Crew"]  # the first three are what a program is told
+
+NAMES = ("W1", "W2", "W3")
+MORE, RETRIES = 10, 20
+ALL_COUNT = "30: every update counts"
+TWO_LOST = "10: all three are told that they committed"
+REFUSED = "10: one commits, and two give up"
+SUMS = (ALL_COUNT, TWO_LOST, REFUSED)
+COUNTS = THREE, TWO, ONE = "all three", "two of the three", "one of the three"
+FATES = STOOD, WENT = "it stands still with its driver", "it is made all the same"
+NO_SPARK = "no Spark with LOCKKIT_FAST, or on less than 4 GB of memory"
+SKIPPED = f"skipped: {NO_SPARK}"
+FIRST: list[Row] = [("a", "eu", 1, 0), ("b", "eu", 1, 0), ("c", "eu", 1, 0), ("d", "us", 1, 0)]
+
+Tell = Callable[[str], None]
+_newest: Crew | None = None
+"""Running the cell again ends the one before."""
+
+
+class Crew:
+    """A store, one Spark for all, and three programs; nothing starts before `start`.
+
+    PySpark programs where `usual` says so (`spark` is then this program's own session on the shared
+    Spark), else plain ones, which commit in the same way.
+    """
+
+    def __init__(self, kind: str | None = None) -> None:
+        global _newest
+        if _newest is not None:
+            _newest.stop()
+        _newest = self
+        self.kind = kind or usual().kind
+        self.url, self.first = "s3://lake/orders", ""
+        self.endpoint = ""
+        self.spark: Any = None
+        self._members: dict[str, Member] = {}
+        self._server: Emulator | None = None
+        self._clock = Clock()
+        self._id = self._clock.unique()
+        self._folder = Path(tempfile.mkdtemp(prefix="lockkit-crew-"))
+        self._spark_server: subprocess.Popen[str] | None = None
+        self._tables = 0
+        self._heard: dict[str, list[Event]] = {}
+        self._trap: Trap | None = None
+        self._tell: Tell = print
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self, tell: Tell = print) -> None:
+        """Everything, and a table at `url` with four orders. Ends with this kernel."""
+        self._tell, began_ms = tell, self._clock.boot_ms()
+        atexit.register(self.stop)
+        self._server = Emulator(on_request=self._requested).__enter__()
+        self.endpoint = self._server.s3
+        env: dict[str, str] = dict(os.environ)
+        remote: str | None = None
+        if self.kind != "plain":
+            tell("Spark and three PySpark programs start: 10 to 30 s …")
+            env, remote = self._start_spark()
+        for name in NAMES:
+            line = self._line(name, remote)
+            self._members[name] = Member(name, line, env | {FLEET: self._id}, self._folder)
+        for each in self._members.values():
+            each.hear()
+        if remote:
+            from lockkit.spark import register
+            from lockkit.spark.connect import connect_session
+
+            self.spark = connect_session(remote)
+            register(self.spark)
+        self.first = self._make(self.url, FIRST)
+        what = "PySpark programs on one Spark" if remote else f"plain Python programs ({NO_SPARK})"
+        seconds = (self._clock.boot_ms() - began_ms) / 1000
+        tell(f"{seconds:.0f} s: three {what}, and a table with {len(FIRST)} orders")
+
+    def _start_spark(self) -> tuple[dict[str, str], str]:
+        from lockkit.spark.connect import Server
+        from lockkit.spark.java import spark_env
+
+        env = spark_env(os.environ, scratch=self._folder / "tmp")
+        server = Server.plan(self._folder)
+        with (self._folder / "spark.log").open("w") as log:
+            self._spark_server = subprocess.Popen(
+                server.command, env=env | server.env | {FLEET: self._id}, stdin=subprocess.PIPE,
+                stdout=log, stderr=log, text=True, process_group=0, cwd=self._folder,
+            )  # fmt: skip
+        os.environ.update(server.client_env)
+        return env | server.client_env, server.remote
+
+    def _line(self, name: str, remote: str | None) -> list[str]:
+        return [
+            sys.executable, "-m", "lockkit.lab.course.program", "--name", name,
+            "--endpoint", self.endpoint, "--parent", str(os.getpid()),
+            *(["--remote", remote] if remote else []),
+        ]  # fmt: skip
+
+    def stop(self) -> None:
+        """End every process, stopped ones too."""
+        atexit.unregister(self.stop)
+        if self.spark is not None:
+            with suppress(Exception):  # its server may be gone
+                self.spark.stop()
+            self.spark = None
+        for each in self._members.values():
+            each.end()
+        if self._spark_server is not None:
+            kill_tree(self._spark_server.pid)
+            self._spark_server.wait()
+        for pid in leftovers(self._id):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._server is not None:
+            self._server.__exit__(None, None, None)
+            self._server = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- what they are told to do ---------------------------------------------------------------
+
+    def add(self, reads: str) -> Outcome:
+        """All three read order a, add 10 and upsert it at the same time; a conflict is retried.
+
+        They read it `ONCE`, before the first attempt, or `ANEW` for each.
+        """
+        order = {"do": "add", "key": "a", "amount": MORE, "reads": reads, "retries": RETRIES}
+        return self._at_once(dict.fromkeys(NAMES, order), 1, _amounts)
+
+    def together(self, rows: Mapping[str, Sequence[Row]], buckets: int = 1) -> Outcome:
+        """Each program upserts its rows at the same time, once, into a table of so many buckets."""
+        orders = {name: {"do": "put", "rows": list(each)} for name, each in rows.items()}
+        return self._at_once(orders, buckets, _commits)
+
+    def stop_driver(self, way: str) -> Stopped:
+        """W1's driver is stopped (SIGSTOP) as its commit takes the lock; then W2 commits, too.
+
+        `way` is write (`lockkit.spark.write`) or save (Spark's own writer). The store's record
+        tells whose commit was decided first.
+        """
+        if self.spark is None:
+            return Stopped(way=way, did=SKIPPED)
+        url = self._new_table(1)
+        driver, other = self._members["W1"], self._members["W2"]
+        caught = self._trap = Trap(driver.pid, url)
+        driver.tell(do={"write": "put", "save": "save"}[way], url=url, rows=[("e", "eu", 1, 5)])
+        caught.wait(driver)
+        self._tell("W1's driver is stopped, and its commit has the lock; W2 wants to commit …")
+        other.tell(do="put", url=url, rows=[("f", "us", 1, 7)])
+        other.hear()
+        decided = [each["client"] for each in self._requests(url) if _decides(each)]
+        os.kill(driver.pid, signal.SIGCONT)
+        told = driver.hear()
+        first = next(each for each in decided if each in ("W1", "W2"))
+        return Stopped(way=way, did=WENT if first == "W1" else STOOD, told=told)
+
+    def _at_once(
+        self, orders: Mapping[str, dict[str, Any]], buckets: int,
+        did: Callable[[tuple[Told, ...], dict[str, int]], str],
+    ) -> Outcome:  # fmt: skip
+        """Each writes its files and holds still; when the last has, all of them commit."""
+        url = self._new_table(buckets)
+        for name, order in orders.items():
+            self._members[name].tell(hold=WROTE, url=url, **order)
+        held = {name: self._members[name].hear() for name in orders}
+        self._tell(f"{', '.join(orders)} have written their files; now all of them commit …")
+        for name, early in held.items():
+            if early is None:
+                self._members[name].go()
+        told = tuple(each or self._members[name].heard_out() for name, each in held.items())
+        events = self._events(url, orders)
+        rows = self.rows(url)
+        return Outcome(
+            did=did(told, rows), told=told, rows=rows, events=tuple(events), verdict=check(events)
+        )
+
+    # --- tables ---------------------------------------------------------------------------------
+
+    def rows(self, url: str | None = None, as_of: str | None = None) -> dict[str, int]:
+        """What a reader finds: order -> amount."""
+        with closing(open_store(url or self.url, endpoint=self.endpoint)) as store:
+            found = rows_of(read_table(store, as_of=as_of))
+        return {key: amount for key, _, _, amount in sorted(found)}
+
+    def _new_table(self, buckets: int) -> str:
+        if not self._members:
+            raise RuntimeError("nobody is there to write: crew.start() comes first")
+        self._tables += 1
+        url = f"{self.url}-{self._tables}"
+        self._make(url, FIRST, buckets)
+        return url
+
+    def _make(self, url: str, rows: list[Row], buckets: int = 1) -> str:
+        heard = self._heard[url] = []
+
+        def emit(kind: str, **fields: Any) -> None:
+            heard.append(event(self._clock.stamp_ms(), "W0", kind, **fields))
+
+        store = open_store(url, endpoint=self.endpoint)
+        with closing(store):
+            run(create_table(config(buckets)), store, self._clock)
+        return Plain(url, self.endpoint, "W0", emit).put(rows)
+
+    def _events(self, url: str, names: Iterable[str]) -> list[Event]:
+        told = [each for name in names for each in self._members[name].take()]
+        return sorted(
+            [*self._requests(url), *self._heard[url], *told], key=lambda each: each.at_ms
+        )
+
+    def _requests(self, url: str) -> list[Event]:
+        assert self._server is not None, "start() comes first"
+        place = url.rpartition("/")[2] + "/"
+        return [each for each in self._server.requests() if str(each["key"]).startswith(place)]
+
+    def _requested(self, each: Event) -> None:
+        """In the server's thread, before the request is answered."""
+        if self._trap is not None and self._trap.shuts(each):
+            self._trap = None
+
+
+def _amounts(told: tuple[Told, ...], rows: dict[str, int]) -> str:
+    done = sum(each.done for each in told)
+    known = {(MORE * len(NAMES), 3): ALL_COUNT, (MORE, 3): TWO_LOST, (MORE, 1): REFUSED}
+    return known.get((rows["a"], done), f"{rows['a']}: {done} committed")
+
+
+def _commits(told: tuple[Told, ...], _rows: dict[str, int]) -> str:
+    return {3: THREE, 2: TWO, 1: ONE}.get(sum(each.done for each in told), "none")
+
+
+def _decides(each: Event) -> bool:
+    return bool(each["applied"]) and str(each["key"]).endswith("/fence.json")

@@ -1,0 +1,60 @@
+"""A recorded run: what became of the late commit in it; and what one's own run still lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lockkit.events import Event, read
+from lockkit.lab.verify.check import check
+
+if TYPE_CHECKING:
+    from lockkit.lab.widgets.lanes import Lanes
+
+ACCEPTED = "it is accepted"
+REFUSED = "the store refuses it"
+NOTICED = "W1 notices that its lease is over, and gives up"
+GUESSES = (REFUSED, NOTICED, ACCEPTED)
+WANTED = {"refused commit": "no commit was refused", "lost response": "no answer was lost"}
+"""What has to happen in a run of one's own, and how its absence is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A history of a writer that was stopped at its commit, judged."""
+
+    verdict: Any
+    events: tuple[Event, ...] = field(repr=False)
+
+    @property
+    def view(self) -> Lanes:
+        """Its picture."""
+        from lockkit.lab.widgets import Workbench
+
+        return Workbench.replay(self.events)
+
+    def __str__(self) -> str:
+        if self.verdict.kind == "INVALID":
+            return ACCEPTED
+        return REFUSED if "refused commit" in self.verdict.reached else NOTICED
+
+    def __repr__(self) -> str:
+        return f"{self}. {self.verdict.kind}: {self.verdict.because}"
+
+
+def recorded(path: str) -> Recorded:
+    """A history from its file. Raises `HistoryError` for what is none."""
+    with Path(path).open(encoding="utf-8") as lines:
+        events = tuple(read(lines))
+    return Recorded(events=events, verdict=check(events))
+
+
+def lacking(verdict: Any) -> str:
+    """What a run of one's own still lacks of the challenge; "" if it is solved."""
+    if verdict is None:
+        return "nothing has run: press Launch"
+    for reached, absent in WANTED.items():
+        if reached not in verdict.reached:
+            return absent
+    return "" if verdict.kind == "VALID" else f"{verdict.kind}: {verdict.because}"

@@ -1,0 +1,69 @@
+"""A history as a table, a column for each client: for protocols without a lock object to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from lockkit.events import STORE, Event
+from lockkit.lab.course.grid import grid
+
+ROWS_MAX = 40
+SAID_CHARS_MAX = 60
+VERSION_CHARS = 6
+SIGNS = {"applied": "✓", "precondition_failed": "✗", "throttled": "✗", "missing": "∅"}
+STYLE = """<style>
+.lockkit-sequence td,.lockkit-sequence th{text-align:left;padding:1px 10px;font-size:12px;
+line-height:1.5;white-space:nowrap}
+.lockkit-sequence{display:block;overflow-x:auto;border-collapse:collapse}
+.lockkit-sequence tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
+.lockkit-harm{border-left:4px solid #D55E00;padding:4px 10px;margin:4px 0}
+</style>"""
+
+
+def draw(events: Iterable[Event], because: str) -> widgets.HTML:
+    """The last of it, for harm comes at the end; above it, what is wrong ("": nothing)."""
+    everything = [each for each in events if _said(each)]
+    shown = everything[-ROWS_MAX:]
+    who = sorted({_lane(each) for each in shown})
+    rows = (
+        (f"{each.at_ms / 1000:.3f} s",
+         *(_said(each) if lane == _lane(each) else "" for lane in who))
+        for each in shown
+    )  # fmt: skip
+    harm = f"<div class='lockkit-harm'><b>✗ INVALID</b> {escape(because)}</div>" if because else ""
+    left_out = len(everything) - len(shown)
+    more = f"<div>… {left_out} events before these</div>" if left_out else ""
+    return widgets.HTML(f"{STYLE}{harm}{more}{grid('sequence', ('', *who), rows)}")
+
+
+def _lane(each: Event) -> str:
+    return str(each.get("client") or each.who)
+
+
+def _said(each: Event) -> str:
+    """In a few words; "" for what need not be shown."""
+    data: dict[str, Any] = dict(each.data)
+    match each.kind:
+        case "request" if each.who == STORE:
+            name = str(data["key"]).rpartition("/")[2] or str(data["key"])
+            sign = SIGNS.get(data["answer"], "")
+            condition, _, version = str(data["condition"]).partition(" ")
+            under = f"{condition} {version[:VERSION_CHARS]}"
+            said = f"{str(data['method']).upper()} {name} {under} → {data['answer']}"
+            return _short(f"{sign} {' '.join(said.split())}".strip())
+        case "fault":
+            return _short(f"⚡ {data['fault']} ({data['when']})")
+        case "stalled" | "resumed" | "killed" | "started":
+            return f"‖ {each.kind}"
+        case "note":
+            return _short(str(data["text"]))
+        case _:
+            return ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SAID_CHARS_MAX else text[: SAID_CHARS_MAX - 1] + "…"

@@ -1,0 +1,241 @@
+"""A writer that is stopped at its commit: one schedule, without the fence and with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from lockkit.clock import Clock
+from lockkit.events import STORE, Event
+from lockkit.lab.processes.fleet import Fleet
+from lockkit.lab.verify.check import check
+from lockkit.lab.widgets.panels import Workbench, usual
+from lockkit.lab.widgets.scene import Scene
+from lockkit.protocol.outcome import Found
+from lockkit.spark.orders import TABLE
+from lockkit.stores import open_store
+from lockkit.table import read_base_file, read_table
+
+ACCEPTED = "it is accepted"
+BY_THE_STORE = "the store refuses it"
+BY_ITSELF = "W1 notices that its lease is over, and gives up"
+GUESSES = (ACCEPTED, BY_THE_STORE, BY_ITSELF)
+FENCE = "/fence.json"
+REFUSED = 412
+STEPS = ("held", "checked", "published", "refused")
+STEP_TIMEOUT_S = 150.0
+"""The longest is the first: Spark starts, and each writer's first files are written."""
+PAUSE_S = 1.0
+"""Between two commits of one writer: few of them, so that the picture shows the one that counts."""
+CREWS = {"plain": "two plain Python writers", "connect": "two PySpark writers and their Spark"}
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stalled:
+    """What became of W1's commit, and what a reader found afterwards."""
+
+    fence: bool
+    kind: str
+    """Of writers: plain, or connect (PySpark)."""
+    decided: str
+    """What became of the commit that was stopped: one of the guesses."""
+    told: int
+    """Orders of every commit that its writer was told is published."""
+    there: int
+    """Those of them that a reader of the table finds."""
+    events: tuple[Event, ...]
+    verdict: Any
+
+    @property
+    def lost(self) -> int:
+        return self.told - self.there
+
+    @property
+    def title(self) -> str:
+        return "Fence on" if self.fence else "Fence off: the lease alone"
+
+    def __str__(self) -> str:
+        return self.decided
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.title}. W1's late commit: {self}. The writers were told of {self.told:,} "
+            f"orders, a reader finds {self.there:,} of them. {self.verdict.kind}: "
+            f"{self.verdict.because}"
+        )
+
+    def _repr_html_(self) -> str:
+        mark = "✗" if self.lost else "✓"
+        lost = f"{mark} {self.lost:,} lost" if self.lost else f"{mark} none lost"
+        return (
+            f"<div class='lockkit-stalled'><b>{escape(self.title)}</b><br>"
+            f"W1's late commit: <b>{escape(str(self))}</b><br>"
+            f"orders told committed: {self.told:,}, found by a reader: {self.there:,}, "
+            f"<b>{lost}</b></div>"
+        )
+
+
+def stall(fence: bool, tell: Tell = print) -> Stalled:
+    """W1 checks and stands still; W2 takes the lock over and commits; W1 goes on.
+
+    Real processes: PySpark, or plain where `usual` says so. Raises `TimeoutError` if a step does
+    not come.
+    """
+    chosen = usual(writers=2, overlap=1.0, fence=fence)
+    fleet = Fleet(
+        kind=chosen.kind, writers=2, overlap=1.0, fence=fence, ttl_s=chosen.lease_s,  # type: ignore[arg-type]
+        renew_interval_s=chosen.lease_s / 10, pause_s=PAUSE_S,
+    )  # fmt: skip
+    with fleet:
+        watch = _Watch(fleet, tell)
+        fleet.stall("W1", at="commit")
+        slow = "" if chosen.kind == "plain" else ": 10 to 30 s"
+        watch.say(f"{CREWS[chosen.kind]} start{slow} …")
+        watch.until("W1", "stalled")
+        epoch = watch.where_it_stands("W1")
+        watch.say(f"W1 has the lock (epoch {epoch}), has checked, and is stopped: SIGSTOP")
+        over = watch.until("W2", "published", epoch_above=epoch)
+        watch.say(f"W2 waited for the lease's end, took over (epoch {over['epoch']}), committed")
+        mark = len(fleet.events())
+        fleet.resume("W1")
+        late = watch.until("W1", "published", "refused", since=mark)
+        watch.say(f"W1 is woken and goes on with its commit: {decided(fleet.events(), late)}")
+        if late.kind == "refused":
+            watch.until("W1", "published")
+            watch.say("W1 begins again, on the table as it is now, and commits")
+        events = fleet.events()
+        told, there = orders(fleet.url, fleet.endpoint, events)
+        return Stalled(
+            fence=fence, kind=chosen.kind, decided=decided(events, late), told=told, there=there,
+            events=tuple(events), verdict=check(events),
+        )  # fmt: skip
+
+
+class _Watch:
+    """Waits for a fleet's events, one after the other, and says what came and when."""
+
+    def __init__(self, fleet: Fleet, tell: Tell) -> None:
+        self._fleet, self._tell, self._clock = fleet, tell, Clock()
+        self._began_ms = self._clock.boot_ms()
+        self._mark = 0
+
+    def say(self, text: str) -> None:
+        self._tell(f"{(self._clock.boot_ms() - self._began_ms) / 1000:5.1f} s  {text}")
+
+    def until(
+        self, who: str, *kinds: str, since: int | None = None, epoch_above: int = -1
+    ) -> Event:
+        """The next such event after the last one that was waited for, or from `since` on."""
+        start = self._mark if since is None else since
+
+        def such(each: Event) -> bool:
+            right = each.who == who and each.kind in kinds
+            return right and int(each.get("epoch") or 0) > epoch_above
+
+        if not self._fleet.wait(such, STEP_TIMEOUT_S, since=start):
+            raise TimeoutError(self._why_not(who, *kinds))
+        found = self._fleet.events(start)
+        place = next(n for n, each in enumerate(found) if such(each))
+        self._mark = start + place + 1
+        return found[place]
+
+    def where_it_stands(self, who: str) -> int:
+        """The epoch of the check after which it was stopped, which may be heard of after that."""
+
+        def steps() -> list[Event]:
+            return [e for e in self._fleet.events() if e.who == who and e.kind in STEPS]
+
+        if not self._fleet.wait(lambda _: [e.kind for e in steps()][-1:] == ["checked"],
+                                STEP_TIMEOUT_S):  # fmt: skip
+            raise TimeoutError(self._why_not(who, "checked"))
+        return int(steps()[-1]["epoch"])
+
+    def _why_not(self, who: str, *kinds: str) -> str:
+        states = ", ".join(f"{name} {state}" for name, state in self._fleet.writers.items())
+        why = self._fleet.error or f"{states}; logs in {self._fleet.run_dir}"
+        return f"{who} was not seen to be {' or '.join(kinds)}: {why}"
+
+
+def decided(events: list[Event], late: Event) -> str:
+    """Who had the last word on W1's commit: the store's own record tells."""
+    if late.kind == "published":
+        return ACCEPTED
+    woken = max(each.at_ms for each in events if each.who == "W1" and each.kind == "resumed")
+    refused = any(
+        each["status"] == REFUSED and str(each["key"]).endswith(FENCE)
+        for each in _asked(events, "W1") if each.at_ms >= woken
+    )  # fmt: skip
+    return BY_THE_STORE if refused else BY_ITSELF
+
+
+def _asked(events: list[Event], client: str) -> Iterator[Event]:
+    for each in events:
+        if each.who == STORE and each.kind == "request" and each["client"] == client:
+            yield each
+
+
+def orders(url: str, endpoint: str | None, events: list[Event]) -> tuple[int, int]:
+    """How many orders the published commits of a history wrote, and how many of these are there.
+
+    Nothing is ever deleted from this table: an order that was published is to be found.
+    """
+    published = {str(each["instant"]) for each in events if each.kind == "published"}
+    files = {
+        str(file["file"])
+        for each in events if each.kind == "note" and "files" in each.data
+        for file in each["files"]
+    }  # fmt: skip
+    told: set[str] = set()
+    with closing(open_store(url, endpoint=endpoint)) as store:
+        for path in sorted(files):
+            if path.removesuffix(".parquet").rpartition("_")[2] in published:
+                found = store.get(path)
+                assert isinstance(found, Found), f"{path} was published, and is gone"
+                told.update(read_base_file(path, found.body)[TABLE.record_key].to_pylist())
+        there = set(read_table(store)[TABLE.record_key].to_pylist())
+    return len(told), len(told & there)
+
+
+def writes_only(scene: Scene) -> Scene:
+    """A picture in which nobody looks: a waiting writer does little else."""
+    return scene | {
+        "arrows": [each for each in scene["arrows"] if each["kind"] != "read"],
+        "bars": [each for each in scene["bars"] if each["kind"] != "polls"],
+    }
+
+
+class Beside:
+    """Two runs, left and right; one below the other where the page is narrow. Without reads."""
+
+    def __init__(self, *runs: Stalled) -> None:
+        self.runs = runs
+        self.view = widgets.HBox(
+            [self._column(each) for each in runs],
+            layout=widgets.Layout(flex_flow="row wrap", grid_gap="16px"),
+        )
+        self.view.add_class("lockkit-beside")
+
+    @staticmethod
+    def _column(run: Stalled) -> widgets.VBox:
+        picture = Workbench.replay(run.events)
+        picture.scene = writes_only(picture.scene)
+        return widgets.VBox(
+            [widgets.HTML(run._repr_html_()), picture],
+            layout=widgets.Layout(flex="1 1 460px", min_width="0"),
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join(repr(each) for each in self.runs)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle

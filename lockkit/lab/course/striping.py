@@ -1,0 +1,241 @@
+"""Locks of many keys: the shortest way to a deadlock; one hot object for all of them, or many."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import combinations
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from lockkit.clock import Clock
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, Op, deadlock, story
+from lockkit.lab.widgets.predict import FAST
+from lockkit.lock.handle import Lock
+from lockkit.recipes.granular.operations import (
+    BUCKET_OPERATIONS,
+    KEY_OPERATIONS,
+    VOLUME_OPERATIONS,
+    GranularRules,
+)
+from lockkit.recipes.striped import StripedLock
+from lockkit.recipes.stripes import index_of
+
+TTL_S, LATENCY_MS = 60.0, 30
+RACE_S, FAST_RACE_S = 10.0, 3.0
+TABLES = {"volume": VOLUME_OPERATIONS, "bucket": BUCKET_OPERATIONS, "key": KEY_OPERATIONS}
+RIGHT = "nothing: as it should be"
+FOR_EVER, TWICE, A_MOMENT = (
+    "they wait for each other for ever", "one key ends up under both names",
+    "one waits a moment for the other, no more",
+)  # fmt: skip
+GUESSES = (A_MOMENT, TWICE, FOR_EVER)
+AS_MANY, SOME, PER_WRITER = "about as many", "two or three times", "four times or more"
+RACE_GUESSES = (AS_MANY, SOME, PER_WRITER)
+STYLE = (
+    "<style>.lockkit-rows td,.lockkit-rows th{text-align:left;padding:1px 10px;font-size:12px}"
+    ".lockkit-story{font-family:var(--jp-code-font-family,monospace);font-size:13px}</style>"
+)
+
+
+def operations(level: str = "key") -> widgets.HTML:
+    """Which operation takes which locks: one table of Ozone's design document."""
+    rows = "".join(
+        f"<tr><td>{escape(each.name)}</td><td>{escape(each.said)}</td>"
+        f"<td>{escape(each.names)}</td></tr>"
+        for each in TABLES[level].values()
+    )
+    head = "<tr><th>operation</th><th>locks, as the document says it</th><th>names</th></tr>"
+    return widgets.HTML(f"{STYLE}<table class='lockkit-rows'>{head}{rows}</table>")
+
+
+@dataclass(frozen=True, slots=True)
+class Shortest:
+    """The shortest way to harm, or that there is none."""
+
+    lines: tuple[str, ...]
+    violation: str
+
+    def __str__(self) -> str:
+        return FOR_EVER if self.violation.startswith(CIRCLE) else self.violation or A_MOMENT
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def rename_at_once(*pairs: tuple[str, str], ordered: bool = True) -> Shortest:
+    """Renames of (from, to) at the same moment, in every order of their steps.
+
+    `ordered` False: each locks its keys as they are named.
+    """
+    ops = [Op(KEY_OPERATIONS["RenameKey"], pair) for pair in pairs]
+    found = deadlock(ops, GranularRules(ordered=ordered))
+    if found.violation:
+        return Shortest(tuple(story(found)), found.violation)
+    return Shortest((f"{found.states} states were seen, and nothing is wrong",), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Trio:
+    """Three renames without an order: what any two of them do, and what all three do."""
+
+    twos: tuple[Shortest, ...]
+    three: Shortest
+
+    def __str__(self) -> str:
+        solved = self.three.violation and not any(each.violation for each in self.twos)
+        return "solved" if solved else "not yet"
+
+    def __repr__(self) -> str:
+        harmful = sum(bool(each.violation) for each in self.twos)
+        return f"{self}: {harmful} of 3 pairs do harm; all three at once: {self.three}"
+
+
+def three_renames(*pairs: tuple[str, str]) -> Trio:
+    """Keys locked as they are named. Raises `ValueError` for more or fewer than three."""
+    if len(pairs) != 3:
+        raise ValueError(f"three renames, each of (from, to); these are {len(pairs)}")
+    twos = tuple(rename_at_once(*two, ordered=False) for two in combinations(pairs, 2))
+    return Trio(twos, rename_at_once(*pairs, ordered=False))
+
+
+class Deadlocks:
+    """The shortest story in which a mistake does harm, of all orders of its operations' steps."""
+
+    def __init__(self, mistake: str = "") -> None:
+        said = [(RIGHT, ""), *((each.mutant.says, name) for name, each in MISTAKES.items())]
+        self.mistake = widgets.Dropdown(
+            options=said, value=mistake, description="Mistake",
+            layout=widgets.Layout(width="460px"),
+        )  # fmt: skip
+        self._story = widgets.HTML()
+        self.mistake.observe(lambda _: self.show(), "value")
+        self.view = widgets.VBox([self.mistake, self._story])
+        self.view.add_class("lockkit-deadlocks")
+        self.show()
+
+    @property
+    def lines(self) -> list[str]:
+        name = self.mistake.value
+        if name:
+            found = MISTAKES[name].search()
+            return [*story(found), f"{found.states} states were seen"]
+        seen = 0
+        for each in MISTAKES.values():
+            found = deadlock(each.ops, hangs=each.hangs)
+            if found.violation:
+                return story(found)
+            seen += found.states
+        return [f"every order of all these operations: {seen} states, and nothing is wrong"]
+
+    def show(self) -> None:
+        lines = "<br>".join(map(escape, self.lines))
+        self._story.value = f"{STYLE}<div class='lockkit-story'>{lines}</div>"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.view._repr_mimebundle_(**options)
+
+
+# --- one hot object, or many ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Commits that writers with a key each made under one lock, and under a striped one."""
+
+    writers: int
+    seconds: float
+    single: tuple[int, ...]
+    """Of each writer."""
+    striped: tuple[int, ...]
+    stripes_met: int
+
+    @property
+    def times(self) -> float:
+        return sum(self.striped) / max(1, sum(self.single))
+
+    def __str__(self) -> str:
+        return AS_MANY if self.times < 1.5 else SOME if self.times < 4 else PER_WRITER
+
+    def figure(self) -> go.Figure:
+        names = [f"W{number}" for number in range(1, self.writers + 1)]
+        clear = "rgba(0,0,0,0)"  # on a dark page too
+        drawn = go.Figure(layout={
+            "height": 260, "barmode": "group", "font_color": "#808890", "autosize": True,
+            "paper_bgcolor": clear, "plot_bgcolor": clear,
+            "yaxis_gridcolor": "rgba(128,136,144,.25)",
+            "title": {"text": f"commits in {self.seconds:g} s, each writer on a key of its own"},
+        })  # fmt: skip
+        drawn.add_bar(x=names, y=self.single, name="one lock object", marker_color="#0072B2")
+        drawn.add_bar(
+            x=names, y=self.striped, name=f"{self.stripes_met} stripes met", marker_color="#E69F00"
+        )
+        return drawn
+
+
+def race(
+    *, writers: int = 6, stripes: int = 64, seconds: float | None = None,
+    tell: Callable[[str], None] = print,
+) -> Race:  # fmt: skip
+    """On a store that takes one write a second per object, as GCS does. Threads of this process.
+
+    For so many seconds each; by default ten, where somebody looks.
+    """
+    seconds = seconds or (FAST_RACE_S if os.environ.get(FAST) else RACE_S)
+    keys = [f"part={number}" for number in range(writers)]
+    with Emulator(profile="gcs", latency_ms=LATENCY_MS) as server:
+        options: dict[str, Any] = {"endpoint": server.gcs}
+        singles = [
+            Lock("gs://lake/single", ttl_s=TTL_S, timeout=None, **options) for _ in keys
+        ]
+        handles = [
+            StripedLock("gs://lake/striped", stripes=stripes, lock={"ttl_s": TTL_S}, **options)
+            for _ in keys
+        ]
+        tell(f"one lock object, for {seconds:g} s …")
+        single = _contend(singles, seconds, singles)
+        tell(f"{stripes} stripes, for {seconds:g} s …")
+        grants = [each.keys(key, timeout=None) for each, key in zip(handles, keys, strict=True)]
+        striped = _contend(grants, seconds, handles)
+    return Race(writers, seconds, single, striped, len({index_of(key, stripes) for key in keys}))
+
+
+def _contend(grants: list[Any], seconds: float, handles: Sequence[Any]) -> tuple[int, ...]:
+    """How often each could take and give back its lock until the time was over.
+
+    Then the handles are closed: who still waits for a hot object would wait for long.
+    """
+    clock, counts = Clock(), [0] * len(grants)
+    over = threading.Event()
+
+    def work(place: int) -> None:
+        while not over.is_set():
+            try:
+                with grants[place]:
+                    counts[place] += not over.is_set()
+            except Exception:  # what a client says whose handle was closed under it
+                if not over.is_set():
+                    raise
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(grants))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a release that was cut off
+        for each in threads:
+            each.start()
+        clock.wait(over, seconds)
+        over.set()
+        for handle in handles:
+            handle.close()
+        for each in threads:
+            each.join()
+    return tuple(counts)

@@ -1,0 +1,238 @@
+"""A table of orders on an embedded server, whose writers stand still where they are told to.
+
+Everybody is on one clock, which can be put forward: a stall of minutes takes none.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from lockkit.clock import Clock
+from lockkit.errors import TableError
+from lockkit.events import Event, event
+from lockkit.lab.server import Emulator
+from lockkit.lab.verify.check import check
+from lockkit.lock.handle import Lock
+from lockkit.runtime import Procedure, create, run
+from lockkit.stores import Store, open_store
+from lockkit.table import (
+    Committed,
+    Prepared,
+    Snapshot,
+    TableConfig,
+    Transaction,
+    avro_schema,
+    begin,
+    create_table,
+    load_snapshot,
+    prepare,
+    publish,
+    read_slice,
+    read_table,
+    rewrite_group,
+    write_inserts,
+)
+from lockkit.table.occ.concurrency import ByLock
+from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.heartbeat import Beating, beat, start
+from lockkit.table.occ.liveness import HeartbeatRules, forget
+from lockkit.table.occ.markers import mark, unmark
+from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.service import Service
+
+CONFIG = TableConfig(name="orders", record_key="id", version=6)
+"""Version 6 (new tables have 9): each file of an instant has a name that can be told beforehand."""
+SCHEMA = pa.schema([("id", pa.string()), ("amount", pa.int64())])
+AVRO = avro_schema(SCHEMA, CONFIG.name)
+LEASE_S = 60.0
+URL = "az://lake/orders"  # of the three SDKs, the one whose clients are made soonest
+
+
+@dataclass
+class Leap(Clock):
+    """A clock of a whole world: `leap` puts it forward for everybody at once."""
+
+    ahead_ms: int = 0
+
+    def boot_ms(self) -> int:
+        return super().boot_ms() + self.ahead_ms
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() + self.ahead_ms * 1_000_000
+
+    def leap(self, seconds: float) -> None:
+        self.ahead_ms += round(seconds * 1000)
+
+
+class Lake:
+    """`with Lake() as lake:` the table, the server's own record, and what everybody believed."""
+
+    def __enter__(self) -> Lake:
+        self.clock = Leap()
+        self._told: list[Event] = []
+        self._open = ExitStack()
+        self._open.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # a lease that was lost meanwhile is in the history
+        self.server = self._open.enter_context(Emulator(profile="azure", clock=self.clock))
+        self.store = open_store(URL, endpoint=self.server.azure)
+        self._open.callback(self.store.close)
+        self.run(create_table(CONFIG))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def run(self, way: Procedure[Any]) -> Any:
+        return run(way, self.store, self.clock)
+
+    def writer(self, name: str, beats: HeartbeatRules = HeartbeatRules()) -> Writer:
+        """A process of its own, as far as the table can tell; closed with the lake."""
+        store = open_store(URL, endpoint=self.server.azure, client=name)
+        writer = Writer(self, name, store, beats)
+        self._open.callback(writer.lock.close)  # and so the store, which it shares
+        return writer
+
+    def tell(self, who: str, kind: str, fields: dict[str, Any]) -> None:
+        self._told.append(event(self.clock.stamp_ms(), who, kind, **fields))
+
+    def rows(self) -> dict[str, int]:
+        """Amounts by id, as a reader sees them; `TableError` where a file is gone."""
+        return amounts(read_table(self.store, self.clock))
+
+    def files(self, instant: str = "") -> list[str]:
+        """Keys whose name has that instant in it, or of all data files."""
+        keys = [each.key for each in self.store.list("")]
+        return [key for key in keys if (instant or ".parquet") in key]
+
+    @property
+    def events(self) -> list[Event]:
+        """Truth and beliefs, in order of time."""
+        return sorted([*self.server.requests(), *self._told], key=lambda each: each.at_ms)
+
+    @property
+    def verdict(self) -> Any:
+        return check(self.events)
+
+
+@dataclass
+class Writer:
+    """One writer: its lock, its heartbeats, and where it stands still."""
+
+    lake: Lake
+    name: str
+    store: Store
+    beats: HeartbeatRules
+    lock: Lock = field(init=False)
+    heart: Beating = field(init=False)
+    """Of the transaction that was begun last."""
+    _stops: dict[str, Callable[[], object]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.lock = Lock(
+            URL, ttl_s=LEASE_S, store=self.store, owner=self.name, client=self.name,
+            clock=self.lake.clock, emit=self.emit,
+        )  # fmt: skip
+
+    def stop_at(self, what: str, meanwhile: Callable[[], object]) -> None:
+        """At the next event of that kind, or note that begins so, it stands still for all that."""
+        self._stops[what] = meanwhile
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        self.lake.tell(self.name, kind, fields)
+        said = str(fields["text"]) if kind == "note" else kind
+        for what in [each for each in self._stops if said.startswith(each)]:
+            meanwhile = self._stops.pop(what)
+            self.lake.tell(self.name, "stalled", {"pid": os.getpid(), "why": f"at {what!r}"})
+            meanwhile()
+            self.lake.tell(self.name, "resumed", {"pid": os.getpid()})
+
+    def run(self, way: Procedure[Any]) -> Any:
+        return run(way, self.store, self.lake.clock, self.emit)
+
+    # --- its transaction, step by step ------------------------------------------------------------
+
+    def begin(self) -> Transaction:
+        """An instant, and its first beat."""
+        transaction: Transaction = self.run(begin())
+        beating = Beating(transaction.instant, self.beats.ttl_ms, self.name)
+        self.heart = self.run(start(beating))
+        return transaction
+
+    def beat(self) -> None:
+        """`HeartbeatExpired` where somebody ended it."""
+        self.heart = self.run(beat(self.heart))
+
+    def insert(self, ids: Iterable[str], amount: int, began: Transaction | None = None) -> Prepared:
+        """A file group of its own for each of these rows."""
+        transaction, files = began or self.begin(), []
+        for id in ids:
+            rows = orders([id], amount)
+            files.append(write_inserts(transaction.target, rows, file_id=f"{id}-file-0"))
+            self._write(transaction, files[-1], "CREATE")
+        return self._prepare(transaction, files)
+
+    def update(self, ids: Iterable[str], amount: int, began: Transaction | None = None) -> Prepared:
+        """The file groups that have one of these rows, rewritten."""
+        transaction, wanted = began or self.begin(), set(ids)
+        snapshot: Snapshot = self.run(load_snapshot(covering=transaction.covered))
+        files = []
+        for each in snapshot.slices:
+            old = self.run(read_slice(each))
+            if mine := wanted & amounts(old).keys():
+                file = rewrite_group(transaction.target, each, old, orders(sorted(mine), amount))
+                self._write(transaction, file, "MERGE")
+                files.append(file)
+        return self._prepare(transaction, files)
+
+    def _write(self, transaction: Transaction, file: Any, io: Any) -> None:
+        """The marker first, so that no file is ever without."""
+        self.run(mark(transaction.instant, file.key, io))
+        self.run(create(file.key, file.body))
+
+    def _prepare(self, transaction: Transaction, files: list[Any]) -> Prepared:
+        stats = [each.stat for each in files]
+        prepared: Prepared = self.run(prepare(transaction, stats, schema=AVRO))
+        return prepared
+
+    def publish(
+        self, prepared: Prepared, *, fence: bool | None = None, strategy: Strategy = SIMPLE
+    ) -> Committed:
+        """Raises whatever `publish` raises."""
+        done = publish(
+            prepared, self.lock, self.store, self.lake.clock, self.emit,
+            strategy=strategy, fence=fence,
+        )  # fmt: skip
+        self.run(forget(prepared.instant))
+        self.run(unmark(prepared.instant))
+        return done
+
+    def service(self, rules: ServiceRules = ServiceRules()) -> Service:
+        """The table services, run by this process under its lock."""
+        return Service(
+            URL, self.store, ByLock(self.lock), rules=rules, clock=self.lake.clock, emit=self.emit
+        )
+
+
+def orders(ids: Iterable[str], amount: int) -> pa.Table:
+    keys = list(ids)
+    return pa.table([keys, [amount] * len(keys)], schema=SCHEMA)
+
+
+def amounts(rows: pa.Table) -> dict[str, int]:
+    return dict(zip(rows["id"].to_pylist(), rows["amount"].to_pylist(), strict=True))
+
+
+def seen(lake: Lake) -> str:
+    """What a reader gets, in one line."""
+    try:
+        rows = lake.rows()
+    except TableError as error:
+        return f"an error: {str(error).partition(':')[0]}"
+    return ", ".join(f"{id} {amount}" for id, amount in sorted(rows.items()))

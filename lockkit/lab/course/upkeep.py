@@ -1,0 +1,281 @@
+"""Table services beside writers and readers: what a clean takes away, and who gives way to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.errors import CommitConflict, LockLost, TableError
+from lockkit.events import Event
+from lockkit.lab.course.grid import grid
+from lockkit.lab.course.table_testbed import LEASE_S, Lake, Writer, amounts, seen
+from lockkit.lock.handle import Lock
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Store
+from lockkit.table import Committed, Prepared, publish, read_slice
+from lockkit.table.occ.concurrency import ByLock
+from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, Strategy
+from lockkit.table.read.snapshot import Snapshot, load_snapshot
+from lockkit.table.services.cluster import ClusterRules
+from lockkit.table.services.retention import CleanRules
+from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.service import Service
+
+AS_IT_WAS, ERROR, AS_IT_IS = (
+    "the rows as they were when it began", "an error: a file is gone", "the rows as they are now",
+)  # fmt: skip
+READER_GUESSES = (AS_IT_IS, AS_IT_WAS, ERROR)
+UPSERT, CLUSTERING, NOBODY = "the upsert", "the clustering", "nobody: both are committed"
+LOST = "nobody, and the upsert's rows are lost"
+CLASH_GUESSES = (UPSERT, CLUSTERING, NOBODY, LOST)
+BEFORE, AFTER, LATE, OTHER = (
+    "began before the plan, commits during the rewrite",
+    "begins after the plan, commits during the rewrite",
+    "began before the plan, commits after the clustering",
+    "adds new rows only, during the rewrite",
+)  # fmt: skip
+ORDERS = (BEFORE, AFTER, LATE, OTHER)
+SMALL = ClusterRules(small_file_bytes=1_000_000)
+COMMITS, BEGAN_AT = 7, 2
+"""Of the challenge: so many commits, and the reader begins after that one."""
+
+
+# --- the clean and a slow reader ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """A reader that opened the table, was slow, and read on after cleans."""
+
+    got: str
+    files: int
+    """Data files that are left."""
+    events: tuple[Event, ...]
+    verdict: Any
+
+    @property
+    def solved(self) -> bool:
+        """Every row as it was, and not one file more than that takes."""
+        return str(self) == AS_IT_WAS and self.files == COMMITS - BEGAN_AT + 1
+
+    def __str__(self) -> str:
+        if self.got.startswith("an error"):
+            return ERROR
+        return AS_IT_WAS if self.got == f"k1 {BEGAN_AT}" else AS_IT_IS
+
+    def __repr__(self) -> str:
+        return f"The reader got: {self.got}. {self.files} data files are left."
+
+
+def read_slowly(retained: int, commits: int = COMMITS) -> Read:
+    """k1 is updated again and again, with a clean after each; a reader began after the second.
+
+    Raises `ValueError` for a retention that is none.
+    """
+    if retained < 1:
+        raise ValueError("a clean keeps the files of one commit at least")
+    rules = ServiceRules(clean=CleanRules(commits=retained))
+    with Lake() as lake:
+        writer, reader = lake.writer("W1"), lake.writer("R")
+        cleaner = lake.writer("C").service(rules)
+        writer.publish(writer.insert(["k1"], 1))
+        snapshot: Snapshot | None = None
+        for number in range(2, commits + 1):
+            writer.publish(writer.update(["k1"], number))
+            if number == BEGAN_AT:
+                snapshot = reader.run(load_snapshot())
+            cleaner.clean()
+        assert snapshot is not None
+        return Read(got=_rows_of(reader, snapshot), files=len(lake.files()),
+                    events=tuple(lake.events), verdict=lake.verdict)  # fmt: skip
+
+
+def _rows_of(reader: Writer, snapshot: Snapshot) -> str:
+    found: dict[str, int] = {}
+    try:
+        for each in snapshot.slices:
+            found |= amounts(reader.run(read_slice(each)))
+    except TableError as error:
+        return f"an error: {str(error).partition(':')[0]}"
+    return ", ".join(f"{id} {amount}" for id, amount in sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """What cleans could delete while a writer was pending, and once it had been taken back."""
+
+    beside: int
+    after: int
+
+    def __str__(self) -> str:
+        return f"{self.beside} files beside the silent writer, {self.after} once it was taken back"
+
+    __repr__ = __str__
+
+
+def hold_back() -> HeldBack:
+    """W2 begins, reads, and dies; W1 updates k1 four times; a clean is to keep one commit only."""
+    rules = ServiceRules(clean=CleanRules(commits=1))
+    with Lake() as lake:
+        writer, silent_one = lake.writer("W1"), lake.writer("W2")
+        service = lake.writer("C").service(rules)
+        writer.publish(writer.insert(["k1"], 1))
+        silent_one.begin()
+        for number in range(2, 6):
+            writer.publish(writer.update(["k1"], number))
+        beside = _deleted(service)
+        lake.clock.leap(300)
+        service.take_back()
+        return HeldBack(beside, _deleted(service))
+
+
+def _deleted(service: Service) -> int:
+    return sum(len(each.deleted) for each in service.clean())
+
+
+# --- a clustering and an upsert -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clash:
+    """A clustering and a write that met."""
+
+    lost: str
+    """Who gave way."""
+    why: str
+    rows: str
+    events: tuple[Event, ...]
+    verdict: Any
+
+    def __str__(self) -> str:
+        return self.lost
+
+    def __repr__(self) -> str:
+        why = f" It was told: {self.why}." if self.why else ""
+        return f"Gave way: {self.lost}.{why} A reader gets: {self.rows}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unfenced:
+    """Turns of a service whose commit is guarded by nothing but the lock."""
+
+    turns: ByLock
+
+    mode = ByLock.mode
+
+    def hold(self) -> Any:
+        return self.turns.hold()
+
+    def publish(
+        self, prepared: Prepared, store: Store, clock: Any, emit: Emit = silent, *,
+        strategy: Strategy = SIMPLE,
+    ) -> Committed:  # fmt: skip
+        lock = self.turns.lock
+        assert isinstance(lock, Lock)
+        return publish(prepared, lock, store, clock, emit, strategy=strategy, fence=False)
+
+    def close(self) -> None:
+        self.turns.close()
+
+
+def oversleep(fence: bool) -> Clash:
+    """The clustering stands still between its check and the write that publishes; W1 commits."""
+    with Lake() as lake:
+        writer, service = _three_files(lake)
+        clustering = service.service(ServiceRules(cluster=SMALL))
+        if not fence:
+            clustering.desk.turns = Unfenced(ByLock(service.lock))
+
+        began = writer.update(["k1"], 10)
+
+        def meanwhile() -> None:
+            lake.clock.leap(1.5 * LEASE_S)
+            writer.publish(began)
+
+        service.stop_at("checked", meanwhile)
+        why = _clustered(clustering)
+        rows = seen(lake)
+        lost = CLUSTERING if why else NOBODY if "k1 10" in rows else LOST
+        return Clash(lost=lost, why=why, rows=rows, events=tuple(lake.events),
+                     verdict=lake.verdict)  # fmt: skip
+
+
+def clash(order: str, *, writer_first: bool = False) -> Clash:
+    """An upsert of k1 beside a clustering of all three files, in one of `ORDERS`.
+
+    With `writer_first` both go by Hudi's PreferWriter strategy. `ValueError` for another order.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"no order {order!r}; there are: {'; '.join(ORDERS)}")
+    strategy = PREFER_WRITER if writer_first else SIMPLE
+    with Lake() as lake:
+        writer, service = _three_files(lake)
+        clustering = service.service(ServiceRules(cluster=SMALL, strategy=strategy))
+        refused: list[str] = []
+
+        def write(prepare: Callable[[], Prepared]) -> None:
+            try:
+                writer.publish(prepare(), strategy=strategy)
+            except CommitConflict as conflict:
+                refused.append(str(conflict))
+
+        if order in (BEFORE, LATE):
+            began = writer.update(["k1"], 10)
+        if order == BEFORE:
+            service.stop_at("rewriting", lambda: write(lambda: began))
+        elif order == AFTER:
+            service.stop_at("rewriting", lambda: write(lambda: writer.update(["k1"], 10)))
+        elif order == OTHER:
+            service.stop_at("rewriting", lambda: write(lambda: writer.insert(["k9"], 10)))
+        why = _clustered(clustering)
+        if order == LATE:
+            write(lambda: began)
+        lost = UPSERT if refused else CLUSTERING if why else NOBODY
+        return Clash(lost=lost, why=why or "".join(refused), rows=seen(lake),
+                     events=tuple(lake.events), verdict=lake.verdict)  # fmt: skip
+
+
+def _three_files(lake: Lake) -> tuple[Writer, Writer]:
+    """k1, k2 and k3 in a file each: W1 wrote them, and C will join them."""
+    writer = lake.writer("W1")
+    writer.publish(writer.insert(["k1", "k2", "k3"], 1))
+    return writer, lake.writer("C")
+
+
+def _clustered(service: Service) -> str:
+    """Why it gave way; "" where it was committed."""
+    try:
+        service.cluster()
+    except (CommitConflict, LockLost) as refused:
+        return str(refused)
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Who gave way in each order, by both strategies."""
+
+    rows: tuple[tuple[str, str, str], ...]
+    verdicts: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{order:52}{one:28}{two}" for order, one, two in self.rows)
+
+    def _repr_html_(self) -> str:
+        head = ("the write …", "gives way, by default", "where writers go first")
+        return grid("rows", head, self.rows)
+
+
+def matrix(tell: Callable[[str], None] = print) -> Matrix:
+    """Every order, by both strategies; says how far it is."""
+    rows, verdicts = [], []
+    for number, order in enumerate(ORDERS, 1):
+        tell(f"{number} of {len(ORDERS)}: the write {order} …")
+        pair = [clash(order, writer_first=first) for first in (False, True)]
+        rows.append((order, str(pair[0]), str(pair[1])))
+        verdicts += [each.verdict for each in pair]
+    return Matrix(tuple(rows), tuple(verdicts))

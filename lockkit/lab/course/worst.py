@@ -1,0 +1,117 @@
+"""The worst moment of each protocol, played by code: with a mistake planted, and without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+
+import ipywidgets as widgets
+
+from lockkit.lab.widgets.stage.scenarios import RESOURCE_KEY, PatternSteps
+from lockkit.recipes.guarded import read_guarded
+
+UNLOOKED = "the resource does not look at the epoch"
+AS_NO, AS_YES = "a lost answer to a claim is a no", "a lost answer to a claim is a yes"
+FORGETFUL = "the file does not remember past writes"
+UNASKED, UNGUARDED = (
+    "a lost answer is not looked into", "an unlock deletes whatever is there by then",
+)  # fmt: skip
+OF_W2, OF_W1 = "what W2 wrote, who leads by then", "what W1 wrote, who leads no more"
+GUESSES = (OF_W2, OF_W1)
+"""What stands in the end, where a leader was late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """How each of the two ended, and whether that agrees with what is there."""
+
+    pattern: str
+    mistake: str
+    ended: Mapping[str, str]
+    well: bool
+    because: str
+    stands: str = ""
+    """Of the election: whose value is in the resource."""
+
+    def __str__(self) -> str:
+        return {"W1": OF_W1, "W2": OF_W2}.get(self.stands, self.because)
+
+    def __repr__(self) -> str:
+        told = "; ".join(f"{who}: {said}" for who, said in self.ended.items() if said)
+        mark, planted = "✓" if self.well else "✗", self.mistake or "as it should be"
+        return f"{mark} {self.because} ({planted})\n  {told}"
+
+    def _repr_html_(self) -> str:
+        told = "".join(
+            f"<div><b>{escape(who)}</b> {escape(said)}</div>" for who, said in self.ended.items()
+        )
+        mark, word = ("✓", "agrees") if self.well else ("✗", "does not agree")
+        return (
+            f"<div><i>Mistake:</i> {escape(self.mistake or 'none')}</div>{told}"
+            f"<div>{mark} <b>What was told and what is there {word}:</b> {escape(self.because)}"
+            "</div>"
+        )
+
+    @property
+    def view(self) -> widgets.HTML:
+        return widgets.HTML(self._repr_html_())
+
+
+def play(pattern: str, mistake: str = "") -> Played:
+    """Take W1 to its worst moment, let happen to it what is worst then, and both go to the end.
+
+    Raises `ValueError` for a pattern or a mistake that there is not.
+    """
+    if pattern not in WORST:
+        raise ValueError(f"no worst moment of {pattern!r} here; there are {', '.join(WORST)}")
+    steps = PatternSteps(pattern, mistake)
+    WORST[pattern](steps)
+    well, because = steps.verdict
+    stands = steps.read(read_guarded(RESOURCE_KEY)).value if pattern == "election" else ""
+    played = Played(
+        pattern=pattern, mistake=mistake, well=well, because=because, stands=stands,
+        ended={name: actor.ended for name, actor in steps.actors.items()},
+    )  # fmt: skip
+    steps.close()
+    return played
+
+
+def _late_leader(steps: PatternSteps) -> None:
+    """W1 leads, and sleeps before its write; W2 leads after it."""
+    steps.until("W1", RESOURCE_KEY, "PUT")
+    steps.finish("W2")
+    steps.finish("W1")
+
+
+def _untold_claim(steps: PatternSteps) -> None:
+    """W1 claims a slot and is not told; where it would take that for a yes, it never arrived."""
+    steps.until("W1", "1.json", "PUT")
+    never_arrived = steps.mistake == AS_YES
+    steps.step("W1", lose=not never_arrived, drop=never_arrived)
+    steps.finish("W1")
+    steps.finish("W2")
+
+
+def _untold_push(steps: PatternSteps) -> None:
+    """W1 pushes a job and is not told; before it looks, W2 has done the job."""
+    steps.until("W1", "queue.json", "PUT")
+    steps.step("W1", lose=True)
+    steps.finish("W2")
+    steps.finish("W1")
+
+
+def _state(steps: PatternSteps) -> None:
+    """W1 is not told of its lock; or it is about to unlock when W2 breaks it, and locks."""
+    if steps.mistake == UNASKED:
+        steps.until("W1", ".tflock", "PUT")
+        steps.step("W1", lose=True)
+    else:
+        steps.until("W1", ".tflock", "DELETE")
+        steps.finish("W2")
+    steps.finish("W1")
+
+
+WORST = {
+    "election": _late_leader, "wal": _untold_claim, "queue": _untold_push, "statelock": _state,
+}  # fmt: skip

@@ -1,0 +1,205 @@
+"""The faults in force, and the course that one request takes under them.
+
+`Armed.course` is the rule, and does nothing itself: it yields what is to be done next. The proxy
+does it to bytes on sockets, `hooks` to the requests of an SDK; so the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from lockkit.clock import Clock
+from lockkit.events import STORE, Event, event
+from lockkit.lab.faults.plan import Counts, Fault, FaultPlan, Request
+from lockkit.sinks import overheard
+
+FIRED_MAX = 10_000
+PLANS_MAX = 1_000
+UPLOADS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send the request to the store, once. The status of the answer is sent back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swallow:
+    """Read all of the answer and keep it: the store has finished before the fault strikes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Let so much time pass for the client."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Send the request to the store when so much time has passed, whoever is still there."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """The client is given the store's own answer; that is the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The client is given what the fault's `ending`, or else its `what`, says; that is the end."""
+
+    fault: Fault
+
+
+Step = Ask | Swallow | Wait | Later | Relay | End
+
+
+class Armed:
+    """What goes wrong next, and what went wrong. Any thread may ask; `on_fault` hears each event
+    in the thread that made it, so it should only enqueue.
+    """
+
+    def __init__(
+        self,
+        plan: FaultPlan | None = None,
+        *,
+        on_fault: Callable[[Event], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.on_fault = on_fault
+        self.uploads: dict[str, str] = {}
+        """The object of each resumable upload of GCS: it names it once, then only its upload_id."""
+        self._clock = clock or Clock()
+        self._guard = threading.Lock()
+        self._plans: deque[tuple[FaultPlan, Counts]] = deque(maxlen=PLANS_MAX)
+        self._fired: deque[Event] = deque(maxlen=FIRED_MAX)
+        if plan is not None:
+            self.inject(plan)
+
+    @property
+    def faults(self) -> list[Event]:
+        """The faults that were made, oldest first (the last 10,000)."""
+        with self._guard:
+            return list(self._fired)
+
+    def inject(self, fault: Fault | FaultPlan) -> None:
+        """Arm a fault, or a plan. The newest is asked first: a live one beats a standing plan."""
+        plan = fault if isinstance(fault, FaultPlan) else FaultPlan((fault,))
+        with self._guard:
+            self._plans.appendleft((plan, Counts()))
+
+    def clear(self) -> None:
+        """No more faults from now on; those that are under way run their course."""
+        with self._guard:
+            self._plans.clear()
+
+    def armed(self) -> list[FaultPlan]:
+        """The plans in force, newest first."""
+        with self._guard:
+            return [plan for plan, _ in self._plans]
+
+    def course(self, request: Request) -> Generator[Step, int, None]:
+        """What is done with one request, ending in `Relay` or `End`; send it the answer's status,
+        or 0 while there is none."""
+        fault = self._next_fault(request)
+        if fault is not None and fault.when == "before":
+            self._note(fault, request)
+            if fault.what == "delay":
+                yield Wait(_delay_s(fault))
+            else:
+                if fault.what == "late":
+                    yield Later(_delay_s(fault))
+                yield End(fault)
+                return
+        status = yield Ask()
+        if fault is not None and fault.when == "after":
+            if fault.applied and status >= 300:
+                self.inject(replace(fault, nth=1, next=1))
+            elif fault.what == "delay":
+                self._note(fault, request)
+                yield Wait(_delay_s(fault))
+            else:
+                yield Swallow()
+                self._note(fault, request, swallowed=status)
+                yield End(fault)
+                return
+        yield Relay()
+
+    def _next_fault(self, request: Request) -> Fault | None:
+        with self._guard:
+            for plan, counts in self._plans:
+                fault = plan.match(request, counts)
+                if fault is not None:
+                    return fault
+        return None
+
+    def remember_upload(self, request: Request, headers: Mapping[str, str]) -> None:
+        """Learn from an answer (header names in lower case) which object an upload is for."""
+        place = headers.get("location", "")
+        if request.operation != "part" or "upload_id=" not in place:
+            return
+        with self._guard:
+            for upload_id in parse_qs(urlsplit(place).query).get("upload_id", []):
+                self.uploads[upload_id] = request.key
+            while len(self.uploads) > UPLOADS_MAX:
+                del self.uploads[next(iter(self.uploads))]
+
+    # --- what is told ----------------------------------------------------------------------------
+
+    def _note(self, fault: Fault, request: Request, *, swallowed: int | None = None) -> None:
+        more = {
+            name: value
+            for name, value in {
+                "code": fault.code,
+                "delay_s": fault.delay_s,
+                "ending": fault.ending,
+                "swallowed_status": swallowed,
+            }.items()
+            if value is not None
+        }
+        bucket, _, key = request.key.partition("/")
+        happened = event(
+            self._clock.wall_ms(), STORE, "fault", fault=fault.what, when=fault.when,
+            client=request.client, method=request.operation, verb=request.method,
+            bucket=bucket, key=key, attempt=request.attempt, **more,
+        )  # fmt: skip
+        with self._guard:
+            self._fired.append(happened)
+        self._emit(happened)
+
+    def _delivered(self, request: Request, end: str) -> None:
+        """Tell what became of a late request."""
+        text = f"a late {request.method} of {request.key} was delivered: {end}"
+        self._emit(event(self._clock.wall_ms(), STORE, "note", text=text, client=request.client))
+
+    def _emit(self, happened: Event) -> None:
+        overheard("", happened)
+        if self.on_fault is not None:
+            self.on_fault(happened)
+
+    def state(self) -> dict[str, Any]:
+        """What is armed, how often each fault was asked, and what was done; for JSON."""
+        with self._guard:
+            plans = [
+                {
+                    **json.loads(plan.to_json()),
+                    "matched": [*counts.matched, *[0] * (len(plan.faults) - len(counts.matched))],
+                }
+                for plan, counts in self._plans
+            ]
+            fired = [json.loads(each.to_json()) for each in self._fired]
+        return {"plans": plans, "fired": fired}
+
+
+def _delay_s(fault: Fault) -> float:
+    assert fault.delay_s is not None
+    return fault.delay_s

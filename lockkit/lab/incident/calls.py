@@ -1,0 +1,192 @@
+"""What programs asked for once, as their logs show it: copies put together, and what landed.
+
+A write landed if its answer says so, if its very bytes were read later, or if its client went on
+from a version that only its answer can have told it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lockkit.lab.incident.logs import TIME_MS_MIN
+from lockkit.lab.incident.logs.wire import Sent
+from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
+from lockkit.protocol.record import Record
+from lockkit.table.inspect.versions import Generation
+
+AGAIN = (0, 408, 429)
+"""And 5xx: what SDKs send once more by themselves."""
+SECOND_MS = 1_000
+ALIKE_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A version of an object, and digests of its bytes: by an answer, or by a bucket's listing."""
+
+    version: str
+    digests: frozenset[str]
+    at_ms: float
+    record: Record | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """What a program asked for once, and its SDK may have sent several times."""
+
+    number: int
+    sent: list[Sent]
+    landed: Seen | None = None
+    """The version that it made, where its answer or a later look proves it."""
+
+    @property
+    def first(self) -> Sent:
+        return self.sent[0]
+
+    @property
+    def last(self) -> Sent:
+        return self.sent[-1]
+
+    @property
+    def done(self) -> bool:
+        return 200 <= self.last.status < 300
+
+    @property
+    def record(self) -> Record | None:
+        return self.first.record or (self.landed.record if self.landed else None)
+
+    @property
+    def attempt(self) -> str:
+        known = self.record.attempt if self.record else ""
+        return known or f"{self.first.who}/{self.number}"
+
+
+class Looks:
+    """What was seen of the lock's versions, by digest and by version."""
+
+    def __init__(self, seen: Iterable[Seen]) -> None:
+        self._by_digest: dict[str, list[Seen]] = {}
+        self.records: dict[str, Record] = {}
+        for each in seen:
+            for digest in each.digests:
+                self._by_digest.setdefault(digest, []).append(each)
+            if each.record:
+                self.records.setdefault(each.version, each.record)
+
+    def of(self, call: Call) -> Seen | None:
+        """The first look at these bytes after they were sent; a bucket's times are to the second.
+
+        Of equal bytes that were looked at very often, the first looks count.
+        """
+        found = [each for digest in sorted(call.first.digests)
+                 for each in self._by_digest.get(digest, ())[:ALIKE_MAX]
+                 if each.at_ms >= call.first.sent_ms - SECOND_MS]  # fmt: skip
+        return found[0] if found else None
+
+
+class Later:
+    """Whether a client's later writes of the lock were applied, and over which versions."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        done = [each for each in calls if each.done and each.first.writes
+                and name_of(each.first.key) == LOCK_NAME]  # fmt: skip
+        self._last = max((each.number for each in done), default=0)
+        self._over = {each.first.condition: each.number for each in done}
+
+    def any(self, call: Call) -> bool:
+        return self._last > call.number
+
+    def over(self, call: Call, version: str) -> bool:
+        return self._over.get(f"if-version {version}", 0) > call.number
+
+
+def calls_of(sent: Iterable[Sent], seen: Sequence[Seen] = ()) -> tuple[list[Call], Looks]:
+    """In the order of their times, each with what it made; and everything that was seen."""
+    named = _named([each for each in sent if each.method in ("GET", "HEAD", "PUT", "DELETE")])
+    calls = _calls(sorted(_once(named), key=lambda each: each.sent_ms))
+    looks = Looks([*seen, *sorted(_looks(named), key=lambda each: each.at_ms)])
+    after: dict[tuple[str, str], Call] = {}
+    for call in reversed(calls):
+        place = call.first.who, call.first.key
+        if call.first.writes:
+            call.landed = _landed(call, after.get(place), looks)
+        after[place] = call
+    return calls, looks
+
+
+def _once(sent: list[Sent]) -> list[Sent]:
+    """A log that is dropped in twice, or in two overlapping parts, tells of each request once."""
+    kept: dict[object, Sent] = {}
+    for each in sent:
+        who = each.who if each.sent_ms < TIME_MS_MIN else ""  # an order is of one log alone
+        said = (each.method, each.key, each.condition, each.status, each.version, each.digests)
+        kept.setdefault((each.sent_ms, who, *said), each)
+    return list(kept.values())
+
+
+def unnamed(sent: Iterable[Sent]) -> int:
+    """Requests whose object nobody can tell."""
+    return sum(each.key.endswith("/") for each in _named(list(sent)) if each.writes)
+
+
+def _named(sent: list[Sent]) -> list[Sent]:
+    """urllib3's line of an upload to GCS names no object; its generation, read elsewhere, does."""
+    keys = {each.version: each.key for each in sent if each.version and each.key[-1:] != "/"}
+    return [
+        replace(each, key=keys.get(each.condition.partition(" ")[2], each.key))
+        if each.key.endswith("/") else each for each in sent
+    ]  # fmt: skip
+
+
+def _calls(sent: list[Sent]) -> list[Call]:
+    """Requests that one client sent again after no answer, a 429 or a 5xx, put together."""
+    calls: list[Call] = []
+    newest: dict[tuple[str, str], Call] = {}
+    for each in sent:
+        before = newest.get((each.who, each.key))
+        if before and _is_again(before.last, each):
+            before.sent.append(each)
+            continue
+        calls.append(Call(len(calls) + 1, [each]))
+        newest[each.who, each.key] = calls[-1]
+    return calls
+
+
+def _is_again(one: Sent, other: Sent) -> bool:
+    same = (one.method, one.condition, one.record) == (other.method, other.condition, other.record)
+    return same and one.digests == other.digests and (one.status in AGAIN or one.status >= 500)
+
+
+def _looks(sent: list[Sent]) -> list[Seen]:
+    return [
+        Seen(each.version, each.found, each.answered_ms or each.sent_ms)
+        for each in sent
+        if each.method in ("GET", "HEAD") and each.version and 200 <= each.status < 300
+    ]
+
+
+def _landed(call: Call, after: Call | None, looks: Looks) -> Seen | None:
+    """The version that this write made: as it was told, as it was read, or as it was used.
+
+    `after` is what the same client asked of the same object next.
+    """
+    at_ms, digests, version = call.first.sent_ms, call.first.digests, call.last.version
+    if call.done and version:
+        return Seen(version, digests, call.last.sent_ms, call.record or looks.records.get(version))
+    read = looks.of(call)
+    if read is not None:
+        return replace(read, record=call.record or read.record)
+    if not call.done or after is None:
+        return None
+    word, _, version = after.first.condition.partition(" ")
+    # Nothing was read in between, so it was this write's answer that told the version.
+    return Seen(version, digests, at_ms, call.record) if word == "if-version" else None
+
+
+def seen(kept: Sequence[Generation]) -> list[Seen]:
+    """For logs beside them: what a log does not show of a write, its version here does."""
+    return [
+        Seen(each.number.version, each.digests, each.number.modified_ms, each.record)
+        for each in kept if isinstance(each.record, Record)
+    ]  # fmt: skip

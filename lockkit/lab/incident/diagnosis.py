@@ -1,0 +1,286 @@
+"""Which known pattern a history shows, with the events that prove it; `unknown` rather than guess.
+
+Each rule is one pure function over a case. It speaks only where the history shows the cause and the
+harm: a throttled release that landed in the end is no incident.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lockkit.events import Event
+from lockkit.lab.incident.case import Asked, Case, Write, lay_out
+from lockkit.lab.incident.patterns import CARDS, Card, Pattern
+from lockkit.lab.verify.check.commits import no_stale_commit
+from lockkit.lab.verify.check.lanes import client_of
+from lockkit.lab.verify.check.leases import one_believer
+from lockkit.lab.verify.check.verdict import Kind
+
+SKEW_MS = 1_000
+"""Clocks that differ by less are within what drift and margin allow for."""
+MARGIN_MS = 1_000
+BUFFER_MS = 500
+"""Hudi's CLOCK_DRIFT_BUFFER_MS."""
+NOT_TOLD = "the history shows none of the known patterns, or too little of one to name it"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A pattern, why, and the events that prove it, in their order."""
+
+    pattern: Pattern
+    because: str
+    evidence: tuple[Event, ...] = ()
+    also: tuple[Diagnosis, ...] = ()
+    """What else is to be seen: mostly its consequences."""
+
+    @property
+    def card(self) -> Card:
+        return CARDS[self.pattern]
+
+    def to_json(self) -> dict[str, Any]:
+        evidence = [
+            {"at_ms": each.at_ms, "who": each.who, "kind": each.kind, **each.data}
+            for each in self.evidence
+        ]
+        return {
+            "pattern": str(self.pattern), "because": self.because, "evidence": evidence,
+            "also": [each.to_json() for each in self.also],
+        }  # fmt: skip
+
+
+def diagnose(events: Iterable[Event]) -> Diagnosis:
+    """Name what a history shows, the cause first; damaged and healthy ones are `unknown`."""
+    try:
+        case = lay_out(events)
+        found = [each for rule in RULES for each in _first(rule(case))]
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+        # A history may come from anywhere: `parse` sees that fields are there, not what they are.
+        because = f"the history is damaged: a field is not of its type ({error})"
+        return Diagnosis(Pattern.UNKNOWN, because)
+    if not found:
+        return Diagnosis(Pattern.UNKNOWN, NOT_TOLD)
+    first, *also = found
+    return Diagnosis(first.pattern, first.because, first.evidence, tuple(also))
+
+
+def _first(found: Iterator[Diagnosis]) -> list[Diagnosis]:
+    one = next(found, None)
+    return [] if one is None else [one]
+
+
+# --- the store, and hands ------------------------------------------------------------------------
+
+
+def no_cas(case: Case) -> Iterator[Diagnosis]:
+    """An applied write whose condition did not hold, or one condition that held twice."""
+    taken: dict[tuple[str, str], Event] = {}
+    for each in case.lanes.truth:
+        condition, before = str(each["condition"]), str(each["before"])
+        if not each["applied"] or not each["version"] or not condition.startswith("if-"):
+            continue
+        word, _, asked = condition.partition(" ")
+        false = before != "" if word == "if-absent" else asked not in ("*", before)
+        earlier = taken.get((each["key"], condition)) if word == "if-version" else None
+        if false or earlier:
+            because = (
+                f"the store applied {client_of(each)}'s write {condition!r}, though the object was "
+                f"{before or 'absent'}" + (": one condition held twice" if earlier else "")
+            )
+            evidence = (earlier, each) if earlier else (each,)
+            yield Diagnosis(Pattern.NO_CAS, because, evidence)
+        taken[each["key"], condition] = each
+
+
+def hand_deleted(case: Case) -> Iterator[Diagnosis]:
+    """Neither Hudi nor lockkit ever deletes the lock object."""
+    for place, each in enumerate(case.writes):
+        if each.event["version"] or not each.event["before"] or _lets_go(case, each):
+            continue
+        before = case.writes[place - 1] if place else None
+        held = before is not None and before.live and before.until_ms is not None
+        because = f"{each.client} deleted the lock object" + (
+            f" while {before.client} held it" if held and before else ", and its epochs with it"
+        )
+        evidence = (before.event, each.event) if before else (each.event,)
+        yield Diagnosis(Pattern.HAND_DELETED, because, evidence)
+    for one, other in zip(case.writes, case.writes[1:], strict=False):
+        # GCS and Azure leave no marker of a delete: the listing shows epochs that begin again.
+        was, now = one.event.get("epoch"), other.event.get("epoch")
+        listed = not other.event["condition"] and type(was) is type(now) is int
+        if listed and 0 < now < was:
+            because = (
+                f"epoch {now} follows epoch {was}: between them the lock object was deleted or "
+                "overwritten by hand"
+            )
+            yield Diagnosis(Pattern.HAND_DELETED, because, (one.event, other.event))
+
+
+def _lets_go(case: Case, delete: Write) -> bool:
+    """Whether it is a client's own release, of a kind that deletes."""
+    return any(
+        each.who == delete.client and each["op"] == "release" and each.at_ms <= delete.at_ms
+        for each in case.lanes.by_kind["ask"]
+    )
+
+
+# --- clocks --------------------------------------------------------------------------------------
+
+
+def clock_skew(case: Case) -> Iterator[Diagnosis]:
+    """A live lease taken before its time, by one whose clock is ahead of its holder's."""
+    offsets: dict[str, list[float]] = {}
+    for each in case.writes:
+        if each.until_ms is not None and each.ttl_ms is not None and each.live:
+            offsets.setdefault(each.client, []).append(each.until_ms - each.ttl_ms - each.at_ms)
+    # What was under way for long looks like a slow clock: the quickest of its writes tells.
+    offset = {client: max(those) for client, those in offsets.items()}
+    for one, other in zip(case.writes, case.writes[1:], strict=False):
+        if not (one.live and other.live) or one.client == other.client or one.ttl_ms is None:
+            continue
+        if not {one.client, other.client} <= set(offset):
+            continue
+        early_ms = one.at_ms + one.ttl_ms - other.at_ms
+        ahead_ms = offset[other.client] - offset[one.client]
+        if early_ms > min(MARGIN_MS, one.ttl_ms / 10) and ahead_ms > max(SKEW_MS, early_ms):
+            because = (
+                f"{other.client} took the lock over {early_ms / 1000:.1f} s before "
+                f"{one.client}'s lease ended: its clock is {ahead_ms / 1000:.1f} s ahead"
+            )
+            yield Diagnosis(Pattern.CLOCK_SKEW, because, (one.event, other.event))
+
+
+# --- answers that were not what they seemed ------------------------------------------------------
+
+
+def false_412(case: Case) -> Iterator[Diagnosis]:
+    """A renewal refused because of its own client's write, and believed."""
+    for asked in case.asked:
+        if asked.op not in ("renew", "confirm") or asked.outcome != "preconditionfailed":
+            continue
+        assert asked.answer is not None
+        refused = _refusal(case, asked)
+        standing = case.standing(refused.at_ms) if refused else None
+        if refused is None or standing is None or standing.client != asked.who or not standing.live:
+            continue
+        heard = case.told(
+            asked.who, "lost", "renewed", "held", since_ms=asked.answer.at_ms, until_ms=math.inf
+        )
+        after = next(heard, None)
+        if after is None or after.kind != "lost" or after.at_ms >= _until_ms(case, asked) - 1:
+            continue  # it found out; or its lease had simply run out
+        because = (
+            f"{asked.who}'s renewal was refused, for the lock object held {asked.who}'s own write, "
+            f"and it took that for a loss: {after['why']}"
+        )
+        yield Diagnosis(Pattern.FALSE_412, because, (standing.event, refused, asked.answer, after))
+
+
+def _refusal(case: Case, asked: Asked) -> Event | None:
+    """The store's record of the refusal; with a hidden retry, of its second copy."""
+    return next(
+        (each for each in reversed(case.lanes.truth)
+         if each["attempt"] == asked.event["attempt"] and each["answer"] == "precondition_failed"),
+        None,
+    )  # fmt: skip
+
+
+def _until_ms(case: Case, asked: Asked) -> float:
+    """When its client's belief was to end by itself."""
+    since = case.told(asked.who, "held", "renewed", since_ms=0, until_ms=asked.event.at_ms)
+    last = [float(each["until_ms"]) for each in since]
+    return last[-1] if last else math.inf
+
+
+def ghost(case: Case) -> Iterator[Diagnosis]:
+    """A claim that landed, and whose client never learnt it."""
+    for asked in case.asked:
+        write = asked.landed
+        if asked.op != "acquire" or write is None or not write.live:
+            continue
+        if asked.outcome not in ("preconditionfailed", "unknown", "refused"):
+            continue
+        after = case.after(write)
+        if after is not None and after.client == asked.who:
+            continue  # it found its own write, and went on from there
+        gone_ms = math.inf if after is None else after.at_ms
+        since_ms = max(write.at_ms, asked.answer.at_ms if asked.answer else 0.0)
+        span = {"since_ms": min(write.at_ms, since_ms), "until_ms": gone_ms}
+        if next(case.told(asked.who, "held", "renewed", **span), None):
+            continue
+        hurt = next(case.told(asked.who, "lost", "waiting", **span), None) or _waits(case, **span)
+        if hurt is None:
+            continue  # the history ends before anybody noticed
+        because = (
+            f"{asked.who}'s claim landed, its answer said otherwise ({asked.outcome}), and nobody "
+            f"knows that the lock is {asked.who}'s: it stands until its lease ends"
+        )
+        answer = (asked.answer,) if asked.answer else ()
+        yield Diagnosis(Pattern.GHOST, because, (asked.event, write.event, *answer, hurt))
+
+
+def _waits(case: Case, *, since_ms: float, until_ms: float) -> Event | None:
+    """Somebody who waits for it."""
+    waiting = case.lanes.by_kind["waiting"]
+    return next((each for each in waiting if since_ms < each.at_ms < until_ms), None)
+
+
+# --- releases ------------------------------------------------------------------------------------
+
+
+def failed_release(case: Case) -> Iterator[Diagnosis]:
+    """A release that was refused or not answered, that never landed, and was given up."""
+    for over in case.lanes.by_kind["released"]:
+        held = list(case.told(over.who, "held", since_ms=0, until_ms=over.at_ms))
+        since_ms = held[-1].at_ms if held else 0.0
+        tried = [
+            each for each in case.asked
+            if each.who == over.who and each.op == "release"
+            and since_ms <= each.event.at_ms <= over.at_ms
+        ]  # fmt: skip
+        standing = case.standing(over.at_ms)
+        outcomes = {each.outcome for each in tried} - {""}
+        if over["proven"] or not outcomes or any(each.landed for each in tried):
+            continue
+        if standing is None or standing.client != over.who or not standing.live:
+            continue
+        if not outcomes <= {"throttled", "unknown", "refused"}:
+            continue
+        throttled = outcomes == {"throttled"}
+        pattern = Pattern.THROTTLED if throttled else Pattern.DANGLING
+        because = (
+            f"{over.who} was done and let go, its release was "
+            f"{'throttled' if throttled else 'not answered'} (attempt {len(tried)} was its last), "
+            "and its lock stands until the lease ends"
+        )
+        answers = [each.answer for each in tried if each.answer]
+        yield Diagnosis(pattern, because, (standing.event, answers[0], over))
+
+
+# --- what the checker finds ----------------------------------------------------------------------
+
+
+def two_believers(case: Case) -> Iterator[Diagnosis]:
+    """By each client's own lane; of Hudi's audit log each on its own clock, so with its buffer."""
+    beliefs = [
+        replace(each, until_ms=each.until_ms - BUFFER_MS) if each.start.get("audit") else each
+        for each in case.lanes.beliefs
+    ]
+    for each in one_believer(replace(case.lanes, beliefs=beliefs)):
+        if each.kind is Kind.INVALID:
+            yield Diagnosis(Pattern.TWO_BELIEVERS, each.because, each.evidence)
+
+
+def stale(case: Case) -> Iterator[Diagnosis]:
+    for each in no_stale_commit(case.lanes):
+        if each.kind is Kind.INVALID:
+            yield Diagnosis(Pattern.STALE, each.because, each.evidence)
+
+
+RULES = (
+    no_cas, hand_deleted, clock_skew, false_412, ghost, failed_release, two_believers, stale,
+)  # fmt: skip
+"""The cause before its consequence."""

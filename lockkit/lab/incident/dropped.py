@@ -1,0 +1,149 @@
+"""Files that somebody drops in, whatever they are: told apart, read, and made one history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from lockkit.errors import HistoryError, LockkitError
+from lockkit.events import Event, plain, read
+from lockkit.lab.incident import listings
+from lockkit.lab.incident.audit import Audit, Validation, is_audit, parse_audit, validate
+from lockkit.lab.incident.calls import Seen, unnamed
+from lockkit.lab.incident.logs import Log, is_log, read_log
+from lockkit.lab.incident.telling import tell
+from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
+
+FILE_BYTES_MAX = 10_000_000
+FILES_MAX = 200
+NAME_MAX = 80
+
+
+class NotUnderstood(LockkitError, ValueError):
+    """A file that is none of these, or is too large: says which, and what would be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was understood of one file, and what was not."""
+
+    name: str
+    kind: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All files together, as one history in the order of its times."""
+
+    events: tuple[Event, ...]
+    audits: tuple[Audit, ...]
+    taken: tuple[Taken, ...]
+
+    @property
+    def validation(self) -> Validation | None:
+        return validate(self.audits) if self.audits else None
+
+
+@dataclass(slots=True)
+class _Pile:
+    """Sorted by kind: logs need the listings beside them."""
+
+    events: list[Event] = field(default_factory=list)
+    audits: list[Audit] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    lists: list[listings.Listing] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
+
+
+def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[Seen] = ()) -> Evidence:
+    """Files by name and content; `known` is what a bucket told of the lock's versions.
+
+    Raises `NotUnderstood` for the first that is none of them.
+    """
+    if len(files) > FILES_MAX:
+        raise NotUnderstood(f"{len(files)} files at once; give at most {FILES_MAX}")
+    pile = _Pile()
+    for name, content in files:
+        _sort(pile, plain(name, limit=NAME_MAX), content)
+    sent = [each for log in pile.logs for each in log.sent]
+    listed = [each for listing in pile.lists for each in listings.as_events(listing)]
+    seen = [*known, *(each for listing in pile.lists for each in listings.seen(listing))]
+    told = [*pile.events, *tell(sent, seen)]
+    told += [each for audit in pile.audits for each in audit.events]
+    together = sorted(one_truth([*told, *listed]), key=lambda each: each.at_ms)
+    return Evidence(tuple(together), tuple(pile.audits), tuple(pile.taken))
+
+
+def _sort(pile: _Pile, name: str, content: bytes) -> None:
+    if len(content) > FILE_BYTES_MAX:
+        raise NotUnderstood(
+            f"{name} is longer than {FILE_BYTES_MAX // 1_000_000} MB; cut out what is around the "
+            "incident (of a log, the lines with the lock's name)"
+        )
+    text = content.decode("utf-8-sig", "replace")
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if is_audit(first):
+        audit = parse_audit(text)
+        pile.audits.append(audit)
+        said = f"{len(audit.events)} states, {audit.skipped} lines skipped"
+        pile.taken.append(Taken(name, "Hudi's audit log", said))
+    elif (listing := listings.read_listing(text)) is not None:
+        pile.lists.append(listing)
+        said = listings.left_open(listing.lock)
+        if listing.unread:
+            said += f"; {listing.unread} entries could not be read"
+        pile.taken.append(Taken(name, f"{listing.provider}'s listing of versions", said))
+    elif first.startswith("{"):
+        events = _history(name, text)
+        pile.events += events
+        pile.taken.append(Taken(name, "a recorded history", f"{len(events)} events"))
+    elif is_log(text):
+        log = read_log(text, name.rpartition("/")[2].removesuffix(".log"))
+        pile.logs.append(log)
+        pile.taken.append(Taken(name, log.form, _said(log)))
+    else:
+        raise NotUnderstood(
+            f"{name} is none of these: a history (JSON lines), Hudi's audit log, a listing of "
+            "versions (S3's, GCS's or Azure's), or a debug log of boto3, google-cloud-storage or "
+            "azure-storage-blob"
+        )
+
+
+def _history(name: str, text: str) -> list[Event]:
+    try:
+        return list(read(text.splitlines(keepends=True)))
+    except HistoryError as error:
+        raise NotUnderstood(f"{name}: {plain(error)}") from None
+
+
+def _said(log: Log) -> str:
+    parts = [f"{len(log.sent)} requests in {log.lines} lines"]
+    if log.unread:
+        parts.append(f"{log.unread} lines could not be read")
+    if lost := unnamed(log.sent):
+        parts.append(f"of {lost} writes it does not say which object")
+    if not any(each.record for each in log.sent):
+        parts.append("it does not show what was written, so not whose, and until when")
+    if not log.stamped:
+        parts.append("no times: in the order of its lines, by the answers' Date")
+    elif log.zone_ms:
+        parts.append(f"its stamps are {log.zone_ms / 3_600_000:+g} h from UTC, taken off")
+    return "; ".join(parts)
+
+
+def one_truth(events: Iterable[Event]) -> list[Event]:
+    """A version of the lock that a listing and a log both tell is one write: the log knows more."""
+    events = list(events)
+    told = {
+        each["version"] for each in events
+        if _writes_lock(each) and not each.get("listed") and each["version"]
+    }  # fmt: skip
+    return [
+        each for each in events
+        if not (each.get("listed") and each["version"] in told)
+    ]  # fmt: skip
+
+
+def _writes_lock(each: Event) -> bool:
+    return each.kind == "request" and bool(each["applied"]) and name_of(each["key"]) == LOCK_NAME

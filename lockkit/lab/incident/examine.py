@@ -1,0 +1,95 @@
+"""Everything that one look at a table in trouble finds, diagnosed. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lockkit.clock import Clock
+from lockkit.errors import StoreError
+from lockkit.events import Event, plain
+from lockkit.lab.incident.audit import Audit, Validation, load_audits, validate
+from lockkit.lab.incident.calls import seen
+from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
+from lockkit.lab.incident.dropped import Evidence, one_truth, take_in
+from lockkit.lock.handle import LOCK_KEY
+from lockkit.runtime import run
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Store
+from lockkit.table.inspect.standing import WATCH_S, Standing, stand
+from lockkit.table.inspect.versions import Generation, as_events, generations, granted_ms, names
+from lockkit.table.inspect.words import is_left
+
+NEWEST = 200
+"""Generations that are read, each by a request of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What stands there, what its past tells, and which pattern that is."""
+
+    standing: Standing
+    kept: tuple[Generation, ...]
+    """Newest first."""
+    untold: str
+    """Why there are no generations; "" if there are."""
+    audits: tuple[Audit, ...]
+    evidence: Evidence
+    """Files that were given beside the URL."""
+    events: tuple[Event, ...]
+    diagnosis: Diagnosis
+
+    @property
+    def since_ms(self) -> float | None:
+        """Since when its owner has the lock, as far as the bucket kept its generations."""
+        return granted_ms(self.kept)
+
+    @property
+    def validation(self) -> Validation | None:
+        return validate(self.audits) if self.audits else None
+
+    @property
+    def troubled(self) -> bool:
+        """Whether anything is to be done: a pattern has a name, or something was left."""
+        if self.diagnosis.evidence or self.standing.holder.state in ("overdue", "garbled"):
+            return True
+        table = self.standing.table
+        return table is not None and bool(
+            table.dead_heartbeats or table.left_markers
+            or any(map(is_left, table.condition.pending))
+        )  # fmt: skip
+
+
+def examine(
+    store: Store, *, watch_s: float = WATCH_S, files: Sequence[tuple[str, bytes]] = (),
+    emit: Emit = silent,
+) -> Examined:  # fmt: skip
+    """Look at a table, its lock's generations, Hudi's audit log, and files beside them.
+
+    Notes go to `emit`. Raises `StoreError`, `TableError`, `Unanswered`, `NotUnderstood` (of files).
+    """
+    clock = Clock()
+    emit("note", text="reading the table and its lock")
+    standing = run(stand(watch_s=watch_s), store, clock, emit)
+    emit("note", text="reading the lock object's generations")
+    kept, untold = _generations(store)
+    emit("note", text="reading Hudi's audit log")
+    audits = run(load_audits(), store, clock)
+    evidence = take_in(files, seen(kept))
+    lanes = names(kept)  # Hudi's log has owners, the lock object may say who they are
+    told = [replace(each, who=lanes.get(each.who, each.who))
+            for audit in audits for each in audit.events]  # fmt: skip
+    events = one_truth([*evidence.events, *told, *as_events(LOCK_KEY, kept)])
+    events.sort(key=lambda each: each.at_ms)
+    return Examined(
+        standing, kept, untold, (*audits, *evidence.audits), evidence, tuple(events),
+        diagnose(events),
+    )  # fmt: skip
+
+
+def _generations(store: Store) -> tuple[tuple[Generation, ...], str]:
+    """A reader may not be allowed to list versions."""
+    try:
+        return tuple(generations(store, newest=NEWEST)), ""
+    except StoreError as error:
+        return (), plain(error, limit=300)

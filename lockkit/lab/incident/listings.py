@@ -1,0 +1,199 @@
+"""A bucket's listing of versions, saved to a file, as the lock object's history.
+
+Of S3 (`aws s3api list-object-versions`), GCS (`gcloud storage objects list --all-versions`, or the
+JSON API's `objects?versions=true`) and Azure (`az storage blob list --include v`, or List Blobs'
+XML). Such a listing has no bodies: whose each version was, it does not say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+from xml.etree import ElementTree
+
+from lockkit.clock import epoch_ms
+from lockkit.events import STORE, Event, event
+from lockkit.lab.incident.calls import Seen
+from lockkit.lab.incident.logs.wire import hex_of
+from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
+
+VERSIONS_MAX = 100_000
+TEXT_MAX = 1_024
+SUCCESSOR_MS = 1_000
+"""GCS ends a generation when the next one is made; one that ended earlier was deleted."""
+_HEX32 = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One version, or (`deleted`) a delete marker."""
+
+    key: str
+    version: str
+    at_ms: float
+    deleted: bool = False
+    digest: str = ""
+    ended_ms: float | None = None
+    """When it ceased to be current, where the provider tells (GCS)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What was read of one: every object's versions that are understood."""
+
+    provider: str
+    kept: tuple[Kept, ...]
+    unread: int
+
+    @property
+    def lock(self) -> list[Kept]:
+        """The lock object's, oldest first."""
+        ours = (each for each in self.kept if name_of(each.key) == LOCK_NAME)
+        return sorted(ours, key=lambda each: each.at_ms)
+
+
+def read_listing(text: str) -> Listing | None:
+    """None if it is none. Raises nothing: entries that cannot be read are counted."""
+    head = text.lstrip("\ufeff \t\r\n")
+    if head.startswith("<"):
+        return _xml(head)
+    if not head.startswith(("{", "[")):
+        return None
+    try:
+        told = json.loads(head)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(told, dict) and ("Versions" in told or "DeleteMarkers" in told):
+        rows = [*_rows(told.get("Versions")), *_rows(told.get("DeleteMarkers"))]
+        marks = len(_rows(told.get("DeleteMarkers")))
+        deleted = [False] * (len(rows) - marks) + [True] * marks
+        return _listing("S3", (_s3(row, gone) for row, gone in zip(rows, deleted, strict=True)))
+    rows = _rows(told.get("items") if isinstance(told, dict) else told)
+    if any("generation" in row for row in rows):
+        return _listing("GCS", map(_gcs, rows))
+    if any("properties" in row and "name" in row for row in rows):
+        return _listing("Azure", map(_azure, rows))
+    return None
+
+
+def as_events(listing: Listing) -> list[Event]:
+    """The lock object's writes and deletes, by nobody in particular."""
+    events, before = [], ""
+    for each, after in [*pairwise(listing.lock), *((one, None) for one in listing.lock[-1:])]:
+        version = "" if each.deleted else each.version
+        events.append(_write(each.key, each.at_ms, before, version))
+        before = version
+        if each.ended_ms is not None and _was_deleted(each, after):
+            events.append(_write(each.key, each.ended_ms, before, ""))
+            before = ""
+    return events
+
+
+def _was_deleted(one: Kept, after: Kept | None) -> bool:
+    assert one.ended_ms is not None
+    return after is None or after.at_ms > one.ended_ms + SUCCESSOR_MS
+
+
+def seen(listing: Listing) -> list[Seen]:
+    """The same for `telling.tell`: a version whose bytes a log shows is that write's."""
+    return [
+        Seen(each.version, frozenset({f"md5:{each.digest}"}), each.at_ms)
+        for each in listing.lock if each.digest and not each.deleted
+    ]  # fmt: skip
+
+
+def _write(key: str, at_ms: float, before: str, version: str) -> Event:
+    return event(
+        at_ms, STORE, "request", client="", method="PUT" if version else "DELETE", key=key,
+        condition="", status=200, answer="applied", applied=True, before=before, version=version,
+        attempt="", began_ms=at_ms, listed=True,
+    )  # fmt: skip
+
+
+def _rows(told: object) -> list[dict[str, Any]]:
+    rows = told if isinstance(told, list) else []
+    return [each for each in rows[:VERSIONS_MAX] if isinstance(each, dict)]
+
+
+def _listing(provider: str, found: Iterator[Kept | None]) -> Listing:
+    kept = list(found)
+    known = tuple(each for each in kept if each is not None)
+    return Listing(provider, known, len(kept) - len(known))
+
+
+def _kept(key: object, version: object, at: object, **more: Any) -> Kept | None:
+    at_ms = _time(at)
+    if not isinstance(key, str) or not key or version in (None, "") or at_ms is None:
+        return None
+    return Kept(key[:TEXT_MAX], str(version)[:TEXT_MAX], at_ms, **more)
+
+
+def _s3(row: Mapping[str, Any], deleted: bool) -> Kept | None:
+    etag = row.get("VersionId") if deleted else row.get("ETag")
+    bare = str(etag).strip('"')
+    digest = bare if _HEX32.fullmatch(bare) else ""
+    return _kept(row.get("Key"), etag, row.get("LastModified"), deleted=deleted, digest=digest)
+
+
+def _gcs(row: Mapping[str, Any]) -> Kept | None:
+    made = row.get("timeCreated") or row.get("creation_time") or row.get("update_time")
+    ended = row.get("timeDeleted") or row.get("noncurrent_time")
+    digest = hex_of(row.get("md5Hash") or row.get("md5_hash") or "")
+    return _kept(
+        row.get("name"), row.get("generation"), made, digest=digest, ended_ms=_time(ended)
+    )
+
+
+def _azure(row: Mapping[str, Any]) -> Kept | None:
+    told = row.get("properties")
+    told = told if isinstance(told, dict) else {}
+    content = told.get("contentSettings")
+    md5 = content.get("contentMd5") if isinstance(content, dict) else told.get("contentMd5")
+    etag = str(told.get("etag") or "").strip('"')
+    return _kept(
+        row.get("name"), etag and f'"{etag}"', told.get("lastModified"), digest=hex_of(md5 or "")
+    )
+
+
+def _xml(text: str) -> Listing | None:
+    """List Blobs; a document type is no part of it, and where expansions hide."""
+    if "EnumerationResults" not in text[:500] or "<!" in text:
+        return None
+    try:
+        root = ElementTree.fromstring(text.encode())
+    except ElementTree.ParseError:
+        return None
+    return _listing("Azure", map(_blob, list(root.iter("Blob"))[:VERSIONS_MAX]))
+
+
+def _blob(blob: ElementTree.Element) -> Kept | None:
+    at = epoch_ms(blob.findtext("Properties/Last-Modified"))
+    etag = (blob.findtext("Properties/Etag") or "").strip('"')
+    digest = hex_of(blob.findtext("Properties/Content-MD5") or "")
+    return _kept(blob.findtext("Name"), etag and f'"{etag}"', at, digest=digest)
+
+
+def _time(told: object) -> float | None:
+    """Epoch ms of an ISO time, of an HTTP date, or itself."""
+    if type(told) is int:
+        return float(told)
+    if not isinstance(told, str):
+        return None
+    try:
+        at = datetime.fromisoformat(re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", told))
+    except ValueError:
+        return epoch_ms(told)
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+def left_open(kept: Sequence[Kept]) -> str:
+    """What a listing leaves open."""
+    return (
+        f"{len(kept)} versions of the lock object, without their bodies: whose they were, and "
+        "until when, it does not say"
+    )

@@ -1,0 +1,55 @@
+"""What was found at a table, in words: for a terminal, and for a page."""
+
+from __future__ import annotations
+
+import shlex
+
+from lockkit.clock import clock_time
+from lockkit.events import KINDS, Event, narrate, plain
+from lockkit.lab.incident.audit import Validation
+from lockkit.lab.incident.diagnosis import Diagnosis
+
+FINDINGS_MAX = 8
+
+
+def audit_facts(said: Validation) -> list[str]:
+    """What Hudi's own `locks audit validate` would say, and its first findings."""
+    files = f"{said.files} file{'' if said.files == 1 else 's'}"
+    head = f"Hudi's audit log: {said.outcome}, {files}, {said.skipped} lines skipped"
+    return [head, *(plain(each) for each in said.findings[:FINDINGS_MAX])]
+
+
+def proof(each: Event) -> str:
+    """An event of the evidence in one line."""
+    fields = " ".join(
+        f"{name}={plain(each.get(name), limit=60)}"
+        for name in KINDS[each.kind] if each.get(name) not in ("", None)
+    )  # fmt: skip
+    return f"{clock_time(each.at_ms)}  {plain(each.who, limit=20)}  {each.kind}  {fields}"
+
+
+def sentence(each: Event) -> str:
+    """The same for those who read it at night: what happened, without the fields."""
+    at, who, get = clock_time(each.at_ms)[11:], plain(each.who, limit=40), each.get
+    name = plain(str(get("key", "")).rpartition("/")[2], limit=40)
+    match each.kind:
+        case "request":
+            client = plain(get("client") or "somebody", limit=40)
+            until = get("valid_until_ms")
+            state = "released" if get("expired") else f"until {clock_time(until)[11:]}"
+            lease = f"; epoch {plain(get('epoch'))}, {state}" if type(until) is int else ""
+            done = "applied" if get("applied") else plain(get("answer")).replace("_", " ")
+            told = f"{plain(get('method')).upper()} of {name}: {plain(get('status'))}, {done}"
+            return f"{at}  the store: {client}'s {told}{lease}"
+        case "ask":
+            return f"{at}  {who} asks: {plain(get('op'))} {name}"
+        case "answer":
+            return f"{at}  {who} is told of its {plain(get('op'))}: {plain(get('outcome'))}"
+        case _:
+            lines = narrate([each])
+            return f"{at}  {lines[0].partition('  ')[2]}" if lines else proof(each)
+
+
+def command_of(found: Diagnosis, url: str) -> str:
+    """The card's command for this table, quoted for a shell."""
+    return found.card.command.format(url=shlex.quote(url))

@@ -1,0 +1,153 @@
+"""The conformance of a store: what its conditional writes do, as against what is documented.
+
+Three kinds of store give a lock no exclusion: one that refuses conditions (501), one that ignores
+them (200), and one that honours them but checks and writes in two steps. The first two show in a
+dozen requests one after another; the last only in races, and then only by chance: races can
+prove a store unsafe, never safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lockkit.clock import Clock
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.lab.probe.race import races
+from lockkit.lab.probe.report import Check, Finding, Report, Verdict, report
+from lockkit.lab.probe.serial import SERIAL, conditions, delete, put
+from lockkit.protocol.outcome import Applied, IfAbsent, Unknown
+from lockkit.runtime import Procedure, run
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Store
+
+__all__ = ["Check", "Finding", "Report", "Verdict", "probe", "quick_probe"]
+
+SCRATCH = ".lockkit_probe"
+ROUNDS_MAX = 100_000
+RACERS_MIN, RACERS_MAX = 2, 256
+"""One writer races nobody."""
+
+
+def quick_probe(store: Store, *, clock: Clock | None = None) -> Report:
+    """Whether `store` minds its conditions: six requests (more only where it throttles).
+
+    Says nothing about atomicity, so the verdict is never `FULL`. Raises `StoreError`, as `probe`
+    does, where even a read fails: no bucket, no credentials, no such host, no answer. That is no
+    verdict on the store.
+    """
+    clock = clock or Clock()
+    place = f"{SCRATCH}/{clock.unique()}"
+    _can_be_asked(store, f"{place}/nothing")
+    checks = _guarded("create", conditions(f"{place}/quick"), store, clock)
+    return report(store.url, checks, getattr(store, "refusals", {}))
+
+
+def probe(
+    store: Store,
+    *,
+    rounds: int = 50,
+    racers: int = 16,
+    also: Sequence[Store] = (),
+    clock: Clock | None = None,
+    emit: Emit = silent,
+) -> Report:
+    """Everything that a lock depends on, on scratch keys that are deleted afterwards.
+
+    `also` are other ways to the same place (the other nodes of a cluster): the racers are spread
+    over them, for some clusters are atomic per node only (RustFS #1659). Raises `ValueError` for
+    numbers of `rounds` or `racers` that would test nothing, or too much.
+    """
+    _refuse_outside("rounds", rounds, 1, ROUNDS_MAX, "races of each kind")
+    _refuse_outside("racers", racers, RACERS_MIN, RACERS_MAX, "writers in each race")
+    clock = clock or Clock()
+    place = f"{SCRATCH}/{clock.unique()}"
+    _can_be_asked(store, f"{place}/nothing")
+    checks: list[Check] = []
+    try:
+        emit("note", text=f"probing {store.url}: one request after another")
+        checks += _guarded("create", conditions(f"{place}/conditions"), store, clock)
+        if not _fatal(checks):
+            for name, procedure in SERIAL.items():
+                checks += _guarded(name, procedure(f"{place}/{name}"), store, clock)
+            checks.append(_listing(store, place, clock))
+            emit("note", text=f"racing {racers} clients, {rounds} rounds of each kind")
+            checks += races(store, place, rounds, racers, also, clock)
+    except NoAnswer as error:
+        checks.append(Check("create-race", Finding.UNDECIDED, str(error)))
+    except StoreError as error:
+        checks.append(Check("create-race", Finding.FAILED, str(error), {"refused": True}))
+    finally:
+        checks.append(_cleaned(store, place, clock))
+    return report(store.url, checks, getattr(store, "refusals", {}))
+
+
+def _refuse_outside(name: str, value: int, least: int, most: int, what: str) -> None:
+    if not least <= value <= most:
+        raise ValueError(f"{name} is the number of {what}, from {least} to {most}; not {value}")
+
+
+def _can_be_asked(store: Store, key: str) -> None:
+    match store.get(key):
+        case Unknown(why):
+            raise NoAnswer(
+                f"{store.url} could not be asked: {why}; check the endpoint, or try again"
+            )
+
+
+def _guarded(
+    name: str, procedure: Procedure[list[Check]], store: Store, clock: Clock
+) -> list[Check]:
+    """The procedure's checks; a refusal to serve at all is a finding too."""
+    try:
+        return run(procedure, store, clock)
+    except NoAnswer as error:
+        return [Check(name, Finding.UNDECIDED, str(error))]
+    except StoreError as error:
+        return [Check(name, Finding.FAILED, str(error), {"refused": True})]
+
+
+def _listing(store: Store, place: str, clock: Clock) -> Check:
+    """A listing shows what was written before it, and what was deleted no longer."""
+    keys = [f"{place}/listing/{number}" for number in range(3)]
+    for key in keys:
+        run(put(key, b"x", IfAbsent()), store, clock)
+    run(delete(keys[1]), store, clock)
+    try:
+        seen = [entry.key for entry in store.list(f"{place}/listing/")]
+    except StoreError as error:
+        return Check("list", Finding.UNDECIDED, str(error))
+    if seen == [keys[0], keys[2]]:
+        return Check("list", Finding.PASSED, "a listing shows each write and delete before it")
+    because = "a listing lags behind the writes and deletes before it"
+    return Check("list", Finding.FAILED, because, {"expected": 2, "seen": len(seen)})
+
+
+def _cleaned(store: Store, place: str, clock: Clock) -> Check:
+    """Delete every scratch object, and say what stays."""
+    left: list[str] = []
+    try:
+        for entry in store.list(f"{place}/"):
+            answer = run(delete(entry.key), store, clock)
+            if not isinstance(answer, Applied):
+                left.append(entry.key)
+        left += [entry.key for entry in store.list(f"{place}/") if entry.key not in left]
+    except StoreError as error:
+        because = f"could not clean up under {place}/, delete it by hand: {error}"
+        return Check("clean-up", Finding.NOTED, because)
+    if left:
+        because = f"{len(left)} scratch objects could not be deleted; delete {place}/ by hand"
+        return Check("clean-up", Finding.NOTED, because, {"left": left[:10]})
+    try:
+        kept = len(store.versions(f"{place}/conditions"))
+    except StoreError:
+        kept = 0
+    if kept:
+        because = (
+            f"all deleted; the bucket keeps their old versions under {place}/ by its own rules"
+        )
+        return Check("clean-up", Finding.NOTED, because)
+    return Check("clean-up", Finding.PASSED, "nothing was left behind")
+
+
+def _fatal(checks: Sequence[Check]) -> bool:
+    return any(check.finding in (Finding.FAILED, Finding.UNDECIDED) for check in checks)

@@ -1,0 +1,188 @@
+"""The matrix of providers: what each documents about conditional writes, and what a probe found."""
+
+from __future__ import annotations
+
+import csv
+import http.client
+import ssl
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lockkit.lab.probe.report import RACES, Finding, Report
+from lockkit.stores import Store
+from lockkit.stores.endpoint import is_providers_own
+
+MATRIX = Path(__file__).with_name("providers.csv")
+"""In a checkout a link to datasets/providers.csv."""
+SERVER_S_MAX = 3.0
+SERVER_CHARS_MAX = 60
+DOCUMENTED, PROBED = "documented", "probed"
+CAPABILITIES = {
+    "create_if_absent": "create if absent",
+    "compare_and_set": "compare and set",
+    "conditional_delete": "conditional delete",
+}
+NOT_TRIED = "not tried"
+_UNKEPT = ("ignored", "refused")
+_ANYTHING = ("yes", *_UNKEPT, "not atomic", "undecided")
+LEAVES_OPEN = {
+    **dict.fromkeys(("no", "not listed"), _UNKEPT),
+    **dict.fromkeys(("recent only", "proposed", "designed"), _ANYTHING),
+}
+"""Words in a documented row that are kept by more than one finding."""
+OWN_PLACES = {"s3": "AWS S3", "s3a": "AWS S3", "gs": "Google Cloud Storage"} | dict.fromkeys(
+    ("az", "abfs", "abfss"), "Azure Blob Storage"
+)
+"""Who serves a URL whose requests go to the provider's own servers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One store: as its maker documents it, or as a probe found it on a day."""
+
+    store: str
+    known_by: str = ""
+    """Ends of its host names, or `server=` and the head of its Server header; by spaces."""
+    basis: str
+    create_if_absent: str
+    compare_and_set: str
+    conditional_delete: str
+    verdict: str = ""
+    """Of a probed row only: documentation is no verdict."""
+    limits_and_traps: str = ""
+    as_of: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.basis not in (DOCUMENTED, PROBED) or not self.store:
+            raise ValueError(f"a row of the providers' matrix is torn: {astuple(self)!r}"[:300])
+
+
+def providers(path: Path = MATRIX) -> tuple[Row, ...]:
+    """Every row, in the file's order."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        return tuple(Row(**row) for row in csv.DictReader(lines))
+
+
+def save(rows: Sequence[Row], path: Path = MATRIX) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(field.name for field in fields(Row))
+        writer.writerows(astuple(row) for row in rows)
+
+
+def documented(url: str, endpoint: str | None, rows: Sequence[Row]) -> Row | None:
+    """The documented row of the store that serves `url`; None where it is not recognised.
+
+    `endpoint` is where its requests go, if not to the provider's own servers (see `elsewhere`). A
+    host that no row knows is asked for its Server header.
+    """
+    known = [row for row in rows if row.basis == DOCUMENTED]
+    scheme = url.partition("://")[0].lower()
+    if endpoint is None:
+        return next((row for row in known if row.store == OWN_PLACES.get(scheme)), None)
+    host = f".{urlsplit(endpoint).hostname or ''}"
+    for row in known:
+        ends = [each for each in row.known_by.split() if "=" not in each]
+        if any(host.endswith(f".{each.lstrip('.')}") for each in ends):
+            return row
+    server = served_by(endpoint).lower()
+    for row in known:
+        names = [each[7:].lower() for each in row.known_by.split() if each.startswith("server=")]
+        if any(server.startswith(name) for name in names):
+            return row
+    return None
+
+
+def elsewhere(store: Store) -> str | None:
+    """The server that an open store's requests go to; None: the provider's own, or none at all."""
+    if not store.server or is_providers_own(store.url, store.server):
+        return None
+    return store.server
+
+
+def served_by(endpoint: str) -> str:
+    """The Server header of one anonymous request; empty where none comes."""
+    parts = urlsplit(endpoint)
+    secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=SERVER_S_MAX)
+    try:
+        connection.request("HEAD", "/")
+        return connection.getresponse().headers.get("Server", "")[:SERVER_CHARS_MAX]
+    except (OSError, ssl.SSLError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def probed(report: Report, store: str, *, as_of: str, source: str) -> Row:
+    """What a report found, as a row."""
+    return Row(
+        store=store,
+        basis=PROBED,
+        create_if_absent=_found(report, "create", "create-race"),
+        compare_and_set=_found(report, "compare-and-set", "compare-and-set-race"),
+        conditional_delete=_found(report, "delete"),
+        verdict=report.verdict.value,
+        limits_and_traps="; ".join(_traps(report)),
+        as_of=as_of,
+        source=source,
+    )
+
+
+def differences(found: Row, row: Row) -> list[str]:
+    """In which capabilities a store is not what its row says, in words."""
+    said = []
+    for name, words in CAPABILITIES.items():
+        now, then = getattr(found, name), getattr(row, name)
+        if now != NOT_TRIED and now not in LEAVES_OPEN.get(then, (then,)):
+            said.append(f"{words}: documented {then}, found {now}")
+    return said
+
+
+def compared(found: Row, row: Row) -> str:
+    """One sentence: whether the store does what its maker documents."""
+    where = f"what {row.store} documents (as of {row.as_of})"
+    if differs := differences(found, row):
+        return f"That is not {where}; {'; '.join(differs)}."
+    tried = [name for name in CAPABILITIES if getattr(found, name) != NOT_TRIED]
+    said = ", ".join(f"{CAPABILITIES[name]} {getattr(row, name)}" for name in tried)
+    return f"That agrees with {where}: {said or 'nothing else was tried'}."
+
+
+def _found(report: Report, name: str, race: str = "") -> str:
+    checks = {check.name: check for check in report.checks}
+    check = checks.get(name)
+    if check is None:
+        refused = checks.get("create")
+        return "refused" if refused and refused.evidence.get("refused") else NOT_TRIED
+    match check.finding:
+        case Finding.FAILED | Finding.NOTED:
+            applied = check.evidence.get("answer") == "Applied"
+            return "ignored" if applied else "refused"
+        case Finding.UNDECIDED:
+            return "undecided"
+    raced = {each: checks[each].finding for each in RACES if each in checks}
+    if raced.get(race) is Finding.FAILED:
+        return "not atomic"
+    return NOT_TRIED if race and race not in raced and raced else "yes"
+
+
+def _traps(report: Report) -> list[str]:
+    evidence = {check.name: check.evidence for check in report.checks}
+    findings = {check.name: check.finding for check in report.checks}
+    traps = []
+    if evidence.get("content-versions", {}).get("content_versions"):
+        traps.append("versions are content hashes")
+    if evidence.get("write-rate", {}).get("throttled"):
+        traps.append("429 to writes of one key in quick succession")
+    if any(evidence.get(race, {}).get("unknown") for race in RACES):
+        traps.append("losers of a race may be told 5xx")
+    if findings.get("conditional-read") is Finding.NOTED:
+        traps.append("no 304")
+    if findings.get("clocks") is Finding.NOTED:
+        traps.append("leases can expire by wall clock only")
+    return traps

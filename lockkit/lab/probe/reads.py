@@ -1,0 +1,129 @@
+"""What a conditional read saves: 304 against the whole object, measured in turns.
+
+Whoever waits for an object to change (a contender, a reader of a log) asks again and again whether
+it did; where the store answers 304, that costs one round trip and no bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lockkit.clock import Clock
+from lockkit.errors import NoAnswer
+from lockkit.lab.probe.serial import delete, put
+from lockkit.protocol.outcome import Applied, Found, IfAbsent, NotModified, ReadAnswer
+from lockkit.runtime import run
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Store
+
+SCRATCH = ".lockkit_bench"
+SIZES = (1 << 10, 1 << 20)
+"""A lock's record, and a view that somebody keeps in memory, in bytes."""
+SIZE_BYTES_MAX = 64 << 20
+TELL_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Reads of one kind, of one object, by one client after another."""
+
+    size: int
+    kind: str
+    """`whole` or `conditional`."""
+    took_ms: tuple[float, ...]
+    unchanged: int
+    """How many were answered 304."""
+    bytes_each: float
+
+    @property
+    def p50_ms(self) -> float:
+        return percentile(self.took_ms, 0.50)
+
+    @property
+    def p99_ms(self) -> float:
+        return percentile(self.took_ms, 0.99)
+
+    @property
+    def per_s(self) -> float:
+        return 1000 * len(self.took_ms) / sum(self.took_ms)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest rank: a value that was really seen."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def compare_reads(
+    store: Store,
+    *,
+    requests: int = 200,
+    sizes: Sequence[int] = SIZES,
+    clock: Clock | None = None,
+    emit: Emit = silent,
+) -> list[Reads]:
+    """For each size: `requests` whole reads and as many conditional ones, in turns.
+
+    The scratch objects are deleted afterwards. Raises `NoAnswer` where the store does not answer,
+    and `StoreError` where it cannot be used.
+    """
+    clock = clock or Clock()
+    place, found = f"{SCRATCH}/{clock.unique()}", []
+    for size in sizes:
+        key = f"{place}/{size}"
+        try:
+            found += _in_turns(store, key, size, requests, clock, emit)
+        finally:
+            run(delete(key), store, clock)
+    return found
+
+
+def _in_turns(
+    store: Store, key: str, size: int, requests: int, clock: Clock, emit: Emit
+) -> list[Reads]:
+    written = run(put(key, bytes(size), IfAbsent()), store, clock)
+    if not isinstance(written, Applied):
+        raise NoAnswer(f"{store.url}: {size} bytes could not be written ({written}); try again")
+    took_ms: dict[str, list[float]] = {"whole": [], "conditional": []}
+    unchanged, received = dict.fromkeys(took_ms, 0), dict.fromkeys(took_ms, 0)
+    told_ms = clock.boot_ms()
+    for number in range(requests):
+        # Whoever goes first pays for a cold connection: they take turns in that too.
+        for kind in sorted(took_ms, reverse=bool(number % 2)):
+            began_ms = clock.stamp_ms()
+            answer = store.get(key, unless=written.version if kind == "conditional" else None)
+            took_ms[kind].append(max(clock.stamp_ms() - began_ms, 1e-3))
+            received[kind] += _bytes(answer, store.url)
+            unchanged[kind] += isinstance(answer, NotModified)
+        if clock.boot_ms() - told_ms > TELL_MS:
+            told_ms = clock.boot_ms()
+            emit("note", text=f"{size} bytes: {number + 1} of {requests} of each kind")
+    return [
+        Reads(
+            size=size, kind=kind, took_ms=tuple(took_ms[kind]), unchanged=unchanged[kind],
+            bytes_each=received[kind] / requests,
+        )
+        for kind in took_ms
+    ]  # fmt: skip
+
+
+def _bytes(answer: ReadAnswer, url: str) -> int:
+    match answer:
+        case Found(body):
+            return len(body)
+        case NotModified():
+            return 0
+        case _:
+            raise NoAnswer(f"{url}: a read was not answered ({answer}); try again")
+
+
+def saved(reads: Sequence[Reads]) -> str:
+    """One sentence: what 304 saves, per size."""
+    said = []
+    for whole, asked in zip(reads[::2], reads[1::2], strict=True):
+        if asked.unchanged < len(asked.took_ms):
+            return "The store does not answer 304: asking costs as much as reading."
+        ratio = whole.p50_ms / asked.p50_ms
+        said.append(f"{ratio:.1f} times as fast for {whole.size:,} bytes")
+    return f"To ask whether it changed (304) was {', '.join(said)} as to read it (p50)."

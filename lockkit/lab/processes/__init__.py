@@ -1,0 +1,1 @@
+"""Everything that owns child processes: fleets of writers, their supervisor, lock services."""

@@ -1,0 +1,366 @@
+"""A fleet: writers that commit to one table at the same time, under a supervisor that owns them.
+
+The kernel (or a test, or the demo) holds a `Fleet`. The processes belong to the supervisor, which
+the fleet starts with `python -m lockkit.lab.processes.fleet` in a session of its own. Interrupting
+the kernel's group does not reach it; the end of the kernel ends every process below it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lockkit.cli.shipped import ROOT
+from lockkit.clock import Clock
+from lockkit.errors import LockkitError
+from lockkit.events import Event, parse
+from lockkit.spark.process import FLEET, leftovers
+
+__all__ = ["Fleet", "FleetError", "Plan", "leftovers"]
+
+Kind = Literal["plain", "connect", "jvm"]
+Provider = Literal["s3", "gcs", "azure"]
+
+KINDS = ("plain", "connect", "jvm")
+TABLES = {"s3": "s3://lake/orders", "gcs": "gs://lake/orders", "azure": "az://lake/orders"}
+WRITERS_MAX = 8
+SPAWN_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 5.0
+KILL_TIMEOUT_S = 2.0
+PACKAGE = Path(__file__).parents[3]
+
+
+class FleetError(LockkitError, ValueError):
+    """A fleet that cannot be launched as asked: says which setting, and what it may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a supervisor is asked to run: its first line of input."""
+
+    fleet: str
+    client_pid: int
+    run_dir: str
+    url: str
+    endpoint: str | None = None
+    """A server that is there already (a real bucket has neither); None = host the embedded one."""
+    hosted: bool = True
+    kind: str = "plain"
+    writers: int = 3
+    provider: str = "s3"
+    profile: str | None = None
+    overlap: float = 0.5
+    ttl_s: float = 4.0
+    renew_interval_s: float = 0.4
+    rounds: int | None = None
+    fence: bool = True
+    latency_ms: float = 0.0
+    deadman_s: float | None = None
+    dataset: str = ""
+    pause_s: float = 0.3
+
+    def __post_init__(self) -> None:
+        for wrong, what in (
+            (self.kind not in KINDS, f"kind is {self.kind!r}; one of {', '.join(KINDS)}"),
+            (self.provider not in TABLES, f"provider is {self.provider!r}; {', '.join(TABLES)}"),
+            (not 1 <= self.writers <= WRITERS_MAX, f"writers: {self.writers}; 1 to {WRITERS_MAX}"),
+            (not 0 <= self.overlap <= 1, f"overlap is {self.overlap}; a chance from 0 to 1"),
+            (self.ttl_s <= 0, f"ttl_s is {self.ttl_s}; more than 0"),
+            (
+                not 0 < self.renew_interval_s <= self.ttl_s / 10 * (1 + 1e-9),
+                f"renew_interval_s is {self.renew_interval_s}; more than 0, at most ttl_s / 10",
+            ),
+            (
+                self.rounds is not None and self.rounds < 1,
+                f"rounds is {self.rounds}; 1 or more, or None",
+            ),
+            (self.latency_ms < 0, f"latency_ms is {self.latency_ms}; 0 or more"),
+        ):
+            if wrong:
+                raise FleetError(f"this fleet cannot be launched: {what}")
+
+
+class Fleet:
+    """Concurrent writers, live: launch, stall, resume, kill, stop; and the one history of it all.
+
+    `events()` holds them in the order in which they arrived; `at_ms` says when each happened.
+    Nothing starts before `launch()`, which returns at once; what goes wrong later is in `error`.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: Kind = "plain",
+        writers: int = 3,
+        provider: Provider = "s3",
+        profile: str | None = None,
+        overlap: float = 0.5,
+        ttl_s: float = 4.0,
+        renew_interval_s: float = 0.4,
+        rounds: int | None = None,
+        fence: bool = True,
+        run_dir: str | Path | None = None,
+        latency_ms: float = 0,
+        url: str | None = None,
+        endpoint: str | None = None,
+        dataset: str | Path | None = None,
+        pause_s: float = 0.3,
+        deadman_s: float | None = None,
+    ) -> None:
+        self.id = Clock().unique()
+        self.run_dir = Path(run_dir) if run_dir else _folder_until_exit()
+        self.plan = Plan(
+            fleet=self.id,
+            client_pid=os.getpid(),
+            run_dir=str(self.run_dir),
+            url=url or TABLES.get(provider, ""),
+            endpoint=endpoint,
+            hosted=url is None and endpoint is None,
+            kind=kind,
+            writers=writers,
+            provider=provider,
+            profile=profile,
+            overlap=overlap,
+            ttl_s=ttl_s,
+            renew_interval_s=renew_interval_s,
+            rounds=rounds,
+            fence=fence,
+            latency_ms=latency_ms,
+            deadman_s=deadman_s,
+            dataset=str(dataset or ROOT / "datasets" / "orders"),
+            pause_s=pause_s,
+        )
+        self.error: str | None = None
+        self.endpoint: str | None = endpoint
+        """The store itself (no faults on the way), once it answers: for looking at the table."""
+        self.url = self.plan.url
+        self._states = {f"W{number}": "starting" for number in range(1, writers + 1)}
+        self._events: list[Event] = []
+        self._news = threading.Condition()
+        self._spawned = threading.Event()
+        self._sending = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._keeper: threading.Thread | None = None
+
+    # --- life ---
+
+    def launch(self) -> None:
+        """Start everything; returns at once. A fleet is launched once."""
+        if self._keeper is not None:
+            raise FleetError("this fleet was launched before; make a new one")
+        if sys.platform == "win32":
+            raise FleetError("a fleet stops processes by signals: use Linux, macOS or WSL")
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        # The supervisor dies with the *thread* that starts it: this one lives as long as the fleet.
+        self._keeper = threading.Thread(target=self._keep, name="lockkit-fleet", daemon=True)
+        self._keeper.start()
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """End every process, stopped ones too. May be called at any time, and again."""
+        if self._keeper is None:
+            return
+        self._send(do="stop")
+        self._keeper.join(STOP_TIMEOUT_S)
+        if self._keeper.is_alive() and self._process is not None:
+            self._process.kill()  # the kernel's death signal ends what it owned
+            self._keeper.join(KILL_TIMEOUT_S)
+        for pid in leftovers(self.id):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        atexit.unregister(self.stop)
+
+    @property
+    def alive(self) -> bool:
+        return self._keeper is not None and self._keeper.is_alive()
+
+    @property
+    def pid(self) -> int | None:
+        """The supervisor's."""
+        return self._process.pid if self._process else None
+
+    def __enter__(self) -> Fleet:
+        self.launch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- trouble on demand ---
+
+    def stall(
+        self, writer: str, at: Literal["commit", "now"] = "commit", *, tree: bool = False
+    ) -> None:
+        """SIGSTOP a writer: now, or after its next conflict check, while it holds the lock.
+
+        `tree` stops its JVM and Python workers as well, as a frozen machine would.
+        """
+        self._send(do="stall", writer=self._known(writer), at=at, tree=tree)
+
+    def resume(self, writer: str) -> None:
+        self._send(do="resume", writer=self._known(writer))
+
+    def kill(self, writer: str) -> None:
+        """SIGKILL a writer and all that it started."""
+        self._send(do="kill", writer=self._known(writer))
+
+    def lose_response(self, writer: str | None = None) -> None:
+        """The next write of lock or fence (by that writer) is applied, its answer dropped."""
+        self._send(do="lose_response", writer=writer and self._known(writer))
+
+    def fence(self, on: bool) -> None:
+        """Commits begun from now on use the fence, or do not."""
+        self._send(do="fence", on=on)
+
+    def beat(self) -> None:
+        """A sign of life, where the fleet was given `deadman_s`."""
+        self._send(do="beat")
+
+    # --- what happened
+
+    @property
+    def writers(self) -> dict[str, str]:
+        """Each writer's state: starting, running, stalled or exited."""
+        with self._news:
+            return dict(self._states)
+
+    def events(self, since: int = 0) -> list[Event]:
+        with self._news:
+            return self._events[since:]
+
+    def wait(self, predicate: Callable[[Event], bool], timeout_s: float, *, since: int = 0) -> bool:
+        """Whether some event, past (from number `since` on) or to come, satisfies `predicate`."""
+        clock = Clock()
+        end_ms = clock.boot_ms() + timeout_s * 1000
+        while True:
+            with self._news:
+                if since == len(self._events) and self.alive:
+                    self._news.wait(min(0.5, max(0.0, (end_ms - clock.boot_ms()) / 1000)))
+                fresh = self._events[since:]
+            if any(predicate(each) for each in fresh):
+                return True
+            since += len(fresh)
+            if not fresh and (clock.boot_ms() >= end_ms or not self.alive):
+                return False
+
+    # --- the thread that keeps the supervisor ---
+
+    def _keep(self) -> None:
+        try:
+            with (self.run_dir / "supervisor.log").open("w") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "lockkit.lab.processes.fleet"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    bufsize=1,
+                    start_new_session=True,
+                    env=self._environment(),
+                )
+            self._say(asdict(self.plan))
+            self._spawned.set()
+            assert self._process.stdout is not None
+            for line in self._process.stdout:
+                self._take(line)
+            code = self._process.wait()
+        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
+            self.error, code = f"the fleet could not be kept: {error}", 1
+        finally:
+            self._spawned.set()
+        with self._news:
+            if code and self.error is None:
+                said = last_words(self.run_dir / "supervisor.log")
+                self.error = f"the supervisor ended with code {code}: {said}"
+            self._states = dict.fromkeys(self._states, "exited")
+            self._news.notify_all()
+
+    def _environment(self) -> dict[str, str]:
+        paths = [str(PACKAGE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        return os.environ | {FLEET: self.id, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+    def _take(self, line: str) -> None:
+        """One line of the supervisor: an event, or a control line about the fleet itself."""
+        if line.startswith('{"control"'):
+            fields = json.loads(line)
+            with self._news:
+                self.error = fields.get("error", self.error)
+                self.endpoint = fields.get("endpoint", self.endpoint)
+                self._news.notify_all()
+            return
+        happened = parse(line)
+        with self._news:
+            self._events.append(happened)
+            if happened.who in self._states:
+                self._states[happened.who] = _state(happened, self._states[happened.who])
+            self._news.notify_all()
+
+    def _send(self, **command: Any) -> None:
+        if self._keeper is None:
+            raise FleetError("this fleet was not launched yet")
+        self._spawned.wait(SPAWN_TIMEOUT_S)
+        self._say(command)
+
+    def _say(self, fields: dict[str, Any]) -> None:
+        with self._sending:
+            try:
+                assert self._process is not None and self._process.stdin is not None
+                self._process.stdin.write(json.dumps(fields) + "\n")
+                self._process.stdin.flush()
+            except (OSError, ValueError, AssertionError):
+                return  # it is gone: `alive` and `error` say so
+
+    def _known(self, writer: str) -> str:
+        if writer not in self._states:
+            raise FleetError(f"no writer {writer!r}; this fleet has {', '.join(self._states)}")
+        return writer
+
+
+def _folder_until_exit() -> Path:
+    folder = tempfile.mkdtemp(prefix="lockkit-fleet-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _state(happened: Event, before: str) -> str:
+    match happened.kind:
+        case "stalled" | "exited":
+            return happened.kind
+        case "started":
+            return "starting"
+        case "killed" | "note":
+            return before
+        case "resumed":
+            return "running"
+        case _:  # it speaks for itself; what it said just before it stopped may arrive afterwards
+            return "running" if before == "starting" else before
+
+
+def last_words(log: Path, lines: int = 1, bytes_max: int = 8192) -> str:
+    """The end of a process's log, for an error message."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - bytes_max))
+            said = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        said = []
+    return "\n".join(said[-lines:])[:2000] or f"it said nothing; see {log}"
+
+
+if __name__ == "__main__":
+    from lockkit.lab.processes.supervisor import main
+
+    sys.exit(main())

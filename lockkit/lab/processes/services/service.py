@@ -1,0 +1,185 @@
+"""A service: one child process on loopback, with its data and its log in a folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import IO, Self
+
+from lockkit.clock import Clock
+from lockkit.errors import LockkitError
+from lockkit.spark.connect import free_port, spark_home
+from lockkit.spark.java import NoJava, find_java
+from lockkit.spark.process import kill_tree
+
+READY_S_MAX = 90.0
+READY_POLL_S = 0.05
+STOP_S_MAX = 10.0
+ANSWER_S = 2.0
+LOG_LINES = 12
+
+
+class ServiceUnavailable(LockkitError, RuntimeError):
+    """Something that this service needs is not here: what, and how to get it."""
+
+
+class ServiceFailed(LockkitError, RuntimeError):
+    """It was started and does not serve: what it said last."""
+
+
+class Service(ABC):
+    """Started and stopped, again and again, on one port. `with` starts and stops it.
+
+    Linux ends the process with the *thread* that started it.
+    """
+
+    name = "a service"
+
+    def __init__(self, folder: Path | str, *, port: int | None = None) -> None:
+        self.folder = Path(folder)
+        self.port = port or free_port()
+        self.log = self.folder / f"{self.name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What to run; writes the configuration first. Raises `ServiceUnavailable`."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """One look at whether it serves."""
+
+    @abstractmethod
+    def recipe(self) -> dict[str, str]:
+        """Hudi's configuration of a lock here; empty if Hudi knows none."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """A lock here, for `lockkit.open_lock`."""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Returns once it serves. Raises `ServiceUnavailable`, `ServiceFailed`."""
+        self.launch()
+        self.ready()
+        return self
+
+    def launch(self) -> None:
+        """Raises `ServiceUnavailable`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = self.command()
+        with self.log.open("ab") as log:
+            self._process = _child(command, self.folder, log)
+
+    def ready(self) -> None:
+        """Returns once it serves; ends it and raises `ServiceFailed`, with what it said last."""
+        assert self._process is not None
+        clock = Clock()
+        end_ms = clock.boot_ms() + READY_S_MAX * 1000
+        try:
+            while not self.answers():
+                if self._process.poll() is not None:
+                    raise ServiceFailed(self._why(f"ended with {self._process.returncode}"))
+                if clock.boot_ms() > end_ms:
+                    raise ServiceFailed(self._why(f"did not answer in {READY_S_MAX:.0f} s"))
+                clock.sleep(READY_POLL_S)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Ask it to end; make it, if it does not."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: what was not on disk is gone."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """It answers nothing until `thaw`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _end(self, number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            if process.poll() is None:
+                process.send_signal(number)
+                process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            kill_tree(process.pid)  # and whatever it left
+            process.wait(STOP_S_MAX)
+
+    def _why(self, what: str) -> str:
+        try:
+            tail = self.log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        except OSError:
+            tail = []
+        return "\n".join([f"{self.name} at {self.address} {what}; {self.log} ends:", *tail])
+
+
+def ask(port: int, question: bytes) -> bytes:
+    """What a server says to a few bytes; nothing if nobody is there."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S) as wire:
+            wire.sendall(question)
+            return wire.recv(4096)
+    except OSError:
+        return b""
+
+
+def java(heap: str) -> list[str]:
+    """How a small JVM is started. Raises `ServiceUnavailable`."""
+    try:
+        found = find_java().home / "bin" / "java"
+    except NoJava as error:
+        raise ServiceUnavailable(str(error)) from None
+    return [
+        str(found), f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "-XX:-UsePerfData", "-Djava.io.tmpdir=.", "-Dlog4j2.level=WARN",
+    ]  # fmt: skip
+
+
+def jars() -> Path:
+    """Where pip's pyspark keeps its jars. Raises `ServiceUnavailable`."""
+    try:
+        return spark_home() / "jars"
+    except ModuleNotFoundError as error:
+        raise ServiceUnavailable(str(error)) from None
+
+
+def _child(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """In a group of its own, so that a Ctrl-C on the terminal is ours to pass on."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lockkit.spark.process", str(os.getpid()), *command],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
+        stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0,
+    )  # fmt: skip

@@ -1,0 +1,493 @@
+"""The supervisor: one process that owns a fleet's writers, their store and their faults.
+
+It is never stopped itself, it sees every child stop, go on and end (waitpid), and it merges what
+they say with the store's record of requests into one history. When its input ends, its parent goes
+away or it is told to stop, it kills everything below it; if it is killed, the kernel does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from lockkit.clock import Clock
+from lockkit.errors import HistoryError
+from lockkit.events import Event, event, parse
+from lockkit.lab.processes.fleet import Plan, last_words
+from lockkit.spark.process import FLEET, die_with_parent, freeze, kill_tree, leftovers, tell, tree
+
+TICK_S = 0.25
+GRACE_S = 1.0
+"""How long a running writer may take to finish its round and release the lock when told to stop."""
+DRAIN_S = 1.0
+HEAR_OUT_MS = 200
+PROFILES = {"s3": "aws", "gcs": "gcs", "azure": "azure"}
+"""What the embedded server behaves like, unless told."""
+STOPS = {
+    "commit": "at its commit, holding the lock",
+    "decided": "its commit decided and not yet visible",
+}
+SPARK = "spark"
+"""The lane of the Connect server's process events."""
+# The embedded server takes any credentials; the user's own must never be sent to it.
+PLAY_CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "lockkit",
+    "AWS_SECRET_ACCESS_KEY": "lockkit",
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+OWN_CREDENTIALS = (
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_ROLE_ARN",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "STORAGE_EMULATOR_HOST",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "AZURE_STORAGE_KEY",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_STORAGE_SAS_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_PASSWORD",
+)
+
+
+@dataclass(slots=True)
+class Child:
+    """One process of the fleet and what is known of it."""
+
+    name: str
+    popen: subprocess.Popen[str]
+    log: Path
+    reader: threading.Thread | None = None
+    alive: bool = True
+    stopped: bool = False
+    killed: bool = False
+    armed: str = ""
+    """Where in its next commit it was asked to stop itself."""
+    freeze_tree: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+
+class Supervisor:
+    """Owns the processes from its main thread; other threads only put messages in its inbox."""
+
+    def __init__(self, plan: Plan, out: IO[str]) -> None:
+        self._plan = plan
+        self._clock = Clock()
+        self._inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+        self._children: dict[str, Child] = {}
+        self._hosts = ExitStack()
+        self._proxy: Any = None
+        self._run_dir = Path(plan.run_dir)
+        self._scratch = self._run_dir.absolute() / "tmp"
+        """Temporary files of the JVMs, removed when all of them have ended."""
+        self._history = (self._run_dir / "history.jsonl").open("w", buffering=1)
+        self._out: SimpleQueue[str | None] = SimpleQueue()
+        self._teller = threading.Thread(target=_tell, args=(self._out, out), daemon=True)
+        self._teller.start()
+        self._beat_ms = self._turn_ms = self._clock.boot_ms()
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: self._inbox.put(("command", {"do": "stop"})))
+        # SimpleQueue.put may be called from a signal handler
+        signal.signal(signal.SIGCHLD, lambda *_: self._inbox.put(("child", None)))
+        threading.Thread(target=self._listen, name="stdin", daemon=True).start()
+        try:
+            self._open()
+            while self._turn():
+                pass
+        except Exception as error:  # noqa: BLE001 - told to the fleet; everything is killed below
+            self._control(error=f"{type(error).__name__}: {error}" if _bare(error) else str(error))
+        finally:
+            self._close()
+        return 0
+
+    # --- opening ---
+
+    def _open(self) -> None:
+        plan = self._plan
+        env = dict(os.environ)
+        endpoint = plan.endpoint
+        if plan.hosted:
+            env = {name: value for name, value in env.items() if name not in OWN_CREDENTIALS}
+            env |= PLAY_CREDENTIALS | directly(env)
+            endpoint = self._host()
+        if plan.kind == "plain":
+            env.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # 22 MB less each
+        else:
+            from lockkit.spark.java import spark_env
+
+            env = spark_env(env, scratch=self._scratch)
+        remote = None
+        if plan.kind == "connect":
+            from lockkit.spark import connect
+
+            server = connect.Server.plan(self._run_dir)
+            remote = server.remote
+            env |= server.client_env
+            self._spawn(SPARK, server.command, env | server.env, speaks=False)
+        for index in range(plan.writers):
+            name = f"W{index + 1}"
+            self._spawn(name, self._writer(name, index, endpoint, remote), env)
+
+    def _host(self) -> str:
+        """Start the embedded server, with the faults' proxy in front of it; the proxy's URL."""
+        from lockkit.lab.faults import Proxy
+        from lockkit.lab.server import Emulator
+
+        plan = self._plan
+        emulator = self._hosts.enter_context(
+            Emulator(
+                db=str(self._run_dir / "store.sqlite"),
+                profile=plan.profile or PROFILES[plan.provider],
+            )
+        )
+        place = urlsplit(plan.url)
+
+        def requested(each: Event) -> None:
+            here = each.get("bucket") == place.netloc
+            if here and str(each["key"]).startswith(place.path.strip("/")):
+                self._inbox.put(("event", each))
+
+        emulator.on_request = requested
+        direct = getattr(emulator, plan.provider)
+        self._proxy = self._hosts.enter_context(Proxy(direct, latency_ms=plan.latency_ms))
+        self._proxy.on_fault = lambda each: self._inbox.put(("event", each))
+        self._control(endpoint=direct)
+        return str(self._proxy.url)
+
+    def _writer(self, name: str, index: int, endpoint: str | None, remote: str | None) -> list[str]:
+        plan = self._plan
+        return [
+            sys.executable, "-m", "lockkit.lab.processes.writer",
+            "--name", name, "--kind", plan.kind, "--url", plan.url,
+            "--slice", f"{index + 1}/{plan.writers}", "--dataset", plan.dataset,
+            "--rounds", str(plan.rounds or "forever"), "--overlap", str(plan.overlap),
+            "--ttl-s", str(plan.ttl_s), "--renew-interval-s", str(plan.renew_interval_s),
+            "--pause-s", str(plan.pause_s), "--parent", str(os.getpid()),
+            *(["--endpoint", endpoint] if endpoint else []),
+            *(["--remote", remote] if remote else []),
+            *([] if plan.fence else ["--no-fence"]),
+        ]  # fmt: skip
+
+    def _spawn(
+        self, name: str, command: list[str], env: dict[str, str], *, speaks: bool = True
+    ) -> None:
+        """From the main thread: a child dies with the thread that started it."""
+        log = self._run_dir / f"{name}.log"
+        with log.open("a") as file:
+            popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE if speaks else file,
+                stderr=file,
+                text=True,
+                bufsize=1,
+                process_group=0,
+                cwd=self._run_dir,
+                env=env | {FLEET: self._plan.fleet},
+            )
+        child = self._children[name] = Child(name, popen, log)
+        if speaks:
+            child.reader = threading.Thread(target=self._read, args=(child,), daemon=True)
+            child.reader.start()
+        self._emit(name, "started", pid=popen.pid)
+
+    # --- the threads that only enqueue ---
+
+    def _listen(self) -> None:
+        for line in sys.stdin:
+            try:
+                self._inbox.put(("command", json.loads(line)))
+            except ValueError:
+                self._inbox.put(("command", {"do": f"what is no JSON: {line[:80]!r}"}))
+        self._inbox.put(("command", {"do": "stop", "grace_s": 0.0}))
+
+    def _read(self, child: Child) -> None:
+        assert child.popen.stdout is not None
+        for line in child.popen.stdout:
+            try:
+                self._inbox.put(("event", parse(line)))
+            except HistoryError as error:
+                text = f"{child.name} said what is no event ({error}): {line[:120]!r}"
+                note = event(self._clock.stamp_ms(), child.name, "note", text=text)
+                self._inbox.put(("event", note))
+
+    # --- one turn ---
+
+    def _turn(self) -> bool:
+        """Deal with one message, and with what no message tells; False when it is time to close."""
+        try:
+            what, value = self._inbox.get(timeout=TICK_S)
+        except Empty:
+            what, value = "tick", None
+        match what:
+            case "event":
+                self._record(value)
+            case "command" if value.get("do") == "stop":
+                self._finish(float(value.get("grace_s", GRACE_S)))
+                return False
+            case "command":
+                self._obey(value)
+        if what in ("child", "tick"):
+            self._reap()
+        return self._watched(what)
+
+    def _watched(self, what: str) -> bool:
+        """Whether somebody is still there: our parent, and (where asked for) its sign of life."""
+        now_ms = self._clock.boot_ms()
+        asleep_ms = max(0, now_ms - self._turn_ms - int(2000 * TICK_S))
+        self._turn_ms = now_ms
+        self._beat_ms += asleep_ms  # a suspended machine is not the client's silence
+        if os.getppid() != self._plan.client_pid:
+            return False
+        silent_s = (now_ms - self._beat_ms) / 1000
+        if self._plan.deadman_s is None or silent_s <= self._plan.deadman_s or what == "command":
+            return True
+        self._control(
+            error=f"no sign of life from the notebook for {silent_s:.0f} s: every writer was "
+            "stopped; launch again when you are back"
+        )
+        return False
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        match command:
+            case {"do": "beat"}:
+                self._beat_ms = self._clock.boot_ms()
+            case {"do": "stall", "writer": name, "at": at}:
+                self._stall(self._children[name], at, bool(command.get("tree")))
+            case {"do": "resume", "writer": name}:
+                self._resume(self._children[name])
+            case {"do": "kill", "writer": name}:
+                self._kill(self._children[name])
+            case {"do": "fence", "on": on}:
+                for child in self._writers():
+                    _say(child, do="fence", on=bool(on))
+            case {"do": "lose_response"}:
+                self._lose_response(command.get("writer"))
+            case _:
+                self._control(error=f"the supervisor does not know how to do {command.get('do')!r}")
+
+    def _stall(self, child: Child, at: str, whole: bool) -> None:
+        child.freeze_tree = whole
+        if at in STOPS:
+            child.armed = at
+            _say(child, do="stall", at=at)
+        elif child.alive:
+            if whole:
+                freeze(child.pid)
+            else:
+                tell(tree(child.pid)[:1], signal.SIGSTOP)
+
+    def _resume(self, child: Child) -> None:
+        child.armed = ""
+        _say(child, do="stall", at="never")
+        if child.alive:
+            tell(reversed(tree(child.pid)), signal.SIGCONT)
+
+    def _kill(self, child: Child) -> None:
+        if child.alive and not child.killed:
+            child.killed = True
+            kill_tree(child.pid)
+            self._emit(child.name, "killed", pid=child.pid)
+
+    def _lose_response(self, writer: str | None) -> None:
+        if self._proxy is None:
+            self._control(error="no response can be lost here: no proxy is in front of this store")
+            return
+        aimed = {"client": writer} if writer else {}
+        self._inject("drop", when="after", applied=True, operation="put", key=".locks/*", **aimed)
+
+    def _inject(self, what: str, **fields: Any) -> None:
+        from lockkit.lab.faults import Fault
+
+        self._proxy.inject(Fault(what, **fields))
+
+    # --- what became of the children ---
+
+    def _writers(self) -> list[Child]:
+        return [child for child in self._children.values() if child.name != SPARK]
+
+    def _reap(self) -> None:
+        for child in self._children.values():
+            while child.alive:
+                pid, status = os.waitpid(child.pid, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+                if pid == 0:
+                    break
+                self._changed(child, status)
+
+    def _changed(self, child: Child, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            if not child.killed:  # a killed tree is stopped first
+                why = STOPS.get(child.armed, "by hand")
+                child.stopped, child.armed = True, ""
+                self._hear_out(child)
+                self._emit(child.name, "stalled", pid=child.pid, why=why)
+                if child.freeze_tree:
+                    freeze(child.pid)
+        elif os.WIFCONTINUED(status):
+            child.stopped = False
+            self._emit(child.name, "resumed", pid=child.pid)
+        else:
+            self._ended(child, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: Child, code: int) -> None:
+        child.alive, child.stopped, child.popen.returncode = False, False, code
+        try:
+            os.killpg(child.pid, signal.SIGKILL)  # its JVM, if it had one
+        except (ProcessLookupError, PermissionError):
+            pass
+        if child.reader:
+            child.reader.join(DRAIN_S)  # what it said last comes before its end
+            self._drain()
+        wrong = code != 0 and not child.killed
+        more = {"stderr": last_words(child.log, lines=12)} if wrong else {}
+        self._emit(child.name, "exited", pid=child.pid, code=code, **more)
+        if wrong:
+            what = "the Spark Connect server" if child.name == SPARK else f"writer {child.name}"
+            said = last_words(child.log)
+            self._control(error=f"{what} ended with code {code}: {said} (all of it: {child.log})")
+        if child.name == SPARK and not child.killed:
+            # Connect clients hang in retries once their server is gone: end them as well.
+            for writer in self._writers():
+                self._kill(writer)
+
+    def _hear_out(self, child: Child) -> None:
+        """Let what a stopped child said before come before its stop."""
+        end_ms = self._clock.boot_ms() + HEAR_OUT_MS
+        while child.popen.stdout is not None and self._clock.boot_ms() < end_ms:
+            waiting = fcntl.ioctl(child.popen.stdout, termios.FIONREAD, b"\0" * 4)
+            self._clock.sleep(0.005)
+            if not any(waiting):
+                break
+        self._drain()
+
+    def _drain(self) -> None:
+        later = []
+        try:
+            while True:
+                what, value = self._inbox.get_nowait()
+                if what == "event":
+                    self._record(value)
+                elif what != "child":
+                    later.append((what, value))
+        except Empty:
+            for message in later:
+                self._inbox.put(message)
+
+    # --- closing ---
+
+    def _alive(self) -> list[Child]:
+        return [child for child in self._children.values() if child.alive]
+
+    def _finish(self, grace_s: float) -> None:
+        """Let running writers end their round and release the lock; stopped ones cannot."""
+        waiting = [child for child in self._writers() if child.alive and not child.stopped]
+        for child in waiting:
+            _say(child, do="stop")
+        end_ms = self._clock.boot_ms() + grace_s * 1000
+        while any(child.alive for child in waiting) and self._clock.boot_ms() < end_ms:
+            self._clock.sleep(0.02)
+            self._drain()
+            self._reap()
+
+    def _close(self) -> None:
+        for child in self._children.values():
+            child.killed = child.killed or child.alive
+            if child.alive:
+                kill_tree(child.pid)
+        end_ms = self._clock.boot_ms() + DRAIN_S * 1000
+        while self._alive() and self._clock.boot_ms() < end_ms:
+            self._reap()
+            self._clock.sleep(0.01)
+        self._drain()
+        for pid in leftovers(self._plan.fleet):  # Spark's Python workers have groups of their own
+            if pid != os.getpid():
+                kill_tree(pid)
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        hosts = threading.Thread(target=self._hosts.close, daemon=True)
+        hosts.start()
+        hosts.join(DRAIN_S)  # a hung request must not keep the fleet alive
+        self._drain()
+        self._history.close()
+        self._out.put(None)
+        self._teller.join(DRAIN_S)
+
+    # --- telling ---
+
+    def _emit(self, who: str, kind: str, **fields: Any) -> None:
+        self._record(event(self._clock.stamp_ms(), who, kind, **fields))
+
+    def _record(self, happened: Event) -> None:
+        line = happened.to_json() + "\n"
+        self._history.write(line)
+        self._out.put(line)
+
+    def _control(self, **fields: Any) -> None:
+        self._out.put(json.dumps({"control": "fleet", **fields}) + "\n")
+
+
+def _tell(lines: SimpleQueue[str | None], out: IO[str]) -> None:
+    """Writes from its own thread: a client that does not read must not stop the supervisor."""
+    while (line := lines.get()) is not None:
+        try:
+            out.write(line)
+            if lines.empty():
+                out.flush()
+        except (OSError, ValueError):
+            return
+    out.flush()
+
+
+def directly(env: dict[str, str]) -> dict[str, str]:
+    """What keeps requests to this machine (the Spark client's too) from a company's HTTP proxy."""
+    said = [env.get("no_proxy") or env.get("NO_PROXY", ""), "127.0.0.1", "localhost"]
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(filter(None, said)))
+
+
+def _say(child: Child, **command: Any) -> None:
+    try:
+        assert child.popen.stdin is not None
+        child.popen.stdin.write(json.dumps(command) + "\n")
+    except (OSError, ValueError):
+        return  # it has ended: waitpid tells
+
+
+def _bare(error: Exception) -> bool:
+    """Whether the error's text says nothing without its class."""
+    bare = KeyError | AssertionError | AttributeError | ImportError
+    return isinstance(error, bare) or not str(error)
+
+
+def main(make: Callable[..., Supervisor] = Supervisor) -> int:
+    # The events have a channel of their own: nothing that a library prints may get between them.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    plan = Plan(**json.loads(sys.stdin.readline()))
+    die_with_parent(plan.client_pid)
+    code = make(plan, out).run()
+    sys.stderr.flush()
+    os._exit(code)  # no thread of a server may keep us

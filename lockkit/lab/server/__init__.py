@@ -1,0 +1,13 @@
+"""An object server that speaks S3, Google Cloud Storage and Azure to the real SDKs.
+
+One SQLite file, three addresses. Every version is kept and every request recorded as a `request`
+event: that record is the truth lane of every picture. `with Emulator() as server:` runs it in a
+thread; `lockkit serve` as a process. Loopback only unless told otherwise.
+"""
+
+from lockkit.lab.server.profiles import PROFILES as PROFILES
+from lockkit.lab.server.profiles import Profile as Profile
+from lockkit.lab.server.server import Emulator as Emulator
+from lockkit.lab.server.sigv4 import Credentials as Credentials
+
+__all__ = ["Credentials", "Emulator", "PROFILES", "Profile"]

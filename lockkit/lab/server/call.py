@@ -1,0 +1,174 @@
+"""One request and its answer, as values: what a dialect is given, and what it gives back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache
+from typing import Literal
+from urllib.parse import parse_qsl, unquote
+
+from lockkit.clock import epoch_ms
+from lockkit.lab.server.objects import Object
+
+KEY_BYTES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request: `path` is still quoted; header names are in lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    host: str = ""
+    target: str = ""
+    """As it stood in the request line, for a signature."""
+    id: str = ""
+    """What the answer calls this request, in its headers and its errors; ends with its number."""
+    at_ms: float = 0.0
+    """When it had arrived."""
+
+
+@dataclass(slots=True)
+class Deed:
+    """What a request did to which object, for the record of truth."""
+
+    method: str
+    """put, get, head, list, delete, copy, patch, upload, part, abort, bucket, batch"""
+    bucket: str = ""
+    key: str = ""
+    condition: str = ""
+    answer: str = "error"
+    before: str = ""
+    version: str = ""
+    applied: bool = False
+    """An object changed."""
+    generation: int = 0
+    body: bytes | None = None
+    """What a write wanted to write, also where it was refused."""
+    at_ms: float | None = None
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer, and what the record says of the request."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    deed: Deed | None = None
+    length: int | None = None
+    """Content-Length of a HEAD, whose body is not sent."""
+    inner: list[Reply] = field(default_factory=list)
+    """The answers to the requests of a batch: each is recorded, in place of the batch."""
+
+
+class Refusal(Exception):
+    """Raised anywhere in a dialect: this answer, and nothing was applied."""
+
+    def __init__(self, status: int, code: str, message: str, answer: str = "error") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.answer = answer
+
+
+def call_of(
+    method: str,
+    target: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    host: str = "",
+    id: str = "",
+    at_ms: float = 0.0,
+) -> Call:
+    if "://" in target.partition("?")[0]:  # to a forward proxy: http://host/path
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    path, _, query = target.partition("?")
+    pairs = dict(parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"))
+    return Call(method, path, pairs, headers, body, headers.get("host", host), target, id, at_ms)
+
+
+def key_of(quoted: str) -> str:
+    """A key as the client meant it; one that is no UTF-8 is refused."""
+    try:
+        return checked_key(unquote(quoted, errors="strict"))
+    except UnicodeDecodeError:
+        raise Refusal(400, "InvalidURI", "the key is not UTF-8") from None
+
+
+def checked_key(key: str) -> str:
+    if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise Refusal(400, "KeyTooLongError", f"a key has at most {KEY_BYTES_MAX} bytes")
+    if re.search("[\x00\ud800-\udfff]", key):
+        raise Refusal(400, "InvalidURI", "a key holds no NUL and no half of a surrogate pair")
+    return key
+
+
+def wrote(deed: Deed, after: Object) -> None:
+    """What the record says of a write; the dialect names the versions before and after."""
+    deed.answer, deed.applied = "applied", True
+    deed.generation, deed.at_ms = after.id, after.at_ms
+
+
+def removed(deed: Deed, marker: Object | None) -> None:
+    deed.answer, deed.applied = "applied", marker is not None
+    if marker is not None:
+        deed.generation, deed.at_ms = marker.id, marker.at_ms
+
+
+def http_date(at_ms: float) -> str:
+    return _http_date(int(at_ms // 1000))
+
+
+@lru_cache(maxsize=64)
+def _http_date(at_s: int) -> str:
+    return formatdate(at_s, usegmt=True)
+
+
+def by_date(headers: Mapping[str, str], at_ms: float) -> Literal["", "unchanged", "failed"]:
+    """The date conditions; each counts only where its ETag condition is absent (RFC 9110)."""
+    at_s = int(at_ms // 1000)
+    since = epoch_ms(headers.get("if-unmodified-since"))
+    if since is not None and "if-match" not in headers and at_s > since // 1000:
+        return "failed"
+    since = epoch_ms(headers.get("if-modified-since"))
+    if since is not None and "if-none-match" not in headers and at_s <= since // 1000:
+        return "unchanged"
+    return ""
+
+
+def same_tag(header: str, etag: str) -> bool:
+    """Does this If-Match or If-None-Match name the tag (quoted or not, weak or not)?"""
+    wanted = [each.strip().removeprefix("W/").strip('"') for each in header.split(",")]
+    return "*" in wanted or etag in wanted
+
+
+def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
+    """`bytes=a-b` as (start, end exclusive); None: the whole, also of several (RFC 9110)."""
+    found = re.fullmatch(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", header or "", re.ASCII)
+    if found is None or not found[1] + found[2]:
+        return None
+    if not found[1]:
+        if int(found[2]) == 0 or size == 0:
+            raise Refusal(416, "InvalidRange", "The range specified is not satisfiable.")
+        return max(0, size - int(found[2])), size
+    start = int(found[1])
+    if found[2] and int(found[2]) < start:
+        return None
+    if start >= size:
+        raise Refusal(416, "InvalidRange", "The range specified is not satisfiable.")
+    return start, min(int(found[2]) + 1, size) if found[2] else size
+
+
+def number(text: str, name: str) -> int:
+    if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
+        raise Refusal(400, "InvalidArgument", f"{name} is not a number")
+    return int(text)

@@ -1,0 +1,370 @@
+"""Google Cloud Storage's JSON API, as google-cloud-storage and pyarrow speak it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from lockkit.lab.server import gcs_resource, gcs_uploads, mime
+from lockkit.lab.server.call import (
+    Call,
+    Deed,
+    Refusal,
+    Reply,
+    byte_range,
+    checked_key,
+    http_date,
+    key_of,
+    number,
+    removed,
+    wrote,
+)
+from lockkit.lab.server.gcs_resource import answer, fields_of, resource
+from lockkit.lab.server.gcs_xml import GcsXml
+from lockkit.lab.server.listing import page, token, untoken, version_place, version_token
+from lockkit.lab.server.objects import Check, Object, Objects
+from lockkit.lab.server.profiles import Profile, throttle
+
+PAGE_MAX = 1000
+SOURCES_MAX = 32
+_JSON_API = re.compile(r"/(?:resumable/)?(?:upload/|download/)?storage/v1(/b(?:/.*)?)")
+_OBJECTS = re.compile(r"/b/([^/]+)/o/?")
+_OBJECT = re.compile(r"/b/([^/]+)/o/(.+)")
+_MOVE = re.compile(r"/b/([^/]+)/o/(.+)/(rewriteTo|copyTo)/b/([^/]+)/o/(.+)")
+_REASONS = {
+    304: "notModified", 400: "invalid", 404: "notFound", 405: "methodNotAllowed",
+    409: "conflict", 412: "conditionNotMet", 413: "uploadTooLarge",
+    416: "requestedRangeNotSatisfiable", 429: "rateLimitExceeded", 500: "backendError",
+    501: "notImplemented", 503: "backendError", 507: "backendError",
+}  # fmt: skip
+
+
+class Gcs:
+    """`answer(call)` for every request that the SDKs were seen to send; the rest is a 501."""
+
+    def __init__(self, objects: Objects, profile: Profile) -> None:
+        self.objects = objects
+        self.profile = profile
+        self._xml = GcsXml(objects, profile)
+
+    def answer(self, call: Call) -> Reply:
+        deed = Deed(call.method.lower())
+        try:
+            if call.path.startswith("/batch/storage/v1"):
+                return self._batch(call, deed)
+            found = _JSON_API.fullmatch(call.path)
+            if found is None:
+                return self._xml.answer(call)
+            return self._route(call, deed, found[1])
+        except Refusal as refusal:
+            deed.answer = refusal.answer
+            return self.refuse(call, refusal, deed)
+
+    def refuse(self, call: Call, refusal: Refusal, deed: Deed) -> Reply:
+        status = refusal.status
+        if status == 304:
+            return Reply(304, {}, b"", deed)
+        if call.path.startswith("/download/"):  # Google tells it in plain text there
+            text = {"Content-Type": "text/html; charset=UTF-8"}
+            return Reply(status, text, refusal.message.encode("utf-8", "replace"), deed)
+        error = {
+            "message": refusal.message,
+            "domain": "usageLimits" if status == 429 else "global",
+            "reason": _REASONS.get(status, "invalid"),
+        }
+        fields = {"code": status, "message": refusal.message, "errors": [error]}
+        return answer({"error": fields}, deed, status)
+
+    def request_ids(self, call: Call) -> dict[str, str]:
+        return {"x-guploader-uploadid": call.id}
+
+    # --- which operation -------------------------------------------------------------------------
+
+    def _route(self, call: Call, deed: Deed, path: str) -> Reply:
+        if path == "/b":
+            return self._buckets(call, deed)
+        if re.fullmatch(r"/b/[^/]+", path):
+            deed.bucket = key_of(path[3:])
+            return self._bucket(call, deed)
+        if named := _OBJECTS.fullmatch(path):
+            deed.bucket = key_of(named[1])
+            if "/upload/" in call.path:
+                return self._upload(call, deed)
+            if call.method == "GET":
+                return self._list(call, deed)
+        elif call.method == "POST" and (moved := _MOVE.fullmatch(path)):
+            return self._copy(call, deed, moved)
+        elif named := _OBJECT.fullmatch(path):
+            deed.bucket, deed.key = key_of(named[1]), key_of(named[2])
+            media = call.query.get("alt") == "media" or call.path.startswith("/download/")
+            match call.method:
+                case "GET" if media:
+                    return self._download(call, deed)
+                case "GET":
+                    found = self._wanted(call, deed)
+                    deed.answer = "found"
+                    return answer(resource(call, found), deed)
+                case "DELETE":
+                    return self._delete(call, deed)
+                case "PATCH" | "PUT":
+                    return self._patch(call, deed)
+                case "POST" if deed.key.endswith("/compose"):
+                    deed.key = deed.key.removesuffix("/compose")
+                    return self._compose(call, deed)
+        raise Refusal(501, "notImplemented", f"this server does not do {call.method} {call.path}")
+
+    # --- buckets ---------------------------------------------------------------------------------
+
+    def _buckets(self, call: Call, deed: Deed) -> Reply:
+        if call.method == "GET":
+            deed.method, deed.answer = "list", "listed"
+            items = [gcs_resource.bucket(name) for name in self.objects.buckets()]
+            return answer({"kind": "storage#buckets", "items": items}, deed)
+        deed.method = "bucket"
+        deed.bucket = checked_key(str(fields_of(call.body).get("name", "")))
+        if call.method != "POST" or not deed.bucket:
+            raise Refusal(400, "invalid", "a bucket is made by a POST that names it")
+        if not self.objects.add_bucket(deed.bucket):
+            raise Refusal(409, "conflict", "You already own this bucket. Select another name.")
+        deed.answer = "applied"
+        return answer(gcs_resource.bucket(deed.bucket), deed)
+
+    def _bucket(self, call: Call, deed: Deed) -> Reply:
+        match call.method:
+            case "GET" | "PATCH" | "PUT":  # made on first use, so each one is there, as it is
+                deed.answer = "found"
+                return answer(gcs_resource.bucket(deed.bucket), deed)
+            case "DELETE":
+                if self.objects.under(deed.bucket, "", limit=1):
+                    raise Refusal(409, "conflict", "The bucket you tried to delete is not empty.")
+                self.objects.remove_bucket(deed.bucket)
+                deed.method, deed.answer = "bucket", "applied"
+                return Reply(204, deed=deed)
+        raise Refusal(501, "notImplemented", f"this server does not do {call.method} {call.path}")
+
+    def _list(self, call: Call, deed: Deed) -> Reply:
+        query, bucket = call.query, deed.bucket
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        limit = min(number(query.get("maxResults", "1000"), "maxResults"), PAGE_MAX)
+        if query.get("matchGlob"):
+            raise Refusal(501, "notImplemented", "this server does not do matchGlob")
+        deed.method, deed.key, deed.answer = "list", prefix, "listed"
+        told: dict[str, Any] = {"kind": "storage#objects"}
+        if query.get("versions", "").lower() == "true":  # the SDK writes True
+            place = version_place(query.get("pageToken"))
+            kept = self.objects.generations(bucket, prefix, place, limit + 1)
+            if len(kept) > limit > 0:
+                told["nextPageToken"] = version_token(kept[limit - 1])
+            told["items"] = [
+                resource(call, each, self.objects) for each in kept[:limit] if not each.deleted
+            ]
+            return answer(told, deed)
+        after, start = untoken(query.get("pageToken", "")), query.get("startOffset", "")
+        found, prefixes, last = page(self.objects, bucket, prefix, delimiter, after, limit, start)
+        end = query.get("endOffset", "")
+        if end and (found or prefixes) and max([each.key for each in found] + prefixes) >= end:
+            last = None
+        told["items"] = [resource(call, each) for each in found if not end or each.key < end]
+        if prefixes:
+            told["prefixes"] = [each for each in prefixes if not end or each < end]
+        if last is not None:
+            told["nextPageToken"] = token(last)
+        return answer(told, deed)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _wanted(self, call: Call, deed: Deed) -> Object:
+        wanted = call.query.get("generation")
+        if wanted is None:
+            found = self.objects.current(deed.bucket, deed.key)
+        else:
+            found = self.objects.at(deed.bucket, deed.key, number(wanted, "generation"))
+        if found is None or found.deleted:
+            raise Refusal(404, "notFound", f"No such object: {deed.bucket}/{deed.key}", "missing")
+        deed.version, deed.generation = str(found.id), found.id
+        other = call.query.get("ifGenerationNotMatch")
+        if other is not None:
+            deed.condition = f"unless-version {other}"
+        self._judge(call.query, found, reading=True)
+        return found
+
+    def _download(self, call: Call, deed: Deed) -> Reply:
+        found = self._wanted(call, deed)
+        headers = {
+            **gcs_resource.headers(found),
+            "Last-Modified": http_date(found.at_ms), "Accept-Ranges": "bytes",
+        }  # fmt: skip
+        span = byte_range(call.headers.get("range"), found.size)
+        body = self.objects.body(found, *(span or (0, None)))
+        if body is None:
+            raise Refusal(410, "gone", "this past generation was too large for this server to keep")
+        deed.answer = "found"
+        if span is None:
+            return Reply(200, headers, body, deed)
+        headers["Content-Range"] = f"bytes {span[0]}-{span[1] - 1}/{found.size}"
+        return Reply(206, headers, body, deed)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _upload(self, call: Call, deed: Deed) -> Reply:
+        kind, upload = call.query.get("uploadType", "media"), call.query.get("upload_id")
+        if kind == "resumable" and upload is not None:
+            return self._resume(call, deed, upload)
+        if kind not in ("media", "multipart", "resumable") or call.method not in ("POST", "PUT"):
+            raise Refusal(501, "notImplemented", f"this server has no {kind!r} {call.method}")
+        fields, body = (
+            (fields_of(call.body), b"") if kind == "resumable" else gcs_uploads.whole(call)
+        )
+        deed.key = checked_key(str(fields.get("name") or call.query.get("name", "")))
+        if not deed.key:
+            raise Refusal(400, "required", "an object needs a name")
+        if kind == "resumable":
+            self._check(call.query, deed)(self.objects.current(deed.bucket, deed.key))
+            return gcs_uploads.start(self.objects, call, deed, fields)
+        return self._insert(call, deed, call.query, fields, body)
+
+    def _insert(
+        self, call: Call, deed: Deed, query: Any, fields: dict[str, Any], body: bytes
+    ) -> Reply:
+        deed.method = "put"
+        meta = gcs_uploads.described(call, fields, body)
+        return answer(resource(call, self._write(deed, query, body, meta)), deed)
+
+    def _resume(self, call: Call, deed: Deed, upload: str) -> Reply:
+        known = self.objects.upload(upload)
+        if known is None:
+            raise Refusal(404, "notFound", "No such resumable upload.", "missing")
+        deed.bucket, deed.key, kept = known
+        if call.method == "DELETE":
+            self.objects.end_upload(upload)
+            deed.method, deed.answer = "abort", "applied"
+            return Reply(499, deed=deed)
+        if "done" in kept:
+            done = self.objects.at(deed.bucket, deed.key, kept["done"])
+            deed.method, deed.answer = "part", "found"
+            return answer({} if done is None else resource(call, done), deed)
+        had = gcs_uploads.receive(self.objects, call, upload)
+        if had is not None:
+            return gcs_uploads.incomplete(had, deed)
+        body = gcs_uploads.gathered(self.objects, upload)
+        reply = self._insert(call, deed, kept["conditions"], kept["resource"], body)
+        gcs_uploads.finish(self.objects, upload, deed)
+        return reply
+
+    def _write(self, deed: Deed, query: Any, body: bytes, meta: dict[str, Any]) -> Object:
+        deed.body, check = body, self._check(query, deed)
+        _, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
+        wrote(deed, after)
+        deed.version = str(after.id)
+        return after
+
+    def _bytes_of(self, bucket: str, key: str, generation: str | None) -> tuple[Object, bytes]:
+        if generation is None:
+            found = self.objects.current(bucket, key)
+        else:
+            found = self.objects.at(bucket, key, number(generation, "generation"))
+        body = None if found is None or found.deleted else self.objects.body(found)
+        if found is None or body is None:
+            raise Refusal(404, "notFound", f"No such object: {bucket}/{key}", "missing")
+        return found, body
+
+    def _copy(self, call: Call, deed: Deed, moved: re.Match[str]) -> Reply:
+        deed.bucket, deed.key, deed.method = key_of(moved[4]), key_of(moved[5]), "copy"
+        found, body = self._bytes_of(
+            key_of(moved[1]), key_of(moved[2]), call.query.get("sourceGeneration")
+        )
+        fields = fields_of(call.body)
+        meta = {**found.meta, **gcs_resource.meta_of(fields)}
+        after = resource(call, self._write(deed, call.query, body, meta))
+        if moved[3] == "copyTo":
+            return answer(after, deed)
+        told = {"kind": "storage#rewriteResponse", "done": True, "resource": after}
+        sizes = {"totalBytesRewritten": after["size"], "objectSize": after["size"]}
+        return answer(told | sizes, deed)
+
+    def _compose(self, call: Call, deed: Deed) -> Reply:
+        deed.method = "put"
+        fields = fields_of(call.body)
+        sources = fields.get("sourceObjects")
+        if not isinstance(sources, list) or not 1 <= len(sources) <= SOURCES_MAX:
+            raise Refusal(400, "invalid", f"a composition has 1 to {SOURCES_MAX} sourceObjects")
+        named = [each if isinstance(each, dict) else {} for each in sources]
+        bodies = [
+            self._bytes_of(deed.bucket, str(each.get("name", "")), each.get("generation"))[1]
+            for each in named
+        ]
+        own = fields.get("destination")
+        return self._insert(
+            call, deed, call.query, own if isinstance(own, dict) else {}, b"".join(bodies)
+        )
+
+    def _patch(self, call: Call, deed: Deed) -> Reply:
+        deed.method = "patch"
+        found = self._wanted(call, deed)
+        throttle(self.objects, self.profile, deed.bucket, deed.key)
+        kept = found.meta if call.method == "PATCH" else {}
+        after = self.objects.annotate(found, gcs_resource.meta_of(fields_of(call.body), kept))
+        deed.answer = "applied"
+        return answer(resource(call, after), deed)
+
+    def _delete(self, call: Call, deed: Deed) -> Reply:
+        wanted = call.query.get("generation")
+        if wanted is not None:
+            self._judge(call.query, self._wanted(call, deed))
+            self.objects.remove_version(deed.bucket, deed.key, number(wanted, "generation"))
+            deed.answer = "applied"
+            return Reply(204, deed=deed)
+        judge = self._check(call.query, deed)
+
+        def check(before: Object | None) -> None:
+            if before is None:
+                raise Refusal(
+                    404, "notFound", f"No such object: {deed.bucket}/{deed.key}", "missing"
+                )
+            judge(before)
+
+        removed(deed, self.objects.remove(deed.bucket, deed.key, check)[1])
+        return Reply(204, deed=deed)
+
+    def _batch(self, call: Call, deed: Deed) -> Reply:
+        """multipart/mixed of whole requests, as `client.batch()` sends them."""
+        replies = []
+        for part in mime.parts(call.body, call.headers.get("content-type", "")):
+            id = part.headers.get("content-id", "").strip("<>")
+            replies.append((f"<response-{id}>", self.answer(mime.request(part, call))))
+        deed.method, deed.answer = "batch", "applied"
+        headers = {"Content-Type": f"multipart/mixed; boundary=batch_{call.id}"}
+        body = mime.answers(replies, f"batch_{call.id}")
+        return Reply(200, headers, body, deed, inner=[reply for _, reply in replies])
+
+    # --- conditions ------------------------------------------------------------------------------
+
+    def _check(self, query: Any, deed: Deed) -> Check:
+        wanted = query.get("ifGenerationMatch")
+        if wanted is not None:
+            deed.condition = "if-absent" if wanted == "0" else f"if-version {wanted}"
+
+        def check(before: Object | None) -> None:
+            deed.before = "" if before is None else str(before.id)
+            throttle(self.objects, self.profile, deed.bucket, deed.key)
+            if self.profile.put_conditions:
+                self._judge(query, before)
+
+        return check
+
+    def _judge(self, query: Any, present: Object | None, *, reading: bool = False) -> None:
+        states = {
+            "Generation": 0 if present is None else present.id,
+            "Metageneration": 0 if present is None else present.metageneration,
+        }
+        for what, now in states.items():
+            same, other = query.get(f"if{what}Match"), query.get(f"if{what}NotMatch")
+            if other is not None and number(other, what) == now and reading:
+                raise Refusal(304, "notModified", "", "not_modified")
+            failed = same is not None and number(same, what) != now
+            if failed or (other is not None and number(other, what) == now):
+                raise Refusal(
+                    412, "conditionNotMet",
+                    "At least one of the pre-conditions you specified did not hold.",
+                    "precondition_failed",
+                )  # fmt: skip

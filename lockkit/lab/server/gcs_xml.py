@@ -1,0 +1,69 @@
+"""Google's XML API, which object_store speaks: S3's words, judged by generations."""
+
+from __future__ import annotations
+
+from lockkit.lab.server.call import Call, Deed, Refusal, Reply, number
+from lockkit.lab.server.objects import Check, Object
+from lockkit.lab.server.profiles import throttle
+from lockkit.lab.server.s3 import S3
+from lockkit.lab.server.s3_conditions import failed_condition
+
+_RENAMED = ("copy-source", "meta-", "metadata-directive")
+
+
+class GcsXml(S3):
+    def answer(self, call: Call) -> Reply:
+        headers = dict(call.headers)
+        for name, value in call.headers.items():
+            plain = name.removeprefix("x-goog-")
+            if plain != name and plain.startswith(_RENAMED):
+                headers[f"x-amz-{plain}"] = value
+        query = dict(call.query)
+        if "generation" in query:
+            query["versionId"] = query.pop("generation")
+        reply = super().answer(
+            Call(call.method, call.path, query, headers, call.body, call.host, call.target, call.id)
+        )
+        reply.headers = {
+            name.replace("x-amz-meta-", "x-goog-meta-"): value
+            for name, value in reply.headers.items()
+        }
+        return reply
+
+    def request_ids(self, call: Call) -> dict[str, str]:
+        return {"x-guploader-uploadid": call.id}
+
+    def _check(self, call: Call, deed: Deed) -> Check:
+        wanted = call.headers.get("x-goog-if-generation-match")
+        if wanted is not None:
+            deed.condition = "if-absent" if wanted == "0" else f"if-version {wanted}"
+
+        def check(before: Object | None) -> None:
+            deed.before = self._version(before)
+            throttle(self.objects, self.profile, deed.bucket, deed.key)
+            if wanted is not None and self.profile.put_conditions:
+                now = 0 if before is None else before.id
+                if number(wanted, "x-goog-if-generation-match") != now:
+                    raise failed_condition()
+
+        return check
+
+    def _delete_check(self, call: Call, deed: Deed) -> Check:
+        judge = self._check(call, deed)
+
+        def check(before: Object | None) -> None:
+            if before is None:
+                raise Refusal(404, "NoSuchKey", "The specified key does not exist.", "missing")
+            judge(before)
+
+        return check
+
+    def _version(self, object: Object | None) -> str:
+        return "" if object is None else str(object.id)
+
+    def _tags(self, object: Object) -> dict[str, str]:
+        return {
+            "x-goog-generation": str(object.id),
+            "x-goog-metageneration": str(object.metageneration),
+            "x-goog-stored-content-length": str(object.size),
+        }

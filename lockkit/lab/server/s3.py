@@ -1,0 +1,322 @@
+"""Amazon S3's dialect, as boto3, pyarrow and object_store speak it."""
+
+from __future__ import annotations
+
+import re
+
+from lockkit.lab.server import markup, s3_conditions, s3_lists, s3_uploads
+from lockkit.lab.server.call import (
+    Call,
+    Deed,
+    Refusal,
+    Reply,
+    byte_range,
+    checked_key,
+    http_date,
+    key_of,
+    number,
+    removed,
+    wrote,
+)
+from lockkit.lab.server.markup import plain
+from lockkit.lab.server.objects import Check, Object, Objects
+from lockkit.lab.server.profiles import Profile
+from lockkit.lab.server.s3_body import crc32_of, payload
+
+KEPT_HEADERS = (
+    "content-type", "content-encoding", "cache-control", "content-disposition", "content-language",
+    "expires",
+)  # fmt: skip
+DELETES_MAX = 1000
+_ASPECTS = {
+    "accelerate", "acl", "analytics", "attributes", "cors", "delete", "encryption", "inventory",
+    "legal-hold", "lifecycle", "location", "logging", "metrics", "notification", "object-lock",
+    "ownershipControls", "partNumber", "policy", "policyStatus", "publicAccessBlock",
+    "replication", "requestPayment", "restore", "retention", "select", "tagging", "torrent",
+    "uploadId", "uploads", "versioning", "versions", "website",
+}  # fmt: skip
+"""Query words that make it another operation."""
+_HOSTED = re.compile(r"^([a-z0-9][a-z0-9.-]*)\.localhost(?::\d+)?$")
+
+
+class S3:
+    """`answer(call)` for every request that the SDKs were seen to send; the rest is a 501."""
+
+    def __init__(self, objects: Objects, profile: Profile) -> None:
+        self.objects = objects
+        self.profile = profile
+
+    def answer(self, call: Call) -> Reply:
+        deed = Deed(call.method.lower())
+        hosted = _HOSTED.match(call.host) if ".localhost" in call.host else None
+        path = f"/{hosted[1]}{call.path}" if hosted else call.path
+        bucket, _, rest = path[1:].partition("/")
+        try:
+            deed.bucket, deed.key = key_of(bucket), key_of(rest)
+            return self._route(call, deed)
+        except Refusal as refusal:
+            deed.answer = refusal.answer
+            return self.refuse(call, refusal, deed)
+
+    def refuse(self, call: Call, refusal: Refusal, deed: Deed) -> Reply:
+        if refusal.status == 304:
+            return Reply(304, {"ETag": refusal.message}, b"", deed)
+        if call.method == "HEAD":
+            return Reply(refusal.status, {}, b"", deed)
+        return markup.document(
+            f"<Error><Code>{refusal.code}</Code><Message>{plain(refusal.message)}</Message>"
+            f"<Resource>{plain(call.path)}</Resource><RequestId>{call.id}</RequestId></Error>",
+            deed,
+            refusal.status,
+        )
+
+    def request_ids(self, call: Call) -> dict[str, str]:
+        return {"x-amz-request-id": call.id, "x-amz-id-2": call.id}
+
+    # --- which operation -------------------------------------------------------------------------
+
+    def _route(self, call: Call, deed: Deed) -> Reply:
+        aspects = call.query.keys() & _ASPECTS
+        if not deed.bucket:
+            if call.method == "GET" and not aspects:
+                return s3_lists.buckets(self.objects, deed)
+            raise _not_built(call)
+        if not deed.key:
+            return self._bucket(call, deed, next(iter(aspects), ""))
+        match call.method, tuple(sorted(aspects)):
+            case "PUT", ():
+                return self._put(call, deed)
+            case (("GET" | "HEAD"), () | ("partNumber",)):
+                return self._get(call, deed)
+            case "DELETE", ():
+                return self._delete(call, deed)
+            case "POST", ("uploads",):
+                return s3_uploads.start(self.objects, deed, meta_of(call))
+            case "PUT", ("partNumber", "uploadId"):
+                return s3_uploads.put_part(self.objects, call, deed)
+            case "POST", ("uploadId",):
+                return self._complete(call, deed)
+            case "DELETE", ("uploadId",):
+                return s3_uploads.abort(self.objects, call, deed)
+            case "GET", ("uploadId",):
+                s3_uploads.known(self.objects, call, deed)
+                return s3_lists.parts(self.objects, call, deed)
+        raise _not_built(call)
+
+    def _bucket(self, call: Call, deed: Deed, aspect: str) -> Reply:
+        bucket, objects = deed.bucket, self.objects
+        match call.method, aspect:
+            case "GET", "":
+                return s3_lists.contents(objects, call, deed)
+            case "GET", "versions":
+                return s3_lists.versions(objects, call, deed)
+            case "GET", "uploads":
+                return s3_lists.uploads(objects, call, deed)
+            case "POST", "delete":
+                return self._bulk_delete(call, deed)
+            case "PUT", "":
+                objects.add_bucket(bucket)
+                deed.method, deed.answer = "bucket", "applied"
+                return Reply(200, {"Location": f"/{bucket}"}, deed=deed)
+            case "DELETE", "":
+                if objects.under(bucket, "", limit=1):
+                    raise Refusal(409, "BucketNotEmpty", "The bucket still holds objects.")
+                objects.remove_bucket(bucket)
+                deed.method, deed.answer = "bucket", "applied"
+                return Reply(204, deed=deed)
+            case "HEAD", "":  # buckets are made on first use, so each one is there
+                deed.answer = "found"
+                return Reply(200, {"x-amz-bucket-region": "us-east-1"}, deed=deed)
+            case "GET", "location":
+                deed.answer = "found"
+                return s3_lists.answer("LocationConstraint", "", deed)
+            case (("GET" | "PUT"), "versioning"):
+                return self._versioning(call, deed)
+        raise _not_built(call)
+
+    def _versioning(self, call: Call, deed: Deed) -> Reply:
+        """Every version is kept, whatever is asked; only some conditions mind what was."""
+        deed.answer = "found"
+        if self.profile.versioned_conditions:
+            return s3_lists.answer("VersioningConfiguration", "<Status>Enabled</Status>", deed)
+        if call.method == "PUT":
+            root = markup.read(payload(call), "VersioningConfiguration", "MalformedXML")
+            on = markup.fields(root).get("Status", "").strip() == "Enabled"
+            self.objects.set_versioned(deed.bucket, on)
+            deed.method, deed.answer = "bucket", "applied"
+        status = "<Status>Enabled</Status>" if self.objects.is_versioned(deed.bucket) else ""
+        return s3_lists.answer("VersioningConfiguration", status, deed)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def _put(self, call: Call, deed: Deed) -> Reply:
+        if "x-amz-copy-source" in call.headers:
+            return self._copy(call, deed)
+        after = self._write(call, deed, payload(call), meta_of(call))
+        return Reply(200, {"ETag": f'"{after.etag}"', **self._tags(after)}, b"", deed)
+
+    def _write(
+        self, call: Call, deed: Deed, body: bytes, meta: dict[str, str], etag: str | None = None
+    ) -> Object:
+        deed.body, check = body, self._check(call, deed)
+        _, after = self.objects.write(deed.bucket, deed.key, body, check, etag=etag, meta=meta)
+        wrote(deed, after)
+        deed.version = self._version(after)
+        return after
+
+    def _copy(self, call: Call, deed: Deed) -> Reply:
+        deed.method = "copy"
+        source, _, version = call.headers["x-amz-copy-source"].partition("?versionId=")
+        bucket, _, key = key_of(source.lstrip("/")).partition("/")
+        if version:
+            found = self.objects.at(bucket, key, number(version, "versionId"))
+        else:
+            found = self.objects.current(bucket, key)
+        body = None if found is None or found.deleted else self.objects.body(found)
+        if found is None or body is None:
+            raise Refusal(404, "NoSuchKey", "The object to copy does not exist.", "missing")
+        replaces = call.headers.get("x-amz-metadata-directive", "").upper() == "REPLACE"
+        after = self._write(call, deed, body, meta_of(call) if replaces else found.meta)
+        return s3_lists.answer(
+            "CopyObjectResult",
+            f'<ETag>"{after.etag}"</ETag><LastModified>{markup.iso(after.at_ms)}</LastModified>',
+            deed,
+        )
+
+    def _complete(self, call: Call, deed: Deed) -> Reply:
+        deed.method = "put"
+        meta = s3_uploads.known(self.objects, call, deed)
+        body, etag = s3_uploads.joined(self.objects, call)
+        after = self._write(call, deed, body, meta, etag)
+        self.objects.end_upload(call.query["uploadId"])
+        reply = s3_lists.answer(
+            "CompleteMultipartUploadResult",
+            f"<Location>http://{plain(call.host)}{plain(call.path)}</Location>"
+            f"<Bucket>{plain(deed.bucket)}</Bucket><Key>{plain(deed.key)}</Key>"
+            f'<ETag>"{etag}"</ETag>',
+            deed,
+        )
+        reply.headers |= self._tags(after)
+        return reply
+
+    def _delete(self, call: Call, deed: Deed) -> Reply:
+        version = call.query.get("versionId")
+        if version is not None:
+            self.objects.remove_version(deed.bucket, deed.key, number(version, "versionId"))
+            deed.answer = "applied"
+            return Reply(204, {"x-amz-version-id": version}, b"", deed)
+        _, marker = self.objects.remove(deed.bucket, deed.key, self._delete_check(call, deed))
+        removed(deed, marker)
+        if marker is None:
+            return Reply(204, deed=deed)
+        return Reply(
+            204, {"x-amz-delete-marker": "true", "x-amz-version-id": str(marker.id)}, b"", deed
+        )
+
+    def _bulk_delete(self, call: Call, deed: Deed) -> Reply:
+        root = markup.read(payload(call), "Delete", "MalformedXML")
+        wanted = [markup.fields(each) for each in root if markup.local(each) == "Object"]
+        if len(wanted) > DELETES_MAX:
+            raise Refusal(400, "MalformedXML", f"at most {DELETES_MAX} objects in one request")
+        quiet = markup.fields(root).get("Quiet", "").strip() == "true"
+        rows, inner = [], []
+        for fields in wanted:
+            key = fields.get("Key", "")
+            query = {"versionId": fields["VersionId"]} if fields.get("VersionId") else {}
+            headers = {"if-match": fields["ETag"]} if fields.get("ETag") else {}
+            one = Deed("delete", deed.bucket, key)
+            try:
+                checked_key(key)
+                inner.append(self._delete(Call("DELETE", "", query, headers, b""), one))
+                if not quiet:
+                    rows.append(f"<Deleted><Key>{plain(key)}</Key></Deleted>")
+            except Refusal as refusal:
+                one.answer = refusal.answer
+                inner.append(Reply(refusal.status, {}, b"", one))
+                rows.append(
+                    f"<Error><Key>{plain(key)}</Key><Code>{refusal.code}</Code>"
+                    f"<Message>{plain(refusal.message)}</Message></Error>"
+                )
+        deed.method, deed.answer = "batch", "applied"
+        reply = s3_lists.answer("DeleteResult", "".join(rows), deed)
+        reply.inner = inner
+        return reply
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _get(self, call: Call, deed: Deed) -> Reply:
+        wanted = call.query.get("versionId")
+        if wanted is None:
+            found = self.objects.current(deed.bucket, deed.key)
+        else:
+            found = self.objects.at(deed.bucket, deed.key, number(wanted, "versionId"))
+        if found is None:
+            raise Refusal(404, "NoSuchKey", "The specified key does not exist.", "missing")
+        if found.deleted:
+            raise Refusal(405, "MethodNotAllowed", "This version is a delete marker.", "missing")
+        etag = f'"{found.etag}"'
+        deed.version, deed.generation = self._version(found), found.id
+        s3_conditions.judge_read(call, deed, found)
+        deed.answer = "found"
+        headers = {
+            **_told(found.meta), **self._tags(found), "ETag": etag,
+            "Last-Modified": http_date(found.at_ms), "Accept-Ranges": "bytes",
+        }  # fmt: skip
+        span = byte_range(call.headers.get("range"), found.size)
+        if span is not None:
+            headers["Content-Range"] = f"bytes {span[0]}-{span[1] - 1}/{found.size}"
+        start, end = span or (0, found.size)
+        status = 200 if span is None else 206
+        if call.method == "HEAD":
+            return Reply(status, headers, b"", deed, end - start)
+        body = self.objects.body(found, start, end)
+        if body is None:
+            raise Refusal(410, "Gone", "this past version was too large for this server to keep")
+        if call.headers.get("x-amz-checksum-mode", "").lower() == "enabled" and span is None:
+            headers["x-amz-checksum-crc32"] = crc32_of(body)
+        return Reply(status, headers, body, deed)
+
+    # --- what Google's XML API does otherwise ----------------------------------------------------
+
+    def _check(self, call: Call, deed: Deed) -> Check:
+        return s3_conditions.of_write(self.objects, self.profile, call, deed)
+
+    def _delete_check(self, call: Call, deed: Deed) -> Check:
+        return s3_conditions.of_delete(self.objects, self.profile, call, deed)
+
+    def _version(self, object: Object | None) -> str:
+        return s3_conditions.version(object)
+
+    def _tags(self, object: Object) -> dict[str, str]:
+        return {"x-amz-version-id": str(object.id)}
+
+
+def meta_of(call: Call) -> dict[str, str]:
+    """The entity headers and the user's metadata, as every dialect keeps them."""
+    kept = {name: call.headers[name] for name in KEPT_HEADERS if name in call.headers}
+    if "content-encoding" in kept:
+        encodings = [each.strip() for each in kept.pop("content-encoding").split(",")]
+        encodings = [each for each in encodings if each and each != "aws-chunked"]
+        if encodings:
+            kept["content-encoding"] = ",".join(encodings)
+    for name, value in call.headers.items():
+        if name.startswith("x-amz-meta-"):
+            kept[name.removeprefix("x-amz-")] = value
+    return kept
+
+
+def _told(meta: dict[str, str]) -> dict[str, str]:
+    told = {"Content-Type": "binary/octet-stream"}
+    for name, value in meta.items():
+        if name.startswith("meta-"):
+            told[f"x-amz-{name}"] = value
+        elif name in KEPT_HEADERS:
+            told[name.title()] = value
+    return told
+
+
+def _not_built(call: Call) -> Refusal:
+    aspects = ", ".join(sorted(call.query.keys() & _ASPECTS)) or "no sub-resource"
+    return Refusal(
+        501, "NotImplemented", f"this server does not do {call.method} {call.path} ({aspects})"
+    )

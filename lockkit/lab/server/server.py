@@ -1,0 +1,302 @@
+"""The server itself: three listeners on one loop, each request one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sqlite3
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from functools import lru_cache, partial
+from typing import Protocol
+
+from lockkit.clock import Clock
+from lockkit.events import Event
+from lockkit.lab.server import ledger
+from lockkit.lab.server.call import Call, Deed, Refusal, Reply, call_of, http_date
+from lockkit.lab.server.http import Connection, Handler, Request, Response
+from lockkit.lab.server.ledger import Ledger
+from lockkit.lab.server.objects import Busy, DiskFull, Objects
+from lockkit.lab.server.profiles import PROFILES, Profile
+from lockkit.lab.server.sigv4 import Credentials, verify
+
+BODY_BYTES_MAX = 512 << 20
+RECEIVED_BYTES_MAX = 256 * 1024
+SAVE_INTERVAL_S = 0.25
+SHUTDOWN_S_MAX = 1.0
+ANSWER_S_MAX = 30.0
+_LOOPBACK = re.compile(r"localhost|::1|127\.\d{1,3}\.\d{1,3}\.\d{1,3}")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Dialect(Protocol):
+    def answer(self, call: Call) -> Reply: ...
+
+    def refuse(self, call: Call, refusal: Refusal, deed: Deed) -> Reply: ...
+
+    def request_ids(self, call: Call) -> dict[str, str]: ...
+
+
+class Emulator:
+    """The server, in a thread of this process. `s3`, `gcs` and `azure` are its addresses.
+
+    `port` is the S3 address's; the others follow it (0: any that are free). `latency_ms` is added
+    to every request, half before it is applied and half after. With `credentials` the S3 address
+    wants requests signed by them; the other two take any. `on_request` is called from the server's
+    thread and must not wait. Raises `ValueError` for an unknown profile or an address that others
+    could reach, `OSError` if the port or the file cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        db: str = ":memory:",
+        profile: str = "aws",
+        port: int = 0,
+        host: str = "127.0.0.1",
+        allow_remote: bool = False,
+        latency_ms: float = 0.0,
+        credentials: Credentials | None = None,
+        clock: Clock | None = None,
+        on_request: Callable[[Event], None] | None = None,
+    ) -> None:
+        if profile not in PROFILES:
+            raise ValueError(f"no profile {profile!r}; there are {', '.join(PROFILES)}")
+        if not _LOOPBACK.fullmatch(host) and not allow_remote:
+            raise ValueError(
+                f"{host} can be reached by other machines, and this server is made for one; "
+                "say allow_remote (--allow-remote) if that is meant"
+            )
+        self.profile: Profile = PROFILES[profile]
+        self.latency_ms = max(latency_ms, 2 * self.profile.race_ms)
+        self.on_request = on_request
+        self.s3 = self.gcs = self.azure = ""
+        self._db, self._port, self._host = str(db), port, host
+        self._credentials = credentials
+        self._clock = clock or Clock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._started = threading.Event()
+        self._failed: BaseException | None = None
+        self._open: set[Connection] = set()
+        self._kept: list[Event] = []
+        self._calls = 0
+
+    # --- life ------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Emulator:
+        self._thread = threading.Thread(target=self._serve, name="lockkit-emulator", daemon=True)
+        self._thread.start()
+        self._started.wait()
+        if self._failed is not None:
+            raise self._failed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(timeout=SHUTDOWN_S_MAX + 10)
+            self._loop = None
+
+    def _serve(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:
+            if self._started.is_set():
+                raise
+            self._failed = error  # raised again by the thread that waits
+            self._started.set()
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            self.objects = Objects(self._db, self._clock)
+        except sqlite3.Error as error:
+            raise OSError(f"cannot keep objects in {self._db}: {error}") from None
+        keep = ledger.KEPT_IN_MEMORY if self._db == ":memory:" else None
+        self._ledger = Ledger(self.objects, keep=keep)
+        listeners: list[asyncio.Server] = []
+        buffer = bytearray(RECEIVED_BYTES_MAX)
+        try:
+            for offset, (name, dialect) in enumerate(self._dialects().items()):
+                handler = self._handler(dialect, self._credentials if offset == 0 else None)
+                port = self._port + offset if self._port else 0
+                listener = await self._loop.create_server(
+                    partial(Connection, handler, self._open, buffer, BODY_BYTES_MAX),
+                    "127.0.0.1" if self._host == "localhost" else self._host,
+                    port,
+                    backlog=512,
+                )
+                listeners.append(listener)
+                host = f"[{self._host}]" if ":" in self._host else self._host
+                setattr(self, name, f"http://{host}:{listener.sockets[0].getsockname()[1]}")
+            saver = asyncio.create_task(self._save_now_and_then())
+            self._started.set()
+            await self._stop.wait()
+            saver.cancel()
+        finally:
+            for listener in listeners:
+                listener.close()
+            under_way = [task for each in list(self._open) if (task := each.close())]
+            if under_way:
+                await asyncio.wait(under_way, timeout=SHUTDOWN_S_MAX)
+            self._save()
+            self._kept = self._ledger.read()
+            self.objects.close()
+
+    def _dialects(self) -> dict[str, Dialect]:
+        from lockkit.lab.server.azure import Azure
+        from lockkit.lab.server.gcs import Gcs
+        from lockkit.lab.server.s3 import S3
+
+        return {
+            "s3": S3(self.objects, self.profile),
+            "gcs": Gcs(self.objects, self.profile),
+            "azure": Azure(self.objects, self.profile),
+        }
+
+    # --- one request -----------------------------------------------------------------------------
+
+    def _handler(self, dialect: Dialect, credentials: Credentials | None) -> Handler:
+        def decide(request: Request, began_ms: float) -> Response:
+            self._calls += 1
+            id = f"{int(began_ms):012X}{self._calls & 0xFFFF:04X}"
+            call = call_of(
+                request.method, request.target, request.headers, request.body, id=id, at_ms=began_ms
+            )
+            reply = self._decide(dialect, call, began_ms, credentials)
+            reply.headers |= dialect.request_ids(call)
+            return self._response(reply)
+
+        async def decide_later(request: Request, began_ms: float) -> Response:
+            half_s = self.latency_ms / 2000
+            await asyncio.sleep(half_s)
+            response = decide(request, began_ms)
+            await asyncio.sleep(half_s)
+            return response
+
+        def handle(request: Request) -> Response | Awaitable[Response]:
+            if request.target.startswith("/__lockkit/"):
+                return self._control(request.target)
+            began_ms = self._clock.stamp_ms()
+            return (decide_later if self.latency_ms else decide)(request, began_ms)
+
+        return handle
+
+    def _decide(
+        self, dialect: Dialect, call: Call, began_ms: float, credentials: Credentials | None
+    ) -> Reply:
+        """Answer a request; what changes something is recorded in the same transaction."""
+
+        def told(reply: Reply) -> list[Event]:
+            return ledger.events(call, reply, began_ms, self._clock.stamp_ms())
+
+        changed = False
+        try:
+            if credentials is not None:
+                verify(call, credentials, began_ms)
+            if call.method in ("GET", "HEAD"):
+                reply = dialect.answer(call)
+                events = told(reply)
+            else:
+                with self.objects.writing():
+                    reply = dialect.answer(call)
+                    events = told(reply)
+                    changed = any(each["applied"] for each in events)
+                    if changed:
+                        self._ledger.save(events)
+        except Exception as error:  # noqa: BLE001 - told on stderr, and to the client as a 5xx
+            changed = False
+            reply = dialect.refuse(call, self._fault(call, error), Deed(call.method.lower()))
+            events = told(reply)
+        if changed:
+            self._ledger.saved()
+        else:
+            self._ledger.later(events)
+        self._ledger.tell(events, self.on_request)
+        return reply
+
+    def _fault(self, call: Call, error: Exception) -> Refusal:
+        """What a client is told when this server itself is in trouble: nothing was applied."""
+        match error:
+            case Refusal():
+                return error
+            case DiskFull():
+                _complain(f"{self._db}: {error}; {call.method} {call.path} was not applied")
+                return Refusal(507, "InsufficientStorage", "The server's disk is full.")
+            case Busy():
+                return Refusal(503, "SlowDown", "Please reduce your request rate.", "throttled")
+            case _:
+                _complain(f"{call.method} {call.path}: {error!r}")
+                return Refusal(500, "InternalError", "We encountered an internal error.")
+
+    def _response(self, reply: Reply) -> Response:
+        headers = {"Date": http_date(self._clock.stamp_ms()), "Server": "lockkit"}
+        for name, value in reply.headers.items():
+            if _is_name(name):  # one dialect's metadata may be no header in another
+                headers[name] = value if value.isascii() and value.isprintable() else _shown(value)
+        return Response(reply.status, headers, reply.body, reply.length)
+
+    def _control(self, target: str) -> Response:
+        path, _, query = target.partition("?")
+        if path == "/__lockkit/health":
+            addresses = {"s3": self.s3, "gcs": self.gcs, "azure": self.azure}
+            return Response(
+                200, {"Content-Type": "application/json"}, json.dumps(addresses).encode()
+            )
+        if path == "/__lockkit/requests":
+            since = re.fullmatch("since=([0-9]{1,15})", query)
+            lines = (each.to_json() + "\n" for each in self._read(int(since[1]) if since else 0))
+            return Response(200, {"Content-Type": "application/x-ndjson"}, "".join(lines).encode())
+        return Response(404, {}, b"there are /__lockkit/health and /__lockkit/requests?since=N\n")
+
+    # --- the record ------------------------------------------------------------------------------
+
+    def requests(self, since: int = 0) -> list[Event]:
+        """Every request behind the first `since`, in the order in which they were decided."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return self._kept[since:]
+        if threading.current_thread() is self._thread:
+            return self._read(since)
+
+        async def read() -> list[Event]:
+            return self._read(since)
+
+        return asyncio.run_coroutine_threadsafe(read(), loop).result(ANSWER_S_MAX)
+
+    def _read(self, since: int) -> list[Event]:
+        self._save()
+        return self._ledger.read(since)
+
+    async def _save_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_INTERVAL_S)
+            self._save()
+
+    def _save(self) -> None:
+        try:
+            self._ledger.save([])
+            self._ledger.saved()
+        except Busy:
+            return
+        except DiskFull as full:
+            _complain(f"{self._db}: {full}; {self._ledger.drop()} requests are not in the record")
+
+
+@lru_cache(maxsize=1024)
+def _is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def _shown(value: str) -> str:
+    text = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return _CONTROL.sub(" ", text)
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"lockkit serve: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,154 @@
+"""A soak's plan: faults on the wire, as any fault plan has them, and what befalls the processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from lockkit.lab.faults import Fault, FaultError, FaultPlan
+from lockkit.lab.faults.plan import PLAN_CHARACTERS_MAX
+
+WHATS = {
+    "stall": ("who", "at", "for_s"),
+    "kill": ("who", "for_s"),
+    "clock": ("who", "for_s", "offset_ms"),
+    "server": ("for_s",),
+    "burst": ("fault",),
+}
+"""What each takes beside `every_s`. A `clock` is a kill whose successor has a wrong clock."""
+AT = ("commit", "decided", "now")
+TROUBLES_MAX = 50
+SECONDS_MAX = 3600.0
+OFFSET_MS_MAX = 3_600_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that befalls one of the processes `every_s`, about; or all requests, in a burst."""
+
+    what: str
+    every_s: float
+    who: str = "W*"
+    """A glob for the writers that it may befall."""
+    at: str = "now"
+    """A stall: now; while the lock is held, between the conflict check and the publication; or
+    between the moment of commit and its file, which others must then make."""
+    for_s: tuple[float, float] = (0.5, 2.0)
+    """How long a stall lasts, or how long after its end a process is started again."""
+    offset_ms: tuple[float, float] = (0.0, 0.0)
+    fault: Fault | None = None
+
+    def may_befall(self, writer: str) -> bool:
+        return fnmatchcase(writer, self.who)
+
+    def to_fields(self) -> dict[str, Any]:
+        said = {name: getattr(self, name) for name in ("what", "every_s", *WHATS[self.what])}
+        return said | ({"fault": self.fault.to_fields()} if self.fault else {})
+
+    @classmethod
+    def from_fields(cls, said: Any) -> Trouble:
+        """From a JSON object; `FaultError` says what is wrong with it."""
+        if not isinstance(said, Mapping) or said.get("what") not in WHATS:
+            raise FaultError(f"what: one of {', '.join(WHATS)}; not {_short(said)}")
+        known = ("what", "every_s", *WHATS[said["what"]])
+        for name in said:
+            if name not in known:
+                raise FaultError(f"{_short(name)} means nothing here; known: {', '.join(known)}")
+        for name, holds, allowed in _RULES:
+            if name in said and not holds(said[name]):
+                raise FaultError(f"{name}: {allowed}; not {_short(said[name])}")
+        if "every_s" not in said or ("fault" in known and "fault" not in said):
+            raise FaultError(f"{said['what']} needs every_s{' and fault' * ('fault' in known)}")
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in said.items()
+        }
+        if "fault" in given:
+            given["fault"] = Fault.from_fields(given["fault"])
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True)
+class SoakPlan:
+    """What goes wrong in a soak."""
+
+    faults: FaultPlan = field(default_factory=FaultPlan)
+    processes: tuple[Trouble, ...] = ()
+
+    def to_json(self) -> str:
+        said = json.loads(self.faults.to_json())
+        return json.dumps(said | {"processes": [each.to_fields() for each in self.processes]})
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> SoakPlan:
+        """A plan from JSON (any fault plan is one); `FaultError` says what is wrong and where."""
+        if len(text) > PLAN_CHARACTERS_MAX:
+            raise FaultError(
+                f"a plan has at most {PLAN_CHARACTERS_MAX} characters, not {len(text)}"
+            )
+        try:
+            said = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise FaultError(f"not JSON ({error})") from None
+        if not isinstance(said, dict):
+            raise FaultError(f"a plan is a JSON object with a list of faults, not {_short(said)}")
+        listed = said.pop("processes", [])
+        if not isinstance(listed, list) or len(listed) > TROUBLES_MAX:
+            raise FaultError(f"processes: a list of at most {TROUBLES_MAX}, not {_short(listed)}")
+        troubles = []
+        for index, each in enumerate(listed):
+            try:
+                troubles.append(Trouble.from_fields(each))
+            except FaultError as error:
+                raise FaultError(f"processes[{index}]: {error}") from None
+        return cls(FaultPlan.from_fields(said), tuple(troubles))
+
+    @classmethod
+    def load(cls, path: str | Path) -> SoakPlan:
+        """The plan in a file; the error names the file."""
+        try:
+            return cls.parse(Path(path).read_bytes())
+        except OSError as error:
+            raise FaultError(f"{path}: {error.strerror}") from None
+        except FaultError as error:
+            raise FaultError(f"{path}: {error}") from None
+
+
+# --- what a trouble may say -----------------------------------------------------------------------
+
+
+def _is_number(value: Any, low: float, high: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_range(value: Any, low: float, high: float) -> bool:
+    pair = isinstance(value, list) and len(value) == 2
+    return pair and all(_is_number(each, low, high) for each in value) and value[0] <= value[1]
+
+
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("every_s", lambda value: _is_number(value, 0.1, SECONDS_MAX), "seconds, 0.1 to 3600"),
+    ("who", lambda value: isinstance(value, str), "a glob for the writers' names, such as W*"),
+    ("at", lambda value: value in AT, f"one of {', '.join(AT)}"),
+    (
+        "for_s",
+        lambda value: _is_range(value, 0, SECONDS_MAX),
+        "[least, most] seconds, 0 to 3600",
+    ),
+    (
+        "offset_ms",
+        lambda value: _is_range(value, -OFFSET_MS_MAX, OFFSET_MS_MAX),
+        "[least, most] milliseconds, at most an hour",
+    ),
+)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+assert {each.name for each in fields(Trouble)} >= {name for name, *_ in _RULES}

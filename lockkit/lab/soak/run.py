@@ -1,0 +1,231 @@
+"""A soak from outside: its supervisor is started, waited for, and what is left is judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.errors import LockkitError, StoreError, TableError
+from lockkit.events import Event, event
+from lockkit.lab.processes.fleet import PACKAGE, Plan, last_words, leftovers
+from lockkit.lab.processes.supervisor import PROFILES
+from lockkit.lab.server import Emulator
+from lockkit.lab.soak import tally
+from lockkit.lab.soak.observer import looked_at
+from lockkit.lab.soak.supervisor import Settings
+from lockkit.lab.verify.check import Kind, Verdict, both, check, replay
+from lockkit.runtime import run as carry_out
+from lockkit.spark.process import FLEET
+from lockkit.stores import open_store
+from lockkit.table import Snapshot, load_snapshot, read_table
+
+STOP_S, KILL_S = 60.0, 5.0
+GRACE_S = 15.0
+CHECK_EVERY_S = 10.0
+POLL_S = 0.5
+
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""For glibc: what a process has is then what it keeps, not what its threads' heaps are worn to."""
+
+Tell = Callable[[str], None]
+
+
+class SoakFailed(LockkitError):
+    """A soak that could not be run, or not to its end: what, and what next."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one soak came to."""
+
+    verdict: Verdict
+    minutes: float
+    fence: bool
+    commits: int
+    made: dict[str, int]
+    clients: int
+    memory: list[tally.Growth]
+    orphans: int
+    ended: list[str] = field(default_factory=list)
+    """Processes that ended by themselves, each with its last words."""
+    rows: int | None = None
+    """Of the table, read by a server that was started anew on the file; None: it cannot be read."""
+    unread: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether it shows something, and nothing but good."""
+        well = self.verdict.kind is Kind.VALID and not self.orphans and self.rows is not None
+        return well and bool(self.verdict.reached)
+
+    def to_json(self) -> dict[str, Any]:
+        return self.verdict.to_json() | {
+            "passed": self.passed,
+            "minutes": round(self.minutes, 2),
+            "fence": self.fence,
+            "commits": self.commits,
+            "faults": sum(self.made.values()),
+            "kinds": len(self.made),
+            "made": self.made,
+            "clients_met": self.clients,
+            "memory": tally.as_json(self.memory),
+            "orphans": self.orphans,
+            "ended_by_themselves": self.ended,
+            "rows": self.rows,
+            "unread": self.unread,
+        }
+
+
+def soak(
+    plan: Plan, settings: Settings, *, seconds: float, until_invalid: bool = False,
+    tell: Tell = lambda _line: None,
+) -> Outcome:  # fmt: skip
+    """Run it and judge it; Ctrl-C ends it early. Raises `SoakFailed`."""
+    run_dir, clock = Path(plan.run_dir), Clock()
+    run_dir.mkdir(parents=True, exist_ok=True)
+    session = Session(plan, settings, tell)
+    began_ms = clock.boot_ms()
+    try:
+        session.wait(seconds, run_dir if until_invalid else None)
+    except KeyboardInterrupt:
+        tell("interrupted: what there is will be judged")
+    finally:
+        lasted_s = (clock.boot_ms() - began_ms) / 1000
+        session.stop()
+    orphans = len(leftovers(plan.fleet))
+    if session.broken:
+        raise SoakFailed(session.broken)
+    tell("judging")
+    return judge(plan, lasted_s / 60, session.ended, orphans)
+
+
+def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> Outcome:
+    run_dir = Path(plan.run_dir)
+    rows, unread, last_look = read_again(plan)
+    history = [*tally.history(run_dir), *last_look]
+    return Outcome(
+        verdict=both(check(history), replay(history)),
+        minutes=minutes,
+        fence=plan.fence,
+        commits=sum(each.kind == "published" for each in tally.told(run_dir)),
+        made=dict(tally.made(tally.told(run_dir)).most_common()),
+        clients=tally.clients_met(tally.told(run_dir)),
+        memory=tally.growth(run_dir),
+        orphans=orphans,
+        ended=ended,
+        rows=rows,
+        unread=unread,
+    )
+
+
+def read_again(plan: Plan) -> tuple[int | None, str, list[Event]]:
+    """Rows of the table as a server shows it that is started on the file; or why there are none.
+
+    With the look itself, which every acknowledged commit must be in.
+    """
+    clock = Clock()
+    with Emulator(
+        db=str(Path(plan.run_dir) / "store.sqlite"),
+        profile=plan.profile or PROFILES[plan.provider],
+    ) as server:
+        store = open_store(plan.url, endpoint=getattr(server, plan.provider), client="reader")
+        try:
+            began_ms = clock.stamp_ms()
+            snapshot: Snapshot = carry_out(load_snapshot(), store, clock)
+            rows = read_table(store).num_rows if snapshot.groups else 0
+        except (TableError, StoreError) as error:
+            return None, f"{type(error).__name__}: {error}", []
+        else:
+            look = event(
+                clock.stamp_ms(), "reader", "saw", began_ms=began_ms, groups=looked_at(snapshot)
+            )
+            return rows, "", [look]
+        finally:
+            store.close()
+
+
+class Session:
+    """The supervisor's process, seen from the one that started it."""
+
+    def __init__(self, plan: Plan, settings: Settings, tell: Tell) -> None:
+        self.ended: list[str] = []
+        self.broken = ""
+        self._tell = tell
+        self._clock = Clock()
+        self._fleet = plan.fleet
+        self._folder = f"{Path(plan.run_dir)}/"
+        self._log = Path(plan.run_dir) / "supervisor.log"
+        self._over = threading.Event()
+        self._stopping = False
+        paths = [str(PACKAGE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lockkit.lab.soak.supervisor"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1,
+                start_new_session=True,
+                env=os.environ | ONE_HEAP | {
+                    FLEET: plan.fleet, "PYTHONPATH": os.pathsep.join(filter(None, paths))
+                },
+            )  # fmt: skip
+        threading.Thread(target=self._hear, name="lockkit-soak", daemon=True).start()
+        self._say({"fleet": asdict(plan), "soak": asdict(settings)})
+
+    def wait(self, seconds: float, judged: Path | None) -> None:
+        """Until the time is over; or, where `judged` is its folder, until it is INVALID."""
+        began_ms = checked_ms = self._clock.boot_ms()
+        while not self._over.is_set() and self._clock.boot_ms() - began_ms < seconds * 1000:
+            self._clock.wait(self._over, POLL_S)
+            if judged and self._clock.boot_ms() - checked_ms > CHECK_EVERY_S * 1000:
+                if check(tally.history(judged)).kind is Kind.INVALID:
+                    self._tell("INVALID: that is enough")
+                    return
+                checked_ms = self._clock.boot_ms()
+
+    def stop(self) -> None:
+        """Let running writers end their round, then end everything."""
+        self._stopping = not self._over.is_set()
+        self._say({"do": "stop", "grace_s": GRACE_S})
+        try:
+            code = self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # the kernel's death signal ends what it owned
+            code = self._process.wait(KILL_S)
+        if not self._stopping and not self.broken:
+            said = last_words(self._log)
+            self.broken = f"the supervisor ended with code {code}: {said}; see {self._log}"
+
+    def _hear(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = json.loads(line)
+            if (why := said.get("error")) is not None:
+                self._hear_error(str(why))
+            elif "made" in said:
+                faults = sum(said["made"].values())
+                self._tell(
+                    f"{said['commits']} commits, {faults} faults of {len(said['made'])} kinds"
+                )
+        self._over.set()
+
+    def _hear_error(self, why: str) -> None:
+        if why.startswith(("writer ", "the Spark ")):
+            self.ended.append(why.replace(self._folder, ""))  # a report goes to others
+            self._tell(why)
+        else:
+            self.broken = why
+
+    def _say(self, fields: dict[str, Any]) -> None:
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(fields) + "\n")
+            self._process.stdin.flush()
+        except (OSError, ValueError):
+            return  # it has ended: its log says why

@@ -1,0 +1,275 @@
+"""The soak's supervisor: a fleet's, with a server of its own process, a plan, and relaunches.
+
+    python -m lockkit.lab.soak.supervisor       its first line of input says what to run
+
+The history goes to a file and nowhere else, so that an hour of it takes no memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from typing import IO, Any
+
+from lockkit.events import Event
+from lockkit.lab.processes.fleet import Plan
+from lockkit.lab.processes.services.objects import free_ports
+from lockkit.lab.processes.supervisor import (
+    OWN_CREDENTIALS,
+    PLAY_CREDENTIALS,
+    PROFILES,
+    Child,
+    Supervisor,
+    directly,
+)
+from lockkit.lab.soak.plan import SoakPlan, Trouble
+from lockkit.lab.soak.tally import SERVER, injected
+from lockkit.spark.connect import ServerGone, await_server
+from lockkit.spark.process import die_with_parent, own_mb, rss_mb
+
+READER, KEEPER, SELF = "R1", "K1", "supervisor"
+SERVER_READY_S = 20.0
+SAMPLE_S = 5.0
+PROGRESS_S = 5.0
+ARMED_S_MAX = 30.0
+"""A writer that was to stop at its next commit, and does not commit, is let go."""
+RELAUNCH_S = (0.5, 2.0)
+OFFSET = "clock offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a soak has beside a fleet's plan."""
+
+    plan: str
+    """As JSON."""
+    spark: int = 0
+    """The last so many writers are PySpark processes."""
+    groups: int = 2
+    heartbeat_ms: int = 1000
+    heartbeat_misses: int = 5
+    look_s: float = 1.0
+    keep_s: float = 5.0
+
+
+class SoakSupervisor(Supervisor):
+    """Everything that ends is started again, until it is told to stop."""
+
+    def __init__(self, plan: Plan, settings: Settings, out: IO[str]) -> None:
+        super().__init__(plan, out)
+        self._settings = settings
+        self._trouble = SoakPlan.parse(settings.plan)
+        now_ms = self._clock.boot_ms()
+        self._due = [(now_ms + self._pause_ms(each), each) for each in self._trouble.processes]
+        self._later: list[tuple[float, str, Any]] = []
+        """When, what and whom: the second halves of troubles."""
+        self._offsets: dict[str, int] = {}
+        self._stall_s: dict[str, tuple[float, float]] = {}
+        self._made: Counter[str] = Counter()
+        self._commits = 0
+        self._memory = (self._run_dir / "memory.jsonl").open("w", buffering=1)
+        self._sampled_ms = self._told_ms = self._scheduled_ms = now_ms
+
+    # --- opening ---
+
+    def _open(self) -> None:
+        own = {name: value for name, value in os.environ.items() if name not in OWN_CREDENTIALS}
+        self._env = own | PLAY_CREDENTIALS | directly(own)
+        self._endpoint = self._host()
+        names = [*(f"W{n + 1}" for n in range(self._plan.writers)), READER, KEEPER]
+        for name in names:
+            self._start(name)
+
+    def _host(self) -> str:
+        from lockkit.lab.faults import Proxy
+
+        port = free_ports(self._clock)
+        self._serving = [
+            sys.executable, "-m", "lockkit.spark.process", str(os.getpid()),
+            sys.executable, "-m", "lockkit", "serve", "--port", str(port),
+            "--db", str(self._run_dir / "store.sqlite"),
+            "--profile", self._plan.profile or PROFILES[self._plan.provider],
+        ]  # fmt: skip
+        self._start(SERVER)
+        try:
+            await_server(f"sc://127.0.0.1:{port}", timeout_s=SERVER_READY_S)
+        except ServerGone:
+            raise ServerGone(
+                f"the embedded server did not listen within {SERVER_READY_S:.0f} s; see "
+                f"{self._run_dir / 'server.log'}"
+            ) from None
+        at = port + tuple(PROFILES).index(self._plan.provider)
+        self._proxy = self._hosts.enter_context(
+            Proxy(
+                f"http://127.0.0.1:{at}",
+                plan=self._trouble.faults,
+                latency_ms=self._plan.latency_ms,
+                on_fault=lambda each: self._inbox.put(("event", each)),
+            )
+        )
+        return str(self._proxy.url)
+
+    def _start(self, name: str) -> None:
+        match name:
+            case _ if name == SERVER:
+                self._spawn(name, self._serving, self._env, speaks=False)
+            case _ if name in (READER, KEEPER):
+                self._spawn(name, self._onlooker(name), self._env)
+            case _:
+                command, env = self._as_it_is(name)
+                self._spawn(name, command, env)
+
+    def _as_it_is(self, name: str) -> tuple[list[str], dict[str, str]]:
+        """A writer's command and environment, its clock as wrong as it is to be."""
+        index, settings = int(name[1:]) - 1, self._settings
+        command = self._writer(name, index, self._endpoint, None)
+        command += [
+            "--groups", str(settings.groups), "--heartbeat-ms", str(settings.heartbeat_ms),
+            "--heartbeat-misses", str(settings.heartbeat_misses),
+            "--clock-offset-ms", str(self._offsets.get(name, 0)),
+        ]  # fmt: skip
+        if index < self._plan.writers - settings.spark:
+            return command, {"ARROW_DEFAULT_MEMORY_POOL": "system"} | self._env
+        from lockkit.spark.java import spark_env
+
+        command[command.index("--kind") + 1] = "jvm"
+        return command, spark_env(self._env, scratch=self._scratch)
+
+    def _onlooker(self, name: str) -> list[str]:
+        plan, settings = self._plan, self._settings
+        role, every_s = ("reader", settings.look_s) if name == READER else (
+            "keeper", settings.keep_s
+        )  # fmt: skip
+        return [
+            sys.executable, "-m", "lockkit.lab.soak.observer", role, "--name", name,
+            "--url", plan.url, "--endpoint", self._endpoint, "--every-s", str(every_s),
+            "--ttl-s", str(plan.ttl_s), "--renew-interval-s", str(plan.renew_interval_s),
+            "--heartbeat-ms", str(settings.heartbeat_ms),
+            "--heartbeat-misses", str(settings.heartbeat_misses), "--parent", str(os.getpid()),
+        ]  # fmt: skip
+
+    # --- one turn ---
+
+    def _turn(self) -> bool:
+        if not super()._turn():
+            return False
+        now_ms = self._clock.boot_ms()
+        if now_ms - self._scheduled_ms < 50:
+            return True
+        self._scheduled_ms = now_ms
+        for at, (due_ms, trouble) in enumerate(self._due):
+            if now_ms >= due_ms:
+                self._due[at] = now_ms + self._pause_ms(trouble), trouble
+                self._make(trouble)
+        over = [each for each in self._later if now_ms >= each[0]]
+        self._later = [each for each in self._later if now_ms < each[0]]
+        for _, what, who in over:
+            self._end(what, who)
+        if now_ms - self._sampled_ms >= 1000 * SAMPLE_S:
+            self._sampled_ms = now_ms
+            self._sample()
+        if now_ms - self._told_ms >= 1000 * PROGRESS_S:
+            self._told_ms = now_ms
+            self._control(made=dict(self._made), commits=self._commits)
+        return True
+
+    def _pause_ms(self, trouble: Trouble) -> float:
+        return 1000 * trouble.every_s * self._clock.uniform(0.5, 1.5)
+
+    def _draw_ms(self, pair: tuple[float, float]) -> float:
+        return 1000 * self._clock.uniform(*pair)
+
+    def _make(self, trouble: Trouble) -> None:
+        match trouble.what:
+            case "burst":
+                self._proxy.inject(trouble.fault)
+            case "server":
+                self._relaunch(SERVER, trouble.for_s)
+            case _:
+                able = [
+                    child for child in self._writers()
+                    if child.alive and not child.stopped and not child.killed
+                    and child.name not in self._stall_s and trouble.may_befall(child.name)
+                ]  # fmt: skip
+                if able:
+                    self._befall(trouble, able[int(self._clock.uniform(0, len(able) - 1e-9))])
+
+    def _befall(self, trouble: Trouble, child: Child) -> None:
+        match trouble.what:
+            case "stall":
+                self._stall_s[child.name] = trouble.for_s
+                until_ms = self._clock.boot_ms() + 1000 * ARMED_S_MAX
+                self._later.append((until_ms, "disarm", child.name))
+                self._stall(child, trouble.at, whole=trouble.at == "now")
+            case "kill":
+                self._relaunch(child.name, trouble.for_s)
+            case "clock":
+                self._offsets[child.name] = round(self._clock.uniform(*trouble.offset_ms))
+                self._relaunch(child.name, trouble.for_s)
+
+    def _relaunch(self, name: str, for_s: tuple[float, float]) -> None:
+        """SIGKILL; it is started again when its end is known."""
+        self._stall_s[name] = for_s
+        self._kill(self._children[name])
+
+    def _end(self, what: str, who: str) -> None:
+        child = self._children[who]
+        if what == "resume" and child.alive:
+            self._resume(child)
+        elif what == "disarm" and child.armed:
+            self._stall_s.pop(who, None)
+            self._resume(child)
+        elif what == "start" and not child.alive:
+            self._start(who)
+            if self._offsets.get(who):
+                text = f"its clock is {self._offsets[who]} ms ahead"
+                self._emit(who, "note", text=text, injected=OFFSET)
+
+    def _changed(self, child: Child, status: int) -> None:
+        super()._changed(child, status)
+        if os.WIFSTOPPED(status) and child.stopped:
+            after_ms = self._draw_ms(self._stall_s.pop(child.name, (1.0, 1.0)))
+            self._later.append((self._clock.boot_ms() + after_ms, "resume", child.name))
+
+    def _ended(self, child: Child, code: int) -> None:
+        super()._ended(child, code)
+        after_ms = self._draw_ms(self._stall_s.pop(child.name, RELAUNCH_S))
+        self._later.append((self._clock.boot_ms() + after_ms, "start", child.name))
+
+    def _writers(self) -> list[Child]:
+        return [child for child in self._children.values() if child.name != SERVER]
+
+    # --- telling ---
+
+    def _record(self, happened: Event) -> None:
+        self._history.write(happened.to_json() + "\n")
+        self._commits += happened.kind == "published"
+        if (kind := injected(happened)) is not None:
+            self._made[kind] += 1
+
+    def _sample(self) -> None:
+        at_ms = round(self._clock.stamp_ms())
+        living = [each for each in self._children.values() if each.alive]
+        sizes = [(each.name, each.pid, rss_mb(each.pid)) for each in living]
+        for name, pid, mb in (*sizes, (SELF, os.getpid(), own_mb())):
+            if mb:  # it may have ended just now
+                sample = {"at_ms": at_ms, "who": name, "pid": pid, "rss_mb": round(mb, 1)}
+                self._memory.write(json.dumps(sample) + "\n")
+
+
+def main() -> int:
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    asked = json.loads(sys.stdin.readline())
+    plan = Plan(**asked["fleet"])
+    die_with_parent(plan.client_pid)
+    code = SoakSupervisor(plan, Settings(**asked["soak"]), out).run()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Verdicts over a history: VALID, UNKNOWN or INVALID, with the events that prove it.
+
+Each property is one pure function over the sorted lanes; each says in a sentence what it found. A
+property that the history says too little about is UNKNOWN, never a silent yes. O(n log n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lockkit.events import Event
+from lockkit.lab.verify.check.commits import (
+    acknowledged_is_there,
+    no_stale_commit,
+    refused_is_absent,
+    taken_back_is_absent,
+)
+from lockkit.lab.verify.check.lanes import Lanes, sort
+from lockkit.lab.verify.check.leases import epochs_rise, no_self_inflicted_loss, one_believer
+from lockkit.lab.verify.check.reached import REACHED, never
+from lockkit.lab.verify.check.readers import readers_see_whole_commits
+from lockkit.lab.verify.check.replay import replay
+from lockkit.lab.verify.check.store import acknowledged_writes_are_there, chain_of_versions
+from lockkit.lab.verify.check.verdict import Finding, Kind, Verdict, both
+
+__all__ = ["CHECKS", "REACHED", "Finding", "Kind", "Verdict", "both", "check", "replay"]
+
+# The most serious first: the first that fails gives the verdict its sentence.
+CHECKS = (
+    acknowledged_is_there,
+    no_stale_commit,
+    refused_is_absent,
+    taken_back_is_absent,
+    readers_see_whole_commits,
+    acknowledged_writes_are_there,
+    chain_of_versions,
+    one_believer,
+    epochs_rise,
+    no_self_inflicted_loss,
+)
+
+
+def check(events: Iterable[Event]) -> Verdict:
+    """Judge a history. The truth lane must be in the order in which the store decided."""
+    try:
+        lanes = sort(events)
+        findings = tuple(finding for each in CHECKS for finding in each(lanes))
+        reached = tuple(name for name, happened in REACHED.items() if happened(lanes))
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+        # A history may come from anywhere: `parse` sees that fields are there, not what they are.
+        because = f"the history is damaged: a field is not of its type ({error})"
+        finding = Finding("fields", Kind.UNKNOWN, because)
+        return Verdict(Kind.UNKNOWN, because, (), (finding,))
+    for kind in (Kind.INVALID, Kind.UNKNOWN):
+        bad = [each for each in findings if each.kind is kind]
+        if bad:
+            return Verdict(kind, bad[0].because, bad[0].evidence, findings, reached)
+    return Verdict(Kind.VALID, _all_is_well(lanes, reached), (), findings, reached)
+
+
+def _all_is_well(lanes: Lanes, reached: tuple[str, ...]) -> str:
+    holders = len({each.who for each in lanes.grants})
+    said = [f"{len(lanes.grants)} grants to {holders} clients, at most one believer at any time"]
+    if lanes.published:
+        said.append(f"{len(lanes.published)} commits, none stale and none lost")
+    if lanes.by_kind["saw"]:
+        said.append(f"{len(lanes.by_kind['saw'])} looks at whole commits, in order")
+    if reached:
+        said.append(f"reached: {', '.join(reached)}")
+    if missing := never(lanes, reached):
+        said.append(f"never reached, so nothing is shown of it: {', '.join(missing)}")
+    return "; ".join(said)

@@ -1,0 +1,130 @@
+"""Checks of commits: none lost, none stale, none visible that was refused or rolled back."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator
+
+from lockkit.events import Event
+from lockkit.lab.verify.check.lanes import Lanes, Publication, client_of
+from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
+
+
+def acknowledged_is_there(lanes: Lanes) -> Iterator[Finding]:
+    """No acknowledged commit lost: its completed file is in the store, and stays. None is twice."""
+    name, first = "no acknowledged commit is lost", dict[str, Event]()
+    for told in lanes.by_kind["published"]:
+        instant = str(told["instant"])
+        other = first.setdefault(instant, told)
+        if other.who != told.who:
+            because = f"{other.who} and {told.who} were both told that {instant} is theirs"
+            yield Finding(name, Kind.INVALID, because, (other, told))
+            return
+        if not lanes.truth:
+            yield unknown(name, f"whether {instant} is in the store: its own record is missing")
+            return
+        if instant not in lanes.visible:
+            because = f"{told.who} was told that {instant} is published, and the store never had it"
+            checks = [each for each in lanes.by_kind["checked"] if str(each["instant"]) == instant]
+            yield Finding(name, Kind.INVALID, because, (*checks[-1:], told))
+            return
+        if instant in lanes.removed:
+            gone = lanes.removed[instant]
+            because = f"{instant} was published by {told.who}, and deleted by {client_of(gone)}"
+            yield Finding(name, Kind.INVALID, because, (told, lanes.visible[instant], gone))
+            return
+    yield Finding(name, Kind.VALID, f"all {len(first)} acknowledged commits are in the store")
+
+
+def no_stale_commit(lanes: Lanes) -> Iterator[Finding]:
+    """Each commit's conflict check covered every commit that was decided before it."""
+    name = "no stale commit"
+    checks = {str(each["instant"]): each for each in lanes.by_kind["checked"]}
+    order = sorted(lanes.published.values(), key=lambda each: each.decided)
+    before: list[str] = []
+    """Instants decided so far, sorted: what a check must cover is a slice of it."""
+    if not lanes.truth:
+        if lanes.by_kind["published"]:
+            yield unknown(
+                name, "in which order commits were published: the store's record is missing"
+            )
+        return
+    blind: Publication | None = None
+    for each in order:
+        check = checks.get(each.instant)
+        if check is None:
+            blind = blind or each
+        else:
+            covered = {str(instant) for instant in check["covered"]}
+            later = before[bisect_right(before, str(check.get("horizon") or "")) :]
+            missed = next((instant for instant in later if instant not in covered), None)
+            if missed is not None:
+                yield _stale(name, each, lanes.published[missed], checks)
+                return
+        insort(before, each.instant)
+    if blind is not None:
+        because = f"what {blind.instant} was checked against: no lane tells of its check"
+        yield unknown(name, because, blind.event)
+        return
+    yield Finding(name, Kind.VALID, f"{len(order)} commits, each checked against all before it")
+
+
+def _stale(name: str, late: Publication, missed: Publication, checks: dict[str, Event]) -> Finding:
+    mine = checks[late.instant]
+    theirs = checks.get(missed.instant)
+    groups = _writes(mine) & (_writes(theirs) if theirs else set())
+    who = f"{mine.who} published {late.instant} without having checked it against {missed.instant}"
+    if theirs:
+        who += f" of {theirs.who}"
+    if groups:
+        partition, file_id = min(groups)
+        what = f"lost update: both rewrote {partition or 'the table'}/{file_id}"
+    else:
+        what = "stale commit"
+    because = f"{what}; {who}, which was published before it"
+    evidence = (theirs, missed.event, mine, late.event)
+    return Finding(name, Kind.INVALID, because, tuple(each for each in evidence if each))
+
+
+def _writes(checked: Event) -> set[tuple[str, str]]:
+    return {(str(group[0]), str(group[1])) for group in checked["writes"]}
+
+
+def refused_is_absent(lanes: Lanes) -> Iterator[Finding]:
+    """A commit whose writer was told CommitConflict or LockLost by it is never visible."""
+    name, count = "no refused commit is visible", 0
+    last_check = {(each.who, str(each["instant"])): each for each in lanes.by_kind["checked"]}
+    refusals = {
+        (each.who, str(each["instant"])): each
+        for each in lanes.by_kind["refused"]
+        if each["error"] in ("CommitConflict", "LockLost")
+    }
+    for (who, instant), told in refusals.items():
+        count += 1
+        if not lanes.truth:
+            yield unknown(name, f"whether {instant} is in the store: its own record is missing")
+            return
+        again = last_check.get((who, instant))
+        seen = lanes.visible.get(instant)
+        if seen is None or (again and again.at_ms > told.at_ms and seen.at_ms > told.at_ms):
+            continue  # not there, or tried again after the refusal
+        because = f"{who} was told {told['error']} for {instant}, and it is visible all the same"
+        yield Finding(name, Kind.INVALID, because, (told, seen))
+        return
+    yield Finding(name, Kind.VALID, f"{count} refused commits, none of them visible")
+
+
+def taken_back_is_absent(lanes: Lanes) -> Iterator[Finding]:
+    """Of an instant the fence decides one thing: a commit is not rolled back, nor the reverse."""
+    name = "no rolled back commit is visible"
+    for instant, decided in lanes.taken_back.items():
+        if (seen := lanes.visible.get(instant)) is not None:
+            because = (
+                f"{client_of(decided)} decided that {instant} is rolled back, and "
+                f"{client_of(seen)} made it visible: its files are gone"
+            )
+            yield Finding(name, Kind.INVALID, because, (decided, seen))
+            return
+    if lanes.taken_back:
+        count = len(lanes.taken_back)
+        yield Finding(name, Kind.VALID, f"{count} rolled back commits, none of them visible")

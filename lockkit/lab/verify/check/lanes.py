@@ -1,0 +1,206 @@
+"""The lanes of a history: truth and belief, sorted once for all the checks."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.events import STORE, Event
+
+LOCK_OPS = {"acquire", "confirm", "renew", "release"}
+LOCK_NAME = "table_lock.json"
+FENCE_NAME = "fence.json"
+# `T.commit` of table version 6, `T_<completion time>.commit` of version 9.
+_COMPLETED = re.compile(r"(\d{14}|\d{17})(?:_\d+)?\.(?:commit|deltacommit|replacecommit)")
+
+
+@dataclass(slots=True)
+class Belief:
+    """A stretch of time in which one client acted as the holder."""
+
+    who: str
+    start: Event
+    last: Event
+    """The grant or the renewal that `until_ms` comes from."""
+    until_ms: float
+    end: Event | None = None
+
+
+@dataclass(slots=True)
+class Publication:
+    """A commit as the store saw it: decided by the fence where there is one, else by its file."""
+
+    instant: str
+    decided: int
+    event: Event
+
+
+@dataclass(slots=True)
+class Lanes:
+    """A history, sorted once for all the checks."""
+
+    everything: list[Event]
+    truth: list[Event] = field(default_factory=list)
+    grants: list[Event] = field(default_factory=list)
+    beliefs: list[Belief] = field(default_factory=list)
+    by_kind: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    op_of: dict[str, str] = field(default_factory=dict)
+    """Of an attempt, as its client called it."""
+    answer_of: dict[str, Event] = field(default_factory=dict)
+    """The first answer that the client got to an attempt."""
+    lock_keys: set[str] = field(default_factory=set)
+    lock_writes: list[tuple[int, Event]] = field(default_factory=list)
+    """Applied writes of the lock object, with their place in the truth lane."""
+    instant_of: dict[str, str] = field(default_factory=dict)
+    """Of an attempt on the fence: which commit it decides."""
+    published: dict[str, Publication] = field(default_factory=dict)
+    visible: dict[str, Event] = field(default_factory=dict)
+    """By instant: the applied write of its completed file."""
+    removed: dict[str, Event] = field(default_factory=dict)
+    taken_back: dict[str, Event] = field(default_factory=dict)
+    """By instant: the write of the fence that decided that it is rolled back."""
+
+
+def sort(events: Iterable[Event]) -> Lanes:
+    lanes = Lanes(list(events))
+    _sort_belief(lanes)
+    lanes.truth = [each for each in lanes.everything if _is_request(each)]
+    for place, each in enumerate(lanes.truth):
+        name = name_of(each["key"])
+        if name == LOCK_NAME:
+            lanes.lock_keys.add(each["key"])
+        if not each["applied"]:
+            continue
+        if _is_lock(lanes, each["key"]):
+            lanes.lock_writes.append((place, each))
+        instant = _completed(each["key"])
+        if instant and each["version"]:
+            lanes.visible.setdefault(instant, each)
+            lanes.published.setdefault(instant, Publication(instant, place, each))
+        elif instant:
+            lanes.removed[instant] = each
+        elif name == FENCE_NAME:
+            kind, decided = _decided(each)
+            decided = decided or lanes.instant_of.get(each["attempt"])
+            if decided and kind == "rollback":
+                lanes.taken_back[decided] = each
+            elif decided:
+                lanes.published.setdefault(decided, Publication(decided, place, each))
+    return lanes
+
+
+def _decided(fence: Event) -> tuple[str, str | None]:
+    """What a write of the fence decided, as far as the record has its body: a long one it has not.
+
+    Then a commit counts as decided when its completed file is there, which comes before the next.
+    """
+    match fence.get("body"):
+        case {"format": 2, "instant": str(instant), "window": [*_, {"kind": str(kind)}]}:
+            return kind, instant
+    return "commit", fence.get("instant")
+
+
+def _sort_belief(lanes: Lanes) -> None:
+    """Client lanes, in the order of each client's own time; intervals of belief among them."""
+    checking: dict[str, str] = {}
+    asked: dict[tuple[str, Any], str] = {}
+    open_: dict[str, Belief] = {}
+    told = [each for each in lanes.everything if each.who != STORE or each.kind != "request"]
+    for each in sorted(told, key=lambda each: each.at_ms):
+        lanes.by_kind[each.kind].append(each)
+        match each.kind:
+            case "checked":
+                checking[each.who] = str(each["instant"])
+            case "ask":
+                _sort_ask(lanes, each, checking, asked)
+            case "answer":
+                attempt = asked.get((each.who, each["request"]))
+                if attempt:
+                    lanes.answer_of.setdefault(attempt, each)
+            case "held":
+                lanes.grants.append(each)
+        _sort_interval(lanes, each, open_)
+
+
+def _sort_ask(
+    lanes: Lanes, each: Event, checking: dict[str, str], asked: dict[tuple[str, Any], str]
+) -> None:
+    op, attempt = each["op"], each["attempt"]
+    if op in LOCK_OPS:
+        lanes.lock_keys.add(each["key"])
+    if not attempt:
+        return
+    asked[each.who, each["request"]] = attempt
+    lanes.op_of[attempt] = op
+    if name_of(each["key"]) == FENCE_NAME and each.who in checking:
+        lanes.instant_of[attempt] = checking[each.who]
+
+
+def _sort_interval(lanes: Lanes, each: Event, open_: dict[str, Belief]) -> None:
+    """Belief ends by the client's own clock, or when it asks to release, hears of a loss, or dies.
+
+    A stalled client acts no more than a dead one: its belief runs on to `until_ms`, by its clock.
+    """
+    current = open_.get(each.who)
+    if each.kind == "held":
+        if current:
+            current.until_ms = min(current.until_ms, each.at_ms)
+        belief = Belief(each.who, each, each, float(each["until_ms"]))
+        open_[each.who] = belief
+        lanes.beliefs.append(belief)
+    elif each.kind == "renewed" and (current is None or each.at_ms > current.until_ms):
+        # A belief that had ended, and was revived.
+        open_[each.who] = Belief(each.who, each, each, float(each["until_ms"]))
+        lanes.beliefs.append(open_[each.who])
+    elif current is None:
+        return
+    elif each.kind == "renewed":
+        current.last, current.until_ms = each, float(each["until_ms"])
+    elif each.kind in ("released", "lost", "killed", "exited", "started") or (
+        each.kind == "ask" and each["op"] == "release"
+    ):
+        current.until_ms, current.end = min(current.until_ms, each.at_ms), each
+        del open_[each.who]
+
+
+def _is_request(each: Event) -> bool:
+    return each.who == STORE and each.kind == "request"
+
+
+def name_of(key: object) -> str:
+    return str(key).rpartition("/")[2]
+
+
+def _is_lock(lanes: Lanes, key: str) -> bool:
+    return any(key == each or key.endswith("/" + each) for each in lanes.lock_keys)
+
+
+def _completed(key: object) -> str | None:
+    found = _COMPLETED.fullmatch(name_of(key))
+    return found[1] if found else None
+
+
+# --- what an event says -------------------------------------------------------------------------
+
+
+def is_live(lanes: Lanes, write: Event) -> bool:
+    """Whether a write of the lock object left it held, as far as the history tells."""
+    if "expired" in write.data:
+        return not write["expired"]
+    return bool(write["version"]) and lanes.op_of.get(write["attempt"]) != "release"
+
+
+def outcome_of(answer: Event) -> str:
+    return str(answer["outcome"]).replace("_", "").lower()
+
+
+def client_of(request: Event) -> str:
+    return str(request["client"]) or "somebody"
+
+
+def bare(version: object) -> str:
+    """An ETag with or without its quotes is the same version."""
+    return str(version).strip('"')

@@ -1,0 +1,144 @@
+"""Checks of the lease: one believer, epochs that rise, no loss that a client inflicts on itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from lockkit.events import Event
+from lockkit.lab.verify.check.lanes import Belief, Lanes, bare, client_of, is_live, name_of
+from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
+
+
+def one_believer(lanes: Lanes) -> Iterator[Finding]:
+    """Belief intervals of different clients are disjoint."""
+    name = "one believer"
+    if not lanes.beliefs:
+        if lanes.lock_writes and not lanes.by_kind["ask"]:
+            yield unknown(name, "who believed what: the history has no client's lane")
+        return
+    widest: Belief | None = None
+    for each in sorted(lanes.beliefs, key=lambda each: each.start.at_ms):
+        if widest and widest.who != each.who and each.start.at_ms < widest.until_ms:
+            overlap_s = (min(widest.until_ms, each.until_ms) - each.start.at_ms) / 1000
+            because = (
+                f"two believers: {widest.who} (epoch {widest.last['epoch']}) believed that it held "
+                f"the lock when {each.who} was granted it (epoch {each.start['epoch']}), for "
+                f"{overlap_s:.3f} s"
+            )
+            evidence = (widest.last, each.start, *((widest.end,) if widest.end else ()))
+            yield Finding(name, Kind.INVALID, because, evidence)
+            return
+        if widest is None or each.until_ms >= widest.until_ms:
+            widest = each
+    yield Finding(name, Kind.VALID, f"{len(lanes.beliefs)} grants, never two at a time")
+
+
+def epochs_rise(lanes: Lanes) -> Iterator[Finding]:
+    """Grants in the order in which the store applied them have strictly rising epochs."""
+    name = "epochs rise"
+    if fallen := _fallen(lanes):
+        one, other = fallen
+        because = (
+            f"epochs do not rise: {client_of(other)} was granted epoch {other['epoch']} after "
+            f"{client_of(one)} had been granted epoch {one['epoch']}"
+        )
+        yield Finding(name, Kind.INVALID, because, (one, other))
+        return
+    if not lanes.grants:
+        return
+    if not lanes.lock_writes:
+        yield unknown(name, "in which order grants were made: the store's record is missing")
+        return
+    for _, each in lanes.lock_writes:
+        if each["version"] and (not each["attempt"] or each.get("epoch") == 0):
+            because = (
+                f"what the epochs of {name_of(each['key'])} are: {client_of(each)} wrote it "
+                "without one (Hudi drops the field)"
+            )
+            yield unknown(name, because, each)
+            return
+    place_of = {bare(each["version"]): place for place, each in lanes.lock_writes}
+    placed = [(place_of.get(bare(each["version"])), each) for each in lanes.grants]
+    stray = next((each for place, each in placed if place is None), None)
+    if stray is not None:
+        because = f"which write granted epoch {stray['epoch']} to {stray.who}: it is not recorded"
+        yield unknown(name, because, stray)
+        return
+    ordered = sorted(((place, each) for place, each in placed if place is not None), key=_place)
+    for (_, one), (_, next_) in pairwise(ordered):
+        if next_["epoch"] <= one["epoch"]:
+            because = (
+                f"epochs do not rise: {next_.who} was granted epoch {next_['epoch']} after "
+                f"{one.who} had been granted epoch {one['epoch']}"
+            )
+            yield Finding(name, Kind.INVALID, because, (one, next_))
+            return
+    yield Finding(name, Kind.VALID, f"{len(ordered)} grants, each with a higher epoch")
+
+
+def _fallen(lanes: Lanes) -> tuple[Event, Event] | None:
+    """Two grants out of order, where the store's record says what each write was."""
+    highest: Event | None = None
+    standing: Event | None = None
+    for _, each in lanes.lock_writes:
+        epoch = each.get("epoch")
+        if not each["version"]:
+            standing = None
+        elif not epoch or "expired" not in each.data:
+            return None  # Hudi's, or a record that does not tell
+        else:
+            new = standing is None or standing["expired"] or standing["client"] != each["client"]
+            if new and not each["expired"] and highest is not None and epoch <= highest["epoch"]:
+                return highest, each
+            standing = each
+            highest = each if highest is None or epoch >= highest["epoch"] else highest
+    return None
+
+
+def no_self_inflicted_loss(lanes: Lanes) -> Iterator[Finding]:
+    """Nobody is told of a loss, or waits, while its own live write is the lock object."""
+    name = "no self-inflicted loss"
+    told = [each for kind in ("lost", "waiting") for each in lanes.by_kind[kind]]
+    if told and not lanes.lock_writes:
+        yield unknown(name, "what the lock object held at each loss: the store's record is missing")
+        return
+    breaks = [each for kind in ("started", "released") for each in lanes.by_kind[kind]]
+    writes = [each for _, each in lanes.lock_writes]
+    moments = sorted([*writes, *told, *breaks, *lanes.grants, *lanes.by_kind["renewed"]], key=_at)
+    asked_ms = {each["attempt"]: each.at_ms for each in lanes.by_kind["ask"]}
+    standing: Event | None = None
+    until_ms: dict[str, float] = {}
+    started_ms: dict[str, float] = {}
+    for each in moments:
+        if each.kind == "request":
+            standing = each
+        elif each.kind in ("held", "renewed"):
+            until_ms[each.who] = float(each["until_ms"])
+        elif each.kind in ("started", "released"):
+            if each.kind == "started":
+                started_ms[each.who] = each.at_ms
+            if standing is not None and client_of(standing) == each.who:
+                standing = None  # another life, or a release that it gave up on: let it expire
+        elif standing is not None and client_of(standing) == each.who and is_live(lanes, standing):
+            ended_ms = until_ms.get(each.who)
+            if each.kind == "lost" and ended_ms is not None and each.at_ms >= ended_ms - 1:
+                continue  # by its own clock: the lease simply ran out
+            if asked_ms.get(standing["attempt"], each.at_ms) < started_ms.get(each.who, 0.0):
+                continue  # of its life before, and late
+            what = "lost the lock" if each.kind == "lost" else "must wait"
+            because = (
+                f"{each.who} was told that it {what}, while the lock object held its own write "
+                f"{standing['attempt']}"
+            )
+            yield Finding(name, Kind.INVALID, because, (standing, each))
+            return
+    yield Finding(name, Kind.VALID, f"{len(told)} losses and waits, none of them its own doing")
+
+
+def _at(each: Event) -> float:
+    return each.at_ms
+
+
+def _place(pair: tuple[int, Event]) -> int:
+    return pair[0]

@@ -1,0 +1,148 @@
+"""The check of what readers saw: whole commits, in the order of publication, none too late."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from lockkit.events import Event
+from lockkit.lab.verify.check.lanes import Lanes, name_of
+from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
+
+Group = tuple[str, str]
+NAME = "readers see whole commits, in order"
+
+
+@dataclass(slots=True)
+class Published:
+    """Commits in the order in which they became visible; a place is a number in that order."""
+
+    events: list[Event]
+    place: dict[str, int]
+    at_ms: list[float]
+    """By place, never falling."""
+    chains: dict[Group, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """By file group: the places of the commits that wrote it."""
+    firsts: list[tuple[int, Group]] = field(default_factory=list)
+    """The first of each chain, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How many commits a look has seen, at least or at most, and the commit that says so."""
+
+    count: int
+    by: Event | None = None
+    group: Group | None = None
+    """None: the time says so."""
+
+
+def readers_see_whole_commits(lanes: Lanes) -> Iterator[Finding]:
+    """Every look at the table shows what was visible at one moment between its begin and its end.
+
+    So no reader sees half a commit, nor one without those before it, nor misses one that was
+    published before it began to read.
+    """
+    looks = lanes.by_kind["saw"]
+    if not looks:
+        return
+    if not lanes.truth:
+        yield unknown(NAME, "what was published when: the store's record is missing")
+        return
+    writes = {str(each["instant"]): each["writes"] for each in lanes.by_kind["checked"]}
+    blind = next((each for instant, each in lanes.visible.items() if instant not in writes), None)
+    if blind is not None:
+        what = f"which file groups {name_of(blind['key'])} wrote: no lane tells of its check"
+        yield unknown(NAME, what, blind)
+        return
+    published = _published(lanes, writes)
+    for look in looks:
+        if (finding := _judged(look, published, lanes)) is not None:
+            yield finding
+            return
+    count = len(looks)
+    yield Finding(NAME, Kind.VALID, f"{count} looks, each at whole commits and at all before them")
+
+
+def _published(lanes: Lanes, writes: dict[str, Any]) -> Published:
+    events = list(lanes.visible.values())
+    place = {instant: number for number, instant in enumerate(lanes.visible)}
+    found = Published(events, place, list(accumulate((each.at_ms for each in events), max)))
+    for instant, number in place.items():
+        for partition, file_id in writes[instant]:
+            found.chains[str(partition), str(file_id)].append(number)
+    # A commit that replaces groups takes them out of sight: then what is not seen proves nothing.
+    if not any("replacecommit" in name_of(each["key"]) for each in events):
+        found.firsts = sorted((chain[0], group) for group, chain in found.chains.items())
+    return found
+
+
+def _judged(look: Event, published: Published, lanes: Lanes) -> Finding | None:
+    began = bisect_left(published.at_ms, float(look["began_ms"]))
+    ended = bisect_right(published.at_ms, look.at_ms)
+    least = Bound(began, published.events[began - 1] if began else None)
+    most = Bound(ended, published.events[ended] if ended < len(published.events) else None)
+    seen: dict[Group, str] = {}
+    for partition, file_id, instant in look["groups"]:
+        group = str(partition), str(file_id)
+        seen[group] = str(instant)
+        place = published.place.get(str(instant))
+        chain = published.chains.get(group, [])
+        at = bisect_left(chain, place) if place is not None else len(chain)
+        if at == len(chain) or chain[at] != place:
+            return _stranger(look, group, str(instant), lanes)
+        if place + 1 > least.count:
+            least = Bound(place + 1, published.events[place], group)
+        if at + 1 < len(chain) and chain[at + 1] < most.count:
+            most = Bound(chain[at + 1], published.events[chain[at + 1]], group)
+    missed = published.firsts[: bisect_left(published.firsts, (least.count, ("", "")))]
+    if len(missed) > len(seen) or any(group not in seen for _, group in missed):
+        first, group = next(each for each in missed if each[1] not in seen)
+        most = Bound(first, published.events[first], group)
+    return None if least.count <= most.count else _torn(look, least, most, seen)
+
+
+def _stranger(look: Event, group: Group, instant: str, lanes: Lanes) -> Finding:
+    other = [each for each in lanes.by_kind["refused"] if str(each["instant"]) == instant]
+    other += [lanes.taken_back[instant]] if instant in lanes.taken_back else []
+    what = "did not write it" if instant in lanes.visible else "was never published"
+    because = f"{look.who} saw {instant} in {_name(group)}, and {instant} {what}"
+    return Finding(NAME, Kind.INVALID, because, (*other[:2], look))
+
+
+def _torn(look: Event, least: Bound, most: Bound, seen: dict[Group, str]) -> Finding:
+    assert most.by is not None
+    missed = name_of(most.by["key"])
+    if most.group is None:
+        because = f"{look.who} saw {_shown(least, seen)}, published only after it had read"
+    elif least.by is most.by and least.group is not None:
+        because = (
+            f"half a commit: {look.who} saw {missed} in {_name(least.group)}, and in "
+            f"{_name(most.group)} what it replaced"
+        )
+    elif least.group is None:
+        because = (
+            f"{look.who} began to read after {missed} was published, and did not see it in "
+            f"{_name(most.group)}"
+        )
+    else:
+        because = (
+            f"{look.who} saw {_shown(least, seen)}, and not {missed} in {_name(most.group)}, which "
+            "was published before it"
+        )
+    other = (least.by,) if least.by is not None and least.by is not most.by else ()
+    return Finding(NAME, Kind.INVALID, because, (most.by, *other, look))
+
+
+def _shown(bound: Bound, seen: dict[Group, str]) -> str:
+    assert bound.group is not None
+    return f"{seen[bound.group]} in {_name(bound.group)}"
+
+
+def _name(group: Group | None) -> str:
+    assert group is not None
+    return "/".join(filter(None, group))

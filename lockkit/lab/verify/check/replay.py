@@ -1,0 +1,329 @@
+"""Trace validation: each client's lane of a recorded run, replayed by the protocol's own `step`.
+
+What a client heard (`heard`, with its clocks) goes in; what it asked and told must be what comes
+out, and what the store recorded of each write must be the write that `step` sends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from lockkit.errors import LossReason
+from lockkit.events import STORE, Event
+from lockkit.lab.verify.check.lanes import LOCK_NAME, LOCK_OPS, bare, name_of
+from lockkit.lab.verify.check.verdict import Finding, Kind, Verdict, unknown
+from lockkit.protocol.lease import notice_end, step
+from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
+from lockkit.protocol.policy import Policy
+from lockkit.protocol.record import Record, decode, encode
+from lockkit.protocol.state import (
+    Action,
+    Answered,
+    Beat,
+    Beaten,
+    Blind,
+    Busy,
+    GiveUp,
+    Granted,
+    Look,
+    Lost,
+    Me,
+    Now,
+    Pause,
+    Phase,
+    Quit,
+    Released,
+    Remove,
+    Renewed,
+    Saw,
+    Send,
+    Sight,
+    State,
+    Tick,
+    Want,
+)
+from lockkit.protocol.state import Event as Input
+
+NAME = "the protocol's own steps"
+TOLD = {"held": Granted, "renewed": Renewed, "lost": Lost, "released": Released, "waiting": Busy}
+ANSWERS: dict[str, WriteAnswer] = {
+    "PreconditionFailed": PreconditionFailed(),
+    "Throttled": Throttled(),
+    "Unknown": Unknown("recorded"),
+}
+SHOWN = {"Look": "a look", "Send": "a write", "Remove": "a delete", "Busy": "a wait"}
+
+
+class Departs(Exception):
+    """A step that was told otherwise than the protocol does it, with the events that show it."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.because)
+        self.finding = finding
+
+
+def replay(events: Iterable[Event], policy: Policy = Policy()) -> Verdict:
+    """Whether `lease.step` does, from what each client heard, just what the history tells of it.
+
+    INVALID at the first event that it would not have told; UNKNOWN where the history does not say
+    what was heard, or the store's record does not have what was read.
+    """
+    everything = list(events)
+    truth = Truth(everything)
+    lanes: dict[str, Lane] = {}
+    findings: list[Finding] = []
+    for each in everything:
+        if each.who == STORE or any(each.who in (e.who for e in f.evidence) for f in findings):
+            continue
+        lane = lanes.setdefault(each.who, Lane(each.who, policy, truth))
+        try:
+            lane.take(each)
+        except Departs as departs:
+            findings.append(departs.finding)
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+            because = f"{each.who}: the protocol cannot be told this there: {error}"
+            findings.append(Finding(NAME, Kind.INVALID, because, (each,)))
+    steps = sum(lane.steps for lane in lanes.values())
+    for kind in (Kind.INVALID, Kind.UNKNOWN):
+        for bad in (each for each in findings if each.kind is kind):
+            return Verdict(kind, bad.because, bad.evidence, tuple(findings))
+    if not steps:
+        finding = unknown(NAME, "what any client of a lock heard")
+        return Verdict(finding.kind, finding.because, (), (finding,))
+    clients = sum(1 for lane in lanes.values() if lane.steps)
+    because = f"{steps} steps of {clients} clients, each of them what the protocol does"
+    return Verdict(Kind.VALID, because, (), (Finding(NAME, Kind.VALID, because),))
+
+
+class Truth:
+    """The store's record of the lock object: what each version held, what became of a write."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.by_version: dict[str, Event] = {}
+        self.by_attempt: dict[str, list[Event]] = {}
+        for each in events:
+            if each.who != STORE or each.kind != "request" or name_of(each["key"]) != LOCK_NAME:
+                continue
+            if each["applied"] and each["version"]:
+                self.by_version[bare(each["version"])] = each
+            if each["attempt"]:
+                self.by_attempt.setdefault(str(each["attempt"]), []).append(each)
+
+
+@dataclass(slots=True)
+class Lane:
+    """One client, so far: its state by `step`, and what it has yet to ask or tell."""
+
+    who: str
+    policy: Policy
+    truth: Truth
+    me: Me | None = None
+    state: State = field(default_factory=State)
+    owed: list[Action] = field(default_factory=list)
+    heard: Event | None = None
+    asked: Event | None = None
+    answer: Event | None = None
+    handles: set[str] = field(default_factory=set)
+    steps: int = 0
+    number: int = 0
+    """Of the last step, as its handle counts them."""
+
+    def take(self, each: Event) -> None:
+        match each.kind:
+            case "heard":
+                self._hear(each)
+            case "ask" if _is_of_lease(each):
+                self._ask(each)
+            case "answer" if self.asked is not None and each["request"] == self.asked["request"]:
+                self._answer(each)
+            case kind if kind in TOLD:
+                self._tell(each)
+            case "started":  # what a process told before it was killed may come after the kill
+                self.me, self.owed, self.asked = None, [], None
+
+    # --- in ----------------------------------------------------------------------------------
+
+    def _hear(self, each: Event) -> None:
+        name = str(each["event"])
+        if name == "ended":
+            self._notice_end(each)
+            return
+        enough = name == "blind" and self.asked is None  # a look that was put off, not sent
+        left = [a for a in self.owed if not isinstance(a, Busy) and not (enough and _looks(a))]
+        if left and self.me is not None:
+            self._depart(f"has not told {_shown(left[0])}, which comes before this", each)
+        if name == "want":
+            self._meet(each)
+        if self.me is None:
+            raise Departs(unknown(NAME, f"how {self.who} began", each))
+        if each["step"] != self.number + 1:
+            self._depart(f"goes from its step {self.number} to step {each['step']}", each)
+        self.number = each["step"]
+        self.heard, self.owed, self.steps = each, [], self.steps + 1
+        if name == "forget":
+            kept = self.state
+            self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
+        elif name == "lose":
+            assert self.state.grant is not None
+            self.owed = [Lost(self.state.grant.epoch, str(each["why"]), LossReason.STOPPED)]
+            self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
+        else:
+            event = self._input(name, each)
+            self.state, actions = step(self.me, self.state, event, self.policy)
+            self.owed = [a for a in actions if not isinstance(a, Pause | Beaten)]
+        self.asked = self.answer = None
+
+    def _notice_end(self, each: Event) -> None:
+        """Belief ended by the clock, perhaps while a request was out, which goes on."""
+        if each["step"] != self.number + 1:
+            self._depart(f"goes from its step {self.number} to step {each['step']}", each)
+        self.number, self.heard, self.steps = each["step"], each, self.steps + 1
+        now = Now(each["boot_ms"], each["wall_ms"])
+        self.state, ended = notice_end(self.state, now)
+        self.owed = [*ended, *self.owed]
+
+    def _meet(self, each: Event) -> None:
+        me = Me(each["owner"], each["ttl_ms"], each["holder"], each["handle"])
+        if self.me == me:
+            return
+        if me.handle in self.handles:
+            raise Departs(unknown(NAME, f"which of {self.who}'s handles did what", each))
+        self.handles.add(me.handle)
+        self.me, self.state, self.number = me, State(), each["step"] - 1
+
+    def _input(self, name: str, each: Event) -> Input:
+        now = Now(each["boot_ms"], each["wall_ms"])
+        match name:
+            case "want":
+                return Want(now, each["floor"])
+            case "saw":
+                return self._saw(each, now)
+            case "blind":
+                return Blind(now, "")
+            case "answered":
+                return Answered(now, self._answered(each))
+            case "tick":
+                return Tick(now)
+            case "beat":
+                return Beat(now, each.get("floor", 0))
+            case "quit":
+                return Quit(now)
+            case "give up":
+                return GiveUp(now)
+            case _:
+                raise ValueError(f"no event of the protocol: {name[:40]!r}")
+
+    def _saw(self, each: Event, now: Now) -> Saw:
+        self._told_so(each, {"missing": "Missing", "unchanged": "NotModified"})
+        if each["outcome"] == "unchanged":
+            return Saw(now, None, each["date_ms"])
+        if each["outcome"] == "missing":
+            return Saw(now, Sight(None, None))
+        wrote = self.truth.by_version.get(bare(each["version"]))
+        if wrote is None or "body" not in wrote.data:
+            raise Departs(unknown(NAME, f"what the lock object held when {self.who} read it", each))
+        record = decode(json.dumps(wrote["body"]).encode())
+        return Saw(now, Sight(each["version"], record, each["modified_ms"], each["date_ms"]))
+
+    def _answered(self, each: Event) -> WriteAnswer:
+        self._told_so(each, {})
+        if each["outcome"] == "Applied":
+            return Applied(each["version"])
+        return ANSWERS[each["outcome"]]
+
+    def _told_so(self, each: Event, names: dict[str, str]) -> None:
+        """The answer that came is the answer that was heard."""
+        if self.asked is None:
+            self._depart("hears an answer, and had asked nothing", each)
+        if each["outcome"] == "Unknown" and (self.answer is None or _failed(self.answer)):
+            return  # an error, which a patient client takes for silence
+        if self.answer is None:
+            self._depart("hears an answer that did not come", each)
+        outcome = names.get(each["outcome"], "Found" if each["event"] == "saw" else each["outcome"])
+        version = each.get("version", "") if outcome in ("Applied", "Found") else ""
+        if self.answer["outcome"] != outcome or (version and self.answer["version"] != version):
+            self._depart("heard another answer than the one that came", self.answer, each)
+
+    # --- out ---------------------------------------------------------------------------------
+
+    def _ask(self, each: Event) -> None:
+        action = self._next(each, Look, Send, Remove)
+        out = self.state.out
+        op = out.aim.value if out is not None and not isinstance(action, Look) else "look"
+        attempt = action.record.attempt if isinstance(action, Send) else ""
+        if (each["op"], each["attempt"]) != (op, attempt):
+            self._depart(f"asks {each['op']!r}, and the protocol asks {op!r} {attempt}", each)
+        self.asked = each
+        if isinstance(action, Send):
+            for request in self.truth.by_attempt.get(attempt, ()):
+                self._sent(action, each, request)
+
+    def _sent(self, action: Send, ask: Event, request: Event) -> None:
+        """What came to the store is what `step` sends, under its condition."""
+        condition = "if-absent" if action.over is None else f"if-version {bare(action.over)}"
+        if str(request["condition"]).replace('"', "") != condition:
+            self._depart(f"wrote {request['condition']!r}, not {condition!r}", ask, request)
+        if "body" in request.data and request["body"] != json.loads(encode(action.record)):
+            self._depart("wrote another record than the protocol does", ask, request)
+
+    def _answer(self, each: Event) -> None:
+        self.answer = each
+        assert self.asked is not None
+        recorded = self.truth.by_attempt.get(str(self.asked["attempt"]), [])
+        if each["outcome"] == "Applied" and recorded:
+            done = [bare(request["version"]) for request in recorded if request["applied"]]
+            if bare(each["version"]) not in done:
+                self._depart("was told of a write that the store did not do", each, *recorded[:2])
+
+    def _tell(self, each: Event) -> None:
+        action = self._next(each, TOLD[each.kind])
+        match action:
+            case Granted(epoch) | Renewed(epoch):
+                same = (each["epoch"], bare(each["version"])) == (epoch, bare(self.state.version))
+            case Lost(epoch):
+                same = each["epoch"] == epoch
+            case Released(epoch, proven):
+                same = (each["epoch"], each["proven"]) == (epoch, proven)
+            case Busy(Record(owner=owner, epoch=epoch)):
+                same = (each["epoch"], each["owner"]) == (epoch, owner[:256])
+            case _:
+                same = True
+        if not same:
+            self._depart(f"tells {each.kind!r} otherwise than the protocol does", each)
+
+    def _next(self, each: Event, *kinds: type[Any]) -> Action:
+        """The next thing that `step` asked for. Waiting is told once for each rival."""
+        while self.owed and isinstance(self.owed[0], Busy) and Busy not in kinds:
+            self.owed.pop(0)
+        if self.me is None:
+            raise Departs(unknown(NAME, f"what {self.who} had heard before this", each))
+        if not self.owed or not isinstance(self.owed[0], kinds):
+            due = _shown(self.owed[0]) if self.owed else "nothing"
+            self._depart(f"tells {each.kind!r}, where the protocol has {due} to tell", each)
+        return self.owed.pop(0)
+
+    def _depart(self, what: str, *evidence: Event) -> NoReturn:
+        shown = (self.heard, *evidence) if self.heard is not None else evidence
+        raise Departs(Finding(NAME, Kind.INVALID, f"{self.who} {what}", tuple(shown)))
+
+
+def _is_of_lease(ask: Event) -> bool:
+    """A request of the protocol's; not one of the proof that the store keeps its conditions."""
+    of_lease = ask["op"] == "look" or ask["op"] in LOCK_OPS
+    return of_lease and name_of(ask["key"]) == LOCK_NAME and "!" not in str(ask["attempt"])
+
+
+def _failed(answer: Event) -> bool:
+    return str(answer["outcome"]) == "refused"
+
+
+def _looks(action: Action) -> bool:
+    return isinstance(action, Look)
+
+
+def _shown(action: Action) -> str:
+    name = type(action).__name__
+    return SHOWN.get(name, name.lower())

@@ -1,0 +1,93 @@
+"""The check of the store: every write follows the one before, under the condition it asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lockkit.events import Event
+from lockkit.lab.verify.check.lanes import Lanes, bare, client_of, name_of, outcome_of
+from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
+
+
+def chain_of_versions(lanes: Lanes) -> Iterator[Finding]:
+    """Every write follows the one before it, and the store honoured every condition."""
+    name, count = "the store keeps its conditions", 0
+    if not lanes.truth:
+        yield unknown(name, "what the store did: its own record of requests is missing")
+        return
+    last: dict[str, Event] = {}
+    for each in lanes.truth:
+        key, before = each["key"], each["before"]
+        writes = each["applied"] or each["answer"] == "precondition_failed"
+        if not writes:
+            continue
+        known = last.get(key)
+        if known is not None and before != known["version"]:
+            because = (
+                f"{name_of(key)} was {_v(known['version'])} after {client_of(known)}'s write, and "
+                f"{_v(before)} before {client_of(each)}'s: a write in between is not recorded, or "
+                "the store decided two at once"
+            )
+            yield Finding(name, Kind.INVALID, because, (known, each))
+            return
+        holds = _holds(each["condition"], before)
+        changes = before or each["version"]  # a delete of nothing is done, whatever it asks for
+        if each["applied"] and holds is False and changes:
+            because = (
+                f"the store ignored a condition: {client_of(each)} wrote {name_of(key)} "
+                f"{each['condition']!r}, it was {_v(before)}, and the write was applied; nothing "
+                "on this store can be a lock"
+            )
+            yield Finding(name, Kind.INVALID, because, (*((known,) if known else ()), each))
+            return
+        if not each["applied"] and holds is True and str(each["method"]).upper() in ("PUT", "POST"):
+            because = (
+                f"the store refused {client_of(each)}'s write of {name_of(key)} "
+                f"{each['condition']!r}, though it was {_v(before)}"
+            )
+            yield Finding(name, Kind.INVALID, because, (*((known,) if known else ()), each))
+            return
+        if each["applied"]:
+            count, last[key] = count + 1, each
+    yield Finding(name, Kind.VALID, f"{count} writes of {len(last)} objects, one after the other")
+
+
+def acknowledged_writes_are_there(lanes: Lanes) -> Iterator[Finding]:
+    """What a client was told is applied stands in the store's record, as the same version."""
+    name, count = "no acknowledged write is lost", 0
+    if not lanes.truth:
+        return
+    applied = {each["attempt"]: each for each in lanes.truth if each["applied"] and each["attempt"]}
+    since_ms = lanes.truth[0].at_ms  # a record may begin later than the clients' lanes
+    for attempt, answer in lanes.answer_of.items():
+        if outcome_of(answer) != "applied" or answer.at_ms < since_ms or not applied:
+            continue
+        count, write = count + 1, applied.get(attempt)
+        if write is None or bare(write["version"]) != bare(answer["version"]):
+            found = f"has {_v(write['version'])}" if write else "has no such write"
+            because = (
+                f"{answer.who} was told that its write {attempt} is applied as "
+                f"{answer['version']}, and the store's record {found}"
+            )
+            asked = (each for each in lanes.by_kind["ask"] if each["attempt"] == attempt)
+            evidence = (next(asked), answer, *((write,) if write else ()))
+            yield Finding(name, Kind.INVALID, because, evidence)
+            return
+    yield Finding(name, Kind.VALID, f"{count} writes that were acknowledged, all on record")
+
+
+def _holds(condition: str, before: str) -> bool | None:
+    """Whether the object was as the condition asks; None: no condition, or an unknown one."""
+    match condition.split(" ", 1):
+        case ["if-absent"]:
+            return before == ""
+        case ["if-version", "*"]:
+            return before != ""
+        case ["if-version", version]:
+            return before == version
+        case _:
+            return None
+
+
+def _v(version: str) -> str:
+    return version or "absent"

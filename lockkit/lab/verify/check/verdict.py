@@ -1,0 +1,70 @@
+"""A verdict: the worst of its findings, with the events that prove it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from lockkit.events import Event
+
+
+class Kind(StrEnum):
+    VALID = "VALID"
+    UNKNOWN = "UNKNOWN"
+    INVALID = "INVALID"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: how it went, why, and the two to four events that prove it."""
+
+    check: str
+    kind: Kind
+    because: str
+    evidence: tuple[Event, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "check": self.check,
+            "verdict": str(self.kind),
+            "because": self.because,
+            "evidence": [_as_json(each) for each in self.evidence],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The worst of the findings. `reached` names the rare things that did happen on the way."""
+
+    kind: Kind
+    because: str
+    evidence: tuple[Event, ...]
+    findings: tuple[Finding, ...]
+    reached: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": str(self.kind),
+            "because": self.because,
+            "evidence": [_as_json(each) for each in self.evidence],
+            "findings": [each.to_json() for each in self.findings],
+            "reached": list(self.reached),
+        }
+
+
+def both(one: Verdict, other: Verdict) -> Verdict:
+    """The findings of two: the worse gives the sentence, `one` where they are alike."""
+    order = [Kind.INVALID, Kind.UNKNOWN, Kind.VALID]
+    worse = min((one, other), key=lambda each: order.index(each.kind))
+    return replace(
+        worse, findings=one.findings + other.findings, reached=one.reached + other.reached
+    )
+
+
+def unknown(name: str, what: str, *evidence: Event) -> Finding:
+    return Finding(name, Kind.UNKNOWN, f"the history does not tell {what}", evidence)
+
+
+def _as_json(each: Event) -> dict[str, Any]:
+    return {"at_ms": each.at_ms, "who": each.who, "kind": each.kind, **each.data}

@@ -1,0 +1,272 @@
+"""Every order of the steps of a few operations under granular locks: the shortest way to harm.
+
+The plans and procedures that threads run, searched breadth-first. Not in here: the queue before
+a stripe (who waits is let in whenever that is free), and a second answer that never comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.errors import OutOfOrder
+from lockkit.lab.verify.explore import Found, search
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.recipes.granular.operations import (
+    BUCKET_OPERATIONS,
+    KEY_OPERATIONS,
+    VOLUME_OPERATIONS,
+    GranularRules,
+    Level,
+    Operation,
+    Want,
+    plan,
+    refuse_to_nest,
+    wants_of,
+)
+from lockkit.recipes.stripes import Mode
+from lockkit.recipes.taking import Give, Take, Taking, give_all, take_all
+
+CIRCLE = "nobody waits in a circle"
+TOLD = "whoever waits is told in the end"
+LEFT = "whoever has ended holds nothing"
+DANGLING = "no bucket is taken from under a key"
+STRIPES = dict.fromkeys(Level, 1 << 10)
+
+Answers = tuple[bool | None, ...]
+"""What one operation has been told so far."""
+State = tuple[tuple[Answers, ...], int | None]
+"""Of every operation; and whose work never ends, if that has happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The step under the locks: a remote call, which may never be answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """An operation on one volume and bucket, and what it does inside of it, nested."""
+
+    operation: Operation
+    keys: tuple[str, ...] = ()
+    nested: tuple[Op, ...] = ()
+
+    def wants(self) -> Iterator[tuple[Want, ...]]:
+        """Of it, and of what is nested, in the order in which it is called."""
+        yield tuple(wants_of(self.operation, "v", "b", self.keys, stripes=STRIPES))
+        for each in self.nested:
+            yield from each.wants()
+
+    def run(self, rules: GranularRules) -> Taking[Want, None]:
+        """As `GranularLocks.hold` within `hold`."""
+        stack: list[tuple[Want, ...]] = []
+        try:
+            for wants in self.wants():
+                call = plan(wants, rules)
+                refuse_to_nest((each for held in stack for each in held), call, rules)
+                if (yield from take_all(call, rules)) is not None:
+                    break
+                stack.append(call)
+            else:
+                yield Work()  # type: ignore[misc]
+        except OutOfOrder:
+            pass
+        for call in reversed(stack):
+            yield from give_all(call, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One operation where it is: what it has, and what it asks for next (None: it has ended)."""
+
+    held: tuple[Want, ...]
+    asks: Any
+
+
+@dataclass(slots=True)
+class GranularWorld:
+    """A few operations, each in a thread of its own."""
+
+    ops: Sequence[Op]
+    rules: GranularRules
+    hangs: bool
+    """Whether the work of one of them may never end."""
+    _seen: dict[tuple[int, Answers], Seen] = field(default_factory=dict)
+
+    def initial(self) -> State:
+        return tuple(() for _ in self.ops), None
+
+    def moves(self, state: State) -> Iterator[tuple[str, State]]:
+        answers, hung = state
+        for number, op in enumerate(self.ops):
+            name, asks = f"{op.operation.name} {number + 1}", self.at(number, state).asks
+            if hung == number:
+                continue
+            match asks:
+                case Take(want) if not self.holders(want, state):
+                    yield f"{name} takes {_named(want)}", _told(state, number, True)
+                case Take(want) if self.rules.deadline:
+                    why = f"{name} gives up: no {_named(want)} in its time"
+                    yield why, _told(state, number, False)
+                case Give(want):
+                    yield f"{name} lets go of {_named(want)}", _told(state, number, None)
+                case Work():
+                    yield f"{name} does its work", _told(state, number, None)
+                    if self.hangs and hung is None:
+                        yield f"{name} waits for an answer that never comes", (answers, number)
+
+    def violation(self, state: State) -> str | None:
+        circle = self._circle(state)
+        if circle:
+            return f"{CIRCLE}: {' waits for '.join(circle)}"
+        waiting = []
+        for number, op in enumerate(self.ops):
+            here = self.at(number, state)
+            if here.asks is None and here.held:
+                return f"{LEFT}: {op.operation.name} {number + 1} has {_named(here.held[0])}"
+            if isinstance(here.asks, Take):
+                waiting.append(f"{op.operation.name} {number + 1}")
+        if waiting and not any(True for _ in self.moves(state)):
+            return f"{TOLD}: {', '.join(waiting)} never will be"
+        return self._dangling(state)
+
+    def at(self, number: int, state: State) -> Seen:
+        """Played again from its beginning: its answers are all there is to know."""
+        place = number, state[0][number]
+        if place not in self._seen:
+            self._seen[place] = _replayed(self.ops[number].run(self.rules), place[1])
+        return self._seen[place]
+
+    def holders(self, want: Want, state: State) -> list[int]:
+        """Who has it in a mode that excludes this one; whoever asks is not excepted."""
+        return [
+            number
+            for number in range(len(self.ops))
+            for each in self.at(number, state).held
+            if (each.level, each.stripe) == (want.level, want.stripe)
+            and Mode.WRITE in (each.mode, want.mode)
+        ]
+
+    def _circle(self, state: State) -> list[str]:
+        waits = {
+            number: self.holders(here.asks.lock, state)
+            for number in range(len(self.ops))
+            if isinstance((here := self.at(number, state)).asks, Take)
+        }
+        for start in waits:
+            ways = [[start]]
+            while ways:
+                way = ways.pop()
+                for other in waits.get(way[-1], ()):
+                    if other == start:
+                        return [f"{self.ops[n].operation.name} {n + 1}" for n in (*way, start)]
+                    if other not in way:
+                        ways.append([*way, other])
+        return []
+
+    def _dangling(self, state: State) -> str | None:
+        """A key is locked, by one who let go of its bucket, and another has that to itself."""
+        every = [self.at(number, state).held for number in range(len(self.ops))]
+        loose = any(
+            held and all(each.level is Level.KEY for each in held)
+            and any(each.level is Level.BUCKET for wants in op.wants() for each in wants)
+            for op, held in zip(self.ops, every, strict=True)
+        )  # fmt: skip
+        alone = any(
+            (each.level, each.mode) == (Level.BUCKET, Mode.WRITE) for held in every for each in held
+        )
+        return f"{DANGLING}: it is gone, and the key still locked" if loose and alone else None
+
+
+def _replayed(taking: Taking[Want, None], answers: Answers) -> Seen:
+    held: list[Want] = []
+    try:
+        asks = taking.send(None)
+        for answer in answers:
+            if isinstance(asks, Take) and answer:
+                held.append(asks.lock)
+            elif isinstance(asks, Give):
+                held.remove(asks.lock)
+            asks = taking.send(answer)
+    except StopIteration:
+        return Seen(tuple(held), None)
+    return Seen(tuple(held), asks)
+
+
+def _told(state: State, number: int, answer: bool | None) -> State:
+    answers, hung = state
+    mine = (*answers[number], answer)
+    return (*answers[:number], mine, *answers[number + 1 :]), hung
+
+
+def _named(want: Want) -> str:
+    return f"{want.level.name.lower()} stripe {want.stripe} to {want.mode.name.lower()}"
+
+
+def story(found: Found[State, str]) -> list[str]:
+    """One numbered sentence for each step, and what is wrong then."""
+    steps = [what for what, _ in found.path]
+    lines = [f"{number}. {each}" for number, each in enumerate(steps, 1)]
+    return [*lines, f"=> {found.violation}"] if found.violation else lines
+
+
+def deadlock(
+    ops: Sequence[Op], rules: GranularRules = GranularRules(), *, hangs: bool = False
+) -> Found[State, str]:
+    """Search all of it, up to the first violation."""
+    return search(GranularWorld(ops, rules, hangs))
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A rule switched off, and the operations that it harms."""
+
+    mutant: Mutant
+    ops: tuple[Op, ...]
+    breaks: str
+    hangs: bool = False
+
+    def search(self) -> Found[State, str]:
+        return deadlock(self.ops, self.mutant.of(GranularRules()), hangs=self.hangs)
+
+
+_COMMIT, _RENAME = KEY_OPERATIONS["CommitKey"], KEY_OPERATIONS["RenameKey"]
+_CREATE = Op(KEY_OPERATIONS["CreateKey"], ("a",), (Op(BUCKET_OPERATIONS["SetProperty"]),))
+MISTAKES: dict[str, Mistake] = {
+    each.mutant.name: each
+    for each in (
+        Mistake(
+            Mutant("ordered", "keys are locked as they are named", {"ordered": False}),
+            (Op(_RENAME, ("a", "b")), Op(_RENAME, ("b", "a"))), CIRCLE,
+        ),
+        Mistake(
+            Mutant("once", "a key that is named twice is locked twice", {"once": False}),
+            (Op(KEY_OPERATIONS["DeleteKeys"], ("a", "a")),), CIRCLE,
+        ),
+        Mistake(
+            Mutant("upgrades", "who reads a bucket may come to write it", {"upgrades": True}),
+            (_CREATE, _CREATE), CIRCLE,
+        ),
+        Mistake(
+            Mutant("rising", "who has a key may ask for the volume", {"rising": False}),
+            (
+                Op(_COMMIT, ("a",), (Op(VOLUME_OPERATIONS["SetProperty"]),)),
+                Op(BUCKET_OPERATIONS["CreateBucket"]),
+            ), CIRCLE,
+        ),
+        Mistake(
+            Mutant("deadline", "locks are waited for without end", {"deadline": False}),
+            (Op(_COMMIT, ("a",)), Op(_COMMIT, ("a",))), TOLD, hangs=True,
+        ),
+        Mistake(
+            Mutant("reverse", "the bucket is let go before the key", {"reverse": False}),
+            (Op(_COMMIT, ("a",)), Op(BUCKET_OPERATIONS["DeleteBucket"])), DANGLING,
+        ),
+        Mistake(
+            Mutant("give_back", "who cannot have all keeps what it has", {"give_back": False}),
+            (Op(_COMMIT, ("a",)), Op(_COMMIT, ("a",))), LEFT,
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,72 @@
+"""Names of attempts, given again once nobody in the world refers to them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lockkit.lab.verify.explore.parts import Actor, Asked, Flying
+from lockkit.protocol.outcome import Version
+
+NAMES_MAX = 16
+"""Attempts of one client that may be remembered by anybody at one time."""
+
+
+def owner_of(client: int, life: int) -> str:
+    """W1, W2, ...; W1', W1'' once its process has died and started again."""
+    return f"W{client + 1}{chr(39) * life}"
+
+
+def client_of(owner: str) -> int:
+    return int(owner[1:].rstrip("'")) - 1
+
+
+def names_of_actor(actor: Actor) -> Iterable[Version | None]:
+    state, out = actor.state, actor.out
+    if state.seen is not None:
+        yield state.seen.sight.version
+    for write in (state.out, *state.unsettled):
+        if write is not None:
+            yield write.record.attempt
+            yield write.over
+    if state.grant is not None:
+        yield state.grant.attempt
+    yield state.version
+    match out:
+        case Asked(sight):
+            yield sight.version
+        case Flying(record, over):
+            yield record.attempt
+            yield over
+
+
+def becomes(write: Flying) -> Version | None:
+    """The version that the object gets if this write lands."""
+    return None if write.remove else write.record.attempt
+
+
+def undecided(actor: Actor) -> tuple[Version | None, ...]:
+    """What the object becomes if this client's write lands; () if none is on its way."""
+    match actor.out:
+        case Flying(answer=None) as write:
+            return (becomes(write),)
+        case _:
+            return ()
+
+
+def mask(names: Iterable[Version | None]) -> int:
+    mask = 0
+    for name in names:
+        if name:
+            owner, _, number = name.partition("/")
+            mask |= 1 << (NAMES_MAX * client_of(owner) + int(number) - 1)
+    return mask
+
+
+def lowest_free(mask: int) -> int:
+    """How many writes a client is to think it made, so that the next gets a free name."""
+    free = 0
+    while mask & 1:
+        mask >>= 1
+        free += 1
+    assert free < NAMES_MAX, "more attempts in play than names"
+    return free

@@ -1,0 +1,333 @@
+"""A path through the lease's world, told twice: as numbered sentences and as a history.
+
+The search keeps times relative to now and gives names of attempts again once they are free; here
+time runs on, and every attempt gets a name of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from lockkit.events import STORE, Event, event
+from lockkit.lab.verify.explore.parts import Actor, Asked, Fault, Flying, Move, PackedState, Stored
+from lockkit.lab.verify.explore.world import LeaseWorld
+from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version
+from lockkit.protocol.record import Garbled, Record
+from lockkit.protocol.state import (
+    Action,
+    Aim,
+    Answered,
+    Beat,
+    Beaten,
+    Blind,
+    Busy,
+    GiveUp,
+    Granted,
+    Look,
+    Lost,
+    Pause,
+    Quit,
+    Released,
+    Remove,
+    Renewed,
+    Saw,
+    Send,
+    Sight,
+    Tick,
+    Want,
+)
+
+TICK_MS = 1000
+LOCK_KEY = ".hoodie/.locks/table_lock.json"
+FENCE_KEY = ".hoodie/.locks/fence.json"
+FAULTS = {each.value: each for each in Fault}
+
+
+@dataclass
+class Story:
+    """Walks a path; `lines` and `events` grow with it."""
+
+    world: LeaseWorld
+    lines: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    _names: dict[Version, str] = field(default_factory=dict)
+    _given: dict[str, int] = field(default_factory=dict)
+    _requests: dict[str, int] = field(default_factory=dict)
+    _instants: dict[int, str] = field(default_factory=dict)
+    _published: list[str] = field(default_factory=list)
+    _fence_version: str = ""
+    _now_ms: int = 0
+    _place: int = 0
+
+    def walk(self, path: Sequence[tuple[Move, PackedState]]) -> Story:
+        before = self.world.initial()
+        for self._place, (move, after) in enumerate(path, 1):
+            said = self._tell(move, before, after)
+            self.lines.append(f"{self._place:2d}. {said}")
+            before = after
+        return self
+
+    def _tell(self, move: Move, before: PackedState, after: PackedState) -> str:
+        if move.who < 0:
+            self._now_ms += TICK_MS
+            return "a second passes"
+        old, new = (self.world.actors.parts[each[move.who]] for each in (before, after))
+        stored, landed = (self.world.stores.parts[each[-4]] for each in (before, after))
+        who = self.world.me(old).owner
+        if move.event is not None:
+            return self._step(who, move, old, new, stored)
+        match move.what:
+            case "decide":
+                return self._decide(who, move, stored, landed)
+            case "late":
+                assert move.write is not None
+                who = move.write.record.owner
+                return f"{self._decide(who, move, stored, landed)}, late: nobody waits for it"
+            case "check":
+                return self._check(who, new)
+            case "commit":
+                return f"{who} looks at its lease and sends its commit"
+            case "land":
+                assert old.draft is not None
+                return self._land(who, old, bool(move.accepted))
+            case Fault.CRASH.value:
+                return self._crash(who, self.world.me(new).owner, move.write)
+            case what:
+                self._fault(who, what)
+                return f"fault: {what} ({who}'s {self._called(move.write)})"
+
+    # --- what a client does ---------------------------------------------------------------------
+
+    def _step(self, who: str, move: Move, old: Actor, new: Actor, stored: Stored) -> str:
+        said = [self._heard(who, move, old)]
+        for each in move.actions:
+            told = self._does(who, each, old, new, stored)
+            if told:
+                said.append(told)
+        return f"{who} {'; '.join(said)}"
+
+    def _heard(self, who: str, move: Move, old: Actor) -> str:
+        match move.event:
+            case Want():
+                return "wants the lock"
+            case Beat():
+                return "renews"
+            case Quit():
+                return "lets go"
+            case GiveUp():
+                return "gives up"
+            case Tick():
+                return "goes on"
+            case Saw(_, sight):
+                assert sight is not None
+                outcome = "missing" if sight.version is None else "found"
+                self._answer(who, "look", outcome, self._name(sight.version))
+                return f"sees {self._sight(sight)}"
+            case Blind():
+                self._answer(who, "look", "unknown", "", "no answer")
+                return "hears nothing of its look"
+            case Answered(_, answer):
+                fault = FAULTS.get(move.what)
+                if fault is not None:
+                    self._fault(who, move.what)
+                op = old.state.out.aim.value if old.state.out is not None else "write"
+                return self._told(who, op, answer, fault, old)
+            case _:
+                raise AssertionError(f"no event of a runner: {move.event!r}")
+
+    def _told(self, who: str, op: str, answer: object, fault: Fault | None, old: Actor) -> str:
+        match answer:
+            case Applied(version):
+                self._answer(who, op, "applied", self._name(version))
+                return f"is told that its {op} was applied"
+            case PreconditionFailed():
+                self._answer(who, op, "precondition_failed", "")
+                return f"is told 412 for its {op}"
+            case Throttled():
+                assert isinstance(old.out, Flying)
+                self._request(who, old.out, "throttled", 429, old.out.over, old.out.over)
+                self._answer(who, op, "throttled", "")
+                return f"is told to slow down with its {op}"
+            case Unknown(why):
+                self._answer(who, op, "unknown", "", why)
+                where = "the request is still on its way"
+                if fault is Fault.LOST:
+                    where = "the answer is lost"
+                return f"hears nothing of its {op}: {where}"
+            case _:
+                raise AssertionError(f"no answer: {answer!r}")
+
+    def _does(self, who: str, action: Action, old: Actor, new: Actor, stored: Stored) -> str | None:
+        until_ms = self._now_ms + (new.state.until_ms or 0) * TICK_MS
+        match action:
+            case Look():
+                assert isinstance(new.out, Asked)
+                self._ask(who, "look", "")
+                self._look(who, stored)
+                return "looks"
+            case Send(record, over):
+                return self._sends(who, record, over, old, new)
+            case Remove():
+                self._ask(who, "release", "")
+                return "deletes the lock object"
+            case Granted(epoch) | Renewed(epoch):
+                kind = "held" if isinstance(action, Granted) else "renewed"
+                version = self._name(new.state.version)
+                self._emit(who, kind, epoch=epoch, until_ms=until_ms, version=version)
+                return f"believes that it holds epoch {epoch} until {until_ms // TICK_MS} s"
+            case Busy(record):
+                owner = record.owner if isinstance(record, Record) else "garbled"
+                epoch = record.epoch if isinstance(record, Record) else 0
+                self._emit(who, "waiting", owner=owner, epoch=epoch, until_ms=None)
+                return f"waits for {owner}"
+            case Lost(epoch, why, _):
+                self._emit(who, "lost", epoch=epoch, why=why)
+                return f"takes epoch {epoch} for lost: {why}"
+            case Beaten(attempt):
+                name = self._name(attempt)
+                self._emit(who, "lost", epoch=0, why=f"another write than {name} has won")
+                return f"takes {name} for beaten"
+            case Released(epoch, proven):
+                self._emit(who, "released", epoch=epoch, proven=proven)
+                return "has released it" if proven else "leaves it to expire"
+            case Pause():
+                return "pauses"
+            case _:
+                assert_never(action)
+
+    def _sends(self, who: str, record: Record, over: Version | None, old: Actor, new: Actor) -> str:
+        write = new.state.out
+        assert write is not None
+        was = old.state.out
+        again = was is not None and was.record.attempt == record.attempt
+        if not again:
+            self._given[who] = self._given.get(who, 0) + 1
+            self._names[record.attempt] = f"{who}/{self._given[who]}"
+        name = self._name(record.attempt)
+        self._ask(who, write.aim.value, name)
+        what = {
+            Aim.CLAIM: f"claims epoch {record.epoch}",
+            Aim.CONFIRM: f"confirms epoch {record.epoch}",
+            Aim.RENEW: "sends a renewal",
+            Aim.RELEASE: "sends a tombstone",
+        }[write.aim]
+        return f"{what}{' again' if again else ''}: {name} over {self._name(over) or 'nothing'}"
+
+    # --- what the store does --------------------------------------------------------------------
+
+    def _decide(self, who: str, move: Move, stored: Stored, landed: Stored) -> str:
+        write = move.write
+        assert write is not None
+        answer, status = ("applied", 200) if move.accepted else ("precondition_failed", 412)
+        self._request(who, write, answer, status, stored.version, landed.version)
+        verb = "applies" if move.accepted else "refuses (412)"
+        return f"the store {verb} {who}'s {self._called(write)}"
+
+    def _crash(self, who: str, born: str, out: Flying | None) -> str:
+        self._emit(who, "killed", pid=0)
+        self._emit(born, "started", pid=0)
+        still = f"; {self._called(out)} is still on its way" if out is not None else ""
+        return f"fault: {who} dies, and starts again as {born}{still}"
+
+    def _check(self, who: str, new: Actor) -> str:
+        assert new.draft is not None
+        epoch, base = new.draft.epoch, new.draft.base
+        instant = f"20250106101{len(self._given) + self._place:06d}"
+        self._instants[new.index] = instant
+        self._emit(who, "began", instant=instant)
+        self._emit(
+            who, "checked", instant=instant, epoch=epoch,
+            covered=self._published[:base], writes=[["part=US", "f-1"]],
+        )  # fmt: skip
+        return f"{who} begins a commit and reads what it must cover: {base} commits"
+
+    def _land(self, who: str, old: Actor, accepted: bool) -> str:
+        assert old.draft is not None
+        instant, epoch = self._instants[old.index], old.draft.epoch
+        guarded = self.world.fence is Fence.CAS
+        if not accepted:
+            why = "the store refused it: another commit came first"
+            self._emit(who, "refused", instant=instant, epoch=epoch, error="LockLost", why=why)
+            return f"the resource refuses {who}'s commit"
+        if guarded:
+            version = f"f{self._place}"
+            self._put(who, FENCE_KEY, self._fence_version, version, instant=instant)
+            self._fence_version = version
+        self._put(who, f".hoodie/{instant}.commit", "", f"c{self._place}")
+        self._published.append(instant)
+        self._emit(who, "published", instant=instant, epoch=epoch)
+        return f"the resource accepts {who}'s commit, made under epoch {epoch}"
+
+    def _look(self, who: str, stored: Stored) -> None:
+        version = self._name(stored.version)
+        found = stored.version is not None
+        self._emit(
+            STORE, "request", client=who, method="GET", key=LOCK_KEY, condition="",
+            status=200 if found else 404, answer="found" if found else "missing", applied=False,
+            before=version, version=version, attempt=version, began_ms=self._now_ms,
+        )  # fmt: skip
+
+    def _request(
+        self, who: str, write: Flying, answer: str, status: int,
+        before: Version | None, after: Version | None,
+    ) -> None:  # fmt: skip
+        over = self._name(write.over)
+        if write.remove and not over:
+            condition = ""
+        else:
+            condition = f"if-version {over}" if over else "if-absent"
+        self._emit(
+            STORE, "request", client=who, method="DELETE" if write.remove else "PUT",
+            key=LOCK_KEY, condition=condition, status=status, answer=answer,
+            applied=answer == "applied", before=self._name(before), version=self._name(after),
+            attempt="" if write.remove else self._name(write.record.attempt),
+            began_ms=self._now_ms, epoch=write.record.epoch, expired=write.record.expired,
+        )  # fmt: skip
+
+    def _put(self, who: str, key: str, before: str, version: str, **more: Any) -> None:
+        self._emit(
+            STORE, "request", client=who, method="PUT", key=key,
+            condition=f"if-version {before}" if before else "if-absent", status=200,
+            answer="applied", applied=True, before=before, version=version, attempt=version,
+            began_ms=self._now_ms, **more,
+        )  # fmt: skip
+
+    # --- words and events -----------------------------------------------------------------------
+
+    def _fault(self, who: str, what: str) -> None:
+        when = "after" if FAULTS[what] is Fault.LOST else "before"
+        self._emit(STORE, "fault", fault=what, when=when, client=who, method="PUT", key=LOCK_KEY)
+
+    def _ask(self, who: str, op: str, attempt: str) -> None:
+        self._requests[who] = self._requests.get(who, 0) + 1
+        self._emit(who, "ask", request=self._requests[who], op=op, key=LOCK_KEY, attempt=attempt)
+
+    def _answer(self, who: str, op: str, outcome: str, version: str, why: str = "") -> None:
+        self._emit(
+            who, "answer", request=self._requests[who], op=op, outcome=outcome, version=version,
+            why=why,
+        )  # fmt: skip
+
+    def _emit(self, who: str, kind: str, **fields: Any) -> None:
+        self.events.append(event(self._now_ms + self._place, who, kind, **fields))
+
+    def _name(self, version: Version | None) -> str:
+        return self._names.get(version, version) if version else ""
+
+    def _called(self, write: Flying | None) -> str:
+        assert write is not None
+        return "delete" if write.remove else self._name(write.record.attempt)
+
+    def _sight(self, sight: Sight) -> str:
+        match sight.record:
+            case None:
+                return "no lock object"
+            case Record(expired=True, epoch=epoch):
+                return f"the lock released (epoch {epoch})"
+            case Record(owner=owner, epoch=epoch):
+                return f"{owner}'s lease, epoch {epoch} ({self._name(sight.version)})"
+            case Garbled():
+                return "no lock record"

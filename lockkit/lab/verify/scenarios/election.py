@@ -1,0 +1,323 @@
+"""The scenario `election`: nodes campaign, lead, renew, write, resign, collect, stall and die.
+
+Each runs the very `Candidate` that `Election` runs. Judged while it goes: who believes is judged by
+true time, which nobody else knows.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from lockkit.errors import NoAnswer, NotLeader, Unanswered
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim.fault_injection import stall
+from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.lease import OFF_MS, RATE_OFF, SKEW_MS, SPREAD_MS, TTL_MS, around
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim.task import Node, Phase, Violated
+from lockkit.lab.verify.sim.world import World
+from lockkit.protocol.outcome import Unknown, Version, WriteAnswer
+from lockkit.protocol.policy import Ambiguous, Expiry, Policy, Recognise
+from lockkit.protocol.state import Me
+from lockkit.recipes.election.candidate import Candidate, Term, renewed
+from lockkit.recipes.election.epochs import PREFIX, collect, epoch_key
+from lockkit.recipes.guarded import write_guarded
+from lockkit.runtime import Get, Procedure, Sleep
+
+RESOURCE_KEY = "resource.json"
+STEPS = 300
+TERMS_MAX, LOOKS_MAX, BEATS_MAX = 40, 12, 5
+STALLS = 0.1
+"""Of all writes of epochs: somebody sleeps just then."""
+EARLY_MS = 2_500
+ONE_LEADER, ONE_PER_EPOCH = "one leader at a time", "an epoch has one leader, and comes once"
+NO_SELF_WAIT = "nobody waits for an epoch of its own"
+NEVER_BACK = "what a later leader wrote is never replaced by an earlier one"
+EXPECTED = (Unanswered, NoAnswer, NotLeader)
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One node's life, and what it believes."""
+
+    node: Node
+    candidate: Candidate
+    until_true_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class ElectionRun:
+    """Everybody in one world, and the invariants between them."""
+
+    world: World
+    policy: Policy
+    sessions: dict[str, Session] = field(default_factory=dict)
+    led: set[int] = field(default_factory=set)
+    written: int = 0
+    """The epoch of the last write of the resource."""
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def heard(self, told: Decided, after: Stored | None) -> None:
+        key = getattr(told.request, "key", "")
+        if key == RESOURCE_KEY and after is not None:
+            epoch = json.loads(after.body)["epoch"]
+            if epoch < self.written:
+                raise Violated(NEVER_BACK, f"epoch {epoch} wrote after epoch {self.written}")
+            self.written = epoch
+        elif key.startswith(PREFIX):
+            if after is None:
+                self.world.reached.add("collected")
+            elif told.before == "" and any(epoch_key(each) == key for each in self.led):
+                self.world.reached.add("created again")
+            if self.world.weather.nodes and self.world.dice.random() < STALLS:
+                self._at_the_worst_moment()
+
+    def _at_the_worst_moment(self) -> None:
+        """Somebody sleeps: who has read an epoch just before, if there is one."""
+        waiting = [each for each in self.world.tasks if each.phase is Phase.ANSWERED]
+        readers = [each.node for each in waiting if isinstance(each.request, Get)]
+        stall(self.world, self.world.dice.choice(readers or self.world.nodes))
+
+    def told(self, session: Session, kind: str, data: dict[str, Any]) -> None:
+        """A candidate tells what it believes from now on."""
+        now_ms, name = self.world.time.now_ms, session.node.name
+        match kind:
+            case "held" | "renewed":
+                term = session.candidate.term
+                assert term is not None and term.until_ms is not None
+                until_true_ms = session.node.clock.true_ms(term.until_ms)
+                data["until_ms"] = until_true_ms
+                for other in self.sessions.values():
+                    if other is not session and other.until_true_ms > now_ms:
+                        raise Violated(ONE_LEADER, f"{name} and {other.node.name} lead at once")
+                session.until_true_ms = until_true_ms
+                if kind == "held":
+                    self._elected(term.epoch, name)
+            case "lost" | "released":
+                session.until_true_ms = 0.0
+                if kind == "released" and data["proven"]:
+                    self.world.reached.add("resigned")
+            case "waiting":
+                self._waits(session, data["epoch"])
+            case "note" if "too late" in data["text"]:
+                self.world.reached.add("created too late")
+
+    def _elected(self, epoch: int, name: str) -> None:
+        if self.led and epoch <= max(self.led):
+            raise Violated(ONE_PER_EPOCH, f"{name} leads in {epoch}, after {max(self.led)}")
+        before = self._standing(epoch - 1)
+        if before is not None and not before["expired"]:
+            self.world.reached.add("takeover")
+        self.led.add(epoch)
+
+    def _waits(self, session: Session, epoch: int) -> None:
+        record = self._standing(epoch)
+        handle = session.candidate.me.handle
+        if record and not record["expired"] and record["attempt"].startswith(f"{handle}/"):
+            raise Violated(NO_SELF_WAIT, f"{session.node.name} waits for its own epoch {epoch}")
+
+    def _standing(self, epoch: int) -> dict[str, Any] | None:
+        stored = self.world.shelf.objects.get(epoch_key(epoch))
+        return None if stored is None else json.loads(stored.body)
+
+    def crashed(self, node: Node) -> None:
+        self.sessions.pop(node.name, None)
+
+    def end(self) -> None:
+        """Whoever leads goes on leading: there is nothing to wait for."""
+
+    # --- what they do ----------------------------------------------------------------------------
+
+    def begin(self, node: Node) -> None:
+        """A process starts. Two of one name are two candidates: only attempts tell them apart."""
+
+        def tell(kind: str, **data: Any) -> None:
+            try:
+                self.told(session, kind, data)
+            finally:  # what breaks an invariant is in the history, too
+                self.world.tell(node.name, kind, data)
+
+        name = "N" if node.clock.offset_ms % 3 == 0 else node.name
+        me = Me(name, TTL_MS, node.name, f"{node.name}.{node.life}")
+        session = Session(node, Candidate(me, node.clock, self.policy, tell))
+        self.sessions[node.name] = session
+        self.world.spawn(node, self.life(session))
+
+    def life(self, session: Session) -> Procedure[None]:
+        dice = self.world.dice.random
+        for _ in range(TERMS_MAX):
+            try:
+                if (yield from self.campaign(session)):
+                    yield from self.lead(session)
+                    if dice() < 0.8:
+                        yield from session.candidate.resign()
+            except EXPECTED:
+                pass
+            yield Sleep(dice() ** 4 * 3)
+
+    def campaign(self, session: Session) -> Procedure[bool]:
+        """With whatever patience; gives up in the middle now and then."""
+        dice = self.world.dice.random
+        for _ in range(LOOKS_MAX):
+            if (yield from session.candidate.check()):
+                return True
+            if dice() < 0.1:
+                break
+            over_ms, wait_s = session.candidate.over_ms, 0.1 + 3 * dice() * dice()
+            if over_ms is not None and dice() < 0.7:  # when it is over, or a little before
+                early_ms = dice() * EARLY_MS if dice() < 0.5 else -1
+                wait_s = max(0.01, (over_ms - early_ms - session.node.clock.boot_ms()) / 1000)
+            yield Sleep(wait_s)
+        return False
+
+    def lead(self, session: Session) -> Procedure[None]:
+        """Write, renew, write, as long as it is believed and the dice like."""
+        dice, candidate = self.world.dice.random, session.candidate
+        if dice() < 0.6:
+            yield from collect(1 + int(dice() * 1.5))
+        for _ in range(BEATS_MAX):
+            term = candidate.leads()
+            if term is None:
+                return
+            if dice() < 0.5:
+                yield from write_guarded(RESOURCE_KEY, lambda was: (was or 0) + 1, term.epoch)
+            if dice() < 0.25:
+                return
+            left_ms = (term.until_ms or 0) - session.node.clock.boot_ms()
+            wait_ms = left_ms - 20 if dice() < 0.3 else dice() * dice() * TTL_MS * 1.2
+            yield Sleep(max(0.0, wait_ms / 1000))
+            yield from candidate.renew()
+
+
+def set_up(seed: str, steps: int, mutant: Mutant | None) -> ElectionRun:
+    """One seed's world: its provider, weather, clocks and policy."""
+    dice = random.Random(f"election {seed}")
+    policy = Policy(expiry=dice.choice(tuple(Expiry)))
+    profile, spread_ms, skew_ms = PROFILES[dice.choice(SOUND)], SPREAD_MS, SKEW_MS
+    if mutant is not None:
+        policy = mutant.of(policy)
+        profile = PROFILES[mutant.profile] if mutant.profile else profile
+        spread_ms = SPREAD_MS if mutant.spread_ms is None else mutant.spread_ms
+        skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
+    weather, uniform = Weather.of(dice), dice.random() < 0.3
+    world = World(seed, steps, profile, weather, uniform, spread_ms)
+    run = ElectionRun(world, policy)
+    world.shelf.heard, world.on_crash = run.heard, run.crashed
+    off_ms = skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
+    for number in range(1, 3 + int(dice.random() * 2)):
+        rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
+        node = world.node(f"N{number}", rate=rate, offset_ms=offset_ms)
+        node.clock_steps_ms, node.birth = off_ms, run.begin
+        run.begin(node)
+    return run
+
+
+SCENARIO = Scenario(
+    "election", "nodes elect a leader by epochs, which renews, writes and resigns", STEPS, set_up,
+    ("takeover", "resigned", "collected", "created again", "created too late", "stall", "restart"),
+)  # fmt: skip
+
+def leads(candidate: Candidate, epoch: int, attempt: str, began_ms: int) -> None:
+    """The create counts as done."""
+    candidate.lead(epoch, "", attempt, began_ms)
+
+
+def is_beaten(candidate: Candidate, _epoch: int, attempt: str, _began_ms: int) -> None:
+    """The create counts as lost."""
+    candidate.claims.discard(attempt)
+
+
+def never_over(_epoch: int) -> Procedure[bool]:
+    yield from ()
+    return False
+
+
+def renewed_unread(
+    candidate: Candidate, term: Term, answer: WriteAnswer, sent_ms: int
+) -> Procedure[Version | None]:
+    if isinstance(answer, Unknown):
+        return term.version
+    return (yield from renewed(candidate, term, answer, sent_ms))
+
+
+def highest(candidate: Candidate, _term: Term) -> Procedure[tuple[int, Version]]:
+    sight = yield from candidate.look()
+    return candidate.known, sight.version or ""
+
+
+_RULES = "lockkit.recipes.election.candidate"
+WRONG: Wrong = {
+    ("keep_highest", False): {
+        "lockkit.recipes.election.epochs:past": lambda epochs, _keep: epochs,
+    },
+    ("create_412", Ambiguous.OURS): {f"{_RULES}:refused": leads},
+    ("create_412", Ambiguous.LOST): {f"{_RULES}:refused": is_beaten},
+    ("create_unknown", Ambiguous.OURS): {f"{_RULES}:unanswered": leads},
+    ("create_unknown", Ambiguous.LOST): {f"{_RULES}:unanswered": is_beaten},
+    ("renew_unknown", Ambiguous.OURS): {f"{_RULES}:renewed": renewed_unread},
+    ("recognise", Recognise.OWNER): {
+        f"{_RULES}:is_claimed": lambda record, me, _: record.owner == me.owner
+        and not record.expired,
+    },
+    ("look_again", False): {f"{_RULES}:is_over": never_over},
+    ("in_time", False): {f"{_RULES}:may_extend": lambda _: True},
+    ("judge_at_send", False): {f"{_RULES}:judged_at": lambda _sent, heard: heard},
+    ("resign_own", False): {f"{_RULES}:to_resign": highest},
+    ("count_from_send", False): {f"{_RULES}:counted_from_ms": lambda _sent_ms, now_ms: now_ms},
+    ("fence", False): {"lockkit.recipes.guarded:is_late": lambda _before, _epoch: False},
+}
+
+_STORE, _WALL = {"expiry": Expiry.STORE}, {"expiry": Expiry.WALL}
+
+_Of = partial(Mutant, wrong=WRONG)
+MUTANTS = {
+    each.name: each
+    for each in (
+        _Of(
+            "collect highest", "the highest epoch is collected too: its number comes again",
+            {"keep_highest": False},
+        ),
+        _Of("create_412 ours", "412 to a create is read as our own retry",
+            {"create_412": Ambiguous.OURS}),
+        _Of("create_412 lost", "412 to a create is read as a lost race",
+            {"create_412": Ambiguous.LOST}),
+        _Of("create_unknown ours", "a create without an answer counts as won",
+            {"create_unknown": Ambiguous.OURS}),
+        _Of("create_unknown lost", "a create without an answer counts as lost",
+            {"create_unknown": Ambiguous.LOST}),
+        _Of("renew_unknown ours", "a renewal without an answer counts as done",
+            {"renew_unknown": Ambiguous.OURS}),
+        _Of("recognise", "an epoch is recognised by its owner's name",
+            {"recognise": Recognise.OWNER}),
+        _Of("look_again", "a create is believed at once, though its epoch may be long past",
+            {"look_again": False}),
+        _Of("in_time", "a renewal that was answered late revives what had ended",
+            {"in_time": False}),
+        _Of("judge_at_send", "what a slow read found is judged by the time of its answer",
+            {**_WALL, "judge_at_send": False}),
+        _Of("resign_own", "resigning ends whatever epoch is the highest",
+            {"resign_own": False}),
+        _Of("count_from_send", "the validity is counted from the answer",
+            {"count_from_send": False}),
+        _Of("drift", "no drift is added, and clocks differ by one second",
+            {**_WALL, "drift_ms": 0}),
+        _Of("skew", "clocks differ by three seconds, and the drift is one", _WALL, skew_ms=3000),
+        _Of("slack", "no slack for a store whose front ends differ by one second",
+            {**_STORE, "slack_ms": 0}),
+        _Of("margin", "a leader believes until the very end of its validity",
+            {**_WALL, "margin_ms": 0}),
+        _Of("fence", "nothing is compared where a leader writes: a slow one overwrites",
+            {"fence": False}),
+        _Of("ignores conditions", "the store ignores the conditions of a write",
+            profile="ignores conditions"),
+        _Of("not atomic", "the store judges a condition first and writes afterwards",
+            profile="not atomic"),
+    )
+}  # fmt: skip

@@ -1,0 +1,363 @@
+"""The scenario `queue`: processes push, claim, beat and complete, and brokers come and go.
+
+In each world everybody goes through the file by himself, through his process's group commit, or
+through a broker that whoever misses it starts; or some do this and some do that. Brokers are asked
+in memory: what is lost on the way there is lost with the broker's process.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from lockkit.errors import QueueError, QueueUnknown
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.scenarios.queue_truth import Truth
+from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.lease import RATE_OFF, around
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
+from lockkit.lab.verify.sim.task import Node, Task, Until, Violated
+from lockkit.lab.verify.sim.world import World
+from lockkit.protocol.outcome import NotOurs, Ours, Version
+from lockkit.recipes.queue.asked import (
+    Answer,
+    Beat,
+    Claim,
+    Claimed,
+    Complete,
+    Operation,
+    Push,
+    Refused,
+)
+from lockkit.recipes.queue.brokered import Gone, Known, through
+from lockkit.recipes.queue.file import Broker, File, Job
+from lockkit.recipes.queue.group import (
+    Deposed,
+    Desk,
+    Outcome,
+    Ticket,
+    acknowledge,
+    broker_commit,
+    enlist,
+    group_commit,
+    written,
+)
+from lockkit.recipes.queue.handle import told
+from lockkit.recipes.queue.jobs import Beyond, Draft, QueuePolicy, by_memory
+from lockkit.recipes.queue.write import Landed, Lost, NotDone, Seen, Unsure, commit
+from lockkit.runtime import Procedure, Sleep, Unique
+
+STEPS = 700
+TIMEOUT_MS, RECENT = 6_000, 3
+CLOCK_OFF_MS = 1_000
+PUSHES, CLAIMS, BEATS, ASKS = 4, 6, 2, 3
+ANSWER_MS = 20_000
+DRAINED_MAX = 200
+STUCK = "what was pushed is handed out until it is completed"
+WAYS = ("alone", "group", "broker")
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A broker's process, as far as its clients can tell."""
+
+    id: str
+    number: int = 0
+    over: bool = False
+    desk: Desk = field(default_factory=Desk)
+
+
+@dataclass(slots=True)
+class QueueRun:
+    """One seed's queue, and everybody who uses it."""
+
+    world: World
+    policy: QueuePolicy
+    truth: Truth
+    machines: list[Node] = field(default_factory=list)
+    """Where brokers are started."""
+    hosts: dict[str, Host] = field(default_factory=dict)
+    clients: list[Task] = field(default_factory=list)
+
+    @property
+    def interval_s(self) -> float:
+        return self.world.profile.write_interval_ms / 1000
+
+    def idle(self) -> bool:
+        return all(each.ended for each in self.clients)
+
+    def end(self) -> None:
+        """All comes to rest; then one more worker completes whatever is left."""
+        self.world.finish()
+        self.world.run(self.drain())
+        if self.truth.file.jobs:
+            raise Violated(STUCK, f"{', '.join(self.truth.file.jobs)} cannot be claimed")
+
+    def drain(self) -> Procedure[None]:
+        yield Sleep((TIMEOUT_MS + 3 * CLOCK_OFF_MS) / 1000)
+        seen: Seen | None = None
+        for number in range(DRAINED_MAX):
+            answer, seen = yield from self._alone(Claim(f"drain-{number}", "last"), seen)
+            if not isinstance(answer, Claimed):
+                return
+            done = Complete(f"drained-{number}", answer.job.id, answer.job.attempts)
+            self.truth.asked(done)
+            _, seen = yield from self._alone(done, seen)
+
+    def _alone(self, operation: Operation, seen: Seen | None) -> Procedure[tuple[Answer, Seen]]:
+        match (yield from commit([operation], self.policy, seen=seen, who="last")):
+            case (now, answers):
+                return answers[0], now
+            case failed:
+                raise Violated(STUCK, f"when all was calm: {failed}")
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    def serve(self, node: Node, instead_of: str) -> Procedure[None]:
+        """As a broker's process does."""
+        host = Host((yield Unique()))
+        self.hosts[host.id] = host
+        try:
+            broker = Broker(node.name, host.id)
+            seen = yield from enlist(
+                broker, self.policy, instead_of=instead_of, interval_s=self.interval_s
+            )
+            host.number = seen.file.number
+            while True:
+                yield Until(  # type: ignore[misc] # a request of this world
+                    lambda: bool(host.desk.waiting) or self.idle()
+                )
+                if not host.desk.waiting:
+                    return
+                seen = yield from broker_commit(
+                    host.desk.take(), self.policy, seen=seen, interval_s=self.interval_s,
+                    who=node.name,
+                )  # fmt: skip
+                host.number = seen.file.number
+        except (Deposed, QueueError) as error:
+            self.world.reached.add("deposed broker")
+            host.desk.close(str(error))
+        finally:  # also when it is killed: then nobody is told anything
+            host.over = True
+
+    def ask(self, broker: Broker, operation: Operation) -> Procedure[Outcome | Gone]:
+        host, time = self.hosts[broker.id], self.world.time
+        if host.over:
+            return Gone("nobody answers")
+        since, until_ms = host.number, time.now_ms + ANSWER_MS
+        ticket = host.desk.submit(operation)
+        yield Until(  # type: ignore[misc] # a request of this world
+            lambda: ticket.outcome.done() or host.over or time.now_ms > until_ms
+        )
+        if ticket.outcome.done():
+            return ticket.outcome.result()
+        self.world.reached.add("cut off")
+        return Unsure("cut off", since)
+
+    def start(self, dead: Broker | None) -> Procedure[str]:
+        node = self.world.dice.choice(self.machines)
+        if not node.down:
+            self.world.spawn(node, self.serve(node, dead.id if dead else ""), f"{node.name} serves")
+        yield Sleep(self.world.dice.random() / 2)
+        return ""
+
+
+@dataclass(slots=True)
+class Process:
+    """One client process of one life, and its way to the queue."""
+
+    run: QueueRun
+    node: Node
+    way: str
+    known: Known = field(default_factory=Known)
+    desk: Desk = field(default_factory=Desk)
+
+    def ask(self, operation: Operation) -> Procedure[Answer | None]:
+        """Again under its id as long as nobody knows; None where it failed, or nobody ever knew."""
+        truth = self.run.truth
+        truth.asked(operation)
+        for _ in range(ASKS):
+            try:
+                answer = yield from self._once(operation)
+            except QueueUnknown as error:
+                self.run.world.reached.add("unknown")
+                operation = error.operation
+            except QueueError:
+                yield Sleep(self.run.world.dice.random())
+            else:
+                truth.answered(operation, answer)
+                return answer
+        return None
+
+    def _once(self, operation: Operation) -> Procedure[Answer]:
+        run = self.run
+        if self.way == "broker":
+            return (yield from through(operation, self.known, run.ask, run.start))
+        if self.way == "group":
+            ticket = self.desk.submit(operation)
+            yield Until(ticket.outcome.done)  # type: ignore[misc] # a request of this world
+            return told(operation, ticket.outcome.result())
+        match (yield from commit([operation], run.policy, who=self.node.name)):
+            case (_, answers):
+                return told(operation, answers[0])
+            case failed:
+                return told(operation, failed)
+
+    def write(self) -> Procedure[None]:
+        """The group commit's thread."""
+        seen: Seen | None = None
+        while True:
+            yield Until(  # type: ignore[misc] # a request of this world
+                lambda: bool(self.desk.waiting) or self.run.idle()
+            )
+            if not self.desk.waiting:
+                return
+            seen = yield from group_commit(
+                self.desk.take(), self.run.policy, seen=seen, interval_s=self.run.interval_s,
+                who=self.node.name,
+            )  # fmt: skip
+
+    def push(self) -> Procedure[None]:
+        dice = self.run.world.dice
+        for _ in range(PUSHES):
+            yield from self.ask(Push((yield Unique())[:8], "tea"))
+            yield Sleep(dice.random())
+
+    def work(self) -> Procedure[None]:
+        dice = self.run.world.dice
+        for _ in range(CLAIMS):
+            worker = f"{self.node.name}.{self.node.life}"
+            answer = yield from self.ask(Claim((yield Unique()), worker))
+            if isinstance(answer, Claimed):
+                yield from self._job(answer.job)
+            else:
+                yield Sleep(dice.random() * 2)
+
+    def _job(self, job: Job) -> Procedure[None]:
+        """Some work, then it is completed; some workers sleep over it, or forget it."""
+        dice = self.run.world.dice
+        for _ in range(int(dice.random() * (BEATS + 1))):
+            yield Sleep(dice.choice((0.3, 2.0, 9.0)) * dice.random())
+            answer = yield from self.ask(Beat((yield Unique()), job.id, job.attempts))
+            if isinstance(answer, Refused) and dice.random() < 0.8:
+                return
+        if dice.random() < 0.85:
+            yield from self.ask(Complete((yield Unique()), job.id, job.attempts))
+
+
+# --- a seed ---------------------------------------------------------------------------------------
+
+
+def _be_born(run: QueueRun, way: str, acts: tuple[Callable[[Process], Procedure[None]], ...],
+             node: Node) -> None:  # fmt: skip
+    process = Process(run, node, way)
+    for number, act in enumerate(acts, 1):
+        task = run.world.spawn(node, act(process), f"{node.name}.{number}")
+        run.clients.append(task)
+    if way == "group":
+        run.world.spawn(node, process.write(), f"{node.name} writes")
+
+
+def _stays_down(_: Node) -> None:
+    """A machine after its restart: whoever misses its broker starts another."""
+
+
+def _set_up(seed: str, steps: int, mutant: Mutant | None) -> QueueRun:
+    dice = random.Random(f"queue {seed}")
+    policy = QueuePolicy(timeout_ms=TIMEOUT_MS, recent_max=RECENT)
+    policy = policy if mutant is None else mutant.of(policy)
+    name, weather = dice.choice(SOUND), Weather.of(dice)
+    name = mutant.profile if mutant is not None and mutant.profile else name
+    world = World(seed, steps, PROFILES[name], weather, dice.random() < 0.3)
+    run = QueueRun(world, policy, Truth(world, TIMEOUT_MS))
+    world.shelf.heard = run.truth.heard
+    ways = (dice.choice(WAYS),) if dice.random() < 0.7 else WAYS
+    births: list[tuple[str, tuple[Any, ...]]] = [
+        ("P1", (Process.push,)), ("P2", (Process.push,)),
+        ("W1", (Process.work, Process.work)), ("W2", (Process.work, Process.push)),
+    ]  # fmt: skip
+    for who in [each for each, _ in births] + ["B1", "B2"]:
+        off_ms = int(around(dice, CLOCK_OFF_MS))
+        node = world.node(who, rate=1 + around(dice, RATE_OFF), offset_ms=off_ms)
+        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, _stays_down
+        if who.startswith("B"):
+            run.machines.append(node)
+    for node, (_, acts) in zip(world.nodes, births, strict=False):
+        node.birth = partial(_be_born, run, dice.choice(ways), acts)
+        node.birth(node)
+    return run
+
+
+SCENARIO = Scenario(
+    "queue", "processes push, claim and complete jobs in one file, brokers come and go", STEPS,
+    _set_up,
+    ("stall", "restart", "handed on", "deposed broker", "cut off", "unknown", "asked again"),
+)  # fmt: skip
+
+def no_memory(mine: File, found: File, version: Version | None) -> NotOurs:
+    """What is not the last write never landed."""
+    return NotOurs()
+
+
+def no_beyond(mine: File, found: File, version: Version | None) -> Ours | NotOurs:
+    told = by_memory(mine, found, version)
+    return NotOurs() if isinstance(told, Beyond) else told
+
+
+def acknowledged_first(
+    tickets: Sequence[Ticket], seen: Seen, new: Draft
+) -> Procedure[Landed | Lost | NotDone | Unsure]:
+    acknowledge(tickets, new.answers)
+    return (yield from written(tickets, seen, new))
+
+
+_JOBS, _GROUP = "lockkit.recipes.queue.jobs", "lockkit.recipes.queue.group"
+WRONG: Wrong = {
+    ("acknowledge_landed", False): {f"{_GROUP}:written": acknowledged_first},
+    ("lost_ends", False): {
+        f"{_GROUP}:after_loss": lambda seen, now: Seen(seen.file, now.version),
+    },
+    ("recent", False): {
+        f"{_JOBS}:happened": lambda *_: False,
+        f"{_JOBS}:by_memory": no_memory,
+    },
+    ("beyond_is_unknown", False): {
+        f"{_JOBS}:is_forgotten": lambda _since, _file: False,
+        f"{_JOBS}:by_memory": no_beyond,
+    },
+    ("id_per_write", False): {"lockkit.recipes.queue.write:named": lambda _attempt, who: who},
+    ("compare_attempts", False): {f"{_JOBS}:has_it": lambda _job, _asked: True},
+    ("expires", False): {f"{_JOBS}:is_over": lambda _job, _now_ms, _policy: False},
+    ("fifo", False): {f"{_JOBS}:next_of": lambda free: free.pop()},
+}
+
+_Of = partial(Mutant, wrong=WRONG)
+MUTANTS = {
+    each.name: each
+    for each in (
+        _Of("acknowledge at once", "a batch is acknowledged before its write landed",
+            {"acknowledge_landed": False}),
+        _Of("broker competes", "a broker that lost a write goes on with its old memory",
+            {"lost_ends": False}),
+        _Of("no recent ids", "a write that others wrote after is taken for one that never was",
+            {"recent": False}),
+        _Of("beyond", "what the file does not remember is taken to have not happened",
+            {"beyond_is_unknown": False}),
+        _Of("id per client", "a write is recognised by its client", {"id_per_write": False}),
+        _Of("attempts", "whoever had the job once may complete it",
+            {"compare_attempts": False}),
+        _Of("never handed on", "a heartbeat never gets too old", {"expires": False}),
+        _Of("no timeout", "a job is handed on however fresh its heartbeat is",
+            {"timeout_ms": 0}),
+        _Of("not fifo", "the last job is claimed first", {"fifo": False}),
+        _Of("ignores conditions", "the store ignores the conditions of a write",
+            profile="ignores conditions"),
+        _Of("not atomic", "the store judges a condition first and writes afterwards",
+            profile="not atomic"),
+    )
+}  # fmt: skip

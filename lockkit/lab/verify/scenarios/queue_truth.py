@@ -1,0 +1,94 @@
+"""What must hold of a queue at every write that its store applies, and at every answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lockkit.lab.verify.sim.memory_store import Decided, Stored
+from lockkit.lab.verify.sim.task import Violated
+from lockkit.lab.verify.sim.world import World
+from lockkit.recipes.queue.asked import Answer, Claimed, Complete, Done, Operation, Push
+from lockkit.recipes.queue.file import File, Job, decode
+from lockkit.recipes.queue.write import KEY
+
+DOUBLED = "nothing that was pushed is in the queue a second time"
+VANISHED = "a job leaves only by its holder's completion"
+BACK = "no attempt of a job is taken back"
+SPARED = "a job is not taken from a worker that was heard"
+FIFO = "first claims come in the order of the pushes"
+PUSHED = "an acknowledged push is in the queue"
+HELD = "an acknowledged claim is in the queue, and nobody else's"
+ONCE = "one worker completes a job, and it is gone then"
+
+
+@dataclass(slots=True)
+class Truth:
+    """The file as it stands, and all that ever happened in it."""
+
+    world: World
+    timeout_ms: int
+    file: File = field(default_factory=File)
+    entered: dict[str, None] = field(default_factory=dict)
+    claims: dict[tuple[str, int], Job] = field(default_factory=dict)
+    holders: dict[tuple[str, int], str] = field(default_factory=dict)
+    completing: set[tuple[str, int]] = field(default_factory=set)
+    completed: set[str] = field(default_factory=set)
+
+    def heard(self, write: Decided, after: Stored | None) -> None:
+        """A write was applied."""
+        if getattr(write.request, "key", "") != KEY:
+            return
+        assert after is not None
+        was, self.file = self.file, decode(after.body)
+        for job in was.jobs.values():
+            if job.id not in self.file.jobs and (job.id, job.attempts) not in self.completing:
+                raise Violated(VANISHED, f"{job.id} of attempt {job.attempts}")
+        for job in self.file.jobs.values():
+            before = was.jobs.get(job.id)
+            if before is None:
+                if job.id in self.entered:
+                    raise Violated(DOUBLED, job.id)
+                self.entered[job.id] = None
+                before = Job(job.id, job.payload)
+            if job.attempts != before.attempts:
+                self._claim(before, job)
+
+    def _claim(self, was: Job, now: Job) -> None:
+        if now.attempts != was.attempts + 1:
+            raise Violated(BACK, f"{now.id} went from {was.attempts} to {now.attempts}")
+        self.claims[now.id, now.attempts] = now
+        if was.attempts:
+            self.world.reached.add("handed on")
+            if abs(now.heartbeat_ms - was.heartbeat_ms) <= self.timeout_ms:
+                raise Violated(SPARED, f"{now.id} of {was.worker}")
+            return
+        for job in self.file.jobs.values():
+            if job.id == now.id:
+                break
+            if not job.attempts:
+                raise Violated(FIFO, f"{now.id} before {job.id}")
+
+    # --- what clients are told -------------------------------------------------------------------
+
+    def asked(self, operation: Operation) -> None:
+        if isinstance(operation, Complete):
+            self.completing.add((operation.job, operation.attempts))
+
+    def answered(self, operation: Operation, answer: Answer) -> None:
+        match operation, answer:
+            case Push(), Done() if operation.id not in self.entered:
+                raise Violated(PUSHED, operation.id)
+            case Complete(), Done():
+                if operation.job in self.completed or operation.job in self.file.jobs:
+                    raise Violated(ONCE, operation.job)
+                self.completed.add(operation.job)
+            case _, Claimed(job):
+                key = job.id, job.attempts
+                if self.claims.get(key, job).claim != job.claim or key not in self.claims:
+                    raise Violated(HELD, f"{job.id}, attempt {job.attempts}")
+                if self.holders.setdefault(key, operation.id) != operation.id:
+                    raise Violated(HELD, f"{job.id}, attempt {job.attempts}, by two requests")
+            case _, Done() if operation.since is not None:
+                pass
+        if operation.since is not None:
+            self.world.reached.add("asked again")

@@ -1,0 +1,180 @@
+"""The scenario `statelock`: runs lock a state, work, unlock; a human unlocks the dead.
+
+Nothing expires here, so the only lock that may be removed by somebody else is one whose run has
+ended: the operator looks that up before each `force-unlock`, as a careful human does.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import partial
+
+from lockkit.errors import LockUnknown, NoAnswer, NotLocked, StateLocked, Unanswered
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.sim.world import World
+from lockkit.protocol.policy import Recognise
+from lockkit.recipes.terraform.lockinfo import LockInfo, decode
+from lockkit.recipes.terraform.statelock import lock, lock_key, look, unlock
+from lockkit.runtime import Delete, Procedure, Sleep
+
+KEY = lock_key("terraform.tfstate")
+STEPS = 250
+RUNS_MAX, ROUNDS_MAX, UNLOCKS_MAX = 40, 200, 4
+ONE_HOLDER, NO_SELF_WAIT = "one holder at a time", "nobody waits for a lock of its own"
+ONLY_OWN = "a lock is removed by its holder, or when its run has ended"
+TOLD = "what is told to be unlocked has been"
+
+
+@dataclass(slots=True)
+class LockRun:
+    """Everybody in one world, and the invariants between them."""
+
+    world: World
+    running: dict[str, str] = field(default_factory=dict)
+    """By node: the ID that its run locks by, from before the first request to its end."""
+    holding: dict[str, str] = field(default_factory=dict)
+    """By node: the ID that it was told it holds."""
+    standing: str = ""
+    removed: set[str] = field(default_factory=set)
+    ids: int = 0
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def heard(self, told: Decided, after: Stored | None) -> None:
+        before, self.standing = self.standing, "" if after is None else _id(after.body)
+        by = told.client
+        if isinstance(told.request, Delete) and before:
+            self.removed.add(before)
+            owner = next((node for node, id in self.holding.items() if id == before), by)
+            if owner != by:
+                raise Violated(ONLY_OWN, f"{by} removed the lock that {owner} holds")
+        if self.standing and self.standing not in self.running.values():
+            self.world.reached.add("ghost")
+
+    def holds(self, node: Node, id: str) -> None:
+        if self.holding:
+            raise Violated(ONE_HOLDER, f"{node.name} and {', '.join(self.holding)} hold it at once")
+        self.holding[node.name] = id
+
+    def refused(self, node: Node, id: str) -> None:
+        if self.standing == id:
+            raise Violated(NO_SELF_WAIT, f"{node.name} was told that {id} is held: its own")
+
+    def crashed(self, node: Node) -> None:
+        self.running.pop(node.name, None)
+        self.holding.pop(node.name, None)
+
+    def end(self) -> None:
+        """Whoever holds it may go on holding it: there is nothing to wait for."""
+
+    # --- what they do ----------------------------------------------------------------------------
+
+    def begin(self, node: Node) -> None:
+        self.world.spawn(node, self.life(node))
+
+    def life(self, node: Node) -> Procedure[None]:
+        dice = self.world.dice.random
+        for _ in range(RUNS_MAX):
+            self.ids += 1
+            id = f"{node.name}.{self.ids}"
+            self.running[node.name] = id
+            try:
+                yield from self.work(node, LockInfo(id=id, who="ci@runner", operation="apply"))
+            except StateLocked:
+                self.refused(node, id)
+            except (LockUnknown, NotLocked, Unanswered, NoAnswer):
+                self.world.reached.add("in doubt")
+            self.crashed(node)
+            yield Sleep(dice() * dice() * 4)
+
+    def work(self, node: Node, info: LockInfo) -> Procedure[None]:
+        dice = self.world.dice.random
+        yield from lock(KEY, info, timeout_s=dice() * 20)
+        self.holds(node, info.id)
+        yield Sleep(dice() * dice() * 10)
+        for _ in range(UNLOCKS_MAX):
+            del self.holding[node.name]
+            try:
+                yield from unlock(KEY, info.id)
+                break
+            except (LockUnknown, Unanswered, NoAnswer):
+                self.holding[node.name] = info.id  # as a user who has seen the error would say
+                yield Sleep(dice() * 5)
+        if info.id not in self.removed:
+            raise Violated(TOLD, f"{node.name} was told so of {info.id}, and it never was")
+
+    def operator(self, node: Node) -> Procedure[None]:
+        dice = self.world.dice.random
+        for _ in range(ROUNDS_MAX):
+            yield Sleep(1 + dice() * 9)
+            try:
+                found = (yield from look(KEY)).info
+                if isinstance(found, LockInfo) and found.id not in self.running.values():
+                    yield from unlock(KEY, found.id)
+                    self.world.reached.add("force-unlock")
+            except (LockUnknown, NotLocked, Unanswered, NoAnswer):
+                pass
+
+
+def _id(body: bytes) -> str:
+    info = decode(body)
+    assert isinstance(info, LockInfo)
+    return info.id
+
+
+def set_up(seed: str, steps: int, mutant: Mutant | None) -> LockRun:
+    """One seed's world: its provider and its weather. Clocks decide nothing here."""
+    dice = random.Random(f"statelock {seed}")
+    profile = PROFILES[dice.choice(SOUND)]
+    if mutant is not None:
+        profile = PROFILES[mutant.profile] if mutant.profile else profile
+    world = World(seed, steps, profile, Weather.of(dice), dice.random() < 0.3)
+    run = LockRun(world)
+    world.shelf.heard, world.on_crash = run.heard, run.crashed
+    for number in range(1, 3 + int(dice.random() * 2)):
+        node = world.node(f"T{number}")
+        node.birth = run.begin
+        run.begin(node)
+    operator = world.node("O")
+    world.spawn(operator, run.operator(operator))
+    return run
+
+
+SCENARIO = Scenario(
+    "statelock", "runs lock a Terraform state, work, unlock; a human unlocks the dead", STEPS,
+    set_up, ("force-unlock", "ghost", "in doubt", "stall", "restart"),
+)  # fmt: skip
+
+_WHERE = "lockkit.recipes.terraform.statelock"
+WRONG: Wrong = {
+    ("settle", False): {f"{_WHERE}:is_ours": lambda found, info: found is info},
+    ("recognise", Recognise.OWNER): {
+        f"{_WHERE}:is_ours": lambda found, info: getattr(found, "who", None) == info.who,
+    },
+    ("compare_id", False): {f"{_WHERE}:may_delete": lambda _found, _id: True},
+    ("delete_version", False): {f"{_WHERE}:exactly": lambda _version: None},
+}
+
+_Of = partial(Mutant, wrong=WRONG)
+MUTANTS = {
+    each.name: each
+    for each in (
+        _Of("settle", "a lock of its own, answered late, is somebody else's (OpenTofu #4405)",
+            {"settle": False}),
+        _Of("recognise", "a lock is recognised by user and host, which other runs have too",
+            {"recognise": Recognise.OWNER}),
+        _Of("compare_id", "unlocking does not compare the ID", {"compare_id": False}),
+        _Of("delete_version", "what is there by then is deleted, as Terraform does (V8)",
+            {"delete_version": False}),
+        _Of("ignores conditions", "the store ignores the conditions of a write",
+            profile="ignores conditions"),
+        _Of("not atomic", "the store judges a condition first and writes afterwards",
+            profile="not atomic"),
+    )
+}  # fmt: skip

@@ -1,0 +1,279 @@
+"""The scenario `striped`: clients take several stripes at a time, each of them a lease of its own.
+
+The leases are the scenario `lease`'s, with the very `Client` that `Lock` runs; what is taken in
+which order, given back, and agreed on is what `StripedLock` runs. Judged while it goes, and by the
+checker for each stripe as if that were the only lock.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from lockkit.errors import StripesDiffer, Unanswered
+from lockkit.events import Event
+from lockkit.lab.verify.check import Kind, check
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim.fault_injection import stall
+from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.lease import (
+    OFF_MS,
+    RATE_OFF,
+    SKEW_MS,
+    TTL_MS,
+    LeaseRun,
+    Session,
+    around,
+)
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.sim.world import World
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.policy import Expiry, Policy
+from lockkit.protocol.state import believes
+from lockkit.recipes.striped.handle import StripedRules
+from lockkit.recipes.striped.layout import agree, of_stripe, stripe_key
+from lockkit.recipes.stripes import indexes
+from lockkit.recipes.taking import Take, Taking, give_all, take_all
+from lockkit.runtime import Delete, Procedure, Put, Sleep
+
+STEPS = 500
+STRIPES, KEYS = 4, [f"k{number}" for number in range(6)]
+CALLS_MAX, ACTS_MAX, LAYOUTS_MAX = 30, 3, 5
+STALLS = 0.15
+"""Of all grants: whoever has just got one sleeps."""
+ALONE = "who acts on a key has it alone"
+CIRCLE = "nobody waits in a circle"
+EMPTY = "who has not got all holds nothing"
+JUDGED = "each stripe is a lock"
+
+
+@dataclass(slots=True)
+class StripedWorld(World):
+    """Its history is that of one stripe: the checker knows of one lock."""
+
+    stripe: int = 0
+
+    def history(self) -> list[Event]:
+        return list(of_stripe(World.history(self), self.stripe))
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """One client's life: how many stripes it believes in, what it has, and what it waits for."""
+
+    node: Node
+    stripes: int
+    held: dict[int, Session] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    taken: list[int] = field(default_factory=list)
+    waits: int | None = None
+
+
+@dataclass(slots=True)
+class StripedRun:
+    """Everybody in one world, and the invariants between them."""
+
+    world: World
+    rules: StripedRules
+    leases: list[LeaseRun]
+    configured: dict[str, int]
+    """By node: how many stripes its user asked for."""
+    actors: dict[str, Actor] = field(default_factory=dict)
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def heard(self, told: Decided, after: Stored | None) -> None:
+        if not isinstance(told.request, Put | Delete):
+            return
+        for stripe, leases in enumerate(self.leases):
+            if told.request.key == stripe_key(stripe) + LOCK_KEY:
+                request = replace(told.request, key=LOCK_KEY)
+                leases.heard(told._replace(request=request), after)
+
+    def crashed(self, node: Node) -> None:
+        self.actors.pop(node.name, None)
+        for leases in self.leases:
+            leases.crashed(node)
+
+    def refuse_circle(self, actor: Actor, stripe: int) -> None:
+        """Once the last of a circle waits, nobody in it ever gets on: leases are renewed."""
+        way, wanted = [actor.node.name], stripe
+        for _ in self.actors:
+            other = next((each for each in self.actors.values() if wanted in each.taken), None)
+            if other is None:
+                return
+            way.append(other.node.name)
+            if other is actor:
+                raise Violated(CIRCLE, " waits for ".join(way))
+            if other.waits is None:
+                return
+            wanted = other.waits
+
+    def act(self, actor: Actor) -> None:
+        """On all of its keys, at this moment."""
+        now_ms = self.world.time.now_ms
+        for other in self.actors.values():
+            both = set(other.keys) & set(actor.keys) if other is not actor else ()
+            for key in sorted(both):
+                (stripe,) = indexes([key], other.stripes)
+                held = other.held.get(stripe)
+                if held is not None and held.believes_until_ms > now_ms:
+                    because = f"{actor.node.name} acts on {key}, and {other.node.name} believes"
+                    raise Violated(ALONE, f"{because} that it has it, in stripe {stripe}")
+
+    def end(self) -> None:
+        history = World.history(self.world)
+        for stripe in range(len(self.leases)):
+            verdict = check(of_stripe(history, stripe))
+            if verdict.kind is Kind.INVALID:
+                raise Violated(JUDGED, f"stripe {stripe}: {verdict.because}")
+
+    # --- what they do ----------------------------------------------------------------------------
+
+    def begin(self, node: Node) -> None:
+        self.world.spawn(node, self.life(Actor(node, self.configured[node.name])))
+
+    def life(self, actor: Actor) -> Procedure[None]:
+        dice = self.world.dice
+        if not (yield from self.agreed(actor)):
+            return
+        self.actors[actor.node.name] = actor
+        for _ in range(CALLS_MAX):
+            keys = tuple(dice.sample(KEYS, 1 + int(dice.random() * 3)))
+            keys += keys[:1] if dice.random() < 0.2 else ()  # named twice
+            yield from self.call(actor, keys)
+            yield Sleep(dice.random() * 2)
+
+    def agreed(self, actor: Actor) -> Procedure[bool]:
+        """As `StripedLock.begin`."""
+        for _ in range(LAYOUTS_MAX if self.rules.agreed else 0):
+            try:
+                yield from agree(actor.stripes, "sim:/")
+            except Unanswered:
+                continue
+            except StripesDiffer:
+                self.world.reached.add("refused number")
+                return False
+            return True
+        return not self.rules.agreed
+
+    def call(self, actor: Actor, keys: tuple[str, ...]) -> Procedure[None]:
+        """As `Keys`: take all, act, give all."""
+        plan = indexes(keys, actor.stripes, self.rules)
+        for stripe in plan:
+            if stripe not in actor.held:
+                actor.held[stripe] = self.joined(actor.node, stripe)
+        take, give = partial(self.take, actor), partial(self.give, actor)
+        missed = yield from played(take_all(plan, self.rules), take, give)
+        if missed is not None:
+            self.world.reached |= {"backed out"} if len(plan) > 1 else set()
+            if actor.taken:
+                raise Violated(EMPTY, f"{actor.node.name} still has stripe {actor.taken[0]}")
+            return
+        if not self.rules.check or self.checked(actor, plan):
+            actor.keys = keys
+            self.act(actor)
+            for _ in range(int(self.world.dice.random() * ACTS_MAX)):
+                yield Sleep(self.world.dice.random() * TTL_MS / 3000)
+                if not self.checked(actor, plan):
+                    self.world.reached.add("lost one")
+                    break
+                self.act(actor)
+        actor.keys = ()
+        yield from played(give_all(plan, self.rules), take, give)
+
+    def checked(self, actor: Actor, plan: tuple[int, ...]) -> bool:
+        """As `Keys.check`."""
+        now = actor.node.clock.now()
+        return all(believes(actor.held[each].client.state, now) for each in plan)
+
+    # --- one stripe ------------------------------------------------------------------------------
+
+    def joined(self, node: Node, stripe: int) -> Session:
+        session = self.leases[stripe].join(node)
+        session.client.tell = partial(session.client.tell, stripe=stripe)
+        return session
+
+    def take(self, actor: Actor, stripe: int) -> Procedure[bool]:
+        self.refuse_circle(actor, stripe)
+        session, actor.waits = actor.held[stripe], stripe
+        if any(stripe in each.taken for each in self.actors.values()):
+            self.world.reached.add("waited")
+        won = yield from self.leases[stripe].acquire(session)
+        actor.waits = None
+        if won:
+            actor.taken.append(stripe)
+            if self.world.weather.nodes and self.world.dice.random() < STALLS:
+                stall(self.world, actor.node)
+        return won
+
+    def give(self, actor: Actor, stripe: int) -> Procedure[None]:
+        yield from self.leases[stripe].release(actor.held[stripe])
+        actor.taken.remove(stripe)
+
+
+def played(
+    taking: Taking[int, int | None] | Taking[int, None],
+    take: Callable[[int], Procedure[bool]], give: Callable[[int], Procedure[None]],
+) -> Procedure[int | None]:  # fmt: skip
+    """`taking.carry_out`, where taking and giving take moves of the world."""
+    try:
+        request = taking.send(None)
+        while True:
+            way = take if isinstance(request, Take) else give
+            request = taking.send((yield from way(request.lock)))
+    except StopIteration as done:
+        result: int | None = done.value
+        return result
+
+
+def set_up(seed: str, steps: int, mutant: Mutant | None) -> StripedRun:
+    dice = random.Random(f"striped {seed}")
+    rules, lease = StripedRules(), Policy(expiry=dice.choice(tuple(Expiry)))
+    profile = PROFILES[dice.choice(SOUND)]
+    if mutant is not None:
+        rules = mutant.of(rules)
+        profile = PROFILES[mutant.profile] if mutant.profile else profile
+    weather, uniform = Weather.of(dice), dice.random() < 0.3
+    world = StripedWorld(seed, steps, profile, weather, uniform, stripe=dice.randrange(STRIPES))
+    leases = [LeaseRun(world, lease, prefix=stripe_key(each)) for each in range(STRIPES)]
+    run = StripedRun(world, rules, leases, {})
+    world.shelf.heard, world.on_crash = run.heard, run.crashed
+    off_ms = SKEW_MS // 2 if lease.expiry is Expiry.WALL else OFF_MS
+    for number in range(1, 3 + int(dice.random() * 2)):
+        rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
+        node = world.node(f"W{number}", rate=rate, offset_ms=offset_ms)
+        node.clock_steps_ms, node.birth = off_ms, run.begin
+        other = dice.random() < 0.3
+        run.configured[node.name] = STRIPES // 2 if other else STRIPES
+        run.begin(node)
+    return run
+
+
+SCENARIO = Scenario(
+    "striped", "clients hold several stripes at once, all of them or none", STEPS, set_up,
+    ("takeover", "lost response", "stall", "restart", "waited", "backed out", "lost one",
+     "refused number"),
+)  # fmt: skip
+
+MUTANTS = {
+    each.name: each
+    for each in (
+        Mutant("ordered", "stripes are taken in the order in which keys are named",
+               {"ordered": False}),
+        Mutant("once", "a stripe is taken once for each of its keys", {"once": False}),
+        Mutant("give_back", "who cannot have all keeps what it has", {"give_back": False}),
+        Mutant("agreed", "everybody has the number of stripes that it was given",
+               {"agreed": False}),
+        Mutant("check", "nobody looks whether the first is still held when the last is taken",
+               {"check": False}),
+        Mutant("ignores conditions", "the store ignores the conditions of a write",
+               profile="ignores conditions"),
+        Mutant("not atomic", "the store judges a condition first and writes afterwards",
+               profile="not atomic"),
+    )
+}  # fmt: skip

@@ -1,0 +1,353 @@
+"""The scenario `wal`: writers take a log from one another and append to it, readers follow it.
+
+Every append is one text that nobody else writes. What the log holds is told here by a few lines
+that share nothing with the reader's: slots in order up to the first that is missing, each of which
+counts unless one before it has a higher epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any
+
+from lockkit.errors import (
+    AppendUnknown,
+    Damaged,
+    Fenced,
+    SameEpoch,
+    TableError,
+    UnsafeStore,
+    WalError,
+)
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.planting import Wrong
+from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Stored
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.sim.world import World
+from lockkit.protocol.outcome import Condition, Found, over
+from lockkit.protocol.policy import Ambiguous
+from lockkit.recipes.wal.claim import Landed, Taken
+from lockkit.recipes.wal.reader import Cursor, look
+from lockkit.recipes.wal.slot import Manifest, Standing, Tail, slot_key, slot_number
+from lockkit.recipes.wal.writer import Log, append, halted, open_log
+from lockkit.runtime import Procedure, Sleep, read
+
+STEPS = 400
+PARALLEL = (1, 2, 3, 4)
+OPENS_MAX, APPENDS_MAX, LOOKS_MAX = 3, 5, 12
+OUTAGES, OUTAGE = 0.3, 0.8
+"""In so many worlds so many requests are lost once there is a writer: also a try's every repeat."""
+LOST = "an acknowledged append is in the log, once"
+REFUSED = "an append that was refused is never read"
+ORDER = "all readers see one order"
+FRESH = "a look has all that was acknowledged before it"
+KNOWN = "a new writer knows all that older ones acknowledge"
+EPOCHS = "no two writers have one epoch"
+BLOCKED = "the next writer can append"
+
+
+@dataclass(slots=True)
+class WalRun:
+    """One seed's log, and what everybody was told of it."""
+
+    world: World
+    outage: bool = False
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    """Texts, with the epoch of their writer."""
+    refused: set[str] = field(default_factory=set)
+    began: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+    """Per writer its epoch, and what it read when it began."""
+    order: list[str] = field(default_factory=list)
+    """As far as any reader saw."""
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def begin(self, log: Log, known: Sequence[str]) -> None:
+        if any(epoch == log.epoch for epoch, _ in self.began):
+            raise Violated(EPOCHS, f"epoch {log.epoch} was granted twice")
+        if any(epoch > log.epoch for epoch, _ in self.began):
+            self.world.reached.add("overtaken at the start")
+        self.began.append((log.epoch, frozenset(known)))
+        if self.outage:
+            weather = self.world.weather
+            self.world.weather = replace(weather, writes=OUTAGE, reads=OUTAGE)
+        for text, epoch in self.acknowledged.items():
+            self._known(text, epoch)
+
+    def told(self, log: Log, first: int, batches: list[list[str]], told: list[Any]) -> None:
+        """What the batches, written from slot `first` on, came to."""
+        reached = self.world.reached
+        for place, (batch, what) in enumerate(zip(batches, told, strict=True), first):
+            match what:
+                case int():
+                    for text in batch:
+                        self._acknowledge(text, log.epoch, what)
+                    if what != place:
+                        reached.add("slot taken")
+                case SameEpoch():
+                    raise Violated(EPOCHS, str(what))
+                case AppendUnknown():
+                    reached.add("in doubt")
+                case _:
+                    self._refuse(batch)
+                    if isinstance(what, Fenced):
+                        reached.add("fenced")
+
+    def _acknowledge(self, text: str, epoch: int, slot: int) -> None:
+        count = replayed(self.world.shelf.objects).count(text)
+        if count != 1:
+            raise Violated(LOST, f"{text} was acknowledged in slot {slot}, and is there {count} x")
+        self.acknowledged[text] = epoch
+        self._known(text, epoch)
+
+    def _known(self, text: str, epoch: int) -> None:
+        for newer, known in self.began:
+            if newer > epoch and text not in known:
+                raise Violated(KNOWN, f"{text} of epoch {epoch} is new to the writer of {newer}")
+
+    def _refuse(self, batch: list[str]) -> None:
+        self.refused.update(batch)
+        if seen := self.refused.intersection(self.order):
+            raise Violated(REFUSED, f"{min(seen)} was seen before it was refused")
+
+    def saw(self, view: list[str], before: list[str]) -> None:
+        """What a reader has now; `before`: what had been acknowledged when it began to look."""
+        both = min(len(view), len(self.order))
+        if view[:both] != self.order[:both]:
+            raise Violated(ORDER, f"one sees {view[:both]}, another {self.order[:both]}")
+        self.order += view[both:]
+        if len(set(view)) < len(view):
+            raise Violated(LOST, f"a reader sees something twice: {view}")
+        if missing := set(before).difference(view):
+            raise Violated(FRESH, f"{min(missing)} was acknowledged, and a later look has it not")
+        if seen := self.refused.intersection(view):
+            raise Violated(REFUSED, f"{min(seen)} was refused, and a reader sees it")
+
+    def end(self) -> None:
+        """All comes to rest; one more writer begins, one more reader reads it all."""
+        self.world.finish()
+        try:
+            view = self.world.run(self.last())
+        except (TableError, Fenced, Damaged, AppendUnknown) as error:
+            raise Violated(BLOCKED, str(error)) from error
+        self.saw(view, list(self.acknowledged))
+        if view != replayed(self.world.shelf.objects):
+            raise Violated(ORDER, f"a reader sees {view}, and the log is another")
+        if void_slots(self.world.shelf.objects):
+            self.world.reached.add("void slot")
+
+    # --- who is there ----------------------------------------------------------------------------
+
+    def ways(self) -> Tail:
+        """Some name the head, some do not; some readers ask it."""
+        return self.world.dice.choice(list(Tail))
+
+    def last(self) -> Procedure[list[str]]:
+        log = yield from open_log()
+        (told,) = yield from append(log, [[json.dumps("last")]])
+        if isinstance(told, Exception):
+            raise told
+        return (yield from view_of(Cursor()))[1]
+
+    def writer(self, node: Node, parallel: int) -> Procedure[None]:
+        dice, tail = self.world.dice, self.ways()
+        for opening in range(OPENS_MAX):
+            yield Sleep(dice.random() * 3)
+            try:
+                log = yield from open_log(tail)
+                _, known = yield from view_of(Cursor(), tail)
+            except (Fenced, TableError):
+                continue
+            except (SameEpoch, UnsafeStore) as error:
+                raise Violated(EPOCHS, str(error)) from error
+            self.begin(log, known)
+            for number in range(APPENDS_MAX):
+                name = f"{node.name}.{node.life}.{opening}.{number}"
+                batches = [
+                    [f"{name}.{batch}.{record}" for record in range(1 + int(dice.random() * 2))]
+                    for batch in range(1 + int(dice.random() * parallel))
+                ]
+                first, texts = log.next, [[json.dumps(text) for text in each] for each in batches]
+                self.told(log, first, batches, (yield from append(log, texts)))
+                if log.ended is not None:
+                    break
+                yield Sleep(dice.random())
+
+    def reader(self, node: Node) -> Procedure[None]:
+        cursor, view, tail = Cursor(), list[str](), self.ways()
+        for _ in range(LOOKS_MAX):
+            yield Sleep(self.world.dice.random())
+            before, seen = list(self.acknowledged), cursor
+            try:
+                cursor, new = yield from view_of(cursor, tail)
+            except TableError:
+                continue
+            if cursor == seen and cursor.head is not None:
+                self.world.reached.add("304")
+            view += new
+            self.saw(view, before)
+
+
+def view_of(
+    cursor: Cursor, tail: Tail = Tail.NEXT_SLOT
+) -> Procedure[tuple[Cursor, list[str]]]:
+    try:
+        cursor, entries = yield from look(cursor, tail)
+    except Damaged as error:
+        raise Violated(LOST, str(error)) from error
+    return cursor, [each.record for each in entries]
+
+
+# --- the log, told without its reader -------------------------------------------------------------
+
+
+def replayed(objects: dict[str, Stored]) -> list[str]:
+    found, highest = list[str](), 0
+    for number in range(len(objects)):
+        if (stored := objects.get(slot_key(number))) is None:
+            break
+        epoch, texts = _parsed(stored.body)
+        found += texts if epoch >= highest else ()
+        highest = max(epoch, highest)
+    return found
+
+
+def void_slots(objects: dict[str, Stored]) -> int:
+    epochs = [_parsed(objects[key].body)[0] for key in sorted(objects) if key.startswith("wal/")]
+    return sum(each < max(epochs[:place], default=0) for place, each in enumerate(epochs))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(body: bytes) -> tuple[int, tuple[str, ...]]:
+    fields = json.loads(body)
+    return fields["epoch"], tuple(fields["records"])
+
+
+# --- the scenario ---------------------------------------------------------------------------------
+
+
+def _set_up(seed: str, steps: int, mutant: Mutant | None) -> WalRun:
+    dice = random.Random(f"wal {seed}")
+    profile, weather = PROFILES[dice.choice(SOUND)], Weather.of(dice)
+    outage = bool(weather.of_writes) and dice.random() < OUTAGES
+    if mutant is not None:
+        profile = PROFILES.get(mutant.profile, profile)
+    run = WalRun(World(seed, steps, profile, weather, dice.random() < 0.3), outage)
+    for number in range(2 + int(dice.random() * 2)):
+        node, parallel = run.world.node(f"W{number + 1}"), dice.choice(PARALLEL)
+        node.birth = partial(_begin_writer, run, parallel)
+        node.birth(node)
+    for number in range(2):
+        node = run.world.node(f"R{number + 1}")
+        node.birth = partial(_begin_reader, run)
+        node.birth(node)
+    return run
+
+
+def _begin_writer(run: WalRun, parallel: int, node: Node) -> None:
+    run.world.spawn(node, run.writer(node, parallel))
+
+
+def _begin_reader(run: WalRun, node: Node) -> None:
+    run.world.spawn(node, run.reader(node))
+
+
+SCENARIO = Scenario(
+    "wal", "writers take a log from one another and append to it, readers follow it",
+    STEPS, _set_up,
+    ("fenced", "slot taken", "in doubt", "void slot", "overtaken at the start", "stall", "restart",
+     "304"),
+)  # fmt: skip
+
+def nothing(*_: Any) -> Procedure[None]:
+    yield from ()
+
+
+def yes(*_: Any) -> Procedure[bool]:
+    yield from ()
+    return True
+
+
+def over_what_is_there(key: str) -> Procedure[Condition]:
+    seen = yield from read(key)
+    return over(seen.version if isinstance(seen, Found) else None)
+
+
+def after_the_last(head: int, keys: Sequence[str]) -> int:
+    return 1 + max((slot_number(key) or 0 for key in keys), default=head - 1)
+
+
+def halted_by_newer(log: Log, by: Standing | None) -> WalError | None:
+    """Another writer of one's own epoch is one more older writer."""
+    return None if by is not None and by.epoch == log.epoch else halted(log, by)
+
+
+def own_choice(_seen: Manifest, tail: Tail) -> bool:
+    return tail is Tail.HEAD
+
+
+_CLAIM, _WRITER = "lockkit.recipes.wal.claim", "lockkit.recipes.wal.writer"
+WRONG: Wrong = {
+    ("create_412", Ambiguous.LOST): {f"{_CLAIM}:refused": lambda _: Taken(None)},
+    ("create_412", Ambiguous.OURS): {f"{_CLAIM}:refused": lambda _: Landed()},
+    ("create_unknown", Ambiguous.LOST): {f"{_CLAIM}:unanswered": lambda _: Taken(None)},
+    ("create_unknown", Ambiguous.OURS): {f"{_CLAIM}:unanswered": lambda _: Landed()},
+    ("if_absent", False): {f"{_CLAIM}:condition_of": over_what_is_there},
+    ("landed", False): {
+        f"{_CLAIM}:{answer}": lambda _: Landed()
+        for answer in ("refused", "unanswered", "throttled")
+    },
+    ("fences", False): {f"{_WRITER}:put_fence": nothing},
+    ("proves", False): {f"{_WRITER}:prove": nothing},
+    ("first_gap", False): {f"{_WRITER}:first_gap": after_the_last},
+    ("in_order", False): {f"{_WRITER}:waits_behind": lambda _: False},
+    ("voids", False): {"lockkit.recipes.wal.reader:is_void": lambda _cursor, _slot: False},
+    ("epoch_read_back", False): {f"{_WRITER}:is_granted": yes},
+    ("same_epoch_halts", False): {f"{_WRITER}:halted": halted_by_newer},
+    ("head_proven", False): {f"{_WRITER}:head_unproven": lambda told, _: told},
+    ("head_forward", False): {f"{_WRITER}:is_moved": lambda _head, _log: False},
+    ("head_kept", False): {f"{_WRITER}:names_head": own_choice},
+}
+
+_Of = partial(Mutant, wrong=WRONG)
+MUTANTS = {
+    each.name: each
+    for each in (
+        _Of("create_412 lost", "412 to an append: the slot is taken, unread",
+            {"create_412": Ambiguous.LOST}),
+        _Of("create_412 ours", "412 to an append: our own retry",
+            {"create_412": Ambiguous.OURS}),
+        _Of("create_unknown lost", "an append without an answer is sent to the next slot",
+            {"create_unknown": Ambiguous.LOST}),
+        _Of("create_unknown ours", "an append without an answer is acknowledged",
+            {"create_unknown": Ambiguous.OURS}),
+        _Of("if_absent", "a slot is written over", {"if_absent": False}),
+        _Of("fences", "a new writer writes no fence", {"fences": False}),
+        _Of("first_gap", "the next slot is the one after the last that is listed",
+            {"first_gap": False}),
+        _Of("landed", "an append is acknowledged when it was sent", {"landed": False}),
+        _Of("in_order", "a slot is acknowledged before those in front of it are settled",
+            {"in_order": False}),
+        _Of("voids", "a reader does not compare epochs", {"voids": False}),
+        _Of("epoch_read_back", "the claim of an epoch without an answer counts as granted",
+            {"epoch_read_back": False}),
+        _Of("same_epoch_halts", "and another writer of one's own epoch is passed by",
+            {"epoch_read_back": False, "same_epoch_halts": False}),
+        _Of("head_proven", "an append is acknowledged before the head is known to name it",
+            {"head_proven": False}),
+        _Of("head_forward", "a writer that was replaced moves the head back",
+            {"head_forward": False}),
+        _Of("head_kept", "a new writer does not name the head as those before it did",
+            {"head_kept": False}),
+        _Of("ignores conditions", "the store ignores the conditions of a write, unproven",
+            {"proves": False}, profile="ignores conditions"),
+        _Of("not atomic", "the store judges a condition first and writes afterwards",
+            profile="not atomic"),
+    )
+}  # fmt: skip

@@ -1,0 +1,120 @@
+"""The simulator: whole runs of the library under one seed, with clocks, faults and stores at will.
+
+The explorer sees every order of a few moves; here are long runs of everything, each of them chosen
+by a seed: the same seed plays the same again. Rooms further down bring scenarios of their own:
+anything with `set_up` (see `Scenario`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from lockkit.lab.verify.check import Kind, check
+from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.sim import lease
+from lockkit.lab.verify.sim.task import Violated
+from lockkit.lab.verify.sim.world import World
+
+__all__ = ["LEASE", "Branch", "Outcome", "Scenario", "simulate"]
+
+
+class Run(Protocol):
+    """One seed's world, set up and ready to play."""
+
+    world: World
+
+    def end(self) -> None:
+        """After its moves: let it come to rest, where it should, and judge it. `Violated`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is simulated, and for how many moves."""
+
+    name: str
+    says: str
+    steps: int
+    set_up: Callable[[str, int, Mutant | None], Run]
+    sometimes: tuple[str, ...] = ()
+    """What its seeds together are to reach: what never happened was not tried."""
+
+
+LEASE = Scenario(
+    "lease", "clients acquire, renew, release, take over and commit", 200, lease.set_up,
+    ("takeover", "lost response", "ghost", "stall", "restart"),
+)  # fmt: skip
+
+
+class Branch(NamedTuple):
+    """A run that is as its seed says up to this move, and then goes this way: by other dice."""
+
+    move: int
+    way: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one seed."""
+
+    seed: str
+    violation: str | None
+    steps: int
+    faults: dict[str, int]
+    reached: tuple[str, ...]
+    trace_hash: str
+    run: Run
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "violations": [self.violation] if self.violation else [],
+            "steps": self.steps,
+            "faults": self.faults,
+            "reached": list(self.reached),
+            "trace_hash": self.trace_hash,
+        }
+
+
+def simulate(
+    scenario: Scenario, seed: int | str, *, steps: int | None = None, mutant: Mutant | None = None,
+    judge: bool = True, branches: Sequence[Branch] = (), until: int | None = None,
+) -> Outcome:  # fmt: skip
+    """Play one seed, and judge its history by the checker of real ones.
+
+    `until` a move: so far, and no further; what is to hold at the end only is not looked at.
+    """
+    moves = scenario.steps if steps is None else steps
+    violation: str | None = None
+    reached: tuple[str, ...] = ()
+    with warnings.catch_warnings(), nullcontext() if mutant is None else mutant.planted():
+        warnings.simplefilter("ignore")  # what a client warns its user of; it is in the history
+        run = scenario.set_up(str(seed), moves, mutant)
+        world = run.world
+        try:
+            turns = moves
+            for each in branches:
+                turns -= world.play_to(each.move, turns)
+                world.vary(f"{seed}@{each.move}+{each.way}")
+            if until is not None:
+                world.play_to(until, turns)
+            else:
+                world.play(turns)
+                run.end()
+        except Violated as violated:
+            violation = str(violated)
+    if judge:
+        verdict = check(world.history())
+        restarted = {"restart"} if any(node.life for node in world.nodes) else set()
+        reached = tuple(dict.fromkeys([*verdict.reached, *sorted(world.reached | restarted)]))
+        known = not (world.by_hand or world.switches)
+        if violation is None and verdict.kind is Kind.INVALID and known:
+            violation = f"the checker: {verdict.because}"
+    return Outcome(
+        str(seed), violation, world.moves, dict(sorted(world.faults.items())), reached,
+        world.trace_hash(), run,
+    )  # fmt: skip

@@ -1,0 +1,113 @@
+"""Trouble of one seed's weather, as it strikes a request on its way, or a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import NoAnswer
+from lockkit.lab.verify.sim.fault_profile import Trouble
+from lockkit.lab.verify.sim.memory_store import Sent
+from lockkit.lab.verify.sim.task import Node, Phase, Task
+from lockkit.protocol.outcome import PreconditionFailed, Throttled, Unknown
+from lockkit.runtime import Delete, Get, List, Put
+
+if TYPE_CHECKING:
+    from lockkit.lab.verify.sim.world import World
+
+HIDDEN_RETRIES_MAX = 3
+LATE_MS = (1.0, 300.0, 5_000.0, 60_000.0)
+STALL_MS = (200.0, 3_000.0, 20_000.0)
+DOWN_MS = (10.0, 2_000.0, 20_000.0)
+
+
+def of_request(world: World, task: Task, request: Sent) -> None:
+    """What is done of it, and what its sender is told."""
+    task.phase = Phase.ANSWERED
+    match request:
+        case Get():
+            world.faults[Trouble.BLIND] += 1
+            task.answer = Unknown("the answer was lost")
+        case List():
+            world.faults[Trouble.BLIND] += 1
+            task.answer = NoAnswer("the answer was lost")
+        case Put() | Delete():
+            _of_write(world, task, request)
+
+
+def _of_write(world: World, task: Task, request: Put | Delete) -> None:
+    kind = world.dice.choice(world.weather.of_writes)
+    world.faults[kind] += 1
+    told: dict[str, Any] = {
+        "fault": kind.value, "when": "before", "client": task.node.name,
+        "method": type(request).__name__.lower(), "key": request.key,
+    }  # fmt: skip
+    world.tell("store", "fault", told)
+    task.answer = Unknown(kind.value)
+    match kind:
+        case Trouble.THROTTLED:
+            task.answer = Throttled(1.0)
+        case Trouble.CONFLICT:
+            task.answer = Throttled(None)
+        case Trouble.LOST_BEFORE | Trouble.ERROR_200:
+            pass
+        case Trouble.LATE:
+            send_late(world, task, request)
+        case Trouble.RETRY:
+            _retry(world, task, request)
+        case _:
+            if kind is Trouble.LOST_AFTER or world.dice.random() < 0.5:
+                told["when"] = "after"
+                world.shelf.decide(task.node.name, request, task.at_ms)
+
+
+def _retry(world: World, task: Task, request: Put | Delete) -> None:
+    """Something on the way sends it again; its sender hears of the second copy only."""
+    if world.dice.random() < 0.5:
+        send_late(world, task, request)
+    else:
+        world.shelf.decide(task.node.name, request, task.at_ms)
+    task.copies += 1
+    if task.copies < HIDDEN_RETRIES_MAX:
+        task.phase, task.answer = Phase.SENT, PreconditionFailed()
+
+
+def send_late(world: World, task: Task, request: Put | Delete) -> None:
+    """Nobody waits for it any more, and it will land."""
+    world.fly(task, request, _later(world, LATE_MS))
+
+
+def of_a_node(world: World) -> None:
+    """It stalls, or dies and starts again, or its wall clock is set."""
+    node = world.dice.choice(world.nodes)
+    if node.down or node.stalled:
+        return
+    kind = world.dice.choice(world.weather.of_nodes)
+    match kind:
+        case Trouble.STALL:
+            stall(world, node)
+            return
+        case Trouble.CRASH if node.birth is not None:
+            world.crash(node, _later(world, DOWN_MS))
+        case Trouble.CLOCK if node.clock_steps_ms:
+            around = 2 * world.dice.random() - 1
+            node.clock.offset_ms = int(around * node.clock_steps_ms)
+            text = f"its wall clock is set to {node.clock.offset_ms} ms off"
+            world.tell(node.name, "note", {"text": text})
+        case _:
+            return
+    world.faults[kind] += 1
+    world.trace.append(f"{node.name} {kind.value}")
+
+
+def stall(world: World, node: Node) -> None:
+    """It does nothing for a while, and does not know it."""
+    if node.stalled:
+        return
+    node.stalled, node.stalled_ms = True, _later(world, STALL_MS)
+    world.tell(node.name, "stalled", {"pid": node.life, "why": "the dice"})
+    world.faults[Trouble.STALL] += 1
+    world.trace.append(f"{node.name} stalls")
+
+
+def _later(world: World, most_ms: tuple[float, ...]) -> float:
+    return world.time.now_ms + world.dice.choice(most_ms) * world.dice.random()

@@ -1,0 +1,383 @@
+"""The scenario `lease`: clients that acquire, hold, renew, release, take over, and commit.
+
+Each runs what `Lock` runs: the procedures of `grant` to acquire, renew and release, and `Renewal`
+beside them. Under its grant it replaces one resource as the fence's rule allows. The run is judged
+while it goes, and by `check`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from lockkit.errors import LockLost
+from lockkit.lab.verify.mutants import Invariant, Mutant, fence_of
+from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim.task import Node, Until, Violated
+from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.lock import grant
+from lockkit.lock.polling import Pace
+from lockkit.lock.renewal import Renewal
+from lockkit.lock.storage import LOCK_KEY, Client
+from lockkit.protocol.outcome import Found, Missing, over
+from lockkit.protocol.policy import Expiry, Policy
+from lockkit.protocol.record import Garbled, Record, decode
+from lockkit.protocol.state import Me
+from lockkit.runtime import Alone, Get, Procedure, Put, Sleep, relay
+from lockkit.stores import Capabilities
+
+RESOURCE_KEY = "resource.json"
+TTL_MS = 10_000
+SKEW_MS = 1400
+"""`wall` is right up to `drift + margin`."""
+SPREAD_MS = 1000
+"""`store` is right up to `slack`, less the second that HTTP dates are floored by."""
+LATE_MS = 2_000
+OFF_MS = 3_600_000
+"""How wrong a wall clock may be for the policies that do not trust it."""
+RATE_OFF = 0.002
+GRANTS_MAX, BEATS_MAX = 40, 4
+LIMIT_S, TRIED_ONCE = 60.0, 0.15
+"""The longest wait of an acquire, and how often it tries once."""
+INTERRUPTED, INTERRUPTED_AT_MOST = 0.1, 8
+"""How often an acquire is interrupted, and after how many requests at most."""
+ORPHANED = 0.2
+"""How often a holder's thread ends before it releases: then nobody renews."""
+POLLS_MS, RENEWALS_MS = (0.0, 4_000.0, 20_000.0), (1_000.0, 4_000.0, 12_000.0)
+"""The write interval that waiters poll by, and the time between renewals; the last is too long."""
+
+T = TypeVar("T")
+Beside = Callable[[Procedure[bool]], Procedure[bool]]
+
+
+class Interrupted(BaseException):
+    """Ctrl-C, or the cancellation of a task."""
+
+
+def unchanged(procedure: Procedure[bool]) -> Procedure[bool]:
+    """Nothing is asked beside the lock's own requests."""
+    return procedure
+
+
+@dataclass(slots=True)
+class Unreachable:
+    """What a client asks its store for besides requests: how it paces its writes."""
+
+    capabilities: Capabilities
+
+
+@dataclass(slots=True)
+class Session:
+    """One client's life from its process's start to its crash, and what it believes."""
+
+    node: Node
+    client: Client
+    believes_until_ms: float = 0.0
+    """True time; 0 once it does not."""
+    busy: bool = False
+    """Whether one of its procedures has the client to itself."""
+    orphaned: bool = False
+
+    def check(self) -> None:
+        grant.check(self.client, self.node.name)
+
+
+@dataclass(slots=True)
+class LeaseRun:
+    """Everybody in one world, and the invariants between them."""
+
+    world: World
+    policy: Policy
+    fence: Fence = Fence.CAS
+    """What guards a commit: a mistake's own, or compare-and-set."""
+    poll_ms: float = POLLS_MS[1]
+    renew_ms: float = RENEWALS_MS[1]
+    prefix: str = ""
+    """Of the keys, where a world has several locks."""
+    sessions: dict[str, Session] = field(default_factory=dict)
+    """By node: its latest life."""
+    top: int = 0
+    """The highest epoch that was ever applied."""
+    grants: int = 0
+    standing: Record | None = None
+    writer: str = ""
+    commits: int = 0
+    last_epoch: int = 0
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def heard(self, told: Decided, after: Stored | None) -> None:
+        """A write was applied."""
+        key = getattr(told.request, "key", "")
+        if key == RESOURCE_KEY and after is not None:
+            self._judge_commit(after.body)
+        if key != LOCK_KEY:
+            return
+        record = None if after is None else decode(after.body)
+        assert not isinstance(record, Garbled)
+        was, self.standing = self.standing, record
+        if record is None or record.expired:
+            return
+        handle = record.attempt.rpartition("/")[0]
+        granted = was is None or was.expired or was.epoch != record.epoch or self.writer != handle
+        self.writer = handle
+        if granted and record.epoch <= self.top:
+            raise Violated(Invariant.EPOCHS_RISE, f"{record.epoch} was granted after {self.top}")
+        self.top = max(self.top, record.epoch)
+
+    def _judge_commit(self, body: bytes) -> None:
+        fields = json.loads(body)
+        if fields["epoch"] < self.last_epoch:
+            raise Violated(
+                Invariant.NO_STALE_WRITE,
+                f"epoch {fields['epoch']} committed after epoch {self.last_epoch}",
+            )
+        if fields["base"] != self.commits:
+            raise Violated(
+                Invariant.NO_LOST_UPDATE,
+                f"a commit was made from number {fields['base']} of {self.commits}",
+            )
+        self.commits, self.last_epoch = self.commits + 1, fields["epoch"]
+
+    def told(self, session: Session, kind: str, data: dict[str, Any]) -> None:
+        """A client tells what it believes from now on."""
+        now_ms, clock = self.world.time.now_ms, session.node.clock
+        match kind:
+            case "held" | "renewed":
+                until = session.client.state.until_ms
+                assert until is not None
+                for other in self.sessions.values():
+                    believes = other.believes_until_ms > now_ms and not self.world.by_hand
+                    if other is not session and believes:
+                        because = f"{session.node.name} and {other.node.name} believe at once"
+                        raise Violated(Invariant.ONE_BELIEVER, because)
+                session.believes_until_ms = clock.true_ms(until)
+                self.grants += kind == "held"
+            case "heard" if data["event"] in ("quit", "give up"):
+                session.believes_until_ms = 0.0
+            case "lost" | "waiting":
+                believed = session.believes_until_ms > now_ms + 1
+                session.believes_until_ms = 0.0
+                if (kind == "waiting" or believed) and self._is_own(session):
+                    because = f"{session.node.name} was told so of its own write"
+                    raise Violated(Invariant.NO_SELF_LOSS, f"{kind}: {because}")
+
+    def _is_own(self, session: Session) -> bool:
+        record = self.standing
+        return (
+            record is not None and not record.expired
+            and record.attempt.startswith(f"{session.client.me.handle}/")
+        )  # fmt: skip
+
+    def admits(self, put: Put, before: Stored | None) -> bool:
+        """What the resource itself accepts, where the fence is no compare-and-set."""
+        if self.fence is Fence.OFF or before is None:
+            return True
+        rises: bool = json.loads(put.body)["epoch"] >= json.loads(before.body)["epoch"]
+        return rises
+
+    def lock_removed(self) -> None:
+        """By hand: its holder goes on believing, and the epochs start again."""
+        self.top, self.world.by_hand = 0, True
+
+    def crashed(self, node: Node) -> None:
+        self.sessions.pop(node.name, None)
+
+    def end(self) -> None:
+        """Whoever believes goes on believing: there is nothing to wait for."""
+
+    # --- what they do ----------------------------------------------------------------------------
+
+    def begin(self, node: Node) -> None:
+        """A process starts."""
+        self.world.spawn(node, self.life(self.join(node)))
+
+    def join(self, node: Node) -> Session:
+        """A new client, which knows nothing."""
+        world = self.world
+        handle = f"{node.name}.{node.life}"
+        session: Session
+
+        def tell(kind: str, **data: Any) -> None:
+            try:
+                self.told(session, kind, data)
+            except Violated as violated:
+                world.broken = world.broken or violated
+                raise
+            finally:  # what breaks an invariant is in the history, too
+                if data.get("until_ms"):
+                    left_ms = (data["until_ms"] - node.clock.wall_ms()) / node.clock.rate
+                    data["until_ms"] = world.time.now_ms + left_ms
+                world.tell(node.name, kind, data)
+
+        # Two sessions of one process have one owner: only attempts tell them apart.
+        owner = "W" if node.clock.offset_ms % 3 == 0 else node.name
+        interval_s = world.profile.write_interval_ms / 1000
+        offers = Capabilities(name="sim", poll_min_s=0.0, write_interval_min_s=interval_s)
+        client = Client(
+            where="sim://", store=Unreachable(offers),  # type: ignore[arg-type]
+            me=Me(owner, TTL_MS, node.name, handle), policy=self.policy, clock=node.clock,
+            pace=Pace(self.poll_ms), tell=tell, late_ms=LATE_MS,
+        )  # fmt: skip
+        session = Session(node, client)
+        self.sessions[node.name] = session
+        return session
+
+    def life(self, session: Session) -> Procedure[None]:
+        dice = self.world.dice.random
+        for _ in range(GRANTS_MAX):
+            if (yield from self.acquire(session)):
+                yield from self.hold(session)
+                yield from self.release(session)
+            yield Sleep(dice() * 3)
+
+    def acquire(self, session: Session, beside: Beside = unchanged) -> Procedure[bool]:
+        """As `Lock.acquire`, with whatever patience; interrupted in the middle now and then."""
+        client, dice = session.client, self.world.dice.random
+        limit_s = 0.0 if dice() < TRIED_ONCE else dice() * dice() * LIMIT_S
+        procedure = grant.acquire(client, limit_s, hold=lambda: self.renewal(session))
+        asked = beside(self.in_turn(session, procedure))
+        try:
+            won = yield from self.interrupted(asked)
+        except Interrupted:
+            self.world.reached.add("back-out")
+            won = False
+        if not won and (client.state.grant is not None or client.renewal is not None):
+            raise Violated(Invariant.NOTHING_LEFT, f"{session.node.name} gave up, and still holds")
+        return won
+
+    def renewal(self, session: Session) -> Renewal:
+        """As `Heartbeat`, which gives each of the two procedures a thread."""
+        node, world = session.node, self.world
+
+        def start(renewal: Procedure[None]) -> bool:
+            world.spawn(node, self.in_turn(session, renewal), f"{node.name} renews")
+            return True
+
+        session.orphaned = False
+        new = Renewal(
+            client=session.client, renew_ms=self.renew_ms, start=start,
+            orphaned=lambda: session.orphaned, report=world.reached.add,
+        )  # fmt: skip
+        world.spawn(node, new.watch(), f"{node.name} watches")
+        return new
+
+    def hold(self, session: Session) -> Procedure[None]:
+        """Commit, wait, renew, commit, as long as it is believed and the dice like."""
+        client, dice = session.client, self.world.dice.random
+        session.orphaned = dice() < ORPHANED
+        for _ in range(BEATS_MAX):
+            if dice() < 0.5:
+                yield from self.commit(session)
+            if dice() < 0.2:
+                return
+            yield Sleep(dice() * dice() * TTL_MS * 1.2 / 1000)
+            if dice() < 0.2:
+                try:
+                    yield from self.in_turn(session, grant.renew(client, session.check))
+                except LockLost:
+                    return
+            if client.state.until_ms is None:
+                return
+
+    def release(self, session: Session) -> Procedure[None]:
+        """As `Lock.release`; an interrupt leaves the lease to run out."""
+        procedure = self.in_turn(session, grant.release(session.client))
+        try:
+            yield from self.interrupted(procedure)
+        except Interrupted:
+            self.world.reached.add("interrupted release")
+        if session.client.state.grant is not None:
+            raise Violated(Invariant.NOTHING_LEFT, f"{session.node.name} released, and still holds")
+
+    def in_turn(self, session: Session, procedure: Procedure[T]) -> Procedure[T]:
+        """The same procedure; what is to go `Alone` waits until the client is not in use."""
+
+        def ask(request: Any) -> Procedure[Any]:
+            if isinstance(request, Get | Put) and self.prefix:
+                return (yield replace(request, key=self.prefix + request.key))
+            if not isinstance(request, Alone):
+                return (yield request)
+            if session.busy:
+                yield Until(lambda: not session.busy)  # type: ignore[misc]
+            session.busy = True
+            try:
+                return (yield from relay(request.procedure, ask))
+            finally:
+                session.busy = False
+
+        return relay(procedure, ask)
+
+    def interrupted(self, procedure: Procedure[T]) -> Procedure[T]:
+        """The same procedure; now and then one of its requests ends in an interrupt."""
+        dice, left = self.world.dice.random, 0
+        if dice() < INTERRUPTED:
+            left = 1 + int(dice() * INTERRUPTED_AT_MOST)
+
+        def ask(request: Any) -> Procedure[Any]:
+            nonlocal left
+            answer = yield request
+            if left and not isinstance(request, Until):
+                left -= 1
+                if not left:
+                    raise Interrupted
+            return answer
+
+        return relay(procedure, ask)
+
+    def commit(self, session: Session) -> Procedure[None]:
+        """Read the resource, look at the lease, replace what was read."""
+        grant = session.client.state.grant
+        assert grant is not None
+        match (yield Get(RESOURCE_KEY)):
+            case Found(found, version):
+                base, condition = json.loads(found)["number"], over(version)
+            case Missing():
+                base, condition = 0, over(None)
+            case _:
+                return
+        until = session.client.state.until_ms
+        if until is None or session.node.clock.boot_ms() >= until:
+            return
+        yield from self.before_the_write(session)
+        body = {"number": base + 1, "base": base, "epoch": grant.epoch}
+        yield Put(RESOURCE_KEY, json.dumps(body).encode(), condition)
+
+    def before_the_write(self, _session: Session) -> Procedure[None]:
+        """Between the look at the lease and the write that relies on it; here nothing happens."""
+        yield from ()
+
+
+def set_up(seed: str, steps: int, mutant: Mutant | None) -> LeaseRun:
+    """One seed's world: its provider, weather, clocks and policy."""
+    dice = random.Random(f"lease {seed}")
+    policy = Policy(expiry=dice.choice(tuple(Expiry)))
+    profile, spread_ms, skew_ms = PROFILES[dice.choice(SOUND)], SPREAD_MS, SKEW_MS
+    if mutant is not None:
+        policy = mutant.of(policy)
+        profile = PROFILES[mutant.profile] if mutant.profile else profile
+        spread_ms = SPREAD_MS if mutant.spread_ms is None else mutant.spread_ms
+        skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
+    weather, uniform = Weather.of(dice), dice.random() < 0.3
+    world = World(seed, steps, profile, weather, uniform, spread_ms)
+    run = LeaseRun(world, policy, fence_of(mutant))
+    run.poll_ms, run.renew_ms = dice.choice(POLLS_MS), dice.choice(RENEWALS_MS)
+    world.shelf.heard, world.on_crash = run.heard, run.crashed
+    if run.fence is not Fence.CAS:
+        world.shelf.judges[RESOURCE_KEY] = run.admits
+    off_ms = skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
+    for number in range(1, 3 + int(dice.random() * 2)):
+        rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
+        node = world.node(f"W{number}", rate=rate, offset_ms=offset_ms)
+        node.clock_steps_ms, node.birth = off_ms, run.begin
+        run.begin(node)
+    return run
+
+
+def around(dice: random.Random, most: float) -> float:
+    return (2 * dice.random() - 1) * most

@@ -1,0 +1,119 @@
+"""What is in a simulated world: nodes, their tasks, and writes that nobody waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lockkit.lab.verify.sim.clock import VirtualClock
+from lockkit.runtime import Delete, Procedure, Put
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A request of this world only: answered with None once `ready()`."""
+
+    ready: Callable[[], bool]
+
+
+class Violated(BaseException):
+    """An invariant is broken: the world stands still. Not for a procedure to handle."""
+
+    def __init__(self, invariant: str, because: str) -> None:
+        self.invariant, self.because = invariant, because
+        super().__init__(f"{invariant}: {because}")
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One process, on one machine with one clock."""
+
+    name: str
+    clock: VirtualClock
+    clock_steps_ms: int = 0
+    """How far its wall clock may be from true time, ahead or behind; a step keeps to it."""
+    birth: Callable[[Node], None] | None = None
+    """Spawns its tasks, again after every crash; None: it never crashes."""
+    stalled_ms: float = 0.0
+    stalled: bool = False
+    down: bool = False
+    life: int = 0
+
+
+class Phase(Enum):
+    SENT = "sent"
+    JUDGED = "judged"
+    """The condition was found to hold, and the write is not done yet: a store not atomic."""
+    ANSWERED = "answered"
+    ASLEEP = "asleep"
+    UNTIL = "until"
+    JOINED = "joined"
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A procedure under way, and what it waits for."""
+
+    name: str
+    node: Node
+    procedure: Procedure[Any]
+    priority: float
+    phase: Phase = Phase.JOINED
+    request: Any = None
+    answer: Any = None
+    at_ms: float = 0.0
+    """When its request was sent; asleep, when it wakes."""
+    copies: int = 0
+    parent: Join | None = None
+    place: int = 0
+    result: Any = None
+    """What it returned, or the exception that ended it."""
+
+    def can_move(self, now_ms: float) -> bool:
+        """On its way to the store it can always; back at its node only where that is awake."""
+        match self.phase:
+            case Phase.SENT | Phase.JUDGED:
+                return True
+            case Phase.ANSWERED:
+                return not self.node.stalled
+            case Phase.ASLEEP:
+                woken = self.request is not None and self.request.is_set()
+                return (woken or self.at_ms <= now_ms) and not self.node.stalled
+            case Phase.UNTIL:
+                return bool(self.request.ready()) and not self.node.stalled
+            case _:
+                return False
+
+    @property
+    def ended(self) -> bool:
+        return self.phase is Phase.ENDED
+
+
+@dataclass(slots=True, eq=False)
+class Join:
+    """A task that waits for those that it sent out together."""
+
+    task: Task
+    results: list[Any]
+    left: int
+
+
+@dataclass(slots=True, eq=False)
+class Flying:
+    """A write that nobody waits for any more, and that will land all the same."""
+
+    client: str
+    request: Put | Delete
+    began_ms: float
+    at_ms: float
+    priority: float
+
+
+@dataclass(slots=True, eq=False)
+class Passing:
+    """Time itself, as one that can move."""
+
+    priority: float = 0.5

@@ -1,0 +1,364 @@
+"""The third interpreter: many procedures, one move at a time, everything chosen by one seed.
+
+A request is sent, decided by the store and answered in separate moves, so every delay and every
+pause is just another order of moves; faults are drawn on the way. The same procedures run against
+real stores in `drive.run`, and nothing of them is written again here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.events import Event
+from lockkit.lab.verify.sim.clock import Time, VirtualClock
+from lockkit.lab.verify.sim.fault_injection import of_a_node, of_request, send_late
+from lockkit.lab.verify.sim.fault_profile import CALM, Weather
+from lockkit.lab.verify.sim.memory_store import PROFILES, Profile, Shelf
+from lockkit.lab.verify.sim.recorded import history_of
+from lockkit.lab.verify.sim.schedule import Mover, Pct, Uniform
+from lockkit.lab.verify.sim.task import Flying, Join, Node, Passing, Phase, Task, Until, Violated
+from lockkit.runtime import Delete, Get, List, Note, Procedure, Put, Sleep, Together, Unique, WallMs
+from lockkit.stores import Listing
+
+QUIET_MAX = 200_000
+"""Moves of a play that is to come to its end."""
+TICK_MS = 0.001
+JUMPS_MS = (20.0, 500.0, 4_000.0, 15_000.0)
+"""How far time may go on at most in one move, where it does not go on to the next timer."""
+
+
+_SENT = frozenset({Put, Get, List, Delete})
+
+
+@dataclass(slots=True)
+class World:
+    """One seed's nodes, their store, and what is on its way between them."""
+
+    seed: str
+    steps: int
+    """Over which the change points of the schedule are spread."""
+    profile: Profile = PROFILES["azure"]
+    weather: Weather = CALM
+    uniform: bool = False
+    spread_ms: int = 1000
+    paged: bool = False
+    """Whether a listing comes in two pages, with other moves between them."""
+    by_hand: bool = False
+    """Whether the lock object was removed by hand: then two may believe that they hold it."""
+    switches: bool = False
+    """Whether the table's mode is switched, of which the checker of histories knows nothing."""
+    dice: random.Random = field(init=False)
+    time: Time = field(default_factory=Time)
+    shelf: Shelf = field(init=False)
+    nodes: list[Node] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    flying: list[Flying] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    moves: int = 0
+    told: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
+    reached: set[str] = field(default_factory=set)
+    """Rare things that the scenario itself saw happen."""
+    on_crash: Callable[[Node], None] | None = None
+    on_note: Callable[[str, dict[str, Any]], None] | None = None
+    broken: Violated | None = None
+    """An invariant that was found broken inside of a procedure, which goes no further."""
+    going: Node | None = None
+    """Whose procedure has the word."""
+    trace: list[str] = field(default_factory=list)
+    passing: Passing = field(default_factory=Passing)
+    schedule: Uniform | Pct = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dice = random.Random(self.seed)
+        self.shelf = Shelf(self.profile, self.time, self.dice, self.spread_ms)
+        pct = Pct(self.dice, self.steps, self.passing)
+        self.schedule = Uniform(self.dice) if self.uniform else pct
+
+    # --- who is there --------------------------------------------------------------------------
+
+    def node(self, name: str, *, rate: float = 1.0, offset_ms: int = 0) -> Node:
+        clock = VirtualClock(offset_ms=offset_ms, time=self.time, dice=self.dice, rate=rate)
+        node = Node(name, clock)
+        self.nodes.append(node)
+        return node
+
+    def spawn(self, node: Node, procedure: Procedure[Any], name: str = "") -> Task:
+        task = Task(name or node.name, node, procedure, self.dice.random())
+        self.tasks.append(task)
+        self._go(task, None)
+        return task
+
+    def tell(self, who: str, kind: str, data: dict[str, Any]) -> None:
+        self.told.append((self.time.now_ms, who, kind, data))
+
+    # --- moves -----------------------------------------------------------------------------------
+
+    def play(self, moves: int) -> None:
+        """So many moves, or until nobody waits for anything. Raises `Violated`."""
+        for _ in range(moves):
+            ready = self._ready()
+            if not ready:
+                if not self._pass(to_next=True):
+                    return
+                continue
+            self._move(self.schedule.pick(ready))
+            if self.weather.nodes and self.dice.random() < self.weather.nodes:
+                of_a_node(self)
+
+    def play_to(self, move: int, turns: int) -> int:
+        """Until that many moves were made, in so many turns at most: how many. Raises `Violated`.
+
+        Each turn is a move, or time going on because nobody can move.
+        """
+        for turn in range(turns):
+            if self.moves >= move:
+                return turn
+            self.play(1)
+        return turns
+
+    def vary(self, dice: str) -> None:
+        """From here on chance falls otherwise: all dice, who ranks first, and when that changes."""
+        self.dice.seed(dice)
+        movers: list[Mover] = [*self.tasks, *self.flying]
+        for each in movers:
+            each.priority = self.dice.random()
+        if isinstance(self.schedule, Pct):
+            left = max(1, self.steps - self.moves)
+            self.schedule = type(self.schedule)(self.dice, left, self.passing)
+
+    def finish(self) -> None:
+        """Nothing fails any more, all that is under way arrives, and everybody comes to an end."""
+        self.weather = CALM
+        for each in self.nodes:
+            each.stalled_ms = min(each.stalled_ms, self.time.now_ms)
+        self.land()
+        self.play(QUIET_MAX)
+        waiting = [each.name for each in self.tasks]
+        if waiting:
+            raise Violated("everybody comes to an end", f"{', '.join(waiting)} never did")
+
+    def run(self, procedure: Procedure[Any]) -> Any:
+        """To its end, while nobody else moves and nothing fails; raises what it raises."""
+        kept = self.tasks, self.flying, self.weather
+        self.tasks, self.flying, self.weather = [], [], CALM
+        task = self.spawn(Node("run", VirtualClock(time=self.time, dice=self.dice)), procedure)
+        self.play(QUIET_MAX)
+        self.tasks, self.flying, self.weather = kept
+        if isinstance(task.result, Exception):
+            raise task.result
+        return task.result
+
+    def _ready(self) -> list[Mover]:
+        now_ms = self.time.now_ms
+        ready: list[Mover] = []
+        timers = any(node.stalled for node in self.nodes)
+        for task in self.tasks:
+            if task.can_move(now_ms):
+                ready.append(task)
+            elif task.phase in (Phase.ANSWERED, Phase.ASLEEP):
+                timers = True
+        for late in self.flying:
+            if late.at_ms <= now_ms:
+                ready.append(late)
+            else:
+                timers = True
+        if timers and ready:
+            ready.append(self.passing)
+        return ready
+
+    def _move(self, mover: Any) -> None:
+        self.moves += 1
+        self.time.now_ms += TICK_MS
+        match mover:
+            case Task(phase=Phase.SENT | Phase.JUDGED):
+                self._decide(mover)
+            case Task(phase=Phase.ANSWERED):
+                self.trace.append(f"{mover.name} hears")
+                self._go(mover, mover.answer)
+            case Task():
+                self.trace.append(f"{mover.name} goes on")
+                self._go(mover, None)
+            case Flying():
+                self._land(mover)
+            case _:
+                self._pass(to_next=self.dice.random() < 0.5)
+
+    def _pass(self, *, to_next: bool) -> bool:
+        """Time goes on, to the next timer or as far as the dice say; False: there is no timer."""
+        now_ms = self.time.now_ms
+        due = [t.at_ms for t in self.tasks if t.phase is Phase.ASLEEP and t.at_ms > now_ms]
+        due += [each.at_ms for each in self.flying if each.at_ms > now_ms]
+        due += [each.stalled_ms for each in self.nodes if each.stalled]
+        if not due:
+            return False
+        if to_next:
+            self.time.now_ms = max(now_ms, min(due))
+        else:
+            self.time.now_ms += self.dice.choice(JUMPS_MS) * self.dice.random()
+        self.trace.append(f"{self.time.now_ms:.3f}")
+        for node in self.nodes:
+            if node.stalled and node.stalled_ms <= self.time.now_ms:
+                node.stalled = False
+                if not node.down:
+                    self.tell(node.name, "resumed", {"pid": node.life})
+                elif node.birth is not None:
+                    self._restart(node)
+        return True
+
+    # --- the store's side ------------------------------------------------------------------------
+
+    def _decide(self, task: Task) -> None:
+        request, weather = task.request, self.weather
+        chance = weather.writes if type(request) in (Put, Delete) else weather.reads
+        if chance and task.phase is Phase.SENT and self.dice.random() < chance:
+            of_request(self, task, request)
+        elif task.phase is Phase.SENT and self._judges_first(request):
+            task.phase = Phase.JUDGED
+            self.trace.append(f"{task.name} judged")
+            return
+        elif self.paged and type(request) is List:
+            if not self._both_pages(task, request):
+                return
+        else:
+            judged = task.phase is Phase.JUDGED
+            answer = self.shelf.decide(task.node.name, request, task.at_ms, judged=judged)
+            task.answer, task.phase = answer, Phase.ANSWERED
+        self.trace.append(f"{task.name} {type(task.answer).__name__}")
+
+    def _both_pages(self, task: Task, request: List) -> bool:
+        """The first page in one move, the second in another; whether both are there."""
+        entries = self.shelf.decide(task.node.name, request, task.at_ms)
+        if task.phase is Phase.SENT:
+            half = len(entries) // 2
+            last = entries[half - 1].key if half else request.after
+            task.answer, task.phase = (entries[:half], last), Phase.JUDGED
+            self.trace.append(f"{task.name} first page")
+            return False
+        first, last = task.answer
+        rest = [each for each in entries if each.key > last]
+        task.answer, task.phase = Listing([*first, *rest], snapshot=False), Phase.ANSWERED
+        return True
+
+    def _judges_first(self, request: Any) -> bool:
+        """Of a store that is not atomic: the write is done in a later move."""
+        return not self.profile.atomic and isinstance(request, Put) and self.shelf.admits(request)
+
+    def fly(self, task: Task, request: Put | Delete, at_ms: float) -> None:
+        """A write that lands then, or later."""
+        late = Flying(task.node.name, request, task.at_ms, at_ms, self.dice.random())
+        self.flying.append(late)
+
+    def land(self) -> None:
+        """All that is under way to the store arrives."""
+        while self.flying:
+            self._land(self.flying[0])
+
+    def _land(self, late: Flying) -> None:
+        self.flying.remove(late)
+        answer = self.shelf.decide(late.client, late.request, late.began_ms)
+        self.trace.append(f"late {late.client} {type(answer).__name__}")
+
+    # --- the nodes' side -------------------------------------------------------------------------
+
+    def crash(self, node: Node, back_ms: float) -> None:
+        """It forgets everything; what it had sent is still on its way. It starts again then."""
+        for task in [each for each in self.tasks if each.node is node]:
+            if task.phase in (Phase.SENT, Phase.JUDGED) and isinstance(task.request, Put | Delete):
+                send_late(self, task, task.request)
+            task.phase, task.result = Phase.ENDED, None
+            task.procedure.close()
+            self.tasks.remove(task)
+        node.down = node.stalled = True
+        node.stalled_ms = back_ms
+        self.tell(node.name, "killed", {"pid": node.life})
+        if self.on_crash is not None:
+            self.on_crash(node)
+
+    def _restart(self, node: Node) -> None:
+        assert node.birth is not None
+        node.down, node.life = False, node.life + 1
+        self.tell(node.name, "started", {"pid": node.life})
+        node.birth(node)
+
+    def _go(self, task: Task, answer: Any) -> None:
+        """On with a procedure, until it waits for something."""
+        procedure, node = task.procedure, task.node
+        self.going = node
+        task.copies = 0
+        try:
+            while True:
+                request: Any
+                if isinstance(answer, Exception):
+                    request = procedure.throw(answer)
+                else:
+                    request = procedure.send(answer)
+                if self.broken is not None:
+                    raise self.broken
+                if type(request) in _SENT:
+                    task.request, task.phase = request, Phase.SENT
+                    task.at_ms = self.time.now_ms
+                    return
+                match request:
+                    case Sleep(seconds, woken):
+                        task.request = woken
+                        task.at_ms = self.time.now_ms + seconds * 1000 / node.clock.rate
+                        task.phase = Phase.ASLEEP
+                        return
+                    case Note(kind, data):
+                        self.tell(node.name, kind, dict(data))
+                        if self.on_note is not None:
+                            self.on_note(kind, data)
+                        answer = None
+                    case Unique():
+                        answer = node.clock.unique()
+                    case WallMs():
+                        answer = node.clock.wall_ms()
+                    case Together(procedures):
+                        self._join(task, procedures)
+                        return
+                    case _:
+                        assert isinstance(request, Until)
+                        task.request, task.phase = request, Phase.UNTIL
+                        return
+        except StopIteration as done:
+            self._end(task, done.value)
+        except Exception as error:  # noqa: BLE001 - how it ended: its parent's, or its scenario's
+            self._end(task, error)
+
+    def _join(self, task: Task, procedures: tuple[Procedure[Any], ...]) -> None:
+        join = Join(task, [None] * len(procedures), len(procedures))
+        task.phase = Phase.JOINED
+        for place, each in enumerate(procedures):
+            name = f"{task.name}.{place}"
+            part = Task(name, task.node, each, self.dice.random(), parent=join, place=place)
+            self.tasks.append(part)
+            self._go(part, None)
+
+    def _end(self, task: Task, result: Any) -> None:
+        task.phase, task.result = Phase.ENDED, result
+        self.tasks.remove(task)
+        join = task.parent
+        if join is None:
+            if isinstance(result, Exception) and task.node in self.nodes:
+                raise Violated("nobody dies of what may happen", f"{task.name}: {result!r}")
+            return
+        join.results[task.place] = result
+        join.left -= 1
+        if not join.left:
+            failed = [each for each in join.results if isinstance(each, Exception)]
+            self._go(join.task, failed[0] if failed else tuple(join.results))
+
+    # --- what came of it -------------------------------------------------------------------------
+
+    def history(self) -> list[Event]:
+        """Truth and belief, for the checker and the pictures."""
+        return history_of(self.shelf.truth, self.told)
+
+    def trace_hash(self) -> str:
+        """Of every move: the same seed gives the same."""
+        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]

@@ -1,0 +1,79 @@
+"""A simulated writer's heartbeat: the `Beats` of a real one, and a task instead of its thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.lab.verify.sim.task import Node, Until
+from lockkit.lab.verify.sim.world import World
+from lockkit.runtime import Procedure, Sleep
+from lockkit.table.occ.heartbeat import Beating, Beats
+from lockkit.table.occ.liveness import HeartbeatRules
+
+RULES = HeartbeatRules(interval_ms=1_500)
+BEATS_MAX = 400
+
+
+@dataclass(slots=True)
+class Heart:
+    """Beats until it is stopped, and knows until when others take its writer for alive."""
+
+    world: World
+    node: Node
+    beats: Beats
+    over: bool = False
+    beating: bool = False
+    """Whether a beat is under way."""
+
+    @classmethod
+    def of(cls, instant: str, world: World, node: Node, *, quiet: bool = False) -> Heart:
+        now = Beating(instant, RULES.ttl_ms, f"{node.name}.{node.life}")
+        return cls(world, node, Beats(now, RULES, node.clock, quiet))
+
+    def begin(self) -> Procedure[None]:
+        """The first beat, proven; then one at every interval."""
+        yield from self.beats.start()
+        self.go_on(self.beats.interval_s)
+
+    def go_on(self, wait_s: float) -> None:
+        """The next beat after so long, and then one at every interval."""
+        self.world.spawn(self.node, self._beat(wait_s), f"{self.node.name} beats")
+
+    def believes(self) -> bool:
+        """Whether its writer goes on, in true time."""
+        until_ms = self.node.clock.true_ms(self.beats.until_ms)
+        return not (self.over or self.beats.lost) and self.world.time.now_ms < until_ms
+
+    def check(self) -> None:
+        self.beats.check()
+
+    def stop(self) -> None:
+        self.over = True
+
+    def finished(self) -> Procedure[None]:
+        self.stop()
+        if self.beats.quiet:
+            yield from self._no_beat_under_way()
+        yield from self.beats.finish()
+
+    def given_up(self) -> Procedure[None]:
+        self.stop()
+        yield from self._no_beat_under_way()
+        yield from self.beats.give_up()
+
+    def _no_beat_under_way(self) -> Procedure[None]:
+        pause: Any = Until(lambda: not self.beating)
+        yield pause
+
+    def _beat(self, first_s: float) -> Procedure[None]:
+        wait_s: float | None = first_s
+        for _ in range(BEATS_MAX):
+            if wait_s is None:
+                return
+            yield Sleep(wait_s)
+            if self.over:
+                return
+            self.beating = True
+            wait_s = yield from self.beats.beat()
+            self.beating = False

@@ -1,0 +1,216 @@
+"""The host of a simulated attempt: tasks instead of threads, and the real lock's own client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockkit.errors import CommitUnknown, LockBusy, LockLost, LossReason, NoAnswer, TableError
+from lockkit.lab.verify.sim.fault_profile import Trouble
+from lockkit.lab.verify.sim.lease import Session
+from lockkit.lab.verify.sim.task import Flying, Violated
+from lockkit.lab.verify.table.heart import Heart
+from lockkit.lock import grant
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import Unknown
+from lockkit.protocol.state import Aim
+from lockkit.runtime import Get, Procedure, Put, Request, Together, relay
+from lockkit.table.format.properties import FENCED, TableConfig
+from lockkit.table.occ.commit import Committed, trust
+from lockkit.table.occ.concurrency import Epoch, Held, commit_alone
+from lockkit.table.occ.conflict import Strategy
+from lockkit.table.occ.fence import FENCE_KEY, read_fence
+from lockkit.table.occ.publish import Scout, publish_under
+from lockkit.table.occ.transaction import Prepared, Taken
+from lockkit.table.write.attempt import Host
+
+if TYPE_CHECKING:
+    from lockkit.lab.verify.table.scenario import TableRun
+
+CUT_OFF, CUT_OFF_MS = 0.1, 20_000
+GOOD_GRANT = "a grant is good for a commit"
+EXPECTED = (TableError, LockLost, LockBusy, CommitUnknown, NoAnswer)
+"""How a writer's procedure may end, besides well."""
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class SimHost:
+    """One process of the simulated world, as its attempts and its services see it."""
+
+    table: TableRun
+    session: Session
+    own: set[str] = field(default_factory=set)
+    base: str = "memory://t"
+
+    def run(self, way: Procedure[T]) -> Procedure[T]:
+        return way
+
+    def beat(self, taken: Taken) -> Procedure[Heart]:
+        heart = self._heart(taken)
+        yield from heart.begin()
+        return heart
+
+    def beat_later(self, taken: Taken) -> Heart:
+        heart = self._heart(taken, quiet=True)
+        heart.go_on(heart.beats.interval_s / 2)
+        return heart
+
+    def _heart(self, taken: Taken, *, quiet: bool = False) -> Heart:
+        heart = Heart.of(taken.instant, self.table.world, self.session.node, quiet=quiet)
+        self.table.hearts[taken.instant] = heart
+        return heart
+
+    def take_instant(
+        self, config: TableConfig, block: Callable[[], Procedure[T]]
+    ) -> Procedure[T]:
+        if config.mode == FENCED:
+            return block()
+        return self.hold(lambda _host, _held: block())
+
+    def hold(self, block: Callable[[Host, Held], Procedure[T]]) -> Procedure[T]:
+        hold = LockHold(self.table, self.session)
+        if self.table.at_rest or not self.table.locked:
+            seen = yield from read_fence()
+            held = Held(Epoch(seen.fence.epoch if seen.fence else 0))
+            return (yield from block(self, held))
+        yield from hold.acquire(None)
+        try:
+            result = yield from block(self, Held(hold.guard, hold.believe, trust))
+        except Exception as error:
+            yield from hold.leave(error)
+            raise
+        yield from hold.leave(None)
+        return result
+
+    def publish(self, prepared: Prepared, strategy: Strategy) -> Procedure[Committed]:
+        """Where there is no lock, as a process does that is the only one by its options."""
+        if not self.table.locked:
+            way = commit_alone(prepared, strategy=strategy)
+        else:
+            way = self._publish_locked(prepared, strategy)
+        world = self.table.world
+        cut_off = Trouble.LATE in world.weather.of_writes and world.dice.random() < CUT_OFF
+        return self._cut_off(way) if cut_off and world.weather.writes else way
+
+    def _publish_locked(self, prepared: Prepared, strategy: Strategy) -> Procedure[Committed]:
+        fenced = prepared.transaction.config.mode == FENCED
+        hold, floor = LockHold(self.table, self.session), self.table.fence_epoch
+        try:
+            return (yield from publish_under(hold, prepared, strategy=strategy, fenced=fenced))
+        except LockLost as error:
+            superseded = error.reason is LossReason.SUPERSEDED
+            if fenced and superseded and hold.last_epoch <= floor:
+                raise Violated(GOOD_GRANT, f"{hold.last_epoch} is not above {floor}") from error
+            raise
+
+    def _cut_off(self, way: Procedure[Committed]) -> Procedure[Committed]:
+        """It cannot replace the fence any more, but what it sends first lands late."""
+        world, node, answer = self.table.world, self.session.node, None
+        landing = False
+        try:
+            request = way.send(None)
+            while True:
+                if isinstance(request, Put) and request.key == FENCE_KEY:
+                    if not landing:
+                        at_ms = world.time.now_ms + world.dice.random() * CUT_OFF_MS
+                        world.flying.append(Flying(
+                            node.name, request, world.time.now_ms, at_ms, world.dice.random()
+                        ))  # fmt: skip
+                    landing, answer = True, Unknown("cut off")
+                    request = way.send(answer)
+                    continue
+                try:
+                    answer = yield request
+                except Exception as error:  # noqa: BLE001 - handed to the procedure
+                    request = way.throw(error)
+                else:
+                    request = way.send(answer)
+        except StopIteration as done:
+            committed: Committed = done.value
+            return committed
+
+
+@dataclass(slots=True)
+class LockHold:
+    """The table's lock, by the very client that a `Lock` has."""
+
+    table: TableRun
+    session: Session
+    last_epoch: int = 0
+
+    @property
+    def guard(self) -> Epoch:
+        held = self.session.client.state.grant
+        if held is None:
+            raise _lost("the lease was lost")
+        self.last_epoch = held.epoch
+        return Epoch(held.epoch)
+
+    def believe(self) -> None:
+        until = self.session.client.state.until_ms
+        if until is None or self.session.node.clock.boot_ms() >= until:
+            raise _lost("the lease ran out")
+
+    def run(self, way: Procedure[T]) -> Procedure[T]:
+        return way
+
+    def acquire(self, scout: Scout | None) -> Procedure[None]:
+        """Raises `LockBusy` once the waiter loses its patience."""
+        yield from self.leave(None)
+        beside = partial(_beside, self.session, scout)
+        if not (yield from self.table.leases.acquire(self.session, beside)):
+            raise self.session.client.busy_error()
+
+    def rise_above(self, epoch: int) -> Procedure[None]:
+        """As `Lock.rise_above`."""
+        session = self.session
+        procedure = grant.rise_above(session.client, "the lock", session.check, epoch)
+        return self.table.leases.in_turn(session, procedure)
+
+    def complete(self, way: Procedure[T]) -> Procedure[T]:
+        done: T
+        done, _ = yield Together((way, self.leave(None)))
+        return done
+
+    def leave(self, _error: BaseException | None) -> Procedure[None]:
+        if self.session.client.state.grant is not None:
+            yield from self.table.leases.release(self.session)
+
+
+def _lost(why: str) -> LockLost:
+    return LockLost("the lock", why, "begin again", reason=LossReason.EXPIRED)
+
+
+def _beside(
+    session: Session, scout: Scout | None, procedure: Procedure[bool]
+) -> Procedure[bool]:
+    """The lock's own requests, with the scout's reads beside each look and each claim."""
+
+    def ask(request: Request) -> Procedure[Any]:
+        claiming = _claiming(session, request)
+        if scout is None or claiming is None:
+            return (yield request)
+        answer, _ = yield Together((_ask(request), scout.look(claiming)))
+        return answer
+
+    return relay(procedure, ask)
+
+
+def _claiming(session: Session, request: Request) -> bool | None:
+    """Whether it is a claim of the lock; None: neither a claim nor a look."""
+    match request:
+        case Get(key) if key == LOCK_KEY:
+            return False
+        case Put(key) if key == LOCK_KEY:
+            out = session.client.state.out
+            return True if out is not None and out.aim is Aim.CLAIM else None
+        case _:
+            return None
+
+
+def _ask(request: Request) -> Procedure[Any]:
+    answer = yield request
+    return answer

@@ -1,0 +1,262 @@
+"""What writers did to a simulated table and were told, against what the second reader sees.
+
+The judge of the scenario `table`. It is told of each operation when its files are about to be
+written, of each outcome, and of every write that the store applies. The order of the commits is
+that in which their completed files appeared; the table must hold exactly what these operations make
+of an empty table, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lockkit.lab.verify.sim.memory_store import Decided, Shelf, Stored
+from lockkit.lab.verify.sim.task import Violated
+from lockkit.lab.verify.table import reader
+from lockkit.lab.verify.table.reader import Completed, DataFile, Row, Unreadable, View
+from lockkit.runtime import Delete, Put
+
+ROWS = "every committed row is visible exactly once, and no other row is"
+ACKNOWLEDGED = "an acknowledged commit is visible and stays so"
+REFUSED = "a refused commit is never visible"
+ONCE = "an operation is committed at most once"
+BEHIND = "nothing completes where a reader of increments has gone past"
+INCREMENTS = "increments miss no row and bring none twice"
+PREFIX = "a reader sees the commits up to one point, and all of them"
+NEEDED = "no file is deleted that a reader needs"
+READABLE = "Hudi's readers can read the table"
+FEW_INSTANTS = "one attempt takes few instants"
+PENDING = "where nothing fails, no instant stays pending"
+INSTANTS_MAX = 60
+
+Place = tuple[str, str]
+"""(partition, record key)."""
+Table = Mapping[Place, tuple[str, ...]]
+"""What the table holds: the tokens of each row."""
+
+
+@dataclass(slots=True)
+class Mine:
+    """One attempt at an operation: what it does if it commits, and what its writer was told."""
+
+    token: str
+    operation: str
+    """The operation that it is an attempt at; retries are further attempts at the same one."""
+    kind: str
+    writes: tuple[Place, ...] = ()
+    """Rows to which it adds its token, and makes where there are none."""
+    removes: tuple[Place, ...] = ()
+    """Rows that it found, and takes away."""
+    empties: frozenset[str] | None = frozenset()
+    """Partitions that it overwrites; None: every one."""
+    told: str = ""
+    """"acknowledged", or the error that its writer got; "" while it is under way."""
+
+    def after(self, before: Table) -> Table:
+        """What the table holds once this attempt is committed on top of `before`."""
+        kept = {place: tokens for place, tokens in before.items()
+                if not (self.empties is None or place[0] in self.empties)
+                and place not in self.removes}  # fmt: skip
+        for place in self.writes:
+            kept[place] = (*kept.get(place, ()), self.token)
+        return kept
+
+
+REFUSALS = frozenset(
+    {"CommitConflict", "LockLost", "LockBusy", "HeartbeatExpired", "TableError"}
+)
+"""After each of these the attempt is not committed, and never will be. `Unanswered` is none."""
+
+
+@dataclass(slots=True)
+class Stream:
+    """One reader of increments, and all that it was brought."""
+
+    name: str
+    end: str = ""
+    rows: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    brought: set[tuple[Place, tuple[str, ...]]] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Every attempt, every commit that became visible, and what each reader was told."""
+
+    shelf: Shelf
+    attempts: dict[str, Mine] = field(default_factory=dict)
+    """By token."""
+    commits: list[Completed] = field(default_factory=list)
+    """In the order in which they became visible."""
+    tables: list[Table] = field(default_factory=lambda: [{}])
+    """What the table held after each of them."""
+    visible: dict[str, str] = field(default_factory=dict)
+    """Operation -> the token that is visible."""
+    files: frozenset[str] = frozenset()
+    """What a reader needs now."""
+    streams: list[Stream] = field(default_factory=list)
+    instants: Counter[str] = field(default_factory=Counter)
+    """Instants taken by each client since its attempt began."""
+    instants_max: int = INSTANTS_MAX
+
+    # --- what the store applied ------------------------------------------------------------------
+
+    def heard(self, write: Decided, after: Stored | None) -> None:
+        """A write was applied. Raises `Violated`."""
+        assert isinstance(write.request, Put | Delete)
+        key = write.request.key
+        if key.startswith(".hoodie/"):
+            if (commit := reader.completed_name(key)) is not None:
+                self._completed(commit, write, after)
+            elif key.endswith(".requested") and after is not None and write.client != "run":
+                self._asked_for_an_instant(write.client)
+        elif (file := reader.data_name(key)) is not None:
+            self._data(file, after)
+
+    def _completed(self, commit: Completed, write: Decided, after: Stored | None) -> None:
+        if after is None:
+            raise Violated(ACKNOWLEDGED, f"{commit.key} was deleted")
+        if write.before:
+            raise Violated(ACKNOWLEDGED, f"{commit.key} was written over")
+        attempt = self._attempt_of(commit, after.body)
+        where = f"{attempt.token} ({attempt.kind}) became visible as {commit.instant}"
+        if attempt.told in REFUSALS:
+            raise Violated(REFUSED, f"{where}, and its writer had been told {attempt.told}")
+        if self.visible.setdefault(attempt.operation, attempt.token) != attempt.token:
+            raise Violated(ONCE, f"{where}, after {self.visible[attempt.operation]}")
+        for stream in self.streams:
+            if (commit.completion or commit.instant) <= stream.end:
+                raise Violated(BEHIND, f"{where}, and {stream.name} was at {stream.end}")
+        self.commits.append(commit)
+        self.tables.append(attempt.after(self.tables[-1]))
+        self._compare(where)
+
+    def _attempt_of(self, commit: Completed, body: bytes) -> Mine:
+        """By the token in its extra metadata, or in the rows of the files that it names."""
+        tokens = {reader.extra_of(body).get("token")} - {None}
+        if not tokens:
+            for path in reader.paths_of(body):
+                file, stored = reader.data_name(path), self.shelf.objects.get(path)
+                if file is not None and stored is not None:
+                    tokens |= {row.tokens[-1] for row in reader.rows_of(file, stored.body)
+                               if row.commit_time == commit.instant}  # fmt: skip
+        known = [self.attempts[each] for each in tokens if each in self.attempts]
+        if len(known) != 1 or len(tokens) != 1:
+            raise Violated(ROWS, f"{commit.key} holds the rows of {sorted(map(str, tokens))}")
+        return known[0]
+
+    def _asked_for_an_instant(self, client: str) -> None:
+        self.instants[client] += 1
+        if self.instants[client] > self.instants_max:
+            raise Violated(FEW_INSTANTS, f"{client} asked for {self.instants[client]} in a row")
+
+    def _data(self, file: DataFile, after: Stored | None) -> None:
+        if after is None and file.key in self.files:
+            raise Violated(NEEDED, file.key)
+        if after is not None and any(each.instant == file.instant for each in self.commits):
+            self._compare(f"{file.key} was written under a completed instant")
+
+    def view(self) -> View:
+        objects = {key: stored.body for key, stored in self.shelf.objects.items()}
+        try:
+            return reader.view(objects)
+        except Unreadable as error:
+            raise Violated(READABLE, str(error)) from None
+
+    def _compare(self, why: str) -> None:
+        """What the second reader sees against what the commits say."""
+        seen = self.view()
+        self.files = seen.files
+        _compare(self.tables[-1], seen.rows, why)
+
+    # --- what a writer was told ------------------------------------------------------------------
+
+    def begins(self, client: str) -> None:
+        """An attempt of this client begins."""
+        self.instants[client] = 0
+
+    def tries(self, attempt: Mine) -> Mine:
+        """Before any file of it is written."""
+        assert attempt.token not in self.attempts, attempt
+        self.attempts[attempt.token] = attempt
+        return attempt
+
+    def acknowledged(self, attempt: Mine) -> None:
+        attempt.told = "acknowledged"
+        if self.visible.get(attempt.operation) != attempt.token:
+            raise Violated(
+                ACKNOWLEDGED,
+                f"{attempt.token} ({attempt.kind}) was acknowledged, and is not visible",
+            )
+
+    def refused(self, attempt: Mine, error: str) -> None:
+        attempt.told = error
+        if error in REFUSALS and self.visible.get(attempt.operation) == attempt.token:
+            raise Violated(
+                REFUSED,
+                f"{attempt.token} ({attempt.kind}) is visible, and its writer was told {error}",
+            )
+
+    # --- what a reader was told ------------------------------------------------------------------
+
+    def read(self, rows: Iterable[Row], since: int) -> None:
+        """A reader began when `since` commits were visible, and has these rows of a snapshot."""
+        seen = _as_table(rows, "a reader's snapshot")
+        if all(dict(seen) != dict(each) for each in self.tables[since:]):
+            raise Violated(PREFIX, f"its rows are those of no commit from number {since} on")
+
+    def pulled(self, stream: Stream, end: str, rows: Iterable[Row]) -> None:
+        """A reader of increments was brought these rows, and goes on from `end`."""
+        for row in rows:
+            place = row.partition, row.key
+            if (place, row.tokens) in stream.brought:
+                raise Violated(INCREMENTS, f"{stream.name} was brought {row} twice")
+            stream.brought.add((place, row.tokens))
+            stream.rows[place] = row.tokens
+        stream.end = max(stream.end, end)
+
+    # --- at the end ------------------------------------------------------------------------------
+
+    def nothing_pending(self) -> None:
+        """After every process has ended: a pending instant would hold readers back for ever."""
+        pending = reader.pending(self.shelf.objects)
+        if pending:
+            raise Violated(PENDING, f"{min(pending)}, and {len(pending) - 1} more")
+
+    def judge(self) -> None:
+        """When everything has come to rest."""
+        self._compare("at the end")
+        for attempt in self.attempts.values():
+            if attempt.told == "acknowledged":
+                self.acknowledged(attempt)
+            elif attempt.told:
+                self.refused(attempt, attempt.told)
+        for stream in self.streams:
+            for place, tokens in self.tables[-1].items():
+                if stream.rows.get(place) != tokens:
+                    raise Violated(
+                        INCREMENTS,
+                        f"{stream.name} has {stream.rows.get(place)} for {place}, and the table "
+                        f"{tokens}",
+                    )
+
+
+def _compare(expected: Table, rows: Iterable[Row], why: str) -> None:
+    found = _as_table(rows, why)
+    for place in sorted({*expected, *found}):
+        if expected.get(place) != found.get(place):
+            raise Violated(
+                ROWS,
+                f"{why}: {place} is {found.get(place)}, and its commits say {expected.get(place)}",
+            )
+
+
+def _as_table(rows: Iterable[Row], why: str) -> Table:
+    table: dict[Place, tuple[str, ...]] = {}
+    for row in rows:
+        place = row.partition, row.key
+        if place in table:
+            raise Violated(ROWS, f"{why}: {place} is there twice, {table[place]} and {row.tokens}")
+        table[place] = row.tokens
+    return table

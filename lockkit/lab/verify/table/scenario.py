@@ -1,0 +1,237 @@
+"""The scenario `table`: everything that lockkit does to a table, at once, with clocks apart.
+
+Half of the worlds have no fault at all: no crash, no lost answer, no stall, only a schedule. The
+judge is the ledger, with a reader that shares no code with lockkit's own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from lockkit.lab.verify.mutants import Mutant, fence_of
+from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim.clock import VirtualClock
+from lockkit.lab.verify.sim.fault_injection import stall
+from lockkit.lab.verify.sim.fault_profile import CALM, Weather
+from lockkit.lab.verify.sim.lease import RATE_OFF, LeaseRun, around
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim.schedule import Pct, Prompt, PromptPct, PromptSlow, Uniform
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.table.heart import Heart
+from lockkit.lab.verify.table.host import EXPECTED, SimHost
+from lockkit.lab.verify.table.ledger import Ledger, Mine, Stream
+from lockkit.lab.verify.table.operator import Operator
+from lockkit.lab.verify.table.rows import SCHEMA
+from lockkit.lab.verify.table.services import Service, follow, pull, read_table
+from lockkit.lab.verify.table.writers import Writer
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import Found
+from lockkit.protocol.policy import Policy
+from lockkit.runtime import Procedure
+from lockkit.table.format.properties import FENCED, HUDI, TableConfig
+from lockkit.table.occ.concurrency import commit_alone
+from lockkit.table.occ.creation import create_table
+from lockkit.table.occ.fence import FENCE_KEY, parse_fence
+from lockkit.table.occ.liveness import HEARTBEATS, pulse_of
+from lockkit.table.occ.transaction import begin, prepare
+from lockkit.table.read.lookup import look_at
+
+STEPS = 2_500
+CLOCK_OFF_MS, AHEAD_MS = 2_000, (0, 6_000, 60_000, 600_000)
+"""How far from true time a node's clock may be, and how far ahead one node's is."""
+PULLS_MAX = 20
+CHANGES_MAX = 60
+SCHEDULES: tuple[Callable[[World], Uniform | Pct], ...] = (
+    lambda world: Uniform(world.dice),
+    lambda world: Prompt(world.dice, world.passing),
+    lambda world: Pct(world.dice, world.steps, world.passing),
+    lambda world: PromptPct(world.dice, world.steps, world.passing, CHANGES_MAX),
+    lambda world: PromptPct(world.dice, world.steps, world.passing, 10 * CHANGES_MAX),
+    lambda world: PromptSlow(world.dice, world.passing, SLOW_WRITER),
+)
+PROMPT = (1, 3, 4, 5)
+"""Those in which requests take no time."""
+SLOW_WRITER = "W2"
+"""Its clock is not the one that is far ahead."""
+BLOCKED = "the next writer can commit"
+ALIVE = "nobody ends the heartbeat of a writer that lives"
+STALLS_DECIDED = 0.2
+PROMPT_INSTANTS_MAX = 8
+
+
+@dataclass(slots=True)
+class TableRun:
+    """One seed's table, everybody who does something to it, and the judge."""
+
+    world: World
+    leases: LeaseRun
+    config: TableConfig
+    locked: bool
+    checkpoint_every: int
+    partitions: tuple[str, ...]
+    hasty: bool
+    """Services take living writers for dead, too: then the fence decides between the two."""
+    ledger: Ledger = field(init=False)
+    hearts: dict[str, Heart] = field(default_factory=dict)
+    """By instant."""
+    fence_epoch: int = 0
+    at_rest: bool = False
+    """Whether every process has ended: then no lock is needed."""
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.world.shelf)
+        if self.prompt and not self.hasty:
+            self.ledger.instants_max = PROMPT_INSTANTS_MAX
+
+    def heard(self, write: Decided, after: Stored | None) -> None:
+        key = getattr(write.request, "key", "")
+        if key == LOCK_KEY and after is None:
+            self.leases.lock_removed()
+        self.leases.heard(write, after)
+        self.ledger.heard(write, after)
+        if key == FENCE_KEY and after is not None:
+            self.fence_epoch = parse_fence(after.body).epoch
+            if self.world.weather.nodes and self.world.dice.random() < STALLS_DECIDED:
+                # Whoever has just decided something may sleep before it does what follows from it.
+                stall(self.world, next(e for e in self.world.nodes if e.name == write.client))
+        elif key.startswith(HEARTBEATS) and after is not None:
+            self._heartbeat(key.removeprefix(HEARTBEATS), write.client, after.body)
+
+    def _heartbeat(self, instant: str, client: str, body: bytes) -> None:
+        heart = self.hearts.get(instant)
+        if heart is None or client == heart.node.name or self.hasty:
+            return
+        if heart.believes() and pulse_of(instant, Found(body, "")).ended:
+            raise Violated(ALIVE, f"{client} ended the heartbeat of {instant}, which beats")
+
+    def noted(self, kind: str, data: Mapping[str, Any]) -> None:
+        if kind == "refused" and data["error"] == "CommitConflict":
+            self.world.reached.add("refused commit")
+        if data.get("rolled_forward"):
+            self.world.reached.add("roll-forward")
+
+    def crashed(self, node: Node) -> None:
+        self.leases.crashed(node)
+        for each in self.hearts.values():
+            each.over |= each.node is node
+
+    @property
+    def prompt(self) -> bool:
+        """Whether nothing fails and requests take no time: then a lead over others is kept."""
+        return self.world.weather == CALM and isinstance(self.world.schedule, Prompt | PromptPct)
+
+    @property
+    def hurried(self) -> bool:
+        """Whether writers make no pause: somebody slow is then overtaken again and again."""
+        return isinstance(self.world.schedule, PromptSlow)
+
+    def busy(self) -> bool:
+        """Whether a writer is still at work, or will be back."""
+        at_work = [each.node for each in self.world.tasks]
+        down = [each for each in self.world.nodes if each.down]
+        return any(each.name.startswith("W") for each in (*at_work, *down))
+
+    def end(self) -> None:
+        """Everything comes to rest; one more writer commits; every stream is read to its end."""
+        # Leases run out and stores throttle in a calm world, too: then a withdrawal may fail.
+        interval_ms = self.world.profile.write_interval_ms
+        calm = self.world.weather == CALM and not self.locked and not interval_ms
+        self.world.finish()
+        if calm:
+            self.ledger.nothing_pending()
+        try:
+            self.world.run(self._last())
+        except EXPECTED as error:
+            raise Violated(BLOCKED, str(error)) from error
+        for stream in self.ledger.streams:
+            self.world.run(pull(self, stream))
+        self.ledger.judge()
+
+    def _last(self) -> Procedure[None]:
+        """Whatever is still pending is rolled back; then an empty commit is made."""
+        self.at_rest = True
+        last = Node("last", VirtualClock(time=self.world.time))
+        service = Service(self, SimHost(self, self.leases.join(last)))
+        look, _ = yield from look_at(None, 0)
+        yield from service.take_back(look, "EAGER")
+        attempt = self.ledger.tries(Mine("last", "last", "empty"))
+        prepared = yield from prepare(
+            (yield from begin()), [], schema=SCHEMA, extra={"token": attempt.token}
+        )
+        yield from commit_alone(prepared)
+        self.ledger.acknowledged(attempt)
+
+
+def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
+    import fastavro  # noqa: F401 - if it is missing, say so before anything else
+
+    dice = random.Random(f"table {seed}")
+    policy = Policy() if mutant is None else mutant.of(Policy())
+    profile = PROFILES[dice.choice(SOUND)]
+    weather = CALM if dice.random() < 0.5 else Weather.of(dice)
+    play = dice.choices(("fenced", HUDI, "switch"), (0.86, 0.06, 0.08))[0]
+    # Without a fence a writer that is stopped under the lock loses rows, as in Hudi.
+    schedules = SCHEDULES if play == FENCED else tuple(SCHEDULES[each] for each in PROMPT)
+    world = World(seed, steps, profile, CALM if play != FENCED else weather, uniform=True)
+    world.schedule = dice.choice(schedules)(world)
+    world.paged = dice.random() < 0.3
+    partitioned = dice.random() < 0.5
+    config = TableConfig(
+        name="t", record_key="id", version=dice.choice((6, 9)), buckets=2,
+        mode=HUDI if play == HUDI else FENCED, partition_by="region" if partitioned else None,
+    )
+    locked, hasty = dice.random() < 0.5 or play != FENCED, dice.random() < 0.2 and play == FENCED
+    run = TableRun(
+        world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
+        ("region=EU", "region=US") if partitioned else ("",), hasty,
+    )
+    world.run(create_table(config))
+    world.shelf.heard, world.on_crash, world.on_note = run.heard, run.crashed, run.noted
+    _populate(run, dice, play)
+    return run
+
+
+def _populate(run: TableRun, dice: random.Random, play: str) -> None:
+    world = run.world
+    ahead_ms = dice.choice(AHEAD_MS)
+    births = [("W", partial(_writer, run))] * (2 + int(dice.random() * 3))
+    births += [("S", partial(_service, run))] * int(dice.random() * 3)
+    for number, (letter, birth) in enumerate(births, 1):
+        node = world.node(
+            f"{letter}{number}", rate=1 + around(dice, RATE_OFF),
+            offset_ms=int(around(dice, CLOCK_OFF_MS)) + (ahead_ms if number == 1 else 0),
+        )  # fmt: skip
+        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, birth
+        birth(node)
+    world.spawn(world.node("R"), read_table(run))
+    stream = Stream("P")
+    run.ledger.streams.append(stream)
+    world.spawn(world.node("P"), follow(run, stream))
+    by_hand = world.node("H")
+    operator = Operator(run, SimHost(run, run.leases.join(by_hand)))
+    world.switches = play == "switch"
+    if world.switches:
+        world.spawn(by_hand, operator.switch_the_mode())
+    elif play == FENCED and run.locked and dice.random() < 0.2:
+        world.spawn(by_hand, operator.remove_the_lock())
+
+
+def _writer(run: TableRun, node: Node) -> None:
+    run.world.spawn(node, Writer(run, SimHost(run, run.leases.join(node))).live())
+
+
+def _service(run: TableRun, node: Node) -> None:
+    run.world.spawn(node, Service(run, SimHost(run, run.leases.join(node))).live())
+
+
+SCENARIO = Scenario(
+    "table", "appends, upserts, overwrites, deletes, services and readers of one table", STEPS,
+    _set_up,
+    ("refused commit", "clustering", "clean", "rollback", "roll-forward", "mode switch", "stall",
+     "restart"),
+)  # fmt: skip

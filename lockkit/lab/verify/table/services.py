@@ -1,0 +1,207 @@
+"""The services and the readers of the scenario `table`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.table.heart import RULES
+from lockkit.lab.verify.table.host import EXPECTED, SimHost
+from lockkit.lab.verify.table.ledger import NEEDED, Mine, Stream
+from lockkit.lab.verify.table.reader import Row
+from lockkit.lab.verify.table.rows import SCHEMA, Gone, base_file, put_files, read_rows
+from lockkit.runtime import Procedure, Sleep
+from lockkit.table.format.base_file import BaseFile
+from lockkit.table.format.plans import NO_BASE, ReplacePlan, format_cluster_plan
+from lockkit.table.format.properties import HUDI
+from lockkit.table.format.timeline import load_timeline
+from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
+from lockkit.table.occ.liveness import Policy, end, forget
+from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.rollback import roll_back
+from lockkit.table.occ.transaction import Prepared, Transaction, prepare
+from lockkit.table.read.buckets import free_file_id
+from lockkit.table.read.incremental import Increment, load_increment
+from lockkit.table.read.lookup import Look, look_at
+from lockkit.table.read.snapshot import load_snapshot
+from lockkit.table.services.clean import carry_out, plan_clean, resume_clean
+from lockkit.table.services.cluster import ClusterRules, action_of, plan_cluster, stands
+from lockkit.table.services.retention import CleanRules
+from lockkit.table.write.attempt import Attempt, Heart
+
+if TYPE_CHECKING:
+    from lockkit.lab.verify.table.scenario import TableRun
+
+ROUNDS_MAX = 60
+RETAINED = CleanRules(commits=3)
+
+
+@dataclass(slots=True)
+class Service:
+    """One process that cleans, clusters and rolls dead writers back, as `table.service` does."""
+
+    run: TableRun
+    host: SimHost
+    rounds: int = 0
+
+    @property
+    def node(self) -> Node:
+        return self.host.session.node
+
+    def live(self) -> Procedure[None]:
+        dice = self.run.world.dice
+        for self.rounds in range(ROUNDS_MAX):
+            yield Sleep(dice.random() * (1 if self.run.hasty else 4))
+            if not self.run.busy():
+                return
+            self.run.ledger.begins(self.node.name)
+            try:
+                look, _ = yield from look_at(None, 0)
+                yield from dice.choice((self._tidy, self.clean, self.cluster))(look)
+            except EXPECTED:
+                pass
+
+    def _tidy(self, look: Look) -> Procedure[None]:
+        hasty = self.run.hasty and self.run.world.dice.random() < 0.5
+        return self.take_back(look, "EAGER" if hasty else "LAZY")
+
+    def take_back(self, look: Look, policy: Policy = "LAZY") -> Procedure[None]:
+        """Finish rollbacks that are half done; roll dead writers back."""
+        names = look.config.names
+        for instant in (yield from half_done(look.config, look.now, "rollback", RULES)):
+            plan = yield from load_rollback_plan(names, instant)
+            if plan is not None:
+                yield from self._roll_back(look, plan.target, instant)
+        now = yield from load_timeline(names)
+        for pulse in (yield from failed_writes(names, now, policy, RULES)):
+            if (yield from end(pulse)):
+                yield from self._roll_back(look, pulse.instant)
+
+    def _roll_back(self, look: Look, target: str, resume: str | None = None) -> Procedure[None]:
+        self.run.ledger.begins(self.node.name)
+        yield from self.host.hold(lambda _host, held: roll_back(
+            target, held.guard, look.known, believe=held.believe, resume=resume,
+            base=self._base(look),
+        ))  # fmt: skip
+        yield from forget(target)
+        self.run.world.reached.add("rollback")
+
+    def _base(self, look: Look) -> str:
+        return self.host.base if look.config.mode == HUDI else NO_BASE
+
+    def clean(self, look: Look) -> Procedure[None]:
+        for instant in (yield from half_done(look.config, look.now, "clean", RULES)):
+            yield from resume_clean(instant, look.config.names, look.snapshot)
+        plan = yield from self.host.take_instant(
+            look.config, lambda: plan_clean(look.known, RETAINED, base=self._base(look))
+        )
+        if plan.instant:
+            yield from carry_out(plan, look.config.names)
+            self.run.world.reached.add("clean")
+
+    # --- clustering ------------------------------------------------------------------------------
+
+    def cluster(self, look: Look) -> Procedure[None]:
+        """As `lockkit.table.services.clustering.cluster`, which rewrites parquet."""
+        busy = yield from about_to_go(look.config.names, look.now)
+        layout = ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
+        plan = yield from plan_cluster(look.snapshot, layout, busy=busy, base=self._base(look))
+        if plan is None:
+            return
+        token = f"{self.node.name}.{self.node.life}/{self.rounds}"
+        mine = Mine(token, token, "cluster")
+        attempt = Attempt(self.host)
+
+        def files(transaction: Transaction, _heart: Heart) -> Procedure[Prepared | None]:
+            return self._clustered(look, plan, transaction, mine)
+
+        try:
+            committed = yield from attempt.write(
+                look.known, files, action=action_of(look.config.names),
+                plan=format_cluster_plan(plan),
+            )  # fmt: skip
+        except EXPECTED as error:
+            self.run.ledger.refused(mine, type(error).__name__)
+            raise
+        if committed is not None:
+            self.run.ledger.acknowledged(mine)
+            self.run.world.reached.add("clustering")
+
+    def _clustered(
+        self, look: Look, plan: ReplacePlan, transaction: Transaction, mine: Mine
+    ) -> Procedure[Prepared | None]:
+        """The rewritten files, and their commit; None where the table moved on."""
+        snapshot = yield from load_snapshot(covering=transaction.covered, since=look.snapshot)
+        if not stands(plan, snapshot):
+            return None
+        assert plan.inputs is not None
+        self.run.ledger.tries(mine)
+        inputs = [snapshot.groups[each.partition, each.file_id]
+                  for group in plan.groups for each in group.slices]  # fmt: skip
+        rows = [row for _, rows in (yield from read_rows(inputs)) for row in rows]
+        stats = yield from put_files(self._rewritten(transaction.instant, rows))
+        return (yield from prepare(
+            transaction, stats, schema=SCHEMA, operation="CLUSTER", replaced=plan.inputs,
+            known_partitions=frozenset(partition for partition, _ in snapshot.groups),
+            extra={"token": mine.token},
+        ))  # fmt: skip
+
+    def _rewritten(self, instant: str, rows: list[Row]) -> list[BaseFile]:
+        """Into one new file group for each partition."""
+        clock = self.node.clock
+        partitions = sorted({row.partition for row in rows})
+        return [
+            base_file(instant, (partition, free_file_id(clock)),
+                      [row for row in rows if row.partition == partition])
+            for partition in partitions
+        ]  # fmt: skip
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
+def read_table(run: TableRun) -> Procedure[None]:
+    """Snapshots, again and again, each read slowly."""
+    ledger, dice = run.ledger, run.world.dice
+    for _ in range(ROUNDS_MAX):
+        yield Sleep(dice.random() * 3)
+        if not run.busy():
+            return
+        since = len(ledger.commits)
+        try:
+            snapshot = yield from load_snapshot()
+            found = yield from read_rows(snapshot.slices)
+        except Gone as error:
+            if len(ledger.commits) - since < RETAINED.commits:
+                raise Violated(NEEDED, f"a reader inside the retention: {error}") from error
+        except EXPECTED:
+            continue
+        else:
+            ledger.read([row for _, rows in found for row in rows], since)
+
+
+def follow(run: TableRun, stream: Stream) -> Procedure[None]:
+    """Increments, each from where the last one ended."""
+    for _ in range(ROUNDS_MAX):
+        yield Sleep(run.world.dice.random() * 2)
+        if not run.busy():
+            return
+        yield from pull(run, stream)
+
+
+def pull(run: TableRun, stream: Stream) -> Procedure[None]:
+    try:
+        increment: Increment = yield from load_increment(stream.end)
+        found = yield from read_rows(increment.slices)
+    except EXPECTED:
+        return
+    rows = [row for _, rows in found for row in rows if _is_of(increment, row.commit_time)]
+    run.ledger.pulled(stream, increment.end, rows)
+
+
+def _is_of(increment: Increment, commit_time: str) -> bool:
+    """As `Increment.where` says it to Arrow."""
+    if increment.instants is not None:
+        return commit_time in increment.instants
+    return increment.start < commit_time <= increment.end

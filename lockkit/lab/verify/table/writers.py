@@ -1,0 +1,204 @@
+"""The writers of the scenario `table`: handles that append, and writes as Spark's make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lockkit.errors import CommitUnknown
+from lockkit.lab.verify.sim.task import Node, Violated
+from lockkit.lab.verify.table.host import EXPECTED, SimHost
+from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Mine, Place
+from lockkit.lab.verify.table.reader import Row
+from lockkit.lab.verify.table.rows import SCHEMA, base_file, put_files, read_rows
+from lockkit.runtime import Procedure, Sleep
+from lockkit.table.format.base_file import BaseFile, Slice
+from lockkit.table.format.layout import FileGroup
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.transaction import Known, Prepared, Transaction, prepare
+from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
+from lockkit.table.read.checkpoint import look_over
+from lockkit.table.read.snapshot import Snapshot, load_snapshot
+from lockkit.table.write.append import NewRows
+from lockkit.table.write.attempt import Attempt, Heart
+
+if TYPE_CHECKING:
+    from lockkit.lab.verify.table.scenario import TableRun
+
+KINDS = ("append",) * 5 + ("upsert",) * 5 + ("delete",) + ("overwrite",) * 3 + ("overwrite all",)
+KEYS = tuple(f"k{number}" for number in range(5))
+OPERATIONS_MAX, RETRIES_MAX = 5, 3
+HUDI = {
+    "append": "INSERT", "upsert": "UPSERT", "delete": "DELETE", "overwrite": "INSERT_OVERWRITE",
+    "overwrite all": "INSERT_OVERWRITE_TABLE",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Writer:
+    """One process that writes: a warm handle for its appends, cold writes for everything else."""
+
+    run: TableRun
+    host: SimHost
+    known: Known | None = None
+    partitions: frozenset[str] = frozenset()
+    schema_at: str = ""
+    operations: int = 0
+
+    @property
+    def node(self) -> Node:
+        return self.host.session.node
+
+    @property
+    def name(self) -> str:
+        return f"{self.node.name}.{self.node.life}"
+
+    # --- its life --------------------------------------------------------------------------------
+
+    def live(self) -> Procedure[None]:
+        dice, hurried = self.run.world.dice, self.run.hurried
+        for _ in range(2 * OPERATIONS_MAX if hurried else OPERATIONS_MAX):
+            self.operations += 1
+            yield from self._operation("append" if hurried else dice.choice(KINDS))
+            yield Sleep(0.0 if hurried else dice.random())
+
+    def _operation(self, kind: str) -> Procedure[None]:
+        """Attempts at one operation until one commits, or none is to be made any more."""
+        dice, ledger = self.run.world.dice, self.run.ledger
+        partition = dice.choice(self.run.partitions)
+        keys = tuple(sorted(dice.sample(KEYS, 2)))
+        for tries in range(RETRIES_MAX):
+            token = f"{self.name}/{self.operations}/{tries}"
+            mine = Mine(token, f"{self.name}/{self.operations}", kind)
+            done: Committed | None
+            ledger.begins(self.node.name)
+            try:
+                if kind == "append":
+                    done = yield from self.append(mine, partition)
+                else:
+                    done = yield from self.write(mine, partition, keys)
+                if done is not None:
+                    ledger.acknowledged(mine)
+                return
+            except EXPECTED as error:
+                if self.run.prompt and "overtaken" in str(error):
+                    raise Violated(FEW_INSTANTS, str(error)) from error
+                self.known = None
+                ledger.refused(mine, type(error).__name__)
+                if isinstance(error, CommitUnknown):
+                    return
+            yield Sleep(dice.random() / 4)
+
+    # --- a handle's append -----------------------------------------------------------------------
+
+    def append(self, mine: Mine, partition: str) -> Procedure[Committed]:
+        if self.known is None:
+            self.known, snapshot = yield from look_over(every=self.run.checkpoint_every)
+            self.schema_at = snapshot.covered.newest
+            self.partitions = frozenset(partition for partition, _ in snapshot.groups)
+        key = f"new {mine.token}"
+        mine.writes = ((partition, key),)
+        self.run.ledger.tries(mine)
+        new = NewRows(
+            lambda target: [self._new_file(target.instant, partition, [key], mine)], SCHEMA,
+            self.partitions, grows=False, schema_at=self.schema_at,
+        )  # fmt: skip
+        attempt = Attempt(self.host)
+        committed = yield from attempt.append(self.known, new, lambda _prepared: None)
+        assert attempt.known is not None
+        self.known = replace(attempt.known, newest=max(attempt.known.newest, committed.instant))
+        self.schema_at = committed.instant
+        self.partitions |= {partition}
+        return committed
+
+    # --- a write as Spark's ----------------------------------------------------------------------
+
+    def write(
+        self, mine: Mine, partition: str, keys: Sequence[str]
+    ) -> Procedure[Committed | None]:
+        """None where there is nothing to commit."""
+        known, seen = yield from look_over(every=self.run.checkpoint_every)
+        action = "replacecommit" if mine.kind.startswith("overwrite") else "commit"
+
+        def files(transaction: Transaction, _heart: Heart) -> Procedure[Prepared | None]:
+            return self._written(mine, transaction, seen, partition, keys)
+
+        return (yield from Attempt(self.host).write(known, files, action=action))
+
+    def _written(
+        self, mine: Mine, transaction: Transaction, seen: Snapshot, partition: str,
+        keys: Sequence[str],
+    ) -> Procedure[Prepared | None]:  # fmt: skip
+        snapshot = yield from load_snapshot(covering=transaction.covered, since=seen)
+        files, replaced = yield from self._files(mine, transaction, snapshot, partition, keys)
+        if not files and not replaced:
+            return None
+        self.run.ledger.tries(mine)
+        stats = yield from put_files(files)
+        return (yield from prepare(
+            transaction, stats, schema=SCHEMA, operation=HUDI[mine.kind],
+            known_partitions=frozenset(partition for partition, _ in snapshot.groups),
+            replaced=replaced, extra={"token": mine.token},
+        ))  # fmt: skip
+
+    def _files(
+        self, mine: Mine, transaction: Transaction, snapshot: Snapshot, partition: str,
+        keys: Sequence[str],
+    ) -> Procedure[tuple[list[BaseFile], frozenset[FileGroup]]]:  # fmt: skip
+        """What it writes and what it takes away; says in `mine` what that does to the table."""
+        instant = transaction.instant
+        if mine.kind.startswith("overwrite"):
+            whole = mine.kind == "overwrite all"
+            mine.empties = None if whole else frozenset({partition})
+            mine.writes = tuple((partition, key) for key in keys)
+            replaced = frozenset(g for g in snapshot.groups if whole or g[0] == partition)
+            return [self._new_file(instant, partition, keys, mine)], replaced
+        here = [each for each in snapshot.slices if each.partition == partition]
+        found = yield from read_rows(here)
+        if mine.kind == "delete":
+            return self._deleted(mine, instant, found, keys), frozenset()
+        mine.writes = tuple((partition, key) for key in keys)
+        return self._merged(mine, instant, snapshot, partition, found, keys), frozenset()
+
+    def _deleted(
+        self, mine: Mine, instant: str, found: list[tuple[Slice, list[Row]]],
+        keys: Sequence[str],
+    ) -> list[BaseFile]:  # fmt: skip
+        files, gone = [], list[Place]()
+        for of, rows in found:
+            if doomed := [(row.partition, row.key) for row in rows if row.key in keys]:
+                gone += doomed
+                kept = [row for row in rows if row.key not in keys]
+                files.append(base_file(instant, (of.partition, of.file_id), kept, of))
+        mine.removes = tuple(gone)
+        return files
+
+    def _merged(
+        self, mine: Mine, instant: str, snapshot: Snapshot, partition: str,
+        found: list[tuple[Slice, list[Row]]], keys: Sequence[str],
+    ) -> list[BaseFile]:  # fmt: skip
+        """Each key in the file group that has it, else in its bucket's."""
+        rows_of = {(of.partition, of.file_id): rows for of, rows in found}
+        home = {row.key: group for group, rows in rows_of.items() for row in rows}
+        changed: dict[FileGroup, dict[str, Row]] = {}
+        for key in keys:
+            group = home.get(key) or self._bucket(snapshot, partition, key)
+            rows = changed.setdefault(
+                group, {row.key: row for row in rows_of.get(group, ())}
+            )
+            tokens = rows[key].tokens if key in rows else ()
+            rows[key] = Row(partition, key, (*tokens, mine.token), instant)
+        return [base_file(instant, group, rows.values(), snapshot.groups.get(group))
+                for group, rows in changed.items()]  # fmt: skip
+
+    def _bucket(self, snapshot: Snapshot, partition: str, key: str) -> FileGroup:
+        number = int(key[1:]) % snapshot.config.buckets
+        generation = generations(snapshot).get((partition, f"{number:08d}"), 0)
+        return partition, bucket_file_id(partition, number, generation)
+
+    def _new_file(
+        self, instant: str, partition: str, keys: Sequence[str], mine: Mine
+    ) -> BaseFile:
+        rows = [Row(partition, key, (mine.token,), instant) for key in keys]
+        return base_file(instant, (partition, free_file_id(self.node.clock)), rows)

@@ -1,0 +1,297 @@
+"""Who does something to a simulated table: writers, the service that tidies up, a reader.
+
+The order of a real writer's steps, with the table's own procedures for each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockkit.errors import CommitUnknown, HeartbeatExpired, LockLost, LossReason, TableError
+from lockkit.lab.verify.sim.lease import Session
+from lockkit.lab.verify.sim.task import Node
+from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, Sleep, create, read
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.layout import NO_COMMIT, WriteStat, file_name
+from lockkit.table.format.properties import load_config
+from lockkit.table.format.timeline import load_timeline
+from lockkit.table.occ.commit import commit, trust
+from lockkit.table.occ.failed import failed_writes
+from lockkit.table.occ.heartbeat import Beating, beat, start
+from lockkit.table.occ.liveness import HeartbeatRules, end, forget
+from lockkit.table.occ.markers import mark, unmark
+from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.rollback import roll_back
+from lockkit.table.occ.transaction import Known, Prepared, begin, prepare
+from lockkit.table.read.incremental import load_increment
+from lockkit.table.read.snapshot import load_snapshot
+from lockkit.table.services.clean import carry_out, plan_clean
+from lockkit.table.services.retention import CleanRules
+
+if TYPE_CHECKING:
+    from lockkit.lab.verify.table_scenario import TableRun
+
+KEYS, GROUPS = 8, 3
+COMMITS_MAX, TRIES_MAX, ROUNDS_MAX = 3, 4, 40
+BEATS = HeartbeatRules(interval_ms=1_500)
+RETAINED = CleanRules(commits=2)
+SCHEMA = '{"type":"record","name":"counts","fields":[{"name":"id","type":"string"}]}'
+EXPECTED = (TableError, LockLost, CommitUnknown)
+
+
+@dataclass(slots=True)
+class Beats:
+    """A writer's heartbeat, as `Heartbeat` keeps it."""
+
+    now: Beating
+    since_ms: int
+    until_true_ms: float = 0.0
+    """When its belief ends, in true time."""
+    over: bool = False
+    lost: bool = False
+
+
+@dataclass(slots=True)
+class Tried:
+    """A transaction that came as far as its commit, and what its writer was told."""
+
+    keys: tuple[str, ...]
+    told: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a commit needs of a lock."""
+
+    epoch: int
+
+
+# --- writers --------------------------------------------------------------------------------------
+
+
+def begin_writer(run: TableRun, node: Node) -> None:
+    run.world.spawn(node, writer(run, run.leases.join(node)))
+
+
+def writer(run: TableRun, session: Session) -> Procedure[None]:
+    dice = run.world.dice
+    for _ in range(COMMITS_MAX):
+        keys = tuple(sorted(dice.sample([f"k{n}" for n in range(KEYS)], 2)))
+        for _ in range(TRIES_MAX):
+            try:
+                yield from transact(run, session, keys)
+                break
+            except EXPECTED:
+                yield Sleep(dice.random())
+        yield Sleep(dice.random() * 2)
+
+
+def transact(run: TableRun, session: Session, keys: tuple[str, ...]) -> Procedure[None]:
+    """Begin, beat, mark, write, prepare; then, under the lock, commit."""
+    node = session.node
+    transaction = yield from begin()
+    instant = transaction.instant
+    beats = Beats(
+        Beating(instant, BEATS.ttl_ms, f"{node.name}.{node.life}"), node.clock.boot_ms()
+    )
+    run.beats[instant] = beats
+    try:
+        beats.now = yield from start(beats.now)
+        _proven(run, beats, node)
+        run.world.spawn(node, keep_beating(run, beats, node), f"{node.name} beats")
+        stats = []
+        snapshot = yield from load_snapshot(covering=transaction.covered)
+        for group in sorted({_group(key) for key in keys}):
+            base = snapshot.groups.get(("", group))
+            stats.append((yield from _write(instant, group, base, keys)))
+        prepared = yield from prepare(transaction, stats, schema=SCHEMA)
+        run.tried[instant] = Tried(keys)
+        yield from publish(run, session, prepared, beats)
+    finally:
+        beats.over = True
+    yield from forget(instant)
+    yield from unmark(instant)
+
+
+def _write(
+    instant: str, group: str, base: Slice | None, keys: tuple[str, ...]
+) -> Procedure[WriteStat]:
+    """One file group's next slice: marked first, then written."""
+    counts = {} if base is None else (yield from read_counts(base.path))
+    for key in keys:
+        if _group(key) == group:
+            counts[key] = counts.get(key, 0) + 1
+    path, body = file_name(group, instant), json.dumps(counts).encode()
+    yield from mark(instant, path, "CREATE" if base is None else "MERGE")
+    yield from create(path, body)
+    return WriteStat(
+        partition="", file_id=group, path=path, writes=len(counts),
+        previous=NO_COMMIT if base is None else base.instant, size_bytes=len(body),
+    )  # fmt: skip
+
+
+def publish(run: TableRun, session: Session, prepared: Prepared, beats: Beats) -> Procedure[None]:
+    """As often as it takes to know what became of it."""
+    mine, node = run.tried[prepared.instant], session.node
+    fence = False if run.leases.fence is Fence.OFF else None
+    for _ in range(TRIES_MAX):
+        grant, believe = yield from guard(run, session)
+
+        def both(believe: Callable[[], None] = believe) -> None:
+            believe()
+            _check(run, beats, node)
+
+        try:
+            yield from commit(prepared, grant, believe=both, fence=fence)
+            mine.told = prepared.instant
+        except EXPECTED as error:
+            mine.told = type(error).__name__
+            if not isinstance(error, CommitUnknown):
+                raise
+        yield from let_go(run, session)
+        if mine.told == prepared.instant:
+            return
+
+
+def guard(run: TableRun, session: Session) -> Procedure[tuple[Grant, Callable[[], None]]]:
+    """A grant of the lock; or, where no lock excludes anybody, whatever epoch comes next."""
+    if not run.locked:
+        run.epoch += 1
+        return Grant(run.epoch), trust
+    yield from let_go(run, session)
+    if not (yield from run.leases.acquire(session)):
+        why = "it was never acquired"
+        raise LockLost("the lock", why, "begin again", reason=LossReason.NEVER_ACQUIRED)
+    grant, clock = session.client.state.grant, session.node.clock
+    assert grant is not None
+
+    def believe() -> None:
+        until = session.client.state.until_ms
+        if until is None or clock.boot_ms() >= until:
+            why = "the lease ran out"
+            raise LockLost("the lock", why, "begin again", reason=LossReason.EXPIRED)
+
+    return Grant(grant.epoch), believe
+
+
+def let_go(run: TableRun, session: Session) -> Procedure[None]:
+    if session.client.state.grant is not None:
+        yield from run.leases.release(session)
+
+
+# --- heartbeats -----------------------------------------------------------------------------------
+
+
+def keep_beating(run: TableRun, beats: Beats, node: Node) -> Procedure[None]:
+    """As `Heartbeat` does in a thread of its own."""
+    for _ in range(ROUNDS_MAX):
+        yield Sleep(BEATS.interval_ms / 1000)
+        if beats.over:
+            return
+        sent_ms = node.clock.boot_ms()
+        beats.since_ms = beats.since_ms if beats.now.out else sent_ms
+        before = beats.now
+        try:
+            beats.now = yield from beat(before)
+        except HeartbeatExpired:
+            beats.lost = True
+            return
+        if beats.now.version != before.version:
+            _proven(run, beats, node)
+
+
+def _proven(run: TableRun, beats: Beats, node: Node) -> None:
+    beats.until_true_ms = node.clock.true_ms(beats.since_ms + BEATS.belief_ms)
+
+
+def _check(run: TableRun, beats: Beats, node: Node) -> None:
+    if beats.lost or run.world.time.now_ms >= beats.until_true_ms:
+        raise HeartbeatExpired(beats.now.instant, "no beat was proven for long")
+
+
+# --- services and readers -------------------------------------------------------------------------
+
+
+def begin_cleaner(run: TableRun, node: Node) -> None:
+    run.world.spawn(node, cleaner(run, run.leases.join(node)))
+
+
+def cleaner(run: TableRun, session: Session) -> Procedure[None]:
+    for _ in range(ROUNDS_MAX):
+        yield Sleep(run.world.dice.random() * 6)
+        if not busy(run):
+            return
+        try:
+            yield from take_back(run, session)
+            yield from clean(run)
+        except EXPECTED:
+            yield from let_go(run, session)
+
+
+def take_back(run: TableRun, session: Session) -> Procedure[None]:
+    """Every write whose heartbeat is over, and every rollback that somebody left half done."""
+    config, version = yield from load_config()
+    known, names = Known(config, version), config.names
+    now = yield from load_timeline(names)
+    doomed: dict[str, str | None] = {}
+    for instant, action in now.pending.items():
+        plan = (yield from load_rollback_plan(names, instant)) if action == "rollback" else None
+        if plan is not None:
+            doomed[plan.target] = instant
+    if run.hasty:
+        doomed |= {each: None for each, its in now.pending.items() if its == "commit"}
+    for pulse in (yield from failed_writes(names, now, "LAZY", BEATS)):
+        if pulse.instant not in doomed and (yield from end(pulse)):
+            doomed[pulse.instant] = None
+    for target, resume in doomed.items():
+        grant, believe = yield from guard(run, session)
+        yield from roll_back(target, grant, known, believe=believe, resume=resume)
+        yield from let_go(run, session)
+
+
+def clean(run: TableRun) -> Procedure[None]:
+    config, version = yield from load_config()
+    plan = yield from plan_clean(Known(config, version), RETAINED)
+    if plan.instant:
+        yield from carry_out(plan, config.names)
+
+
+def puller(run: TableRun) -> Procedure[None]:
+    """Follows the table: whatever completes at or before where it was, it has seen."""
+    start = ""
+    for _ in range(ROUNDS_MAX):
+        yield Sleep(run.world.dice.random() * 2)
+        if not busy(run):
+            return
+        try:
+            increment = yield from load_increment(start)
+        except TableError:
+            continue
+        if increment.snapshot is not None:
+            run.truth.pull(start, increment.end, increment.snapshot.groups)
+        start = increment.end
+
+
+def busy(run: TableRun) -> bool:
+    """Whether a writer is yet at work, or will be back."""
+    at_work = [each.node for each in run.world.tasks]
+    down = [each for each in run.world.nodes if each.down]
+    return any(each.name.startswith("W") for each in (*at_work, *down))
+
+
+def _group(key: str) -> str:
+    return f"group-{int(key[1:]) % GROUPS}"
+
+
+def read_counts(path: str) -> Procedure[dict[str, int]]:
+    match (yield from read(path)):
+        case Found(body, _):
+            counts: dict[str, int] = json.loads(body)
+            return counts
+        case _missing:
+            raise TableError(f"{path} is gone: it was cleaned, or rolled back; begin again")

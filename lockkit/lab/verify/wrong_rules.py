@@ -1,0 +1,205 @@
+"""The lease's rules as somebody, somewhere, has had them: what replaces which function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+from lockkit.errors import LossReason
+from lockkit.lab.verify.planting import Wrong
+from lockkit.protocol import actions as do
+from lockkit.protocol.actions import Turn, applied
+from lockkit.protocol.ghosts import attempt_in
+from lockkit.protocol.lease import Case, Transition, transition
+from lockkit.protocol.outcome import Version
+from lockkit.protocol.policy import Ambiguous, Recognise
+from lockkit.protocol.record import Record
+from lockkit.protocol.state import (
+    Aim,
+    Beaten,
+    Look,
+    Lost,
+    Now,
+    Phase,
+    Remove,
+    Seen,
+    Sight,
+    State,
+    Step,
+    Write,
+)
+
+
+class Release(Enum):
+    """What release leaves behind."""
+
+    TOMBSTONE = "tombstone"
+    DELETE_IF_MATCH = "conditional delete"
+    DELETE = "read, then delete"
+
+
+class Fence(Enum):
+    """How a commit is guarded. The lease hands out the epoch; the commit enforces it."""
+
+    CAS = "compare-and-set"
+    """Publishing fails if anything was published since the check began (docs/protocol.md)."""
+    TOKEN = "token"
+    """Only the epoch is compared, and only at commit: loses updates (Kleppmann's tokens, V13)."""
+    OFF = "off"
+
+
+RIGHT: Mapping[str, Any] = {
+    "drift_for_holder": False,
+    "count_from_send": True,
+    "recognise": Recognise.ATTEMPT,
+    "confirm": True,
+    "claim_412": Ambiguous.READ_BACK,
+    "claim_unknown": Ambiguous.READ_BACK,
+    "renew_412": Ambiguous.READ_BACK,
+    "renew_unknown": Ambiguous.READ_BACK,
+    "release": Release.TOMBSTONE,
+    "fence": Fence.CAS,
+}
+"""Each rule of the lease that a mistake can switch off, besides the fields of `Policy`.
+
+`fence` is the rule of who commits under the lease: the explorer's and the simulator's own."""
+
+# --- other rows in the table ----------------------------------------------------------------------
+
+Rows = Mapping[tuple[Phase, Case], Transition]
+
+
+def rows(wrong: Rows) -> Callable[[Phase, Case], Transition]:
+    return lambda phase, case: wrong.get((phase, case)) or transition(phase, case)
+
+
+def assume_ours(turn: Turn, to: Phase) -> Step:
+    """No look: the write counts as done. Its version is not known, so its attempt stands for it."""
+    state, write = turn.state, turn.write
+    assert write is not None
+    turn.state = replace(state, seen=Seen(Sight(write.record.attempt, write.record), 0, 0))
+    after, told = do.hold(turn, to)
+    return replace(after, seen=state.seen), told
+
+
+def assume_beaten(turn: Turn, to: Phase) -> Step:
+    """No look: the claim counts as lost."""
+    assert turn.write is not None
+    after = replace(turn.state, phase=to, out=None, seen=None)
+    return after, (Beaten(turn.write.record.attempt), Look())
+
+
+def assume_lost(turn: Turn, to: Phase) -> Step:
+    """No look: the renewal counts as refused, and the lock as gone."""
+    state = turn.state
+    assert state.grant is not None
+    told = (Lost(state.grant.epoch, "a renewal was refused", LossReason.TAKEN),)
+    after = replace(state, phase=to, out=None, version=None, until_ms=None)
+    return after, told if state.until_ms is not None else ()
+
+
+def believe_ghost(turn: Turn, to: Phase) -> Step:
+    """A ghost was found, and is taken for a grant without a further write."""
+    assert turn.write is not None
+    record = replace(turn.write.record, epoch=do.next_epoch(turn.state))
+    turn.write = replace(turn.write, record=record)
+    return do.hold(turn, to)
+
+
+def remove(turn: Turn, to: Phase) -> Step:
+    """Delete the version that is our grant's."""
+    grant = turn.state.grant
+    assert grant is not None
+    return _remove(turn, to, grant, turn.state.version)
+
+
+def remove_whatever(turn: Turn, to: Phase) -> Step:
+    """A read found our record: delete what is there by then."""
+    seen = turn.state.seen
+    assert seen is not None and isinstance(seen.sight.record, Record)
+    return _remove(turn, to, seen.sight.record, None)
+
+
+def _remove(turn: Turn, to: Phase, record: Record, over: Version | None) -> Step:
+    write = Write(Aim.RELEASE, record, over, turn.now)
+    return replace(turn.state, phase=to, out=write), (Remove(over),)
+
+
+# --- other functions ------------------------------------------------------------------------------
+
+
+def attempt_by_owner(sight: Sight, write: Write) -> str | None:
+    record = sight.record if isinstance(sight.record, Record) else None
+    if record is not None and record.owner == write.record.owner:
+        return write.record.attempt
+    return attempt_in(sight, write)
+
+
+def epoch_that_it_shows(state: State) -> int:
+    """All that a lock can know which deletes its object."""
+    record = state.seen.sight.record if state.seen else None
+    return (record.epoch if isinstance(record, Record) else 0) + 1
+
+
+def nothing_stays(state: State, write: Write, version: Version, now: Now) -> State:
+    """After a release there is no object: ghosts may land, and nothing was seen."""
+    if write.aim is not Aim.RELEASE:
+        return applied(state, write, version, now)
+    floor = max(state.floor, write.record.epoch)
+    return replace(state, out=None, seen=None, floor=floor)
+
+
+def _ambiguous(phase: Phase, case: Case) -> Wrong:
+    """Both wrong readings of this answer."""
+    rule = f"{'claim' if phase is Phase.CLAIMING else 'renew'}_"
+    rule += "412" if case is Case.REFUSED else "unknown"
+    beaten = Transition(Phase.LOOKING, assume_beaten)
+    lost = beaten if phase is Phase.CLAIMING else Transition(Phase.LOST, assume_lost)
+    return {
+        (rule, Ambiguous.OURS): {TABLE: rows({(phase, case): Transition(Phase.HELD, assume_ours)})},
+        (rule, Ambiguous.LOST): {TABLE: rows({(phase, case): lost})},
+    }
+
+
+def _deletes(quit: Transition, **other: Transition) -> Mapping[str, Callable[..., Any]]:
+    """A release that leaves no object: `quit` for what is our grant's, and what a look found."""
+    found = {(Phase.RELEASING, Case[name]): row for name, row in other.items()}
+    return {
+        TABLE: rows({(phase, Case.QUIT): quit for phase in Phase} | found),
+        "lockkit.protocol.actions:applied": nothing_stays,
+        "lockkit.protocol.actions:next_epoch": epoch_that_it_shows,
+    }
+
+
+TABLE = "lockkit.protocol.lease:transition"
+_BELIEVE = Transition(Phase.HELD, believe_ghost)
+
+LEASE: Wrong = {
+    ("count_from_send", False): {
+        "lockkit.protocol.expiry:counted_from": lambda _write, answered: answered,
+    },
+    ("drift_for_holder", True): {
+        "lockkit.protocol.expiry:believed_ms": lambda me, policy: me.ttl_ms + policy.drift_ms,
+    },
+    ("recognise", Recognise.OWNER): {"lockkit.protocol.ghosts:attempt_in": attempt_by_owner},
+    ("confirm", False): {
+        TABLE: rows({
+            (Phase.LOOKING, Case.GHOST): _BELIEVE,
+            (Phase.WAITING, Case.GHOST): _BELIEVE,
+            (Phase.SETTLING, Case.GHOST): _BELIEVE,
+            (Phase.SETTLING, Case.OURS): Transition(Phase.HELD, do.hold),
+            (Phase.SETTLING, Case.RENEWED_BEFORE): Transition(Phase.HELD, do.hold),
+        }),
+    },
+    **_ambiguous(Phase.CLAIMING, Case.REFUSED),
+    **_ambiguous(Phase.CLAIMING, Case.UNANSWERED),
+    **_ambiguous(Phase.RENEWING, Case.REFUSED),
+    **_ambiguous(Phase.RENEWING, Case.UNANSWERED),
+    ("release", Release.DELETE): _deletes(
+        Transition(Phase.RELEASING, do.look),
+        STILL_OURS=Transition(Phase.RELEASING, remove_whatever),
+    ),
+    ("release", Release.DELETE_IF_MATCH): _deletes(Transition(Phase.RELEASING, remove)),
+}  # fmt: skip

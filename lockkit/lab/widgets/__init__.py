@@ -1,0 +1,39 @@
+"""The notebooks' controls and pictures. They need ipywidgets; the exports need nothing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockkit.lab.widgets.charts import Charts as Charts
+    from lockkit.lab.widgets.console.console import Console as Console
+    from lockkit.lab.widgets.contention import Contest as Contest
+    from lockkit.lab.widgets.export import export_html as export_html
+    from lockkit.lab.widgets.panels import Workbench as Workbench
+    from lockkit.lab.widgets.predict import Predict as Predict
+    from lockkit.lab.widgets.providers import Providers as Providers
+    from lockkit.lab.widgets.seeds.panel import Sweep as Sweep
+    from lockkit.lab.widgets.seeds.rerun import Rerun as Rerun
+    from lockkit.lab.widgets.stage.scenarios import PatternSteps as PatternSteps
+    from lockkit.lab.widgets.stage.stepper import PatternStepper as PatternStepper
+    from lockkit.lab.widgets.stage.stepper import Stepper as Stepper
+    from lockkit.lab.widgets.stage.steps import Steps as Steps
+    from lockkit.lab.widgets.store_probe import StoreProbe as StoreProbe
+
+_ROOM = {
+    "Charts": "charts", "Console": "console.console", "Contest": "contention",
+    "PatternStepper": "stage.stepper", "PatternSteps": "stage.scenarios", "Predict": "predict",
+    "Providers": "providers", "Rerun": "seeds.rerun", "Stepper": "stage.stepper",
+    "Steps": "stage.steps", "StoreProbe": "store_probe", "Sweep": "seeds.panel",
+    "Workbench": "panels", "export_html": "export",
+}  # fmt: skip
+
+__all__ = list(_ROOM)
+
+
+def __getattr__(name: str) -> Any:
+    """Widgets only where somebody asks: the command line draws pages without ipywidgets."""
+    if name not in _ROOM:
+        raise AttributeError(f"module 'lockkit.lab.widgets' has no attribute {name!r}")
+    return getattr(import_module(f"lockkit.lab.widgets.{_ROOM[name]}"), name)

@@ -1,0 +1,289 @@
+"""The incident console: look at a table in trouble, read what was recorded, break a dead lock.
+
+    console = Console("s3://lake/orders")
+    console
+
+Nothing is asked before Look is pressed (or `console.look()` is called), and looking only reads.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import ipywidgets as widgets
+
+from lockkit.clock import Clock
+from lockkit.errors import BreakRefused, StoreError, TableError, Unanswered
+from lockkit.events import Event, plain
+from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
+from lockkit.lab.incident.dropped import FILE_BYTES_MAX, NotUnderstood, take_in
+from lockkit.lab.incident.examine import Examined, examine
+from lockkit.lab.incident.words import proof, sentence
+from lockkit.lab.widgets.console import html
+from lockkit.lab.widgets.console.panel import Panel
+from lockkit.lab.widgets.console.picture import picture
+from lockkit.runtime import run
+from lockkit.stores import Store, open_store
+from lockkit.table.inspect.standing import watch
+from lockkit.table.inspect.takeover import Broken, Planned, me, planned, take_over
+from lockkit.table.inspect.versions import highest_epoch
+
+TIMEOUT_S = 10.0
+EVIDENCE_MAX = 8
+NOTHING = "Nothing was recorded here."
+EXPECTED = (StoreError, TableError, Unanswered, BreakRefused, NotUnderstood, ValueError, OSError)
+"""Errors that say what, who and what next; another one is a bug, and shows its traceback."""
+
+
+class Place(Protocol):
+    """Where a demonstration's table stands."""
+
+    url: str
+    endpoint: str
+
+
+class Console:
+    """Who owns the lock, is it alive, what happened, what to do; by clicks or, the same, by code.
+
+    `demo` makes a table in trouble, which is looked at where no URL is given.
+    """
+
+    def __init__(
+        self, url: str = "", *, endpoint: str = "", watch_s: float = 3.0,
+        demo: Callable[[], Place] | None = None, **store_options: Any,
+    ) -> None:  # fmt: skip
+        self.found: Examined | None = None
+        self.diagnosis: Diagnosis | None = None
+        self.events: tuple[Event, ...] = ()
+        self.planned: Planned | None = None
+        """What the newest dry run showed; a break goes by it."""
+        self._demo, self._options = demo, store_options
+        self._place: Place | None = None
+        self._at: tuple[str, str] = ("", "")
+        self._files: list[tuple[str, bytes]] = []
+        self._worker: threading.Thread | None = None
+        self.panel = Panel(
+            url=url, endpoint=endpoint, watch_s=watch_s, has_demo=demo is not None
+        )
+        self.panel.look.on_click(lambda _: self._start(self._looked))
+        self.panel.read.on_click(lambda _: self._start(self._named_files))
+        self.panel.upload.observe(lambda _: self._start(self._dropped), "value")
+        self.panel.dry.on_click(lambda _: self._start(self.dry_run))
+        self.panel.break_it.on_click(lambda _: self._start(self._break))
+        self.panel.epoch.observe(lambda _: self._allow(), "value")
+
+    # Callbacks only start a thread: a look takes seconds, and the page must not freeze.
+
+    def _start(self, act: Callable[[], Any]) -> None:
+        if self._worker is not None and self._worker.is_alive():
+            return
+        self._busy(True)
+        self.panel.error.value = ""
+        self._worker = threading.Thread(
+            target=self._work, args=(act,), name="lockkit-console", daemon=True
+        )
+        self._worker.start()
+
+    def _work(self, act: Callable[[], Any]) -> None:
+        try:
+            act()
+        except EXPECTED as error:
+            self.panel.fail(str(error) or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
+            lines = "".join(traceback.format_exception(error))
+            self.panel.fail(f"the console itself failed: {type(error).__name__}", lines)
+        finally:
+            self._busy(False)
+
+    def _busy(self, busy: bool) -> None:
+        self.panel.lock_up(busy)
+        self._allow(busy=busy)
+
+    def _allow(self, *, busy: bool = False) -> None:
+        """Break is only to be pressed after a dry run that would be done, or with its epoch."""
+        plan = self.planned
+        may = plan is not None and (not plan.refused or self.panel.typed is not None)
+        self.panel.break_it.disabled = busy or not may
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def _looked(self) -> None:
+        self.look()
+
+    def look(self, url: str = "", endpoint: str = "", *, watch_s: float | None = None) -> Examined:
+        """Look at a table; without a URL at the one of the panel, else at the demo."""
+        url = url or self.panel.url.value.strip()
+        endpoint = endpoint or self.panel.endpoint.value.strip()
+        if not url:
+            url, endpoint = self._demonstration()
+        self.panel.say("Looking…")
+        seconds = self.panel.watch.value if watch_s is None else watch_s
+        with closing(self._open(url, endpoint)) as store:
+            found = examine(store, watch_s=seconds, files=self._files, emit=self._progress)
+        self._at = (url, endpoint)
+        self._show(found)
+        return found
+
+    def _demonstration(self) -> tuple[str, str]:
+        if self._demo is None:
+            raise ValueError("no table is named: give its URL, s3://bucket/table")
+        if self._place is None:
+            self.panel.say("Making a table in trouble on an embedded server…")
+            self._place = self._demo()
+        return self._place.url, self._place.endpoint
+
+    def _open(self, url: str, endpoint: str) -> Store:
+        return open_store(url, endpoint=endpoint or None, timeout_s=TIMEOUT_S, **self._options)
+
+    def _progress(self, _kind: str, **fields: Any) -> None:
+        self.panel.say(f"{fields.get('text', '')}…")
+
+    def _show(self, found: Examined) -> None:
+        self.found, self.planned = found, None
+        panel = self.panel
+        panel.lock.value = html.lock_html(found.standing.holder, found.since_ms)
+        panel.generations.value = html.generations_html(found.kept, found.untold)
+        panel.table.value = html.table_html(found.standing)
+        panel.audit.value = html.audit_html(found.validation, found.events)
+        panel.files.value = html.taken_html(found.evidence.taken)
+        panel.plan.value = panel.epoch.value = ""
+        panel.breaking.layout.display = "flex"
+        self._draw(found.events, found.diagnosis, self._at[0])
+        panel.say(f"Looked at {self._at[0]}: {found.standing.holder.state}.")
+
+    # --- what was recorded ------------------------------------------------------------------------
+
+    def _dropped(self) -> None:
+        files = [(each["name"], bytes(each["content"])) for each in self.panel.upload.value]
+        if files:
+            self._take(files)
+
+    def _named_files(self) -> None:
+        self.read(*_names(self.panel.paths.value))
+
+    def read(self, *names: str) -> Diagnosis:
+        """Read files of any kind, by name or pattern; beside the table, if one was looked at.
+
+        Raises `NotUnderstood` for one that is nothing of what is known, `OSError`.
+        """
+        paths = [path for name in names for path in sorted(_matching(name))]
+        if not paths:
+            raise NotUnderstood("no file is named: give paths, or patterns such as audit/*.jsonl")
+        return self._take([(path.name, _content(path)) for path in paths])
+
+    def _take(self, files: Sequence[tuple[str, bytes]]) -> Diagnosis:
+        self.panel.say("Reading…")
+        evidence = take_in(files)  # before any is kept: what is nothing known is not
+        self._files = list(files)
+        if self.found is not None:
+            return self.look(*self._at, watch_s=0.0).diagnosis
+        panel, found = self.panel, diagnose(evidence.events)
+        panel.lock.value = "<p class='lc-note'>No table was looked at: this is from files.</p>"
+        panel.generations.value = html.generations_html((), "no table was looked at")
+        panel.table.value = "<p class='lc-note'>No table was looked at.</p>"
+        panel.audit.value = html.audit_html(evidence.validation, evidence.events)
+        panel.files.value = html.taken_html(evidence.taken)
+        panel.breaking.layout.display = "none"
+        self._draw(evidence.events, found, "URL")
+        panel.say("; ".join(f"{each.name}: {each.kind}" for each in evidence.taken))
+        return found
+
+    # --- the picture ------------------------------------------------------------------------------
+
+    def _draw(self, events: Sequence[Event], found: Diagnosis, url: str) -> None:
+        proofs = found.evidence[:EVIDENCE_MAX]
+        drawn = picture(events, proofs)
+        self.events, self.diagnosis = tuple(events), found
+        panel = self.panel
+        panel.card.value = html.card_html(found, url)
+        with panel.lanes.hold_sync():
+            panel.lanes.scene, panel.lanes.selected = drawn.scene, ""
+            panel.lanes.status = {"state": "replay", "log": drawn.log, "empty": NOTHING}
+        panel.evidence.children = [
+            self._proof(*each) for each in zip(proofs, drawn.spots, strict=True)
+        ]
+        panel.body.layout.display = "flex"
+
+    def _proof(self, each: Event, place: str) -> widgets.Button:
+        button = widgets.Button(
+            description=plain(sentence(each), limit=200), icon="crosshairs",
+            tooltip=plain(proof(each), limit=1_000), layout=widgets.Layout(width="auto"),
+        )  # fmt: skip
+        button.on_click(lambda _: self.panel.lanes.set_trait("selected", place))
+        return button
+
+    # --- breaking ---------------------------------------------------------------------------------
+
+    def dry_run(self) -> Planned:
+        """What a break would write, over what, and whether it would be refused; changes nothing."""
+        if not self._at[0]:
+            raise ValueError("no table was looked at: look first, then break")
+        self.planned = None
+        with closing(self._open(*self._at)) as store:
+            holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
+            known, _source = highest_epoch(store)
+        since_ms = self.found.since_ms if self.found else None
+        self.panel.lock.value = html.lock_html(holder, since_ms)
+        self.planned = planned(holder, by=me(), wall_ms=Clock().wall_ms(), known=known)
+        self.panel.plan.value = html.plan_html(self.planned, self._at[0])
+        self.panel.say("That is what it would do.")
+        return self.planned
+
+    def _break(self) -> None:
+        self.break_lock(self.panel.typed)
+
+    def break_lock(self, epoch: int | None = None) -> Broken:
+        """Take the lock over by a tombstone, if it is still as the dry run showed it.
+
+        `epoch` breaks a lease that lasts or is renewed. Raises `BreakRefused`, `Unanswered`.
+        """
+        if self.planned is None:
+            raise BreakRefused("not broken: see by a dry run first what would be written")
+        plan, self.planned = self.planned, None
+        with closing(self._open(*self._at)) as store:
+            holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
+            known, _source = highest_epoch(store)
+            act = take_over(holder, shown=plan.version, epoch=epoch, by=me(), known=known)
+            done = run(act, store, Clock())
+        self.look(*self._at, watch_s=0.0)
+        self.panel.say(f"Broken: free for the next one, logged as {done.log}")
+        return done
+
+    def __repr__(self) -> str:
+        if self.diagnosis is None:
+            return "Console(nothing looked at yet)"
+        state = f"{self.found.standing.holder.state}; " if self.found else ""
+        return f"Console({state}{self.diagnosis.pattern}: {plain(self.diagnosis.because)})"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.panel.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle
+
+
+def _names(text: str) -> list[str]:
+    """The paths in a line. One with spaces in it stands alone, or in quotes as in a shell."""
+    whole = text.strip()
+    if whole and any(path.exists() for path in _matching(whole)):
+        return [whole]
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that is not closed is part of a name
+        return text.split()
+
+
+def _matching(name: str) -> list[Path]:
+    path = Path(name).expanduser()
+    return list(path.parent.glob(path.name)) or [path]
+
+
+def _content(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(FILE_BYTES_MAX + 1)

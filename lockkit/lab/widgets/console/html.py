@@ -1,0 +1,187 @@
+"""What the incident console shows, as HTML: text from a bucket, a log or a file is never markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from lockkit.clock import clock_time
+from lockkit.events import Event, plain
+from lockkit.lab.incident.audit import Validation
+from lockkit.lab.incident.diagnosis import Diagnosis
+from lockkit.lab.incident.dropped import Taken
+from lockkit.lab.incident.patterns import Pattern
+from lockkit.lab.incident.words import audit_facts, command_of
+from lockkit.protocol.record import Garbled, Record, encode
+from lockkit.table.inspect.standing import Holder, Standing
+from lockkit.table.inspect.takeover import Planned
+from lockkit.table.inspect.versions import Generation
+from lockkit.table.inspect.words import lock_facts, table_facts
+
+TEXT_CHARS_MAX = 1_000
+TRACE_CHARS_MAX = 20_000
+ROWS_MAX = 200
+PILLS = {
+    "held": ("●", "warn", "held"),
+    "renewed": ("●", "good", "held, and renewed"),
+    "silent": ("▲", "warn", "held, not renewed"),
+    "overdue": ("▲", "bad", "overdue"),
+    "absent": ("○", "good", "free: never locked, or deleted"),
+    "released": ("○", "good", "free: released"),
+    "garbled": ("✗", "bad", "garbled: no lock record"),
+}
+"""By state: a sign and a colour, for those who see only one of them, and words."""
+NAMES = {
+    "state": "owner", "since": "since", "until": "until", "left": "what is left",
+    "renewed": "renewed?", "break": "safe to break?", "version": "version",
+}  # fmt: skip
+STYLE = """<style>
+.lockkit-console{--lc-bad:#b3261e;--lc-warn:#8a5a00;--lc-good:#1b6e3c}
+body[data-jp-theme-light=false] .lockkit-console{--lc-bad:#ff8a80;--lc-warn:#f0b43c;
+--lc-good:#6fcf97}
+.lockkit-console .lc-pill{display:inline-block;border:1px solid currentColor;border-radius:999px;
+padding:2px 14px;font-weight:600;font-size:14px}
+.lockkit-console .bad{color:var(--lc-bad)}.lockkit-console .warn{color:var(--lc-warn)}
+.lockkit-console .good{color:var(--lc-good)}
+.lc-facts,.lc-table{border-collapse:collapse;margin:6px 0}
+.lc-facts td,.lc-facts th,.lc-table td,.lc-table th{padding:3px 12px 3px 0;text-align:left;
+vertical-align:top;font-size:13px;line-height:1.45;overflow-wrap:anywhere}
+.lc-facts th{font-weight:400;opacity:.75;white-space:nowrap}
+.lc-table td,.lc-table th{white-space:nowrap}
+.lc-table tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
+.lc-wide{overflow-x:auto;max-height:320px}
+.lc-card{border:1px solid var(--jp-border-color2,#ddd);border-left:4px solid var(--lc-warn);
+border-radius:3px;padding:8px 14px;font-size:13px;line-height:1.45}
+.lc-card h4{margin:0 0 4px;font-size:15px}
+.lc-card p{margin:4px 0}
+.lc-card.unknown{border-left-color:var(--jp-border-color1,#bbb)}
+.lc-code{display:block;user-select:all;cursor:copy;font-family:var(--jp-code-font-family,monospace);
+font-size:12px;background:var(--jp-layout-color2,#eee);color:var(--jp-content-font-color0,#111);
+padding:6px 10px;border-radius:3px;white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0}
+.lc-error{border-left:4px solid var(--lc-bad);padding:6px 12px;font-size:13px;
+overflow-wrap:anywhere}
+.lc-error b{color:var(--lc-bad)}
+.lc-status{font-size:12px;opacity:.8}
+.lc-note{font-size:12px;opacity:.8;margin:2px 0}
+.lockkit-console .lockkit-console-evidence button{width:auto;max-width:100%;text-align:left;
+overflow:hidden;text-overflow:ellipsis;font-family:var(--jp-code-font-family,monospace);font-size:12px}
+</style>"""
+
+
+def shown(text: object, *, limit: int = TEXT_CHARS_MAX) -> str:
+    """Text from anywhere, bounded and escaped."""
+    return escape(plain(text, limit=limit))
+
+
+def lock_html(holder: Holder, since_ms: float | None = None) -> str:
+    """The pill, and who owns it, since when, until when by whose clock, and whether to break it."""
+    (_, state), *facts = lock_facts(holder, since_ms)
+    silent = holder.renews is False and holder.state == "held"
+    sign, colour, said = PILLS[
+        "renewed" if holder.renews else "silent" if silent else holder.state
+    ]
+    pill = f"<span class='lc-pill {colour}' data-state='{holder.state}'>{sign} {said}</span>"
+    if not facts:
+        return f"{pill}<p class='lc-note'>{shown(holder.why)}</p>"
+    who = state.removeprefix(f"{holder.state}: ")
+    return pill + _facts((NAMES[name], told) for name, told in [("state", who), *facts])
+
+
+def table_html(standing: Standing) -> str:
+    return _facts(table_facts(standing))
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f"<tr><th>{shown(name)}</th><td>{shown(told)}</td></tr>" for name, told in facts)
+    return f"<table class='lc-facts'>{rows}</table>"
+
+
+def card_html(found: Diagnosis, url: str) -> str:
+    """The pattern, why, and its page of the runbook; the command is selected by one click."""
+    colour = "unknown" if found.pattern is Pattern.UNKNOWN else "named"
+    also = "".join(
+        f"<p class='lc-note'>also: {shown(each.pattern)}: {shown(each.because)}</p>"
+        for each in found.also
+    )
+    return (
+        f"<div class='lc-card {colour}' data-pattern='{shown(found.pattern)}'>"
+        f"<h4>{shown(found.pattern)}</h4><p>{shown(found.because)}</p>{also}"
+        f"<p><b>Do:</b> {shown(found.card.do)}</p><p><b>Don't:</b> {shown(found.card.dont)}</p>"
+        f"{code_html(command_of(found, url))}</div>"
+    )
+
+
+def code_html(line: str) -> str:
+    return f"<code class='lc-code' title='click selects all of it'>{shown(line)}</code>"
+
+
+def generations_html(kept: Sequence[Generation], untold: str) -> str:
+    """Newest first, as the bucket kept them."""
+    if untold:
+        return f"<p class='lc-note'>They cannot be listed: {shown(untold)}</p>"
+    rows = [_generation(each) for each in kept[:ROWS_MAX]]
+    return _table(("written", "version", "epoch", "state", "owner", "until"), rows)
+
+
+def _generation(each: Generation) -> tuple[object, ...]:
+    written, version = clock_time(each.number.modified_ms), each.number.version
+    match each.record:
+        case None:
+            return written, version, "", "deleted", "", ""
+        case Garbled(why):
+            return written, version, "", f"no lock record: {why}", "", ""
+        case Record() as record:
+            state = "released" if record.expired else "held"
+            until = clock_time(record.valid_until_ms)
+            return written, version, record.epoch or "none", state, record.owner, until
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    if not rows:
+        return "<p class='lc-note'>There are none.</p>"
+    top = "".join(f"<th>{shown(each)}</th>" for each in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{shown(cell, limit=80)}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f"<div class='lc-wide'><table class='lc-table'><tr>{top}</tr>{body}</table></div>"
+
+
+def audit_html(said: Validation | None, events: Iterable[Event]) -> str:
+    """Hudi's verdict on its own log, and its lines."""
+    if said is None:
+        return "<p class='lc-note'>There is none: Hudi's audit of the lock was never on.</p>"
+    lines = "".join(f"<p class='lc-note'>{shown(line)}</p>" for line in audit_facts(said))
+    rows = [
+        (clock_time(each.at_ms), each.who, each.kind,
+         clock_time(each["until_ms"]) if "until_ms" in each.data else "")
+        for each in events if each.get("audit")
+    ]  # fmt: skip
+    return lines + _table(("by its own clock", "owner", "state", "until"), rows[-ROWS_MAX:])
+
+
+def taken_html(taken: Sequence[Taken]) -> str:
+    return _table(
+        ("file", "it is", "what it says, and does not"),
+        [(each.name, each.kind, each.said) for each in taken],
+    )
+
+
+def plan_html(plan: Planned, url: str) -> str:
+    """The dry run: what would be written over what, and why it would be refused now."""
+    body = encode(plan.tombstone).decode()
+    refused = f"<p class='bad'><b>Refused as it stands.</b> {shown(plan.refused)}</p>"
+    return (
+        f"<div class='lc-card'><h4>Dry run: nothing was changed</h4>"
+        f"<p>Would replace version <b>{shown(plan.version)}</b> of the lock object of "
+        f"{shown(url)}, and no other one, by:</p>"
+        f"{code_html(body)}<p>and before that log it as {shown(plan.log)}. Nothing is deleted.</p>"
+        f"{refused if plan.refused else ''}</div>"
+    )
+
+
+def error_html(what: str, trace: str = "") -> str:
+    """A red bar: what, who, what next, as the error says it; a bug's traceback is folded."""
+    lines = f"<pre>{escape(trace[-TRACE_CHARS_MAX:])}</pre>"
+    folded = f"<details><summary>traceback</summary>{lines}</details>" if trace else ""
+    return f"<div class='lc-error' role='alert'><b>✗</b> {shown(what)}{folded}</div>"

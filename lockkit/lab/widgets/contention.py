@@ -1,0 +1,274 @@
+"""The same contention on two lock services, side by side, and what is done to it. No widgets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.events import Event, event, parse
+from lockkit.lab.processes.services.dynamodb import DynamoDB
+from lockkit.lab.processes.services.hive import HiveMetastore
+from lockkit.lab.processes.services.objects import ObjectServer
+from lockkit.lab.processes.services.service import Service
+from lockkit.lab.processes.services.zookeeper import ZooKeeper
+from lockkit.lab.processes.supervisor import PLAY_CREDENTIALS, directly
+from lockkit.lab.widgets.figures import Figures, Price, figures
+from lockkit.spark.process import kill_tree
+
+CONTENDERS, LEASE_S, HOLD_S, THINK_S = 3, 4.0, 0.3, 0.05
+STALL_LEASES = 2.5
+STOP_S = 5.0
+STRIKE_TRIES, STRIKE_POLL_S = 500, 0.01
+ENTRY = Path(__file__).parents[3]
+
+
+# List prices of us-east-1 and East US, November 2025; what waits for its turn is billed too.
+S3 = Price(5.0, 0.4, "S3 Standard")  # aws.amazon.com/s3/pricing
+DYNAMODB = Price(0.625, 0.125, "DynamoDB, on demand")  # aws.amazon.com/dynamodb/pricing/on-demand
+# Acquire, renew and release a lease are "other" operations, at the price of a read
+# (learn.microsoft.com, "Map each REST operation to a price").
+AZURE = Price(5.0, 0.4, "Blob Storage, hot, LRS")
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """How one service is started, what a lock on it is told, and what a request costs."""
+
+    says: str
+    make: Callable[[Path], Service | None]
+    options: Callable[[float], dict[str, Any]]
+    """Of a lease of so many seconds."""
+    price: Price
+
+
+PROVIDERS = {
+    "storage": Provider("one object, S3's dialect", ObjectServer, lambda s: {"ttl_s": s}, S3),
+    "zookeeper": Provider(
+        "ZooKeeper", ZooKeeper, lambda s: {"session_timeout_s": s},
+        Price(0, 0, "three servers, by the hour"),
+    ),
+    "dynamodb": Provider("DynamoDB's API", DynamoDB, lambda s: {"lease_s": s}, DYNAMODB),
+    "hive": Provider(
+        "Hive Metastore", HiveMetastore, lambda s: {"heartbeat_interval_s": s / 4},
+        Price(0, 0, "the metastore, by the hour"),
+    ),
+    # Azure leases nothing for less than 15 s.
+    "azure-lease": Provider("an Azure blob's lease", ObjectServer, lambda _: {"ttl_s": 15}, AZURE),
+    "filesystem": Provider(
+        "a file", lambda _: None, lambda s: {"expire_minutes": s / 60}, Price(0, 0, "the disk")
+    ),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Side:
+    """One service and the processes that want its lock."""
+
+    name: str
+    folder: Path
+    lease_s: float
+    events: list[Event] = field(default_factory=list)
+    service: Service | None = None
+    children: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    stalled: dict[str, threading.Timer] = field(default_factory=dict)
+    clock: Clock = field(default_factory=Clock)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, contenders: int, hold_s: float, think_s: float) -> None:
+        """Raises `ServiceUnavailable` or `ServiceFailed`."""
+        provider = PROVIDERS[self.name]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        made = provider.make(self.folder / "service")
+        if made is not None:
+            self.service = made.start()
+        for number in range(1, contenders + 1):
+            self._launch(f"W{number}", hold_s, think_s)
+
+    def _launch(self, name: str, hold_s: float, think_s: float) -> None:
+        log = (self.folder / f"{name}.log").open("a")
+        with log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "lockkit.lab.processes.services.contender"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1,
+                start_new_session=True,
+                env=os.environ | PLAY_CREDENTIALS | directly(dict(os.environ))
+                | {"PYTHONPATH": str(ENTRY)},
+            )  # fmt: skip
+        self.children[name] = child
+        asked = {
+            "name": name, "parent": os.getpid(), "lock": self.lock(), "hold_s": hold_s,
+            "think_s": think_s, "options": self.options(),
+        }  # fmt: skip
+        assert child.stdin is not None
+        child.stdin.write(json.dumps(asked) + "\n")
+        self.tell(name, "started", pid=child.pid)
+        threading.Thread(target=self._hear, args=(name, child), daemon=True).start()
+
+    def lock(self) -> Any:
+        if self.service is None:
+            return f"filesystem://{self.folder}/lock"
+        if self.name == "azure-lease" and isinstance(self.service, ObjectServer):
+            return f"azure-lease://lake/orders?endpoint={self.service.azure}"
+        return self.service.url or self.service.recipe()
+
+    def options(self) -> dict[str, Any]:
+        options = PROVIDERS[self.name].options(self.lease_s)
+        if self.name == "storage" and isinstance(self.service, ObjectServer):
+            options["endpoint"] = self.service.endpoint
+        return options
+
+    def _hear(self, name: str, child: subprocess.Popen[str]) -> None:
+        assert child.stdout is not None
+        for line in child.stdout:
+            with self._turn:
+                self.events.append(parse(line))
+        code = child.wait()
+        self.tell(name, "exited", pid=child.pid, code=code)
+
+    def tell(self, who: str, kind: str, **fields: Any) -> None:
+        with self._turn:
+            self.events.append(event(self.clock.stamp_ms(), who, kind, **fields))
+
+    @property
+    def history(self) -> list[Event]:
+        with self._turn:
+            return sorted(self.events, key=lambda each: each.at_ms)
+
+    # --- what is done to it ----------------------------------------------------------------------
+
+    def holder(self) -> str | None:
+        """Who was granted it last, has not let go, and runs."""
+        last = next(
+            (each for each in reversed(self.history) if each.kind in ("held", "released")), None
+        )
+        if last is None or last.kind == "released" or last.who in self.stalled:
+            return None
+        return last.who if self.children[last.who].poll() is None else None
+
+    def stall(self) -> str | None:
+        """SIGSTOP the holder for two and a half leases; who it was."""
+        who = self.holder()
+        if who is not None:
+            child = self.children[who]
+            os.kill(child.pid, signal.SIGSTOP)
+            self.tell(who, "stalled", pid=child.pid, why="by hand")
+            timer = threading.Timer(STALL_LEASES * self.lease_s, self._resume, (who,))
+            self.stalled[who] = timer
+            timer.daemon = True
+            timer.start()
+        return who
+
+    def strike(self, how: str) -> str | None:
+        """`stall` or `kill` whoever holds it next, within seconds; who it was."""
+        for _ in range(STRIKE_TRIES):  # between two grants nobody holds
+            who = self.stall() if how == "stall" else self.kill()
+            if who is not None:
+                return who
+            self.clock.sleep(STRIKE_POLL_S)
+        return None
+
+    def _resume(self, who: str) -> None:
+        child = self.children[who]
+        if child.poll() is None:
+            os.kill(child.pid, signal.SIGCONT)
+            self.tell(who, "resumed", pid=child.pid)
+        self.stalled.pop(who, None)
+
+    def kill(self) -> str | None:
+        """SIGKILL the holder; who it was."""
+        who = self.holder()
+        if who is not None:
+            self.children[who].kill()
+            self.tell(who, "killed", pid=self.children[who].pid)
+        return who
+
+    def restart(self) -> bool:
+        """Kill the service and start it again on its data; False: there is none."""
+        if self.service is None:
+            return False
+        self.tell("service", "note", text="killed")
+        self.service.kill()
+        self.service.start()
+        self.tell("service", "note", text="started again")
+        return True
+
+    def stop(self) -> None:
+        for timer in list(self.stalled.values()):
+            timer.cancel()
+        for who in list(self.stalled):
+            self._resume(who)
+        for child in self.children.values():
+            if child.stdin is not None:
+                child.stdin.close()
+        for child in self.children.values():
+            try:
+                child.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                pass
+            kill_tree(child.pid)
+        if self.service is not None:
+            self.service.stop()
+
+    def figures(self) -> Figures:
+        return figures(self.history, PROVIDERS[self.name].price)
+
+
+class Contest:
+    """Some processes on each of two services' locks; by code what the panel does by click."""
+
+    def __init__(
+        self, names: Sequence[str] = ("storage", "zookeeper"), *, contenders: int = CONTENDERS,
+        lease_s: float = LEASE_S, hold_s: float = HOLD_S, think_s: float = THINK_S,
+    ) -> None:  # fmt: skip
+        unknown = [each for each in names if each not in PROVIDERS]
+        if unknown:
+            raise ValueError(f"no provider {unknown[0]!r}; there are {', '.join(PROVIDERS)}")
+        self._folder = tempfile.TemporaryDirectory(prefix="lockkit-contest-")
+        self.sides = [
+            Side(each, Path(self._folder.name) / f"{n}-{each}", lease_s)
+            for n, each in enumerate(names)
+        ]
+        try:
+            for side in self.sides:
+                side.start(contenders, hold_s, think_s)
+        except BaseException:
+            self.stop()
+            raise
+
+    def until_granted(self, times: int) -> bool:
+        """Until each side was granted so often; False: not within a minute."""
+        return self.until(lambda side: sum(each.kind == "held" for each in side.history) >= times)
+
+    def until_taken_over(self) -> bool:
+        """Until somebody else holds what a stopped or killed holder had; False: not in a minute."""
+
+        def taken_over(side: Side) -> bool:
+            struck = sum(each.kind in ("stalled", "killed") for each in side.history)
+            return len(side.figures().taken_over_s) >= struck
+
+        return self.until(taken_over)
+
+    def until(self, enough: Callable[[Side], bool], timeout_s: float = 60.0) -> bool:
+        """Until that is so of every side; False: not within the time."""
+        clock = Clock()
+        end_ms = clock.boot_ms() + timeout_s * 1000
+        while not all(enough(side) for side in self.sides):
+            if clock.boot_ms() > end_ms:
+                return False
+            clock.sleep(0.05)
+        return True
+
+    def stop(self) -> None:
+        for side in self.sides:
+            side.stop()
+        self._folder.cleanup()

@@ -1,0 +1,346 @@
+"""The controller: one thread that owns a fleet and tells the panel what became of it.
+
+Buttons only enqueue: which thread runs a widget's callback depends on ipykernel's version, and a
+callback that waits would freeze the page. Everything that takes time, and every change of a widget,
+happens in this thread. It starts with the first command and ends with `close`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.events import Event, Teller
+from lockkit.lab.widgets.models import Story, short
+from lockkit.lab.widgets.scene import Scene, grants, scene, text
+
+TICK_S = 0.25
+WINDOW_MS = 15_000.0
+"""How much of the past the live picture shows; the replay after Stop shows all of it."""
+LIVE_ARROWS_MAX = 120
+LOG_LINES_MAX = 40
+QUIET_TICKS = 4
+"""While nothing happens only the clock moves: the page is told once a second."""
+DEADMAN_S = 120.0
+"""Browsers let a hidden tab speak once a minute: silence for less than that means nothing."""
+VERDICT_SHARE = 0.1
+"""At most this part of the time goes into checking: a long history is checked less often."""
+VERDICT_PAUSE_MS_MIN = 1_000.0
+COMMAND_TIMEOUT_S = 30.0
+CLOSED = "This workbench was closed: its cell was run again, or another was made. Use that one."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What Launch launches."""
+
+    provider: str = "s3"
+    kind: str = "plain"
+    writers: int = 3
+    overlap: float = 0.5
+    lease_s: float = 4.0
+    fence: bool = True
+    rounds: int | None = None
+    latency_ms: float = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """All that the panel shows, at one moment."""
+
+    state: str
+    said: str
+    scene: Scene
+    writers: dict[str, str]
+    verdict: Any = None
+    facts: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+    error: str = ""
+    trace: str = ""
+    live: bool = False
+
+
+@dataclass(slots=True)
+class Command:
+    """Something that somebody wants done, and a way to know that it is."""
+
+    do: str
+    args: dict[str, Any] = field(default_factory=dict)
+    done: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+
+
+class Controller:
+    """Obeys commands one after the other, and looks at its fleet four times a second."""
+
+    def __init__(self, tell: Callable[[News], None], *, fleet_of: Callable[..., Any]) -> None:
+        self._tell = tell
+        self._fleet_of = fleet_of
+        self._clock = Clock()
+        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._page_seen = threading.Event()
+        self._page_spoke = threading.Event()
+        self._closed = False
+        self.fleet: Any = None
+        self.verdict: Any = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._story = Story()
+        self._teller = Teller()
+        self._log: deque[str] = deque(maxlen=LOG_LINES_MAX)
+        self._taken = 0
+        self._checked = 0
+        self._check_after_ms = 0.0
+        self._armed: set[str] = set()
+        self._quiet = 0
+        self._said = self._error = self._trace = ""
+        self.verdict = None
+
+    # --- for any thread -------------------------------------------------------------------------
+
+    def ask(self, do: str, **args: Any) -> Command:
+        """Put a command into the queue; returns at once."""
+        command = Command(do, args)
+        if self._closed:
+            command.error = RuntimeError(CLOSED)
+            command.done.set()
+            return command
+        self._closed = do == "close"
+        self._commands.put(command)
+        with self._starting:
+            if self._thread is None and do != "close":
+                self._thread = threading.Thread(
+                    target=self._run, name="lockkit-workbench", daemon=True
+                )
+                self._thread.start()
+        return command
+
+    def wait(self, command: Command) -> None:
+        """Until it is done; raises what went wrong with it."""
+        if not command.done.wait(COMMAND_TIMEOUT_S):
+            raise TimeoutError(f"{command.do}: the workbench is busy; press Stop, then try again")
+        if command.error is not None:
+            raise command.error
+
+    def beat(self) -> None:
+        """The page is there."""
+        self._page_seen.set()
+        self._page_spoke.set()
+
+    def busy(self) -> None:
+        """Our own caller blocks the kernel, so the page cannot be heard: that is no silence."""
+        self._page_spoke.set()
+
+    @property
+    def events(self) -> list[Event]:
+        return self.fleet.events() if self.fleet is not None else []
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            command = self._next()
+            try:
+                going = command is None or self._obey(command)
+                self._look(asked=command is not None)
+            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
+                self._failed(error)
+                if command is not None:
+                    command.error = error
+            finally:
+                if command is not None:
+                    command.done.set()
+
+    def _next(self) -> Command | None:
+        """The next command; None when it is time to look at the fleet."""
+        try:
+            return self._commands.get(timeout=TICK_S if self._running() else None)
+        except Empty:
+            return None
+
+    def _running(self) -> bool:
+        return self.fleet is not None and self.fleet.alive
+
+    def _obey(self, command: Command) -> bool:
+        fleet, args = self.fleet, command.args
+        match command.do:
+            case "launch":
+                self._launch(args["settings"])
+            case "stop":
+                self._stop()
+            case "close":
+                self._stop()
+                self._discard()
+            case "snapshot":
+                pass
+            case _ if not self._running():
+                self._said = f"{command.do}: nothing runs; press Launch first"
+            case "stall":
+                fleet.stall(args["writer"], at=args["at"])
+                self._armed.add(args["writer"])
+                where = "at its next commit, holding the lock" if args["at"] == "commit" else "now"
+                self._said = f"{args['writer']} will be stopped (SIGSTOP) {where}"
+            case "resume":
+                self._armed.discard(args["writer"])
+                fleet.resume(args["writer"])
+                self._said = f"{args['writer']} goes on"
+            case "lose":
+                fleet.lose_response(args["writer"])
+                self._said = (
+                    f"the next write of the lock or the fence by {args['writer'] or 'any writer'} "
+                    "will be applied, and its answer dropped"
+                )
+            case "fence":
+                fleet.fence(args["on"])
+                how = "with" if args["on"] else "WITHOUT"
+                self._said = f"commits begun from now on go {how} the fence"
+        return command.do != "close"
+
+    def _launch(self, settings: Settings) -> None:
+        self._stop()
+        self._discard()
+        self._reset()
+        self.fleet = None
+        fleet = self._fleet_of(
+            kind=settings.kind,
+            writers=settings.writers,
+            provider=settings.provider,
+            overlap=settings.overlap,
+            ttl_s=settings.lease_s,
+            renew_interval_s=settings.lease_s / 10,
+            rounds=settings.rounds,
+            fence=settings.fence,
+            latency_ms=settings.latency_ms,
+            deadman_s=DEADMAN_S if self._page_seen.is_set() else None,
+        )
+        self.fleet = fleet
+        fleet.launch()
+        slow = "" if settings.kind == "plain" else "; Spark takes some 10 to 30 s to start"
+        self._said = f"launched {settings.writers} writers on {settings.provider}{slow}"
+
+    def _stop(self) -> None:
+        if self.fleet is None:
+            return
+        if self.fleet.alive:
+            self._show(self._news("stopping", "stopping every writer"))
+        self.fleet.stop()
+        self._take()
+        self._judge(at_last=True)
+        self._said = f"stopped; {self._story.seen} events, all of them below: scrub, step, Tab"
+
+    def _discard(self) -> None:
+        """Remove what the run before left in the temporary directory: its store and its logs."""
+        if self.fleet is None or self.fleet.error:
+            return  # its message names the logs
+        run_dir = Path(self.fleet.run_dir)
+        if run_dir.parent == Path(tempfile.gettempdir()):
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+    def _failed(self, error: Exception) -> None:
+        self._error = f"{type(error).__name__}: {error}"
+        self._trace = traceback.format_exc()
+        self._show(self._news("failed", ""))
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def _look(self, *, asked: bool) -> None:
+        if self.fleet is None:
+            self._show(self._news("idle", self._said))
+            return
+        if self._page_spoke.is_set():
+            self._page_spoke.clear()
+            self.fleet.beat()
+        fresh = self._take()
+        if self.fleet.error:
+            self._error = text(" ".join(self.fleet.error.split()), limit=2_000)
+        alive = self._running()
+        self._judge(at_last=not alive)
+        self._quiet = 0 if fresh or asked or not alive else self._quiet + 1
+        if self._quiet % QUIET_TICKS == 0:
+            self._show(self._news(self._state(alive), self._said))
+
+    def _show(self, news: News) -> None:
+        if not self._closed:  # a closed panel has said so, and stays that way
+            self._tell(news)
+
+    def _take(self) -> int:
+        """Add what is new to the story; how much that was."""
+        fresh = self.fleet.events(self._taken)
+        self._taken += len(fresh)
+        self._story.add(fresh)
+        for each in fresh:
+            if (line := self._teller.tell(each)) is not None:
+                self._log.append(text(line))
+            if each.kind in ("stalled", "exited"):
+                self._armed.discard(each.who)
+            if each.kind == "stalled":
+                self._said = f"{each.who} stands still (SIGSTOP): {each.get('why') or 'by hand'}"
+            if each.kind == "fault":
+                self._said = f"a response to {each['client'] or 'a writer'} was lost"
+        return len(fresh)
+
+    def _judge(self, *, at_last: bool) -> None:
+        """The verdict on all that happened so far; less often the longer that takes."""
+        from lockkit.lab.verify.check import check
+
+        now_ms = self._clock.boot_ms()
+        if self._checked == self._taken or (now_ms < self._check_after_ms and not at_last):
+            return
+        self.verdict = check(self.fleet.events())
+        self._checked = self._taken
+        spent_ms = self._clock.boot_ms() - now_ms
+        pause_ms = max(VERDICT_PAUSE_MS_MIN, spent_ms / VERDICT_SHARE)
+        self._check_after_ms = self._clock.boot_ms() + pause_ms
+
+    def _state(self, alive: bool) -> str:
+        if not alive:
+            return "failed" if self._error else "stopped"
+        states = set(self.fleet.writers.values())
+        if "stalled" in states:
+            return "stalled"
+        return "starting" if states == {"starting"} else "running"
+
+    def _news(self, state: str, said: str) -> News:
+        live = self._running()
+        drawn = scene(
+            self._story,
+            window_ms=WINDOW_MS if live else None,
+            now_ms=float(self._clock.wall_ms()) if live and self._story.seen else None,
+            **({"arrows_max": LIVE_ARROWS_MAX} if live else {}),
+            evidence=self.verdict.evidence if self.verdict else (),
+        )
+        writers = dict(self.fleet.writers) if self.fleet is not None else {}
+        for name in self._armed & set(writers):
+            writers[name] = "armed"
+        return News(
+            state=state, said=said, scene=drawn, writers=writers, verdict=self.verdict,
+            facts=facts(self._story), log=tuple(self._log), error=self._error,
+            trace=self._trace, live=live,
+        )  # fmt: skip
+
+
+def facts(story: Story) -> tuple[str, ...]:
+    """The lock object's newest state, in a few words."""
+    newest = story.holder()
+    if newest is None:
+        return ()
+    said = [f"generation g{newest.n}, version {text(short(newest.version))}"]
+    owner, epoch, _, _, ended_ms = deque(grants(story), maxlen=1).pop()
+    if ended_ms is None:
+        said.append(f"held by {text(owner)}" + (f", epoch {epoch}" if epoch else ""))
+    else:
+        said.append("free")
+    return tuple(said)

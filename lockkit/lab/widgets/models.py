@@ -1,0 +1,479 @@
+"""The story that a history tells: requests joined with their answers, grants, beliefs and stalls.
+
+Truth (what the store recorded) and belief (what a client asked and was told) meet here: a write is
+recognised by its `attempt`, a read by its client, key and time. Events may arrive slightly out of
+order, since several processes write them; a join is tried again when its other half arrives.
+
+Pure: no widgets, no clock, no I/O. Appending an event costs the same however long the history is,
+and every list is a ring, so that a soak of hours does not grow the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+
+from lockkit.events import STORE, Event
+
+RING = 5_000
+"""Requests that are kept; older ones leave the picture (the history file keeps everything)."""
+PENDING_MAX = 256
+JOIN_SLACK_MS = 50.0
+"""How far two recorders' stamps of one request may disagree on one machine."""
+
+FAULT_SLACK_MS = 1_000.0
+STRUCK_MAX = 1_000
+"""Among so many requests, the newest ones, is the one that a fault struck."""
+SPARK = "spark"
+"""The shared Spark server's process: no client of the lock, so it has no lane."""
+
+READS = {"get", "head", "list"}
+PROOF = "!"
+"""In the attempt of a write that must fail: the lock proves that its store enforces conditions."""
+COMPLETED = (".commit", ".deltacommit", ".replacecommit")
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request of one client: asked, decided by the store (or never), answered (or not)."""
+
+    id: str
+    who: str
+    op: str
+    key: str
+    attempt: str
+    reads: bool
+    request: object = None
+    asked_ms: float | None = None
+    began_ms: float | None = None
+    """When the store began on it: stands in for `asked_ms` where the client tells of no request."""
+    decided_ms: float | None = None
+    answered_ms: float | None = None
+    outcome: str = ""
+    """What the client made of the answer; "" while it waits, or where it never says."""
+    why: str = ""
+    status: int = 0
+    applied: bool = False
+    before: str = ""
+    version: str = ""
+    generation: int = 0
+    fault: str = ""
+
+    @property
+    def late(self) -> bool:
+        """It landed after its client had given up on it."""
+        decided_ms, answered_ms = self.decided_ms, self.answered_ms
+        return decided_ms is not None and answered_ms is not None and decided_ms > answered_ms
+
+    @property
+    def place(self) -> str:
+        return place(self.key)
+
+    @property
+    def times(self) -> tuple[float | None, float | None, float | None]:
+        """Asked, decided, answered."""
+        asked_ms = self.began_ms if self.asked_ms is None else self.asked_ms
+        return asked_ms, self.decided_ms, self.answered_ms
+
+    @property
+    def first_ms(self) -> float:
+        return min(t for t in self.times if t is not None)
+
+    @property
+    def last_ms(self) -> float:
+        return max(t for t in self.times if t is not None)
+
+
+@dataclass(slots=True)
+class Generation:
+    """One state of the lock object, as the store recorded it."""
+
+    n: int
+    at_ms: float
+    version: str
+    before: str
+    who: str
+    attempt: str
+    status: int
+    exchange: Exchange
+
+
+@dataclass(slots=True)
+class Belief:
+    """From when to when a client thought that it held the lock."""
+
+    id: str
+    who: str
+    epoch: int
+    began_ms: float
+    until_ms: float
+    ended_ms: float | None = None
+    ending: str = ""
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Stall:
+    """From when to when a writer's process stood still."""
+
+    id: str
+    who: str
+    began_ms: float
+    ended_ms: float | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Moment:
+    """Anything that happens at one time in one client's lane: a commit's step, a fault, an exit."""
+
+    id: str
+    who: str
+    kind: str
+    at_ms: float
+    epoch: int = 0
+    instant: str = ""
+    text: str = ""
+
+
+@dataclass
+class Story:
+    """What a history says so far. `add` events as they come; read the rings."""
+
+    ring: int = RING
+    started_ms: float | None = None
+    latest_ms: float = 0.0
+    seen: int = 0
+    hidden: int = 0
+    lease_ms: float = 0.0
+    states: dict[str, str] = field(default_factory=dict)
+    generation: int = 0
+
+    def __post_init__(self) -> None:
+        self.exchanges: deque[Exchange] = deque(maxlen=self.ring)
+        self.generations: deque[Generation] = deque(maxlen=self.ring)
+        self.beliefs: deque[Belief] = deque(maxlen=self.ring)
+        self.stalls: deque[Stall] = deque(maxlen=self.ring)
+        self.moments: deque[Moment] = deque(maxlen=self.ring)
+        self._open: dict[tuple[str, object], Exchange] = {}
+        self._unproven: dict[str, deque[Exchange]] = {}
+        self._unclaimed: deque[Exchange] = deque(maxlen=PENDING_MAX)
+        self._believing: dict[str, Belief] = {}
+        self._waiting: dict[str, Event] = {}
+        self._faults: deque[Event] = deque(maxlen=16)
+        self._count = 0
+
+    def add(self, events: Iterable[Event]) -> None:
+        for each in events:
+            self.seen += 1
+            if self.started_ms is None:
+                self.started_ms = each.at_ms
+            self.latest_ms = max(self.latest_ms, each.at_ms)
+            match each.kind:
+                case "ask":
+                    self._asked(each)
+                case "answer":
+                    self._answered(each)
+                case "request":
+                    self._decided(each)
+                case "held" | "renewed" | "released" | "lost":
+                    self._believed(each)
+                case "stalled" | "resumed" | "started" | "killed" | "exited":
+                    self._moved(each)
+                case "waiting":
+                    self._seat(each.who)
+                    self._waiting[each.who] = each
+                case "fault":
+                    self._faulted(each)
+                case "began" | "checked" | "fenced" | "published" | "refused" | "danger" | "note":
+                    self._passed(each)
+
+    # --- requests ---------------------------------------------------------------------------
+
+    def _asked(self, each: Event) -> None:
+        self._awake(each.who)
+        key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
+        exchange = self._claim(each, key, attempt)
+        if exchange is None:
+            op = str(each["op"])
+            exchange = Exchange(self._name("x"), each.who, op, key, attempt, not attempt)
+            self.exchanges.append(exchange)
+            self._unproven.setdefault(key, deque(maxlen=PENDING_MAX)).append(exchange)
+        exchange.who, exchange.op = each.who, str(each["op"])
+        exchange.request, exchange.asked_ms = each["request"], each.at_ms
+        self._open[each.who, each["request"]] = exchange
+        for fault in [each for each in self._faults if self._strikes(each, exchange)]:
+            exchange.fault = told(fault)
+            self._faults.remove(fault)
+        if not drawn(exchange):
+            self.hidden += 1
+
+    def _claim(self, each: Event, key: str, attempt: str) -> Exchange | None:
+        """The store's record of this request, if it arrived before the client's own line did."""
+        for known in self._unclaimed:
+            if known.key != key or known.who not in ("", each.who):
+                continue
+            if known.reads == bool(attempt) or known.attempt not in ("", attempt):
+                continue
+            if (known.decided_ms or 0.0) >= each.at_ms - JOIN_SLACK_MS:
+                self._unclaimed.remove(known)
+                known.attempt = attempt
+                return known
+        return None
+
+    def _answered(self, each: Event) -> None:
+        exchange = self._open.pop((each.who, each["request"]), None)
+        if exchange is None:
+            return
+        exchange.answered_ms, exchange.outcome = each.at_ms, plain(each["outcome"])
+        exchange.why = str(each["why"] or "")
+        exchange.version = exchange.version or str(each["version"] or "")
+
+    def _decided(self, each: Event) -> None:
+        exchange = self._record(each)
+        asked = self._match(each, exchange)
+        if asked is not None:
+            exchange = asked
+        elif not drawn(exchange):
+            return
+        else:
+            self.exchanges.append(exchange)
+            self._unclaimed.append(exchange)
+        exchange.decided_ms, exchange.status = each.at_ms, whole(each["status"])
+        exchange.applied = bool(each["applied"])
+        exchange.before, exchange.version = str(each["before"] or ""), str(each["version"] or "")
+        if exchange.applied and exchange.place == "lock":
+            self._generated(each, exchange)
+
+    def _record(self, each: Event) -> Exchange:
+        """The store's line as a request of its own, until a client's line claims it."""
+        key, attempt = spot(str(each["key"])), str(each["attempt"] or "")
+        reads = str(each["method"]).lower() in READS
+        exchange = Exchange(
+            self._name("x"),
+            str(each["client"] or ""),
+            guess(key, attempt, reads),
+            key,
+            attempt,
+            reads,
+        )
+        exchange.began_ms = min(float(each["began_ms"] or each.at_ms), each.at_ms)
+        return exchange
+
+    def _match(self, each: Event, exchange: Exchange) -> Exchange | None:
+        """The client's question that this record of the store answers: the last one before it.
+
+        Only a write whose answer was `unknown` may be decided after it was answered. A write that
+        was throttled has no attempt in the record: the store did not read its body.
+        """
+        waiting = self._unproven.get(exchange.key, deque())
+        early = None
+        for asked in reversed(waiting):
+            if asked.reads != exchange.reads or exchange.who not in ("", asked.who):
+                continue
+            if exchange.attempt not in ("", asked.attempt):
+                continue
+            over_ms = asked.answered_ms
+            if over_ms is not None and each.at_ms > over_ms + JOIN_SLACK_MS:
+                if asked.reads or asked.outcome != "unknown":
+                    continue
+            if each.at_ms >= (asked.asked_ms or 0.0):
+                early = asked
+                break
+            if each.at_ms >= (asked.asked_ms or 0.0) - JOIN_SLACK_MS:
+                early = asked  # two recorders' stamps: but an earlier question fits better
+        if early is not None:
+            waiting.remove(early)
+        return early
+
+    def _generated(self, each: Event, exchange: Exchange) -> None:
+        self.generation += 1
+        exchange.generation = self.generation
+        self.generations.append(
+            Generation(
+                self.generation,
+                each.at_ms,
+                exchange.version,
+                exchange.before,
+                str(each["client"] or "") or exchange.who,
+                exchange.attempt,
+                exchange.status,
+                exchange,
+            )
+        )
+
+    # --- beliefs, processes, moments ----------------------------------------------------------
+
+    def _believed(self, each: Event) -> None:
+        self._seat(each.who)
+        belief = self._believing.get(each.who)
+        self._waiting.pop(each.who, None)
+        match each.kind:
+            case "held":
+                until_ms = float(each["until_ms"] or each.at_ms)
+                belief = Belief(
+                    self._name("b"), each.who, whole(each["epoch"]), each.at_ms, until_ms
+                )
+                self.lease_ms = max(self.lease_ms, until_ms - each.at_ms)
+                self._believing[each.who] = belief
+                self.beliefs.append(belief)
+            case "renewed" if belief is not None:
+                belief.until_ms = max(belief.until_ms, float(each["until_ms"] or 0.0))
+            case "released" | "lost":
+                if belief is not None and belief.ended_ms is None:
+                    belief.ended_ms, belief.ending = each.at_ms, each.kind
+                    belief.why = str(each.get("why") or "")
+                if each.kind == "lost":
+                    self._passed(each)
+
+    def _moved(self, each: Event) -> None:
+        if each.who == SPARK:
+            return
+        self._seat(each.who)
+        self.states[each.who] = {
+            "started": "starting",
+            "resumed": "running",
+            "stalled": "stalled",
+        }.get(each.kind, "exited")
+        if each.kind == "stalled":
+            why = str(each.get("why") or "")
+            self.stalls.append(Stall(self._name("s"), each.who, each.at_ms, None, why))
+        else:
+            for stall in reversed(self.stalls):
+                if stall.who == each.who and stall.ended_ms is None:
+                    stall.ended_ms = each.at_ms
+                    break
+        if each.kind in ("killed", "exited"):
+            belief = self._believing.pop(each.who, None)
+            if belief is not None and belief.ended_ms is None:
+                belief.ended_ms, belief.ending = each.at_ms, each.kind
+            self._passed(each)
+
+    def _faulted(self, each: Event) -> None:
+        for exchange in islice(reversed(self.exchanges), STRUCK_MAX):
+            if self._strikes(each, exchange):
+                exchange.fault = told(each)
+                break
+        else:
+            self._faults.append(each)  # the client's own line is still on its way
+        self._note(each, str(each["client"] or ""), told(each))
+
+    def _strikes(self, fault: Event, exchange: Exchange) -> bool:
+        if exchange.who != fault["client"] or exchange.key != spot(str(fault["key"])):
+            return False
+        attempt = fault.get("attempt")
+        if attempt:
+            return exchange.attempt == str(attempt)
+        return abs(exchange.last_ms - fault.at_ms) < FAULT_SLACK_MS
+
+    def _passed(self, each: Event) -> None:
+        if each.kind == "note":
+            self._awake(each.who)
+        else:
+            self._seat(each.who)
+        why = each.get("why") or each.get("text") or ""
+        error = each.get("error") or ""
+        self._note(each, each.who, f"{error}: {why}" if error and why else str(error or why))
+
+    def _note(self, each: Event, who: str, text: str) -> None:
+        self.moments.append(
+            Moment(
+                self._name("m"),
+                who,
+                each.kind,
+                each.at_ms,
+                whole(each.get("epoch")),
+                str(each.get("instant") or ""),
+                text,
+            )
+        )
+
+    def _seat(self, who: str) -> None:
+        """Give a client its lane, in order of appearance."""
+        if who not in ("", STORE, SPARK):
+            self.states.setdefault(who, "running")
+
+    def _awake(self, who: str) -> None:
+        self._seat(who)
+        if self.states.get(who) == "starting":
+            self.states[who] = "running"
+
+    def _name(self, letter: str) -> str:
+        self._count += 1
+        return f"{letter}{self._count}"
+
+    # --- what is known now --------------------------------------------------------------------
+
+    def waiting(self, who: str) -> Event | None:
+        """What this client last saw while it waited for the lock; None if it does not wait."""
+        return self._waiting.get(who)
+
+    def holder(self) -> Generation | None:
+        """The newest state of the lock object; None while there is none."""
+        return self.generations[-1] if self.generations else None
+
+
+def spot(key: str) -> str:
+    """A key below its table: a client says it so, the store puts bucket and table in front."""
+    start = key.find(".hoodie/")
+    return key[start:] if start > 0 else key
+
+
+@lru_cache(maxsize=1024)
+def place(key: str) -> str:
+    """Where a request is drawn: "lock", "table" (the fence, completed instants) or "" (nowhere)."""
+    name = key.rsplit("/", 1)[-1]
+    if name == "fence.json":
+        return "table"
+    if name.endswith(COMPLETED) and ".hoodie" in key:
+        return "table"
+    return "lock" if "lock" in name else ""
+
+
+def drawn(each: Exchange) -> bool:
+    """Whether the picture shows a request; looks at the timeline would bury everything else."""
+    published = each.place == "table" and not each.reads
+    return published or each.place == "lock" or each.key.endswith("fence.json")
+
+
+def guess(key: str, attempt: str, reads: bool) -> str:
+    """What a request was for, where its client does not say."""
+    if key.endswith("fence.json"):
+        return "read fence" if reads else "fence"
+    if place(key) == "table":
+        return "publish"
+    if PROOF in attempt:
+        return "proof"
+    return "look" if reads else "write"
+
+
+def told(fault: Event) -> str:
+    return f"{fault['fault']} ({fault['when']} the store applied it)"
+
+
+def plain(outcome: object) -> str:
+    """An outcome in the schema's spelling, whichever way its class is written."""
+    known = {"preconditionfailed": "precondition_failed", "notmodified": "not_modified"}
+    word = str(outcome or "").lower()
+    return known.get(word, word)
+
+
+def whole(number: object) -> int:
+    return int(number) if isinstance(number, (int, float)) else 0
+
+
+def brief(attempt: str) -> str:
+    """An attempt, as short as it can be told from others: its handle, the number of the write."""
+    handle, _, number = attempt.partition("/")
+    return f"{handle[:8]}/{number}" if number else handle[:8]
+
+
+def short(version: str) -> str:
+    """Enough of a version to tell neighbours apart: an ETag's head, a generation's tail."""
+    bare = version.strip('"')
+    if bare.isdigit() or bare.startswith("0x"):
+        return bare[-4:]
+    return bare[:4]

@@ -1,0 +1,399 @@
+"""The workbench: eight controls, the diagram under them, and the same things by code.
+
+    bench = Workbench()
+    bench
+
+Nothing starts before Launch is pressed (or `bench.launch()` is called); Stop always works; running
+the cell again closes the workbench before. Without a browser it does the same, and `repr` tells.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from lockkit.clock import Clock
+from lockkit.events import Event, read
+from lockkit.lab.widgets.charts import Charts
+from lockkit.lab.widgets.control import CLOSED, Controller, News, Settings
+from lockkit.lab.widgets.export import export_html, judged, told
+from lockkit.lab.widgets.lanes import Lanes
+from lockkit.lab.widgets.scene import whole
+
+FAST = "LOCKKIT_FAST"
+"""Set to 1 to let notebooks run by themselves, with plain writers and short leases."""
+FAST_LEASE_S = 2.0
+
+PROVIDERS = [("Amazon S3", "s3"), ("Google Cloud Storage", "gcs"), ("Azure Blob", "azure")]
+CREWS = [
+    ("3 PySpark, one shared Spark", ("connect", 3)),
+    ("2 PySpark, one shared Spark", ("connect", 2)),
+    ("2 PySpark, a JVM each", ("jvm", 2)),
+    ("3 plain Python", ("plain", 3)),
+    ("2 plain Python", ("plain", 2)),
+    ("5 plain Python", ("plain", 5)),
+]
+OVERLAPS = [("never overlap", 0.0), ("sometimes overlap", 0.5), ("always overlap", 1.0)]
+LEASES = [("2 s", 2.0), ("4 s", 4.0), ("10 s", 10.0), ("30 s", 30.0)]
+SPARK_BYTES_MIN = 4_000_000_000
+"""A shared Spark with three clients needs 1.4 GB; on less than this machine, plain writers."""
+MEMORY_LIMITS = (
+    "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+)  # fmt: skip
+"""A container's, in either version of control groups."""
+EMPTY = """\
+Nothing runs yet.
+1. Launch: concurrent writers commit orders to one table, under one lock object.
+2. Stall W1: its process is stopped in the middle of a commit. Watch who takes the lock, and when.
+3. Resume W1: it wakes, and still believes that it holds the lock. Is its commit accepted?
+4. Lose next response: a write lands, and its writer is never told."""
+UNTIL_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+
+_newest: Workbench | None = None
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """What is made meanwhile stays: to look for garbage in it takes a quarter of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class Workbench:
+    """Launch writers, stall one, lose a response, and see what the lock object says meanwhile."""
+
+    def __init__(self, *, fleet_of: Callable[..., Any] | None = None, **settings: Any) -> None:
+        global _newest
+        if _newest is not None:
+            _newest.close()
+        _newest = self
+        self._control = Controller(self._show, fleet_of=fleet_of or _fleet)
+        self._news: News | None = None
+        self._mark = 0
+        self._build(usual(**settings))
+        self.lanes.status = {"state": "idle", "empty": EMPTY}
+
+    # --- the panel ------------------------------------------------------------------------------
+
+    def _build(self, start: Settings) -> None:
+        crew = (start.kind, start.writers)
+        crews = CREWS if crew in dict(CREWS).values() else [(f"{crew[1]} {crew[0]}", crew), *CREWS]
+        lease = start.lease_s
+        leases = LEASES if lease in dict(LEASES).values() else [(f"{lease:g} s", lease), *LEASES]
+        overlaps = OVERLAPS
+        if start.overlap not in dict(OVERLAPS).values():
+            overlaps = [(f"overlap {start.overlap:g}", start.overlap), *OVERLAPS]
+        self._rest = start
+        self.provider = _choice("Provider", PROVIDERS, start.provider, "210px")
+        self.crew = _choice("Writers", crews, crew, "270px")
+        self.overlap = _choice("Files", overlaps, start.overlap, "200px")
+        self.lease = _choice("Lease", leases, lease, "125px")
+        self.fence_on = widgets.Checkbox(
+            value=start.fence, description="Fence", indent=False,
+            tooltip="Refuse a commit whose conflict check is out of date",
+            layout=widgets.Layout(width="auto"),
+        )  # fmt: skip
+        self.launch_button = _button("Launch", "play", "success", "Start the writers")
+        self.stop_button = _button("Stop", "stop", "danger", "End every process; always works")
+        self.lose_button = _button(
+            "Lose next response", "unlink", "",
+            "The next write of the lock or the fence is applied, but its answer never arrives",
+        )  # fmt: skip
+        self.stall_buttons = widgets.HBox(layout=_row())
+        self.lanes = Lanes(live=True, beats=True, on_beat=self._control.beat)
+        self._parameters = (self.provider, self.crew, self.overlap, self.lease)
+        self.lose_button.disabled = True
+        self._show_writers({}, live=False)
+        self.launch_button.on_click(self._clicked_launch)
+        self.stop_button.on_click(lambda _: self._control.ask("stop"))
+        self.lose_button.on_click(self._clicked_lose)
+        self.fence_on.observe(self._clicked_fence, "value")
+        self.view = widgets.VBox([
+            widgets.HBox([*self._parameters, self.fence_on], layout=_row()),
+            widgets.HBox(
+                [self.launch_button, self.stop_button, self.stall_buttons, self.lose_button],
+                layout=_row(),
+            ),
+            self.lanes,
+            Charts(self.lanes),
+        ])  # fmt: skip
+
+    def settings(self) -> Settings:
+        """What the controls say."""
+        kind, writers = self.crew.value
+        return replace(
+            self._rest, provider=self.provider.value, kind=kind, writers=writers,
+            overlap=self.overlap.value, lease_s=self.lease.value, fence=self.fence_on.value,
+        )  # fmt: skip
+
+    # Callbacks only enqueue; a button stays disabled until the controller has acknowledged.
+
+    def _clicked_launch(self, _: Any) -> None:
+        self.launch_button.disabled = True
+        self._mark = 0
+        self._control.ask("launch", settings=self.settings())
+
+    def _clicked_lose(self, _: Any) -> None:
+        self.lose_button.disabled = True
+        self._control.ask("lose", writer=None)
+
+    def _clicked_fence(self, _: Any) -> None:
+        if self._news is not None and self._news.live:
+            self._control.ask("fence", on=self.fence_on.value)
+
+    def _clicked_stall(self, button: widgets.Button) -> None:
+        button.disabled = True
+        name, state = button.writer, button.state
+        if state == "stalled" or state == "armed":
+            self._control.ask("resume", writer=name)
+        else:
+            self._control.ask("stall", writer=name, at="commit")
+
+    # --- what the controller tells ----------------------------------------------------------------
+
+    def _show(self, news: News) -> None:
+        """From the controller's thread: the only place where widgets change while writers run."""
+        self._news = news
+        live = news.live
+        status = {
+            "state": news.state, "said": news.said,
+            "facts": list(news.facts), "log": list(news.log),
+            "empty": "Waiting for the first event." if live else EMPTY,
+            "error": {"summary": news.error, "traceback": news.trace} if news.error else None,
+            **judged(news.verdict),
+        }  # fmt: skip
+        with self.lanes.hold_sync():
+            self.lanes.live = live or not news.scene["events"]
+            self.lanes.scene = news.scene
+            self.lanes.status = status
+            if live:
+                self.lanes.cursor = -1.0
+        for each in self._parameters:
+            each.disabled = live
+        self.launch_button.disabled = live
+        self.lose_button.disabled = not live
+        self._show_writers(news.writers, live=live)
+
+    def _show_writers(self, states: dict[str, str], *, live: bool) -> None:
+        names = list(states) or [f"W{n + 1}" for n in range(self.crew.value[1])]
+        if [each.writer for each in self.stall_buttons.children] != names:
+            self.stall_buttons.children = [self._stall_button(name) for name in names]
+        for button in self.stall_buttons.children:
+            state = states.get(button.writer, "")
+            button.state = state
+            button.description, button.button_style, button.icon = {
+                "armed": (f"{button.writer} will stall", "warning", "hourglass-half"),
+                "stalled": (f"Resume {button.writer}", "info", "play"),
+            }.get(state, (f"Stall {button.writer}", "", "pause"))
+            button.disabled = not live or state in ("exited", "")
+
+    def _stall_button(self, name: str) -> widgets.Button:
+        button = _button(
+            f"Stall {name}", "pause", "",
+            f"Stop {name}'s process (SIGSTOP) at its next commit, while it holds the lock",
+        )  # fmt: skip
+        button.writer, button.state = name, ""
+        button.on_click(self._clicked_stall)
+        return button
+
+    # --- the same by code -------------------------------------------------------------------------
+
+    def launch(self, **changes: Any) -> None:
+        """Start the writers; keywords as in `Settings`. A fleet that runs is stopped first."""
+        self._mark = 0
+        self._do("launch", settings=replace(self.settings(), **changes))
+
+    def stall(self, writer: str, at: str = "commit") -> None:
+        """Stop a writer's process: at its next commit, while it holds the lock, or now."""
+        self._do("stall", writer=writer, at=at)
+
+    def resume(self, writer: str) -> None:
+        self._do("resume", writer=writer)
+
+    def lose_response(self, writer: str | None = None) -> None:
+        """The next write of the lock or the fence is applied, and its answer dropped."""
+        self._do("lose", writer=writer)
+
+    def fence(self, on: bool) -> None:
+        self._do("fence", on=on)
+
+    def stop(self) -> Any:
+        """End every process; the verdict on all that happened."""
+        self._do("stop")
+        return self.verdict
+
+    def until(
+        self, *kinds: str, who: str | None = None, timeout_s: float = UNTIL_TIMEOUT_S
+    ) -> Event:
+        """Wait for the next event of such a kind after the one that was last waited for."""
+        clock = Clock()
+        deadline_ms = clock.boot_ms() + timeout_s * 1000
+        fleet = self._control.fleet
+        while fleet is not None:
+            self._control.busy()
+            left_s = (deadline_ms - clock.boot_ms()) / 1000
+            fleet.wait(lambda _: True, min(1.0, max(0.0, left_s)), since=self._mark)
+            for each in fleet.events(self._mark):
+                self._mark += 1
+                if each.kind in kinds and who in (None, each.who):
+                    found: Event = each
+                    return found
+            if fleet.error or left_s <= 0 or not fleet.alive:
+                break
+        raise TimeoutError(self._why_not(" or ".join(kinds), who, timeout_s))
+
+    def rehearse(self, *, fence: bool = True, stall: str = "W1") -> Any:
+        """The whole story by itself: stall, takeover, late commit, lost answer; the verdict."""
+        self.launch(fence=fence, overlap=1.0)
+        self.stall(stall)
+        self.until("stalled", who=stall)
+        self.until("published")  # another writer has taken the lock over, and committed
+        self.resume(stall)
+        self.until("refused", "published", who=stall)
+        self.lose_response()
+        self.until("fault")
+        self.until("published")
+        return self.stop()
+
+    def _why_not(self, kinds: str, who: str | None, timeout_s: float) -> str:
+        fleet = self._control.fleet
+        wanted = f"{kinds} of {who}" if who else kinds
+        if fleet is None:
+            return f"no writers run, so there will be no {wanted}; bench.launch() first"
+        if fleet.error:
+            return f"there will be no {wanted}: {fleet.error}"
+        if not fleet.alive:
+            return f"there was no {wanted} before the writers ended"
+        state = ", ".join(f"{name} {state}" for name, state in fleet.writers.items())
+        return f"there was no {wanted} within {timeout_s:g} s ({state}; logs in {fleet.run_dir})"
+
+    def _do(self, what: str, **args: Any) -> None:
+        self._control.wait(self._control.ask(what, **args))
+
+    # --- what happened ----------------------------------------------------------------------------
+
+    @property
+    def events(self) -> list[Event]:
+        return self._control.events
+
+    @property
+    def verdict(self) -> Any:
+        return self._control.verdict
+
+    @property
+    def state(self) -> str:
+        return self._news.state if self._news is not None else "idle"
+
+    def export(self, path: str | Path, title: str = "lockkit: what happened") -> Path:
+        """The run as one HTML page that needs nothing else."""
+        export_html(self.events, self.verdict, path, title=title)
+        return Path(path)
+
+    @staticmethod
+    def replay(history: str | Path | Iterable[Event]) -> Lanes:
+        """A recorded history (a JSON lines file, or events) in the same picture, judged."""
+        from lockkit.lab.verify.check import check
+
+        if isinstance(history, (str, Path)):
+            with Path(history).open(encoding="utf-8") as lines:
+                events = list(read(lines))
+        else:
+            events = list(history)
+        with _nothing_collected():
+            verdict = check(events)
+            return Lanes(
+                scene=whole(events, evidence=verdict.evidence),
+                status={"state": "replay", "log": told(events), **judged(verdict)},
+            )
+
+    def close(self) -> None:
+        """Stop the writers and leave the panel without effect. Does not wait."""
+        self._control.ask("close")
+        with suppress(Exception):  # the page may be gone with its comm; the processes are not
+            for each in (self.launch_button, self.stop_button, self.lose_button, *self._parameters):
+                each.disabled = True
+            self.lanes.status = {"state": "stopped", "said": CLOSED, "empty": CLOSED}
+
+    def __repr__(self) -> str:
+        verdict = judged(self.verdict)
+        said = f"; {verdict['verdict']}: {verdict['because']}" if verdict else ""
+        facts = ", ".join(self._news.facts) if self._news else ""
+        return f"Workbench({self.state}{', ' + facts if facts else ''}{said})"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle
+
+
+def usual(**settings: Any) -> Settings:
+    """The settings of a first run: PySpark where the machine has room, plain writers where not."""
+    if os.environ.get(FAST):
+        settings = {"kind": "plain", "lease_s": FAST_LEASE_S, **settings}
+    if "kind" not in settings:
+        settings["kind"] = "connect" if memory_bytes() >= SPARK_BYTES_MIN else "plain"
+    return Settings(**settings)
+
+
+def memory_bytes() -> int:
+    """What this machine, or the container that we are in, lets us use."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        total = 0
+    limits = (os.environ.get("MEM_LIMIT", ""), *map(_first_line, MEMORY_LIMITS))
+    for limit in limits:
+        if limit.isdigit():
+            total = min(total, int(limit))
+    return total
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _fleet(**options: Any) -> Any:
+    from lockkit.lab.processes.fleet import Fleet
+
+    return Fleet(**options)
+
+
+def _choice(name: str, options: list[tuple[str, Any]], value: Any, width: str) -> widgets.Dropdown:
+    return _named(widgets.Dropdown(
+        options=options, value=value, description=name,
+        style={"description_width": "initial"}, layout=widgets.Layout(width=width),
+    ), name)  # fmt: skip
+
+
+def _button(text: str, icon: str, style: str, tip: str) -> widgets.Button:
+    return _named(widgets.Button(
+        description=text, icon=icon, button_style=style, tooltip=tip,
+        layout=widgets.Layout(width="auto"),
+    ), text)  # fmt: skip
+
+
+def _named(widget: Any, name: str) -> Any:
+    """A class in the page by which a style or a test finds it, whatever it says at the time."""
+    widget.add_class("lockkit-" + name.lower().replace(" ", "-"))
+    return widget
+
+
+def _row() -> widgets.Layout:
+    return widgets.Layout(flex_flow="row wrap", align_items="center", grid_gap="2px 8px")

@@ -1,0 +1,168 @@
+"""A question with guesses: what is locked by it stays locked until one of them is picked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
+
+import ipywidgets as widgets
+
+from lockkit.errors import LockkitError
+from lockkit.lab.widgets.probing import shown
+
+FAST = "LOCKKIT_FAST"
+"""Nobody is there to ask: the first guess is taken."""
+FIRST = "Predict first: pick one of the guesses, then run this cell again."
+STYLE = """<style>
+.lockkit-predict{border-left:3px solid #0072B2;padding:4px 12px;margin:4px 0}
+.lockkit-predict .widget-radio-box,.lockkit-predict .widget-radio{width:auto;max-width:none}
+.lockkit-predict .widget-radio-box label{width:auto;max-width:none;height:auto;line-height:1.6}
+</style>"""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class NotPredicted(LockkitError, RuntimeError):
+    """Something locked was run before a guess was picked."""
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows this in place of a traceback: it is no fault, and has no place."""
+        return [str(self)]
+
+
+class Predict:
+    """Pick a guess, then run; what was predicted then stands beside what it did.
+
+    The guesses are radio buttons, for mouse, keyboard and screen reader. Raises `ValueError` for
+    fewer than two guesses, or two that are alike.
+    """
+
+    def __init__(self, question: str, guesses: Sequence[str]) -> None:
+        if len(set(guesses)) != len(guesses) or len(guesses) < 2:
+            raise ValueError(f"a prediction has two guesses or more, all different: {guesses!r}")
+        self.question, self.guesses = question, tuple(guesses)
+        self._locked: list[Any] = []
+        self.did: str | None = None
+        """What the first run did; its guess can't be changed any more."""
+        self.choice = widgets.RadioButtons(
+            options=self.guesses, value=None, layout=widgets.Layout(width="auto")
+        )
+        self._status = widgets.HTML()
+        self.view = widgets.VBox(
+            [widgets.HTML(f"{STYLE}<b>{shown(question)}</b>"), self.choice, self._status]
+        )
+        self.view.add_class("lockkit-predict")
+        self.choice.observe(self._chosen, "value")
+        self._chosen(None)
+        if os.environ.get(FAST):
+            self.pick(self.guesses[0])
+
+    @property
+    def picked(self) -> str | None:
+        picked: str | None = self.choice.value
+        return picked
+
+    def pick(self, guess: str) -> None:
+        """The same as a click. `ValueError` if it isn't one of the guesses, or comes too late."""
+        if guess not in self.guesses:
+            raise ValueError(f"no guess is {guess!r}; there are: {'; '.join(self.guesses)}")
+        if self.did is not None:
+            raise ValueError("it has run: to predict again, run the cell of the question again")
+        self.choice.value = guess
+
+    def locks(self, button: Any) -> None:
+        """Keep a widget disabled until a guess is picked."""
+        self._locked.append(button)
+        button.disabled = self.picked is None
+
+    def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `act` and show what it did: its result as text. `NotPredicted` without a guess."""
+        if self.picked is None:
+            raise NotPredicted(f"{FIRST} ({self.question})")
+        result = act(*args, **kwargs)
+        self.show(str(result))
+        return result
+
+    def reveal(self, result: Any) -> Veil:
+        """A place for what has run already, out of sight until a guess is picked.
+
+        For a picture or a stage on a page whose cells nobody runs again (Voila): nothing fails
+        before. Shown is the result's `view`, or itself; where its text is one of the guesses, that
+        is what it did.
+        """
+        return Veil(self, result)
+
+    def show(self, did: str) -> None:
+        """Put what it did beside what was predicted; only the first time counts."""
+        if self.did is not None:
+            return
+        self.did = did
+        self.choice.disabled = True
+        self._say(self.said)
+
+    @property
+    def said(self) -> str:
+        """You predicted / it did, in one line; before that, what to do."""
+        if self.picked is None:
+            return "Pick one; what follows is locked until then."
+        if self.did is None:
+            return "Now run what follows."
+        if self.picked == self.did:
+            return f"✓ You predicted it: {self.did}."
+        return f"✗ You predicted: {self.picked}. It did: {self.did}."
+
+    def _chosen(self, _change: Any) -> None:
+        for each in self._locked:
+            each.disabled = self.picked is None
+        self._say(self.said)
+
+    def _say(self, text: str) -> None:
+        self._status.value = f"<span role='status'>{shown(text)}</span>"
+
+    def __repr__(self) -> str:
+        return f"{self.question} {self.said}"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle
+
+
+class Veil:
+    """What a prediction keeps out of sight; `open` is the same as a click on its button."""
+
+    def __init__(self, predict: Predict, result: Any) -> None:
+        self._predict, self._result = predict, result
+        self.opened = False
+        self.button = widgets.Button(
+            description="Show it", icon="eye", button_style="info",
+            tooltip="Locked until a guess is picked",
+        )  # fmt: skip
+        self.button.add_class("lockkit-reveal")
+        self.button.on_click(lambda _: self.open())
+        self.view = widgets.VBox([self.button])
+        predict.locks(self.button)
+        if os.environ.get(FAST):
+            self.open()
+
+    def open(self) -> None:
+        """`NotPredicted` without a guess."""
+        if self._predict.picked is None:
+            raise NotPredicted(f"{FIRST} ({self._predict.question})")
+        if not self.opened:
+            self.opened = True
+            self.view.children = [getattr(self._result, "view", self._result)]
+            if str(self._result) in self._predict.guesses:
+                self._predict.show(str(self._result))
+
+    def __repr__(self) -> str:
+        return repr(self._result) if self.opened else FIRST
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle

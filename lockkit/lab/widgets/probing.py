@@ -1,0 +1,214 @@
+"""What the probe's panel shows: places to probe, what was found there, and its tables as HTML."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from html import escape
+
+from lockkit.clock import Clock, utc
+from lockkit.events import plain
+from lockkit.lab.probe import Finding, Report, Verdict, probe, quick_probe
+from lockkit.lab.probe.providers import (
+    CAPABILITIES,
+    DOCUMENTED,
+    Row,
+    compared,
+    documented,
+    elsewhere,
+    probed,
+    providers,
+)
+from lockkit.lab.probe.reads import Reads, compare_reads, saved
+from lockkit.lab.server import Emulator
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Store, open_store
+
+URL = "s3://bucket/scratch"
+TEXT_CHARS_MAX = 600
+TIMEOUT_S = 5.0
+VERSIONED = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+SAID = {
+    Verdict.FULL: "no violation in any race",
+    Verdict.CREATE_ONLY: "only creating is conditional",
+    Verdict.IGNORES_CONDITIONS: "it ignores conditions",
+    Verdict.NOT_ATOMIC: "a race can have two winners",
+    Verdict.REFUSED: "it refuses conditions",
+    Verdict.UNTESTED: "it cannot be tested",
+}
+MARKS = {
+    Finding.PASSED: ("✓", "good"),
+    Finding.FAILED: ("✗", "bad"),
+    Finding.NOTED: ("•", ""),
+    Finding.UNDECIDED: ("?", "bad"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One behaviour of the embedded server; `store` is whose documentation it is held to."""
+
+    label: str
+    profile: str
+    dialect: str = "s3"
+    versioned: bool = False
+    store: str = ""
+
+
+PLACES = {
+    "aws": Place(label="Amazon S3", profile="aws", store="AWS S3"),
+    "gcs": Place(label="Google Cloud Storage (waits for its 429s)", profile="gcs", dialect="gcs",
+                 store="Google Cloud Storage"),
+    "azure": Place(label="Azure Blob Storage", profile="azure", dialect="azure",
+                   store="Azure Blob Storage"),
+    "spaces": Place(label="DigitalOcean Spaces", profile="spaces", store="DigitalOcean Spaces"),
+    "rgw": Place(label="Ceph RGW", profile="rgw", store="Ceph RGW"),
+    "rgw, versioned bucket": Place(label="Ceph RGW, a versioned bucket", profile="rgw",
+                                   versioned=True, store="Ceph RGW"),
+    "rgw, quoted ETags": Place(label="Ceph RGW, as SDKs quote ETags", profile="rgw-quoted",
+                               store="Ceph RGW"),
+    "two-steps": Place(label="a server that looks, then writes", profile="two-steps"),
+}  # fmt: skip
+"""All of them embedded: nothing leaves this machine."""
+SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What came of one probe."""
+
+    report: Report
+    reads: tuple[Reads, ...]
+    found: Row
+    known: Row | None
+    """What its maker documents, where that is known."""
+
+    @property
+    def sentence(self) -> str:
+        return self.report.conclusion
+
+    @property
+    def as_documented(self) -> str:
+        return "" if self.known is None else compared(self.found, self.known)
+
+
+def at(place: str) -> Place:
+    if place not in PLACES:
+        raise ValueError(f"no place {place!r}; there are {', '.join(PLACES)}, or give a url=")
+    return PLACES[place]
+
+
+@contextmanager
+def embedded(place: Place) -> Iterator[Store]:
+    """A server of its own that behaves so, for as long as it is asked."""
+    with Emulator(profile=place.profile) as emulator:
+        if place.versioned:
+            url = f"{emulator.s3}/bucket?versioning"
+            urllib.request.urlopen(urllib.request.Request(url, VERSIONED, method="PUT")).close()
+        url = f"{SCHEMES[place.dialect]}://bucket/scratch"
+        with closing(open_store(url, endpoint=getattr(emulator, place.dialect))) as store:
+            yield store
+
+
+def quick_look(place: str) -> Report:
+    """One request after another, no race: the verdict is never `FULL`."""
+    with embedded(at(place)) as store:
+        return quick_probe(store)
+
+
+def look_at(
+    place: str, *, rounds: int, racers: int, requests: int, emit: Emit = silent
+) -> Findings:
+    """Probe an embedded place, then time its reads."""
+    chosen = at(place)
+    rows = {row.store: row for row in providers() if row.basis == DOCUMENTED}
+    with embedded(chosen) as store:
+        return _findings(store, rows.get(chosen.store), rounds, racers, requests, emit)
+
+
+def look_at_url(
+    url: str, endpoint: str | None, *, rounds: int, racers: int, requests: int, emit: Emit = silent
+) -> Findings:
+    """Probe anybody's store, then time its reads; raises `StoreError` where it cannot be asked."""
+    with closing(open_store(url, endpoint=endpoint, timeout_s=TIMEOUT_S)) as store:
+        known = documented(url, elsewhere(store), providers())
+        return _findings(store, known, rounds, racers, requests, emit)
+
+
+def _findings(
+    store: Store, known: Row | None, rounds: int, racers: int, requests: int, emit: Emit
+) -> Findings:
+    report = probe(store, rounds=rounds, racers=racers, emit=emit)
+    reads: list[Reads] = []
+    if report.verdict is not Verdict.REFUSED:
+        emit("note", text=f"reading, {requests} times whole and as often only if it changed")
+        reads = compare_reads(store, requests=requests, emit=emit)
+    today = utc(Clock().wall_ms())[:10]
+    found = probed(report, "what was probed here", as_of=today, source=report.url)
+    return Findings(report=report, reads=tuple(reads), found=found, known=known)
+
+
+# --- as HTML: what a store said is anybody's text, so all of it is escaped ------------------------
+
+
+def shown(text: object) -> str:
+    return escape(plain(text, limit=TEXT_CHARS_MAX))
+
+
+def verdict_html(findings: Findings, predicted: Verdict | None = None) -> str:
+    """The sentence, and what was predicted."""
+    report = findings.report
+    colour, mark = ("good", "✓") if report.safe else ("bad", "✗")
+    lines = [f"<div class='lp-verdict {colour}'>{mark} {shown(findings.sentence)}</div>"]
+    if predicted is not None:
+        hit = "You predicted that." if predicted is report.verdict else (
+            f"You predicted: {SAID[predicted]}. The probe found: {SAID[report.verdict]}."
+        )  # fmt: skip
+        lines.append(f"<div class='lp-predicted'>{shown(hit)}</div>")
+    if findings.known is not None:
+        lines.append(f"<div>{shown(findings.as_documented)}</div>")
+    if findings.reads:
+        lines.append(f"<div>{shown(saved(findings.reads))}</div>")
+    return "".join(lines)
+
+
+def checks_html(report: Report) -> str:
+    rows = []
+    for check in report.checks:
+        mark, colour = MARKS[check.finding]
+        rows.append(
+            f"<tr><td class='{colour}'>{mark} {check.finding.value}</td>"
+            f"<td>{shown(check.name)}</td><td>{shown(check.because)}</td></tr>"
+        )
+    refused = ", ".join(
+        f"{status} {code} ×{times}".replace(f"{status} {status} ", f"{status} ")  # botocore's 304
+        for status, code, times in report.refusals
+    )
+    head = "<tr><th>finding</th><th>check</th><th>because</th></tr>"
+    below = f"<div class='lp-refusals'>Refusals on the way: {shown(refused or 'none')}</div>"
+    return f"<table class='lp-table lp-checks'>{head}{''.join(rows)}</table>{below}"
+
+
+def matrix_html(rows: Sequence[Row], found: Row | None = None) -> str:
+    """Every row; first what was just found, then what is documented and was probed before."""
+    words = ("store", "basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
+    head = "".join(f"<th>{word}</th>" for word in words)
+    lines = [_row_html(row, row is found) for row in ([found] if found else []) + [*rows]]
+    table = f"<table class='lp-table lp-matrix'><tr>{head}</tr>{''.join(lines)}</table>"
+    return f"<div class='lp-wide'>{table}</div>"
+
+
+def _row_html(row: Row, is_new: bool) -> str:
+    cells = [f"<td>{shown(row.store)}</td><td>{shown(row.basis)}</td>"]
+    for name in CAPABILITIES:
+        value = getattr(row, name)
+        colour = "good" if value == "yes" else "bad" if value in ("ignored", "not atomic") else ""
+        cells.append(f"<td class='{colour}'>{shown(value)}</td>")
+    day = shown(row.as_of)
+    if row.source.startswith("https://"):
+        day = f"<a href='{shown(row.source)}' target='_blank' rel='noopener'>{day}</a>"
+    rest = (shown(row.verdict or "–"), shown(row.limits_and_traps), day)
+    cells += [f"<td>{each}</td>" for each in rest]
+    return f"<tr class='{'lp-new' if is_new else ''}'>{''.join(cells)}</tr>"

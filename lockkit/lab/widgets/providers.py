@@ -1,0 +1,283 @@
+"""Two lock services side by side: start both, stall or kill who holds, restart the service."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from html import escape
+from queue import SimpleQueue
+from typing import Any
+
+import ipywidgets as widgets
+import plotly.graph_objects as go
+
+from lockkit.clock import Clock
+from lockkit.lab.widgets.contention import LEASE_S, PROVIDERS, Contest, Side
+from lockkit.lab.widgets.figures import Figures, beliefs, until_ms
+
+REDRAW_S = 1.0
+SHOWN_S = 45.0
+COLOURS = {"W1": "#0072B2", "W2": "#E69F00", "W3": "#009E73"}
+STALLED = "#D55E00"
+GUESSES = [
+    ("– predict first: after a stall of the holder, who hands over sooner? –", ""),
+    ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
+]  # fmt: skip
+_newest: Providers | None = None
+
+
+class Providers:
+    """Three processes contend for a lock on each of two services. Buttons, and the same by code.
+
+    `contest` is what runs, None before. Running the cell again ends the one before.
+    """
+
+    def __init__(self, first: str = "storage", second: str = "zookeeper") -> None:
+        global _newest
+        if _newest is not None:
+            _newest.close()
+        _newest = self
+        self.contest: Contest | None = None
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._over = threading.Event()
+        self._build(first, second)
+        threading.Thread(target=self._obey, name="lockkit-providers", daemon=True).start()
+
+    # --- the panel -------------------------------------------------------------------------------
+
+    def _build(self, first: str, second: str) -> None:
+        names = [(each.says, name) for name, each in PROVIDERS.items()]
+        self.first, self.second = (
+            widgets.Dropdown(options=names, value=value, description=said)
+            for value, said in ((first, "First"), (second, "Second"))
+        )
+        self.prediction = widgets.Dropdown(
+            options=GUESSES, value="", layout=widgets.Layout(width="480px")
+        )
+        self.buttons = {
+            name: _button(text, partial(self._ask, getattr(self, name)), f"lockkit-{name}")
+            for name, text in (("start", "Start"), ("stall", "Stall who holds"),
+                               ("kill", "Kill who holds"), ("restart", "Restart the service"),
+                               ("stop", "Stop"))
+        }  # fmt: skip
+        self.prediction.observe(lambda _: self._enable(), "value")
+        self._status = widgets.HTML("Predict, then press Start.")
+        self._figures = [figure(), figure()]
+        self._table = widgets.HTML()
+        self.view = widgets.VBox([
+            widgets.HBox([self.first, self.second]), self.prediction,
+            widgets.HBox(list(self.buttons.values())), self._status, *self._figures, self._table,
+        ])  # fmt: skip
+        self.view.add_class("lockkit-providers")
+        self._enable()
+
+    def _enable(self) -> None:
+        runs = self.contest is not None
+        for name, button in self.buttons.items():
+            button.disabled = runs is (name == "start")
+        if not runs:
+            self.buttons["start"].disabled = not self.prediction.value
+
+    def _ask(self, do: Callable[[], None]) -> None:
+        """Callbacks only enqueue; one thread owns the processes."""
+        for each in self.buttons.values():
+            each.disabled = True
+        self._asked.put(do)
+
+    def _obey(self) -> None:
+        while not self._over.is_set() and (do := self._asked.get()) is not None:
+            try:
+                do()
+            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
+                self._say(f"{type(error).__name__}: {error}")
+                self.stop()
+            self._enable()
+        self.stop()  # what was being started when the panel was closed
+
+    def _say(self, text: str) -> None:
+        self._status.value = escape(text[:2000]).replace("\n", "<br>")
+
+    # --- the same by code ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Raises `ServiceUnavailable` where a service is not here, `ServiceFailed`."""
+        self.stop()
+        self._say("Starting both services and three processes each; a JVM takes some seconds…")
+        self.contest = Contest((self.first.value, self.second.value))
+        self._say(f"Both run. A lease lasts {LEASE_S:g} s.")
+        threading.Thread(target=self._redraw, args=(self.contest,), daemon=True).start()
+
+    def stall(self) -> None:
+        """Whoever holds is stopped for two and a half leases, on both sides."""
+        self._strike("stall", "stopped")
+
+    def kill(self) -> None:
+        self._strike("kill", "killed")
+
+    def restart(self) -> None:
+        if self.contest is not None:
+            for side in self.contest.sides:
+                self._say(f"{side.name}: " + ("restarted" if side.restart() else "no service"))
+
+    def stop(self) -> None:
+        contest, self.contest = self.contest, None
+        if contest is not None:
+            self.show(contest)
+            contest.stop()
+            self._say("Stopped; every process has ended.")
+
+    def close(self) -> None:
+        self.stop()
+        self._over.set()
+        self._asked.put(None)
+
+    def _strike(self, how: str, done: str) -> None:
+        if self.contest is not None:
+            struck = [(side.name, side.strike(how)) for side in self.contest.sides]
+            self._say("; ".join(
+                f"{name}: {f'{done} {who}' if who else 'nobody held it'}" for name, who in struck
+            ))  # fmt: skip
+
+    # --- what it shows ---------------------------------------------------------------------------
+
+    def _redraw(self, contest: Contest) -> None:
+        while self.contest is contest and not Clock().wait(self._over, REDRAW_S):
+            self.show(contest)
+
+    def show(self, contest: Contest) -> None:
+        for side, drawn in zip(contest.sides, self._figures, strict=True):
+            draw(drawn, side)
+        rows = {side.name: side.figures() for side in contest.sides}
+        self._table.value = table(rows, self.prediction.value)
+
+    def __repr__(self) -> str:
+        return "two lock services; nothing was started" if self.contest is None else "running"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.view._repr_mimebundle_(**options)
+
+
+def figure() -> go.FigureWidget:
+    """On the page's own ground, in a grey that is legible in either theme."""
+    clear, grid = "rgba(0,0,0,0)", "rgba(128,136,144,.25)"
+    # Given at once: Voila's page does not hear of what is added before it is there.
+    bars = [
+        go.Bar(orientation="h", width=0.6),
+        go.Bar(orientation="h", width=0.25, marker={"color": STALLED}),
+    ]
+    return go.FigureWidget(bars, layout={
+        "height": 190, "margin": {"l": 60, "r": 20, "t": 30, "b": 40}, "barmode": "overlay",
+        "showlegend": False, "autosize": True, "paper_bgcolor": clear, "plot_bgcolor": clear,
+        "font": {"color": "#808890"},
+        "xaxis": {"title": {"text": "s"}, "gridcolor": grid, "zeroline": False},
+        "yaxis": {"autorange": "reversed", "gridcolor": grid, "zeroline": False},
+    })  # fmt: skip
+
+
+def draw(drawn: go.FigureWidget, side: Side) -> None:
+    """Who believed that it held the lock, and who stood still meanwhile (the narrow bars)."""
+    history = side.history
+    if not history:
+        return
+    start_ms, end_ms = history[0].at_ms, history[-1].at_ms
+    since_ms = max(start_ms, end_ms - SHOWN_S * 1000)
+    held = [
+        (each.who, each.start.at_ms, to_ms) for each in beliefs(history)
+        if (to_ms := until_ms(each, end_ms)) >= since_ms
+    ]  # fmt: skip
+    still = [each for each in stalls(history, end_ms) if each[2] >= since_ms]
+    with drawn.batch_update():
+        drawn.layout.title = {"text": escape(side.name), "font": {"size": 13}}
+        bars, stops = drawn.data
+        bars.y = [who for who, _, _ in held]
+        bars.base = [(from_ms - start_ms) / 1000 for _, from_ms, _ in held]
+        bars.x = [(to_ms - from_ms) / 1000 for _, from_ms, to_ms in held]
+        bars.marker.color = [COLOURS.get(who, "#888") for who, _, _ in held]
+        stops.y = [who for who, _, _ in still]
+        stops.base = [(from_ms - start_ms) / 1000 for _, from_ms, _ in still]
+        stops.x = [(to_ms - from_ms) / 1000 for _, from_ms, to_ms in still]
+        drawn.layout.xaxis.range = [(since_ms - start_ms) / 1000, (end_ms - start_ms) / 1000 + 0.5]
+        drawn.layout.yaxis.categoryorder = "category descending"
+
+
+def stalls(history: list[Any], end_ms: float) -> list[tuple[str, float, float]]:
+    """Who stood still, or was dead, from when to when (ms)."""
+    open_: dict[str, float] = {}
+    found = []
+    for each in history:
+        if each.kind in ("stalled", "killed"):
+            open_[each.who] = each.at_ms
+        elif each.kind == "resumed" and each.who in open_:
+            found.append((each.who, open_.pop(each.who), each.at_ms))
+    return found + [(who, from_ms, end_ms) for who, from_ms in open_.items()]
+
+
+ROWS: list[tuple[str, Callable[[Figures], str]]] = [
+    ("grants", lambda f: str(f.grants)),
+    ("grants a second", lambda f: f"{f.per_s:.2f}"),
+    ("hand-off, median", lambda f: _seconds(f.hand_off_p50_s)),
+    ("longest wait of a process", lambda f: _seconds(f.wait_max_s)),
+    ("most in a row to one", lambda f: str(f.longest_run)),
+    ("taken over after a stall or crash",
+     lambda f: ", ".join(map(_seconds, f.taken_over_s)) or "–"),
+    ("two believed at once for", lambda f: _seconds(f.overlap_s)),
+    ("requests per grant, of all who want it",
+     lambda f: "–" if f.requests_per_grant is None else f"{f.requests_per_grant:.1f}"),
+    ("a million grants cost", lambda f: cost(f)),
+]  # fmt: skip
+
+
+STYLE = (
+    "<style>.lockkit-figures{border-collapse:collapse}"
+    ".lockkit-figures :is(td,th){padding:2px 14px 2px 0;text-align:left;line-height:1.4}"
+    ".lockkit-figures tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}</style>"
+)
+
+
+def table(rows: dict[str, Figures], prediction: str) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in rows)
+    body = "".join(
+        f"<tr><td>{said}</td>"
+        f"{''.join(f'<td>{escape(show(each))}</td>' for each in rows.values())}</tr>"
+        for said, show in ROWS
+    )
+    outcome = sooner(list(rows.values()))
+    guessed = {value: text for text, value in GUESSES if value}.get(prediction, "nothing")
+    said = f"<p>You predicted: {guessed}. It was: {outcome}.</p>" if outcome else ""
+    return (
+        f"{STYLE}<table class='lockkit-figures'><tr><td></td>{head}</tr>{body}</table>{said}"
+    )
+
+
+def cost(side: Figures) -> str:
+    """For its requests, at this pace, or what is paid for instead."""
+    if side.price is None or side.million_grants_usd is None:
+        return "–"
+    if not side.price.writes:
+        return side.price.says
+    return f"US$ {side.million_grants_usd:.2f} ({side.price.says})"
+
+
+def sooner(sides: list[Figures]) -> str:
+    """Which side took over sooner, once both have; "" before."""
+    if len(sides) < 2 or not all(each.taken_over_s for each in sides):
+        return ""
+    one, other = (each.taken_over_s[0] for each in sides[:2])
+    if abs(one - other) < 0.25 * max(one, other):
+        return f"about the same ({one:.1f} and {other:.1f} s)"
+    which = "first" if one < other else "second"
+    return f"the {which} ({min(one, other):.1f}, not {max(one, other):.1f} s)"
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
+
+
+def _button(text: str, press: Callable[[], None], name: str) -> widgets.Button:
+    button = widgets.Button(description=text, layout=widgets.Layout(width="auto"))
+    button.on_click(lambda _: press())
+    button.add_class(name)
+    return button

@@ -1,0 +1,148 @@
+"""`with lockkit.record("run.html"):` everything that locks told within the block, as one file."""
+
+from __future__ import annotations
+
+import html
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from lockkit.clock import Clock
+from lockkit.events import Event
+from lockkit.lab.verify.check import Verdict, check
+from lockkit.lab.widgets.export import page_of
+from lockkit.lab.widgets.scene import text
+from lockkit.sinks import listening
+
+EVENTS_MAX = 500_000
+"""Of one recording; what comes after them is counted, and not kept."""
+KINDS = (".html", ".jsonl")
+WORST_FIRST = ("INVALID", "UNKNOWN", "VALID")
+
+
+@dataclass(slots=True)
+class Recording:
+    """What was told so far; by the URL of the lock, where it was a lock that told it."""
+
+    path: Path
+    told: list[tuple[str, Event]] = field(default_factory=list)
+    missed: int = 0
+
+    def hear(self, url: str, event: Event) -> None:
+        if len(self.told) < EVENTS_MAX:
+            self.told.append((url, event))
+        else:
+            self.missed += 1
+
+    @property
+    def locks(self) -> list[str]:
+        """The URLs of the locks and tables that told something, in order of appearance."""
+        return list(dict.fromkeys(url for url, _ in list(self.told) if url))
+
+    def events(self, url: str = "") -> list[Event]:
+        """In order of time: all, or those of one lock, with what an embedded store saw of it."""
+        bucket, path = _place(url)
+        kept = [
+            each
+            for of, each in list(self.told)
+            if not url or of == url or (not of and _concerns(each, bucket, path))
+        ]
+        return sorted(kept, key=lambda each: each.at_ms)
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """By lock: each is a history of its own. Of "" where only a store told something."""
+        urls = self.locks or ([""] if self.told else [])
+        return {url: check(self.events(url)) for url in urls}
+
+
+@contextmanager
+def record(path: str | Path, *, title: str = "") -> Iterator[Recording]:
+    """Record what every lock and table of this process tells, and embedded servers and proxies.
+
+    At the end of the block, also where it raises, `path` is written at one blow: a page (`.html`)
+    with the verdict, or the events as JSON lines (`.jsonl`), each with the `lock` that it is of.
+    Where several locks told something, the page shows the one whose verdict is the worst. Other
+    processes are not heard. Raises `ValueError` or `FileNotFoundError` before the block for a path
+    that cannot be; `OSError` after it, a warning instead where the block itself has raised.
+    """
+    wanted = Path(path)
+    if wanted.suffix not in KINDS:
+        raise ValueError(f"{wanted}: a recording is a page (.html) or JSON lines (.jsonl)")
+    if not wanted.parent.is_dir():
+        raise FileNotFoundError(f"{wanted}: there is no folder {wanted.parent}; make it first")
+    recording = Recording(wanted)
+    try:
+        with listening(recording.hear):
+            yield recording
+    except BaseException as error:
+        _save_in_trouble(recording, title, type(error).__name__)
+        raise
+    _save(wanted, _said(recording, title, ""))
+
+
+def _save_in_trouble(recording: Recording, title: str, ending: str) -> None:
+    try:
+        _save(recording.path, _said(recording, title, ending))
+    except Exception as error:  # noqa: BLE001 - the block's own error must not be hidden by it
+        warnings.warn(f"{recording.path} was not written: {error}", RuntimeWarning, stacklevel=3)
+
+
+def _said(recording: Recording, title: str, ending: str) -> str:
+    if recording.path.suffix == ".jsonl":
+        return "".join(_line(url, each) for url, each in recording.told)
+    return _page(recording, title or f"lockkit: {recording.path.stem}", ending)
+
+
+def _line(url: str, each: Event) -> str:
+    more: dict[str, Any] = {"lock": url} if url else {}
+    return Event(each.at_ms, each.who, each.kind, {**each.data, **more}).to_json() + "\n"
+
+
+def _page(recording: Recording, title: str, ending: str) -> str:
+    verdicts = recording.verdicts()
+    url = min(verdicts, key=lambda each: WORST_FIRST.index(verdicts[each].kind), default="")
+    said = [f"Recorded: {text(url)}." if url else "No lock told anything within the block."]
+    said += [
+        f"{text(each)} told something, too: {verdict.kind}."
+        for each, verdict in verdicts.items()
+        if each != url
+    ]
+    if ending:
+        said.append(f"The block ended with {ending}.")
+    if recording.missed:
+        said.append(f"{recording.missed} more events were not kept: this is only the beginning.")
+    above = f"<p>{html.escape(' '.join(said))}</p>"
+    return page_of(recording.events(url), verdicts.get(url), title=title, above=above)
+
+
+def _save(path: Path, said: str) -> None:
+    """All of it or nothing; a file that was there stays until the new one is whole."""
+    part = path.with_name(f".{path.name}.{Clock().unique()}.part")
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            file.write(said)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+def _place(url: str) -> tuple[str, str]:
+    """The bucket of a lock's URL, and where in it its objects are."""
+    parts = urlsplit(url)
+    return parts.netloc, parts.path.strip("/")
+
+
+def _concerns(each: Event, bucket: str, path: str) -> bool:
+    """Whether a store's own event is about an object below that path."""
+    key = str(each.get("key", "")).strip("/")
+    inside = not path or key == path or key.startswith(f"{path}/")
+    return inside and str(each.get("bucket", bucket)) == bucket

@@ -1,0 +1,553 @@
+"""The picture of a story, as plain data: lanes, arrows, bars, marks and the table of generations.
+
+`lanes.js` lays it out and draws it; nothing here knows about pixels. Times are milliseconds since
+the history began. Every text is plain text: what came from a bucket is never markup.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lockkit.events import STORE, Event
+from lockkit.lab.widgets.models import (
+    PROOF,
+    Belief,
+    Exchange,
+    Generation,
+    Moment,
+    Stall,
+    Story,
+    brief,
+    drawn,
+    short,
+)
+
+Scene = dict[str, Any]
+
+LOCK_LANE, TABLE_LANE = "lock", "table"
+ROWS_MAX = 500
+LIVE_ROWS_MAX = 50
+ARROWS_MAX = 2_000
+POLLS_MIN = 3
+TEXT_MAX = 240
+STALE_SLACK_MS = 1.0
+
+STATES = {"danger", "note", "began", "fenced"}
+"""Moments that the picture tells otherwise, or not at all."""
+
+
+def whole(events: Iterable[Event], *, evidence: Iterable[Event] = ()) -> Scene:
+    """All of a recorded history, however long: nothing of it leaves the picture or the table."""
+    kept = list(events)
+    story = Story(ring=max(1, len(kept)))
+    story.add(kept)
+    return scene(story, arrows_max=story.ring, rows_max=story.ring, evidence=evidence)
+
+
+def scene(
+    story: Story,
+    *,
+    window_ms: float | None = None,
+    now_ms: float | None = None,
+    arrows_max: int = ARROWS_MAX,
+    rows_max: int = ROWS_MAX,
+    evidence: Iterable[Event] = (),
+) -> Scene:
+    """The story's last `window_ms` (all of it if None), up to `now_ms` on the history's clock."""
+    if window_ms is not None:
+        rows_max = min(rows_max, LIVE_ROWS_MAX)
+    return _Painter(story, window_ms, now_ms, arrows_max, rows_max, evidence).paint()
+
+
+class _Painter:
+    """One scene in the making: holds the window, so that the parts below read as sentences."""
+
+    def __init__(
+        self,
+        story: Story,
+        window_ms: float | None,
+        now_ms: float | None,
+        arrows_max: int,
+        rows_max: int,
+        evidence: Iterable[Event],
+    ) -> None:
+        self.story = story
+        self.zero = story.started_ms or 0.0
+        self.rows_max = rows_max
+        self.now = max(story.latest_ms, now_ms or 0.0)
+        self.shown = self._shown(window_ms, arrows_max)
+        self.evidence = {(each.at_ms, each.who, each.kind) for each in evidence}
+        self.hues = {who: hue for hue, who in enumerate(story.states)}
+        self.grants = list(grants(story))
+        self.begans = [began for _, _, began, _, _ in self.grants]
+        self.rivals = rivals(self.grants)
+        self.believed = {(each.who, each.epoch): each for each in story.beliefs}
+
+    def paint(self) -> Scene:
+        arrows, polls = self._arrows()
+        bars = [*self._owners(), *self._beliefs(), *self._stalls(), *polls]
+        marks = [*self._generations(), *self._commits(), *self._moments()]
+        return {
+            "span": [self._t(self.start), self._t(self.now)],
+            "cut": self.start > self.zero,
+            "hidden": self.story.hidden,
+            "events": self.story.seen,
+            "lanes": self._lanes(),
+            "arrows": arrows,
+            "bars": bars,
+            "marks": sorted(marks, key=lambda mark: float(mark["t"])),
+            "rows": self._rows(),
+        }
+
+    # --- the window ---------------------------------------------------------------------------
+
+    def _shown(self, window_ms: float | None, arrows_max: int) -> list[Exchange]:
+        """The newest requests in the window; mere looks do not count, they are drawn as one."""
+        start = self.zero if window_ms is None else self.now - window_ms
+        shown: list[Exchange] = []
+        counted = 0
+        for exchange in reversed(self.story.exchanges):
+            if not drawn(exchange):
+                continue
+            if exchange.last_ms < start - 5_000:
+                break
+            if counted == arrows_max:
+                start = max(start, shown[-1].first_ms)
+                break
+            if exchange.last_ms >= start:
+                shown.append(exchange)
+                counted += exchange.op != "look"
+        self.start = max(self.zero, start)
+        return sorted(shown, key=lambda exchange: exchange.first_ms)
+
+    def _t(self, at_ms: float) -> float:
+        return round(max(at_ms, self.start) - self.zero, 1)
+
+    def _hue(self, who: str) -> int:
+        return self.hues.get(who, 0)
+
+    def _inside(self, began_ms: float, ended_ms: float | None) -> bool:
+        return ended_ms is None or ended_ms >= self.start
+
+    def _proves(self, *keys: tuple[float | None, str, str]) -> bool:
+        return bool(self.evidence) and any(key in self.evidence for key in keys)
+
+    def _clock(self, at_ms: float | None) -> str:
+        return "never" if at_ms is None else f"{(at_ms - self.zero) / 1000:.3f} s"
+
+    # --- lanes --------------------------------------------------------------------------------
+
+    def _lanes(self) -> list[Scene]:
+        writers = [
+            {
+                "id": text(who),
+                "title": text(who),
+                "role": "writer",
+                "hue": self.hues[who],
+                "state": self._state(who),
+            }
+            for who in self.story.states
+        ]
+        return [
+            {"id": LOCK_LANE, "title": "lock object", "role": "truth", "state": ""},
+            *writers,
+            {"id": TABLE_LANE, "title": "table", "role": "truth", "state": ""},
+        ]
+
+    def _state(self, who: str) -> str:
+        state = self.story.states[who]
+        if state != "running":
+            return state
+        belief = self._belief(who)
+        if belief is not None and belief.ended_ms is None:
+            return "holds" if belief.until_ms >= self.now else "believes"
+        return "waits" if self.story.waiting(who) is not None else "running"
+
+    def _belief(self, who: str) -> Belief | None:
+        return next((b for b in reversed(self.story.beliefs) if b.who == who), None)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def _arrows(self) -> tuple[list[Scene], list[Scene]]:
+        """Arrows, and the runs of mere looks that are drawn as one brace each."""
+        arrows: list[Scene] = []
+        polls: list[Scene] = []
+        runs: dict[str, list[Exchange]] = {}
+        for exchange in self.shown:
+            if exchange.reads and exchange.op == "look":
+                runs.setdefault(exchange.who, []).append(exchange)
+                continue
+            self._settle(runs.pop(exchange.who, []), arrows, polls)
+            arrows.append(self._arrow(exchange))
+        for run in runs.values():
+            self._settle(run, arrows, polls)
+        arrows.sort(key=lambda arrow: next(t for t in arrow["t"] if t is not None))
+        return arrows, polls
+
+    def _settle(self, run: list[Exchange], arrows: list[Scene], polls: list[Scene]) -> None:
+        if len(run) < POLLS_MIN:
+            arrows.extend(self._arrow(each) for each in run)
+            return
+        arrows.append(self._arrow(run[0]))
+        rest = run[1:]
+        began, ended = self._t(rest[0].first_ms), self._t(rest[-1].last_ms)
+        polls.append(
+            {
+                "id": f"p{rest[0].id}",
+                "lane": text(run[0].who),
+                "kind": "polls",
+                "t": [began, ended],
+                "label": f"looks x{len(rest)}",
+                "hue": self._hue(run[0].who),
+                "detail": f"{text(run[0].who)} looked {len(rest)} more times: the lock was taken",
+            }
+        )
+
+    def _arrow(self, each: Exchange) -> Scene:
+        look, label = appearance(each)
+        times = [None if at is None else self._t(at) for at in each.times]
+        return {
+            "id": each.id,
+            "lane": text(each.who),
+            "side": each.place,
+            "op": text(each.op),
+            "kind": "read" if each.reads else "write",
+            "look": look,
+            "label": label,
+            "t": times,
+            "hue": self._hue(each.who),
+            "detail": self._told(each, look),
+            "row": f"g{each.generation}" if each.generation else "",
+            "evidence": self._proves(
+                (each.asked_ms, each.who, "ask"),
+                (each.decided_ms, STORE, "request"),
+                (each.answered_ms, each.who, "answer"),
+            ),
+        }
+
+    def _told(self, each: Exchange, look: str) -> str:
+        who, op = text(each.who) or "someone", text(each.op) or "write"
+        parts = [f"{who}: {op} {text(tail(each.key))}"]
+        parts.append(f"sent {self._clock(each.times[0])}")
+        if each.decided_ms is not None:
+            done = "applied" if each.applied else f"answer {each.status}"
+            parts.append(f"store {self._clock(each.decided_ms)}: {done}")
+        if each.applied:
+            parts.append(f"version {short(each.before) or 'none'} to {short(each.version)}")
+        if each.answered_ms is not None:
+            parts.append(f"told {self._clock(each.answered_ms)}: {text(each.outcome)}")
+        if look == "proof":
+            parts.append("a write under a false condition: the lock makes sure that it is refused")
+        if look in ("lost", "dropped", "late"):
+            parts.append("the client cannot know")
+        parts.extend(text(part) for part in (each.why, each.fault) if part)
+        if each.attempt:
+            parts.append(f"attempt {text(brief(each.attempt))}")
+        return "; ".join(parts)
+
+    # --- bars -----------------------------------------------------------------------------------
+
+    def _owners(self) -> Iterator[Scene]:
+        for number, (owner, epoch, began, until, ended) in enumerate(self.grants):
+            end = self.now if ended is None else ended
+            if not self._inside(began, end):
+                continue
+            solid = end if until is None else min(end, max(until, began))
+            hue = self._hue(owner)
+            label = f"{text(owner)} epoch {epoch}" if epoch else text(owner)
+            yield {
+                "id": f"o{number}",
+                "lane": LOCK_LANE,
+                "kind": "owner",
+                "hue": hue,
+                "label": label,
+                "t": [self._t(began), self._t(solid)],
+                "detail": f"the lock object names {label} as its holder",
+            }
+            if end - solid > STALE_SLACK_MS:
+                yield {
+                    "id": f"e{number}",
+                    "lane": LOCK_LANE,
+                    "kind": "over",
+                    "hue": hue,
+                    "label": "lease over",
+                    "t": [self._t(solid), self._t(end)],
+                    "detail": f"{label}: the lease has run out and nobody has taken the lock yet",
+                }
+
+    def _beliefs(self) -> Iterator[Scene]:
+        for each in self.story.beliefs:
+            end = self.now if each.ended_ms is None else each.ended_ms
+            if not self._inside(each.began_ms, end):
+                continue
+            over = self._over(each)
+            who, hue = text(each.who), self._hue(each.who)
+            yield {
+                "id": each.id,
+                "lane": who,
+                "kind": "belief",
+                "hue": hue,
+                "label": "",
+                "t": [self._t(each.began_ms), self._t(min(end, over))],
+                "detail": f"{who} believes that it holds the lock, epoch {each.epoch}",
+                "evidence": self._proves((each.began_ms, each.who, "held")),
+            }
+            if end - over > STALE_SLACK_MS:
+                yield {
+                    "id": f"{each.id}r",
+                    "lane": who,
+                    "kind": "wrong",
+                    "hue": hue,
+                    "label": "still believes",
+                    "t": [self._t(over), self._t(end)],
+                    "detail": f"{who} still believes in epoch {each.epoch}, but its lease is over",
+                }
+
+    def _over(self, each: Belief) -> float:
+        """When this belief stopped being true: its lease ran out, or another took the lock."""
+        return min(each.until_ms, self._taken(each) or each.until_ms)
+
+    def _taken(self, belief: Belief) -> float | None:
+        """When another client was granted the lock after this one; None if that never happened."""
+        after = bisect_right(self.begans, belief.began_ms)
+        if after == len(self.grants):
+            return None
+        owner, _, began, _, _ = self.grants[after]
+        return began if owner != belief.who else self.rivals[after]
+
+    def _stalls(self) -> Iterator[Scene]:
+        for each in self.story.stalls:
+            if self._inside(each.began_ms, each.ended_ms):
+                yield self._stall(each)
+
+    def _stall(self, each: Stall) -> Scene:
+        end = self.now if each.ended_ms is None else each.ended_ms
+        lasted = f"{(end - each.began_ms) / 1000:.1f} s"
+        who = text(each.who)
+        return {
+            "id": each.id,
+            "lane": who,
+            "kind": "stall",
+            "hue": self._hue(each.who),
+            "t": [self._t(each.began_ms), self._t(end)],
+            "label": f"stalled {lasted}",
+            "detail": f"{who}'s process stood still for {lasted} (SIGSTOP); {text(each.why)}",
+            "evidence": self._proves((each.began_ms, each.who, "stalled")),
+        }
+
+    # --- marks ----------------------------------------------------------------------------------
+
+    def _generations(self) -> Iterator[Scene]:
+        for each in self.story.generations:
+            if each.at_ms >= self.start:
+                yield {
+                    "id": f"g{each.n}",
+                    "lane": LOCK_LANE,
+                    "kind": "generation",
+                    "t": self._t(each.at_ms),
+                    "label": f"g{each.n} {short(each.version)}",
+                    "hue": self._hue(each.who),
+                    "row": f"g{each.n}",
+                    "arrow": each.exchange.id,
+                    "detail": f"generation {each.n}, version {text(each.version)}, "
+                    f"written by {text(each.who)}: {text(each.exchange.op) or 'unknown'}",
+                }
+
+    def _commits(self) -> Iterator[Scene]:
+        """Completed instants, as the table shows them: the store's record, not the writer's."""
+        for each in self.shown:
+            if each.place == "table" and each.applied and not each.key.endswith("fence.json"):
+                instant = tail(each.key).split(".")[0].split("_")[0]
+                yield {
+                    "id": f"t{each.id}",
+                    "lane": TABLE_LANE,
+                    "kind": "commit",
+                    "t": self._t(each.decided_ms or each.first_ms),
+                    "label": f"..{text(instant)[-6:]}",
+                    "hue": self._hue(each.who),
+                    "arrow": each.id,
+                    "detail": f"commit {text(instant)} of {text(each.who)} is visible to readers",
+                }
+
+    def _moments(self) -> Iterator[Scene]:
+        for each in self.story.moments:
+            if each.at_ms < self.start or each.kind in STATES:
+                continue
+            if each.kind == "exited" and not self._ended(each):
+                continue
+            stale = each.kind == "published" and self._stale(each)
+            yield {
+                "id": each.id,
+                "lane": text(each.who),
+                "t": self._t(each.at_ms),
+                "kind": "stale" if stale else each.kind,
+                "label": caption(each, stale),
+                "hue": self._hue(each.who),
+                "detail": self._recounted(each, stale),
+                "evidence": self._proves((each.at_ms, each.who, each.kind)),
+            }
+
+    def _ended(self, each: Moment) -> bool:
+        return self.story.states.get(each.who) == "exited"
+
+    def _stale(self, each: Moment) -> bool:
+        """Published by a client whose grant was over, and after another client had the lock."""
+        belief = self.believed.get((each.who, each.epoch))
+        taken = None if belief is None else self._taken(belief)
+        return taken is not None and taken < each.at_ms
+
+    def _recounted(self, each: Moment, stale: bool) -> str:
+        parts = [f"{self._clock(each.at_ms)}: {text(each.who)} {each.kind}"]
+        if each.instant:
+            parts.append(f"commit {text(each.instant)}, epoch {each.epoch}")
+        if stale:
+            parts.append("another writer has had the lock since this one checked")
+        if each.text:
+            parts.append(text(each.text))
+        return "; ".join(parts)
+
+    # --- the table of generations ---------------------------------------------------------------
+
+    def _rows(self) -> list[Scene]:
+        shown = list(self.story.generations)[-self.rows_max :]
+        rows = []
+        for each in shown:
+            grant = bisect_right(self.begans, each.at_ms) - 1
+            rows.append(self._row(each, self.grants[grant][1] if grant >= 0 else 0))
+        return rows
+
+    def _row(self, each: Generation, epoch: int) -> Scene:
+        exchange = each.exchange
+        answer = f"{each.status}"
+        if exchange.outcome == "unknown":
+            answer = f"{each.status}, answer lost"
+        return {
+            "id": f"g{each.n}",
+            "n": each.n,
+            "t": self._t(each.at_ms)
+            if each.at_ms >= self.start
+            else round(each.at_ms - self.zero, 1),
+            "version": text(short(each.version)),
+            "full": text(each.version),
+            "who": text(each.who),
+            "hue": self._hue(each.who),
+            "epoch": epoch,
+            "op": text(exchange.op),
+            "attempt": text(brief(each.attempt)),
+            "answer": answer,
+            "arrow": exchange.id,
+        }
+
+
+Grant = tuple[str, int, float, float | None, float | None]
+"""owner, epoch, began, until (the holder's own deadline, None if it never said), ended."""
+
+
+def grants(story: Story) -> Iterator[Grant]:
+    """Who held the lock, by the store's record: from each grant to the write that ended it."""
+    told: dict[str, deque[Belief]] = {}
+    for belief in story.beliefs:
+        told.setdefault(belief.who, deque()).append(belief)
+    current: tuple[str, float] | None = None
+    for each in story.generations:
+        if current is not None and (each.exchange.op == "release" or each.who != current[0]):
+            yield _grant(story, told, *current, each.at_ms)
+            current = None
+        if current is None and each.exchange.op != "release":
+            current = (each.who, each.at_ms)
+    if current is not None:
+        yield _grant(story, told, *current, None)
+
+
+def rivals(held: list[Grant]) -> list[float | None]:
+    """For each grant, when the next one of another owner began; None where there was none."""
+    found: list[float | None] = [None] * len(held)
+    for n in range(len(held) - 2, -1, -1):
+        after = held[n + 1]
+        found[n] = after[2] if after[0] != held[n][0] else found[n + 1]
+    return found
+
+
+def _grant(
+    story: Story,
+    told: dict[str, deque[Belief]],
+    owner: str,
+    began_ms: float,
+    ended_ms: float | None,
+) -> Grant:
+    """A grant with what its holder said of it: its epoch, and until when."""
+    beliefs = told.get(owner, deque())
+    while beliefs and beliefs[0].began_ms < began_ms - 1:
+        beliefs.popleft()
+    if beliefs and (ended_ms is None or beliefs[0].began_ms <= ended_ms):
+        belief = beliefs.popleft()
+        return owner, belief.epoch, began_ms, belief.until_ms, ended_ms
+    until_ms = began_ms + story.lease_ms if story.lease_ms else None
+    return owner, 0, began_ms, until_ms, ended_ms
+
+
+def appearance(each: Exchange) -> tuple[str, str]:
+    """How a request looks and what is written on its arrow."""
+    op = text(each.op) or "write"
+    if PROOF in each.attempt:
+        return "proof", "proof"
+    outcome = each.outcome or silent(each)
+    match outcome:
+        case "":
+            return "open", op
+        case "precondition_failed":
+            return "refused", f"{op}: {each.status or 412}"
+        case "refused":
+            return "refused", f"{op}: error"
+        case "throttled":
+            return "throttled", f"{op}: {each.status or 429}"
+        case "unknown" if each.decided_ms is None:
+            return "dropped", f"{op}: lost"
+        case "unknown" if each.late:
+            return "late", f"{op}: landed late"
+        case "unknown":
+            return "lost", f"{op}: answer lost"
+        case _:
+            return "ok", op
+
+
+def silent(each: Exchange) -> str:
+    """The outcome for a client that tells of no answers: by the store's record, and the faults."""
+    if each.asked_ms is not None or each.decided_ms is None:
+        return ""
+    if each.fault.startswith(("drop", "reset", "hang", "status")):
+        return "unknown"
+    return {409: "precondition_failed", 412: "precondition_failed", 429: "throttled"}.get(
+        each.status, "applied"
+    )
+
+
+def caption(each: Moment, stale: bool) -> str:
+    """The few words beside a mark."""
+    match each.kind:
+        case "published":
+            return "stale commit accepted" if stale else f"committed, epoch {each.epoch}"
+        case "refused":
+            return f"commit refused, epoch {each.epoch}"
+        case "lost":
+            return "lease lost"
+        case "fault":
+            return f"fault: {text(each.text)}"
+        case _:
+            return each.kind
+
+
+def text(value: object, *, limit: int = TEXT_MAX) -> str:
+    """Untrusted text, without control characters and of a bounded length."""
+    said = value if isinstance(value, str) else str(value)
+    if len(said) <= limit and said.isprintable():
+        return said
+    kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in said[:limit])
+    return kept if len(said) <= limit else kept[:-1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def tail(key: str) -> str:
+    return key.rsplit("/", 1)[-1]

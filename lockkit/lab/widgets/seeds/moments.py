@@ -1,0 +1,148 @@
+"""Seeds as moments: a simulated run up to one of its moves, as text, and other ways on from there.
+
+    lease:1234@57                  move 57 of the run of seed 1234
+    lease/fence off:1234@57        the same with a mistake planted
+    lease/fence off:1234@57+3@80   after move 57 by other dice, the third ones; move 80 of that
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
+from lockkit.lab.verify.sim import LEASE, Branch, Outcome, Scenario, simulate
+
+MOMENT_CHARS_MAX = 500
+BRANCHES_MAX = 10
+SHOWN_CHARS = 60
+_STALLS = re.compile(r"stalls-(\d{1,3}(?:\.\d{1,3})?)")
+"""The sweep's scenarios, by the length of a stall in leases."""
+_ABOUT = re.compile(r"\s*([\w.-]+)\s*(?:/\s*([^:@]+?)\s*)?:\s*(\d{1,9})\s*")
+_BRANCH = re.compile(r"@\s*(\d{1,6})\s*\+\s*(\d{1,6})\s*")
+_STEP = re.compile(r"@\s*(\d{1,6})\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class SeedMoment:
+    """A move of a simulated run; `step` None: its end."""
+
+    scenario: str
+    seed: int
+    step: int | None = None
+    mutant: str = ""
+    branches: tuple[Branch, ...] = ()
+
+    def __str__(self) -> str:
+        about = f"{self.scenario}/{self.mutant}" if self.mutant else self.scenario
+        ways = "".join(f"@{each.move}+{each.way}" for each in self.branches)
+        return f"{about}:{self.seed}{ways}{'' if self.step is None else f'@{self.step}'}"
+
+    @classmethod
+    def of(cls, text: str) -> SeedMoment:
+        """Raises `ValueError` for what is no moment, or of a scenario that there is not."""
+        brief = text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+        known = _ABOUT.match(text) if len(text) <= MOMENT_CHARS_MAX else None
+        if known is None:
+            raise ValueError(f"{brief!r} is no moment; one is written 'lease:1234@57'")
+        place, step = known.end(), None
+        branches: list[Branch] = []
+        while (found := _BRANCH.match(text, place)) and len(branches) < BRANCHES_MAX:
+            branches.append(Branch(int(found[1]), int(found[2])))
+            place = found.end()
+        if found := _STEP.match(text, place):
+            step, place = int(found[1]), found.end()
+        if place < len(text):
+            raise ValueError(f"{brief!r}: cannot read {text[place:][:20]!r} of this moment")
+        moment = cls(known[1], int(known[3]), step, known[2] or "", tuple(branches))
+        mutant_of(moment.mutant, scenario_of(moment.scenario).name)
+        return moment
+
+    def way(self, number: int) -> SeedMoment:
+        """Another run, from after this move to its end."""
+        assert self.step is not None
+        branches = (*self.branches, Branch(self.step, number))
+        return replace(self, branches=branches, step=None)
+
+
+def play(moment: SeedMoment) -> Outcome:
+    """The run up to there. Its `steps` are fewer where it ended, or went wrong, before that."""
+    scenario = scenario_of(moment.scenario)
+    return simulate(
+        scenario, moment.seed, mutant=mutant_of(moment.mutant, scenario.name),
+        branches=moment.branches, until=moment.step,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What became of other ways on from a moment; `wrong` are those that ended in a violation."""
+
+    moment: SeedMoment
+    runs: int
+    wrong: tuple[tuple[SeedMoment, str], ...]
+
+    def __str__(self) -> str:
+        said = f"{len(self.wrong)} of {self.runs} other ways on from {self.moment} go wrong"
+        if self.wrong:
+            first, why = self.wrong[0]
+            said += f", the first of them {first} ({why})"
+        return said
+
+
+def others(moment: SeedMoment, runs: int = 50) -> Others:
+    """Other ways on from there: the same past, other dice. Raises `ValueError` without a step."""
+    return deque(others_so_far(moment, runs), maxlen=1).pop()
+
+
+def others_so_far(moment: SeedMoment, runs: int) -> Iterator[Others]:
+    """After each run, for who wants to show it, or to stop."""
+    if moment.step is None:
+        raise ValueError(f"{moment} names no step to go on from: write {moment}@57")
+    if runs < 1:
+        raise ValueError(f"{runs} other ways are none")
+    wrong: list[tuple[SeedMoment, str]] = []
+    for number in range(1, runs + 1):
+        way = moment.way(number)
+        outcome = play(way)
+        if outcome.violation:
+            wrong.append((replace(way, step=outcome.steps), outcome.violation))
+        yield Others(moment, number, tuple(wrong))
+
+
+# --- what there is to simulate --------------------------------------------------------------------
+
+
+def scenario_of(name: str) -> Scenario:
+    """Raises `ValueError`, and says which there are."""
+    if name == LEASE.name:
+        return LEASE
+    if ratio := _STALLS.fullmatch(name):
+        from lockkit.lab.widgets.seeds.sweep import stalling
+
+        return stalling(float(ratio[1]))
+    from lockkit.lab.verify.scenarios import SCENES
+    from lockkit.lab.verify.table.scenario import SCENARIO
+    from lockkit.lab.verify.table_scenario import SCENARIOS
+
+    patterns = [scene.SCENARIO for scene in SCENES.values()]
+    scenarios = {each.name: each for each in (LEASE, *SCENARIOS, SCENARIO, *patterns)}
+    if name not in scenarios:
+        raise ValueError(f"no scenario {name!r}; there are: {', '.join(scenarios)}")
+    found: Scenario = scenarios[name]
+    return found
+
+
+def mutant_of(name: str, scenario: str) -> Mutant | None:
+    """None for "". Raises `ValueError`, and says which there are."""
+    if not name:
+        return None
+    from lockkit.lab.verify.scenarios import SCENES
+
+    mutants = SCENES[scenario].MUTANTS if scenario in SCENES else LEASE_MUTANTS
+    if name not in mutants:
+        raise ValueError(f"no mutant {name!r}; there are: {', '.join(mutants)}")
+    found: Mutant = mutants[name]
+    return found

@@ -1,0 +1,100 @@
+"""Going back to a moment of a stage, another run from there, and where the two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from lockkit.lab.widgets.stage.decisions import Decision, Moment
+from lockkit.lab.widgets.stage.scenarios import PLAYS, PatternSteps
+from lockkit.lab.widgets.stage.staged import Staged
+
+COMMIT = "commit"
+
+
+def stage(play: str, mistake: str = "") -> Staged:
+    """A play from its beginning. Raises `ValueError` for one that there is not."""
+    if play != COMMIT:
+        if play not in PLAYS:
+            raise ValueError(f"there is no play {play!r}; there are {COMMIT}, {', '.join(PLAYS)}")
+        return PatternSteps(play, mistake)
+    from lockkit.lab.widgets.stage.steps import VARIANTS, Steps
+
+    if mistake not in VARIANTS:
+        known = ", ".join(repr(each) for each in VARIANTS if each)
+        raise ValueError(f"commit has no variant {mistake!r}; it has {known}")
+    mode, version = VARIANTS[mistake]
+    return Steps(mode, version=version)
+
+
+def at(moment: Moment | str) -> Staged:
+    """A stage in the very state that these decisions lead to.
+
+    Raises `ValueError` for a text that is no moment, and for a decision that can't be made there:
+    it says which.
+    """
+    moment = Moment.of(moment) if isinstance(moment, str) else moment
+    new = stage(moment.play, moment.mistake)
+    if why := follow(new, moment.decisions):
+        new.close()
+        raise ValueError(why)
+    return new
+
+
+def follow(run: Staged, decisions: Iterable[Decision]) -> str:
+    """Make these decisions, as far as they can be made; "" or why it went no further."""
+    for number, each in enumerate(decisions, 1):
+        try:
+            run.decide(each)
+        except ValueError as error:
+            return f"decision {number}: {error}"
+    return ""
+
+
+def fork(run: Staged, decisions: int | None = None) -> Staged:
+    """A second run, which made the first so many decisions of this one, and may go its own way.
+
+    None: all of them. Raises `ValueError` for more than this run made.
+    """
+    made = run.moment.decisions
+    if decisions is not None and not 0 <= decisions <= len(made):
+        raise ValueError(f"{decisions}: this run made {len(made)} decisions so far")
+    return at(Moment(run.play_name, run.mistake, made[:decisions]))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two runs of a play differ: `str` says so in sentences."""
+
+    decision: int | None
+    """The first one that differs, counted from 0; None: there is none."""
+    made: tuple[Decision | None, Decision | None] = (None, None)
+    lines: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By actor: which of its lines are other ones, or are in one run only; counted from 0."""
+
+    def __str__(self) -> str:
+        if self.decision is None and not self.lines:
+            return "no difference"
+        one, other = (each or "nothing yet" for each in self.made)
+        said = [] if self.decision is None else [
+            f"the first other decision is number {self.decision + 1}: {one}, and {other}"
+        ]  # fmt: skip
+        for who, lines in self.lines.items():
+            numbers = ", ".join(str(each + 1) for each in sorted(lines))
+            said.append(f"{who}'s lines differ: {numbers}")
+        return "; ".join(said)
+
+
+def compare(one: Staged, other: Staged) -> Difference:
+    """The first decision that differs, and the lines of each actor that do."""
+    pairs = list(zip_longest(one.decisions, other.decisions))
+    number = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
+    lines = {}
+    for who in one.actors.keys() & other.actors.keys():
+        told = zip_longest(one.actors[who].lines, other.actors[who].lines)
+        differ = frozenset(place for place, (a, b) in enumerate(told) if a != b)
+        if differ:
+            lines[who] = differ
+    made = (None, None) if number is None else pairs[number]
+    return Difference(number, made, dict(sorted(lines.items())))

@@ -1,0 +1,133 @@
+"""The play `lock`: two of the very clients that `Lock` runs, and the resource that they write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import LockLost, LossReason
+from lockkit.lab.verify.check import Kind, check
+from lockkit.lab.verify.wrong_rules import Fence, Release
+from lockkit.lab.widgets.stage.requests import Unguarded
+from lockkit.lock import grant
+from lockkit.lock.polling import Pace
+from lockkit.lock.storage import LOCK_KEY, Client
+from lockkit.protocol.outcome import Applied, IfAbsent
+from lockkit.protocol.policy import Ambiguous
+from lockkit.protocol.state import Me
+from lockkit.recipes.guarded import read_guarded, write_guarded
+from lockkit.runtime import Procedure, Sleep, Unique
+from lockkit.stores import Capabilities
+
+if TYPE_CHECKING:
+    from lockkit.lab.widgets.stage.scenarios import PatternSteps
+
+TTL_MS = 30_000
+WAITS_BEYOND_MS = 3_000
+"""By when whoever waits takes a lease for over: its slack, and the second that dates are floored
+to."""
+RESOURCE_KEY = "resource.json"
+WRITES_MAX, WAIT_S = 6, 360.0
+RETRY_S = 0.1
+AGAIN = "acquire it again and start over"
+PAUSE_MS = 4.0 * TTL_MS
+"""A store so slow that a waiter looks again only when the lease ends: nobody steps through more."""
+
+SAYS = (
+    "Each takes the lock, works for ten seconds, renews, looks whether its lease still stands, "
+    "replaces resource.json, and releases. Stall one at its write, let the lease end, and see who "
+    "wrote last."
+)
+MISTAKES: dict[str, dict[str, Any]] = {
+    "nothing guards the write itself": {"fence": Fence.OFF},
+    "a lost answer to a claim is a yes": {"claim_unknown": Ambiguous.OURS},
+    "a lost answer to a claim is a no": {"claim_unknown": Ambiguous.LOST},
+    "a lost answer to a renewal is a yes": {"renew_unknown": Ambiguous.OURS},
+    "release deletes whatever is there by then": {"release": Release.DELETE},
+}
+
+
+class NoRenewal:
+    """Nothing renews beside the actor: it renews once, where a reader can see it."""
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+@dataclass(slots=True)
+class Offers:
+    """What a client asks its store for besides requests: how it paces its writes."""
+
+    capabilities: Capabilities
+
+
+def bring_on(steps: PatternSteps) -> None:
+    offers = Offers(Capabilities(name="s3", poll_min_s=0.0))
+    fence = steps.off.get("fence", Fence.CAS)
+    for name in ("W1", "W2"):
+        client = Client(
+            where="s3://lake/orders", store=offers, me=Me(name, TTL_MS, name, name),  # type: ignore[arg-type]
+            policy=steps.rules, clock=steps.clock(name), pace=Pace(PAUSE_MS), tell=steps.emit(name),
+        )  # fmt: skip
+        steps.keep(name, use(client, fence))
+
+
+def use(client: Client, fence: Fence) -> Procedure[str]:
+    """Acquire, work, renew, write, release: as a program does with a `Lock` in its hand."""
+    stand = partial(grant.check, client, "the lock")
+    if not (yield from grant.acquire(client, WAIT_S, hold=NoRenewal)):
+        raise LockLost("the lock", "it was never free", AGAIN, reason=LossReason.NEVER_ACQUIRED)
+    held = client.state.grant
+    assert held is not None
+    yield Sleep(TTL_MS / 3000)
+    yield from grant.renew(client, stand)
+
+    def change(_before: Any) -> str:
+        stand()
+        return client.me.owner
+
+    if fence is Fence.OFF:
+        yield from write_anyway(change, held.epoch)
+    else:
+        yield from write_guarded(RESOURCE_KEY, change, held.epoch)
+    ended = yield from grant.release(client)
+    if ended is not None and ended.loss:
+        raise grant.lost_error("the lock", ended.loss, AGAIN)
+    return f"wrote in epoch {held.epoch}"
+
+
+def write_anyway(change: Callable[[Any], str], epoch: int) -> Procedure[None]:
+    """The mistake: the lease was looked at, so the write needs no condition."""
+    before = yield from read_guarded(RESOURCE_KEY)
+    fields = {"epoch": epoch, "attempt": (yield Unique()), "value": change(before.value)}
+    body = json.dumps(fields).encode()
+    for _ in range(WRITES_MAX):
+        if isinstance((yield Unguarded(RESOURCE_KEY, body, IfAbsent())), Applied):
+            return
+        yield Sleep(RETRY_S)
+
+
+def judge(steps: PatternSteps) -> tuple[bool, str]:
+    """The checker's word; besides, nobody deletes another's lock, and the highest epoch stands."""
+    top, holder = 0, ""
+    for each in steps.events:
+        if each.kind != "request" or not each["applied"]:
+            continue
+        who, deletes = each["client"], each["method"] == "delete"
+        if each["key"] == LOCK_KEY and deletes and holder not in ("", who):
+            return False, f"{who} deleted a lock that was {holder}'s by then"
+        if each["key"] == LOCK_KEY:
+            holder = "" if deletes else who
+        if each["key"] == RESOURCE_KEY:
+            epoch = each["epoch"]
+            if epoch < top:
+                because = f"{who}'s late write, of epoch {epoch}, replaced what epoch {top} wrote"
+                return False, because
+            top = epoch
+    verdict = check(steps.events)
+    because, _, _ = verdict.because.partition("; reached")
+    by = f"of epoch {top}" if top else "not written yet"
+    return verdict.kind is not Kind.INVALID, f"{because}; {RESOURCE_KEY} is {by}"

@@ -1,0 +1,192 @@
+"""One run of a stage as a panel: what could happen next as buttons, and what each actor asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from lockkit.lab.widgets.stage.actor import Actor
+from lockkit.lab.widgets.stage.decisions import THE_LEASE, Choice, Decision
+from lockkit.lab.widgets.stage.requests import shown
+from lockkit.lab.widgets.stage.staged import Staged
+
+STYLE = (
+    "<style>.lockkit-steps td,.lockkit-steps th{padding:1px 8px;vertical-align:top;font-size:12px;"
+    "line-height:1.35;text-align:left}"
+    ".lockkit-steps td:first-child{font-family:var(--jp-code-font-family,monospace);"
+    "overflow-wrap:anywhere}"
+    ".lockkit-steps .bad{color:var(--jp-error-color1,#b3261e)}"
+    ".lockkit-steps .good{color:var(--jp-success-color1,#1b6e3c)}"
+    ".lockkit-steps .next{opacity:.7;font-style:italic}"
+    ".lockkit-steps .differs td{background:rgba(230,159,0,.22)}"
+    ".lockkit-steps .differs td:first-child{box-shadow:inset 3px 0 #E69F00}"
+    "div.lockkit-steps{line-height:1.4}.lockkit-steps code{overflow-wrap:anywhere}"
+    ".lockkit-steps .object{white-space:nowrap}"
+    ".lockkit-stage-actor{min-width:300px;flex:1 1 0}"
+    ".lockkit-run{border:1px solid var(--jp-border-color2,#999);border-radius:4px;"
+    "padding:4px 8px;min-width:330px}</style>"
+)
+SHORTER = (".hoodie/", "")
+DIFFERS = "<td title='this line differs between the two runs'>≠ differs</td>"
+
+BUTTONS = (
+    (Choice.ANSWER, "Next", "carry out the next request, and let it be answered"),
+    (Choice.LOSE, "Next, answer lost", "carry out the next request; nobody hears the answer"),
+    (Choice.DROP, "Next, request lost", "the next request never arrives"),
+    (Choice.LATE, "Next, applied late",
+     "no answer comes, and the write is still on its way: it lands when you say so"),
+    (Choice.LAND, "Let it land", "the write that was on its way arrives now"),
+    (Choice.PAUSE, "Pause", "stop the process, as by SIGSTOP; its clock goes on"),
+    (Choice.WAKE, "Wake", "let the process go on where it stood"),
+    (Choice.KILL, "Kill", "end the process where it stands, as kill -9 does"),
+)  # fmt: skip
+
+
+class StagePanel:
+    """The buttons and lines of one run; what can't happen is disabled. `run` may be replaced.
+
+    `press` is called with each decision that was clicked, `finish` with who is to go to the end,
+    `plant` with a mistake and `paste` with a moment.
+    """
+
+    def __init__(
+        self, run: Staged, mistakes: widgets.Dropdown, *, press: Callable[[Decision], None],
+        finish: Callable[[str], None], plant: Callable[[str], None], paste: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self.run, self.mistakes = run, mistakes
+        self.buttons: dict[tuple[str, Choice], widgets.Button] = {}
+        self._ends: dict[str, widgets.Button] = {}
+        self._press, self._finish = press, finish
+        self._lines = {name: widgets.HTML() for name in run.actors}
+        self._title, self._below = widgets.HTML(), widgets.HTML()
+        self.moment = widgets.Text(
+            value=str(run.moment), description="Moment", continuous_update=False,
+            layout=widgets.Layout(width="auto"),
+            tooltip="This run as text: copy it, or paste another and press Enter",
+        )  # fmt: skip
+        lease = [self._lease()] if run.choices(THE_LEASE) else []
+        actors = widgets.HBox([self._actor(name) for name in run.actors], layout=row("flex-start"))
+        self._lanes = _lanes_of(run)
+        self.view = widgets.VBox(
+            [widgets.HBox([self._title, mistakes, *lease], layout=row()), self.moment, actors,
+             self._below, *([self._lanes] if self._lanes else [])],
+            layout=widgets.Layout(flex="1 1 0"),
+        )  # fmt: skip
+        self.view.add_class("lockkit-run")
+        mistakes.observe(lambda change: plant(change["new"]), "value")
+        self.moment.observe(lambda change: paste(change["new"]), "value")
+
+    def _actor(self, name: str) -> widgets.VBox:
+        self._ends[name] = button(
+            "To the end", f"{name}: every request is answered from here to the end",
+            partial(self._finish, name), f"lockkit-end-{name}",
+        )  # fmt: skip
+        for what, text, says in BUTTONS:
+            word = "next" if what is Choice.ANSWER else what.value
+            self.buttons[name, what] = button(
+                text, f"{name}: {says}", partial(self._press, Decision(name, what)),
+                f"lockkit-{word}-{name}",
+            )  # fmt: skip
+        order = [self.buttons[name, what] for what, _, _ in BUTTONS]
+        order.insert(1, self._ends[name])
+        title = widgets.HTML(f"<b>{escape(name)}</b>")
+        column = widgets.VBox([widgets.HBox([title, *order], layout=row()), self._lines[name]])
+        column.add_class("lockkit-stage-actor")
+        return column
+
+    def _lease(self) -> widgets.Button:
+        seconds = self.run.lease_ms // 1000
+        ends = button(
+            f"Let the lease end ({seconds} s pass)",
+            "put everybody's clock forward, until whatever is held now has run out",
+            partial(self._press, Decision(THE_LEASE, Choice.ENDS)), "lockkit-lease-ends",
+        )  # fmt: skip
+        self.buttons[THE_LEASE, Choice.ENDS] = ends
+        return ends
+
+    def show(self, title: str, below: str, marks: Mapping[str, Collection[int]]) -> None:
+        """Draw the run; `marks` are the lines, by actor, that the other run has otherwise."""
+        self._title.value = f"{STYLE}<b>{escape(title)}</b>"
+        for name, html in self._lines.items():
+            html.value = asked_so_far(self.run.actors[name], marks.get(name, ()))
+        for (name, what), each in self.buttons.items():
+            each.disabled = what not in self.run.choices(name)
+            if what in (Choice.PAUSE, Choice.WAKE):
+                stands = self.run.actors[name].paused
+                each.layout.display = "none" if stands == (what is Choice.PAUSE) else None
+        for name, each in self._ends.items():
+            each.disabled = Choice.ANSWER not in self.run.choices(name)
+        self.mistakes.value, self.moment.value = self.run.mistake, str(self.run.moment)
+        self._below.value = f"<div class='lockkit-steps'>{below}</div>"
+        if self._lanes is not None:
+            _draw(self._lanes, self.run)
+
+
+def asked_so_far(actor: Actor, marks: Collection[int] = ()) -> str:
+    """A table of an actor's requests and answers, the next one last; escaped."""
+    rows = [
+        f"<tr{' class=differs' if number in marks else ''}>"
+        f"<td>{escape(each.asked.replace(*SHORTER))}</td>"
+        f"<td class='{_colour(each.answered)}'>{escape(each.answered)}</td>"
+        f"{DIFFERS if number in marks else ''}</tr>"
+        for number, each in enumerate(actor.lines)
+    ]
+    if actor.waits is not None:
+        next_one = escape(shown(actor.waits).replace(*SHORTER))
+        state = "paused" if actor.paused else "next"
+        rows.append(f"<tr class='next'><td>{next_one}</td><td>{state}</td></tr>")
+    else:
+        good = "good" if actor.ended.startswith(("committed", "done")) else "bad"
+        rows.append(f"<tr><td colspan=2 class='{good}'><b>{escape(actor.ended)}</b></td></tr>")
+    if actor.flying:
+        landing = escape(shown(actor.flying[0][0]).replace(*SHORTER))
+        rows.append(f"<tr class='next'><td>{landing}</td><td>still on its way</td></tr>")
+    label = escape(f"what {actor.name} asked, and what it was told", quote=True)
+    return f"<table class='lockkit-steps' aria-label=\"{label}\">{''.join(rows)}</table>"
+
+
+def _colour(answered: str) -> str:
+    if answered.startswith(("precondition failed", "no answer")):
+        return "bad"
+    return "good" if answered.startswith("applied") else ""
+
+
+def _lanes_of(run: Staged) -> Any:
+    """The space-time view, for a play whose clients tell what they believe."""
+    if run.play_name != "lock":
+        return None
+    from lockkit.lab.widgets.lanes import Lanes
+
+    return Lanes()
+
+
+def _draw(lanes: Any, run: Any) -> None:
+    from lockkit.lab.widgets.export import told
+    from lockkit.lab.widgets.models import Story
+    from lockkit.lab.widgets.scene import scene, text
+
+    events, story = run.events, Story()
+    story.add(events)
+    well, because = run.verdict
+    judged = {"verdict": "VALID" if well else "INVALID", "because": text(because)}
+    with lanes.hold_sync():
+        lanes.scene = scene(story)
+        lanes.status = {"state": "replay", "log": told(events), **judged}
+
+
+def button(text: str, tooltip: str, press: Callable[[], None], name: str) -> widgets.Button:
+    """A button as wide as its text; `name` is the class by which a page finds it."""
+    made = widgets.Button(
+        description=text, tooltip=tooltip, layout=widgets.Layout(width="auto", margin="1px 2px")
+    )
+    made.on_click(lambda _: press())
+    made.add_class(name.lower())
+    return made
+
+
+def row(align: str = "center") -> widgets.Layout:
+    return widgets.Layout(flex_flow="row wrap", align_items=align)

@@ -1,0 +1,105 @@
+"""A request of a stage: how it is shown, and what a simulated store makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.lab.verify.sim.clock import VirtualClock
+from lockkit.lab.verify.sim.memory_store import Sent, Shelf
+from lockkit.protocol.outcome import IfAbsent, over
+from lockkit.runtime import (
+    Delete,
+    Get,
+    List,
+    Note,
+    Procedure,
+    Put,
+    Request,
+    Sleep,
+    Unique,
+    WallMs,
+    in_turn,
+)
+from lockkit.sinks import Emit
+
+
+@dataclass(frozen=True, slots=True)
+class Unguarded(Put):
+    """A write under no condition, as any store takes it; its own is looked at by nobody."""
+
+
+def shown(request: Request) -> str:
+    """A request as a store sees it; "" for what never leaves the process."""
+    match request:
+        case Get(key):
+            return f"GET {key}"
+        case List(prefix):
+            return f"LIST {prefix}*"
+        case Unguarded(key):
+            return f"PUT {key}"
+        case Put(key, _, IfAbsent()):
+            return f"PUT if absent {key}"
+        case Put(key):
+            return f"PUT if unchanged {key}"
+        case Delete(key):
+            return f"DELETE {key}"
+        case Sleep(seconds):
+            return f"- waits {seconds:.3g} s"
+        case Note("checked"):
+            return "- nobody conflicts, and the lease still stands: checked"
+        case _:
+            return ""
+
+
+def plain(answer: Any) -> str:
+    """An answer in a word: applied, precondition failed, found, missing, 7 objects."""
+    if isinstance(answer, list):
+        return f"{len(answer)} objects"
+    if answer is None:
+        return ""
+    name = type(answer).__name__
+    return "".join(f" {c.lower()}" if c.isupper() else c for c in name).strip()
+
+
+def to_the_end(procedure: Procedure[Any], answered: Callable[[Request], Any]) -> Any:
+    """What it returns."""
+    procedure = in_turn(procedure)
+    try:
+        request = procedure.send(None)
+        while True:
+            request = procedure.send(answered(request))
+    except StopIteration as done:
+        return done.value
+
+
+def answer(
+    request: Request, shelf: Shelf, who: str, clock: VirtualClock, emit: Emit,
+    sent_ms: float | None = None,
+) -> Any:  # fmt: skip
+    """One request, carried out here and now. Sleeping puts the time forward, for everybody."""
+    match request:
+        case Sleep(seconds):
+            clock.time.now_ms += seconds * 1000
+            return None
+        case Unique():
+            return clock.unique()
+        case WallMs():
+            return clock.wall_ms()
+        case Note(kind, data):
+            emit(kind, **data)
+            return None
+        case Get() | Put() | List() | Delete():
+            began_ms = clock.time.now_ms if sent_ms is None else sent_ms
+            return shelf.decide(who, guarded(request, shelf), began_ms)
+        case _:
+            raise AssertionError(f"what goes together goes in turn here: {request!r}")
+
+
+def guarded(request: Sent, shelf: Shelf) -> Sent:
+    """A write under no condition, as one whose condition holds just now."""
+    if not isinstance(request, Unguarded):
+        return request
+    now = shelf.objects.get(request.key)
+    return Put(request.key, request.body, over(now and now.version))

@@ -1,0 +1,306 @@
+"""Other protocols on the stage: two actors each, a mistake to plant, and what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from lockkit.errors import (
+    ElectionError,
+    LockLost,
+    LockUnknown,
+    NotLeader,
+    NotLocked,
+    QueueError,
+    QueueUnknown,
+    StateLocked,
+    StoreError,
+    TableError,
+    WalError,
+)
+from lockkit.lab.verify import wrong_rules as wrong
+from lockkit.lab.verify.planting import Wrong, planted
+from lockkit.lab.verify.scenarios.election import WRONG as ELECTION_WRONG
+from lockkit.lab.verify.scenarios.queue import WRONG as QUEUE_WRONG
+from lockkit.lab.verify.scenarios.statelock import WRONG as STATELOCK_WRONG
+from lockkit.lab.verify.scenarios.wal import WRONG as WAL_WRONG
+from lockkit.lab.widgets.stage import lease_scenario as lease_play
+from lockkit.lab.widgets.stage.staged import Staged
+from lockkit.protocol.policy import Ambiguous, Expiry, Policy
+from lockkit.protocol.state import Me
+from lockkit.recipes.election.candidate import Candidate
+from lockkit.recipes.guarded import read_guarded, write_guarded
+from lockkit.recipes.queue.asked import Answer, Claim, Claimed, Complete, Operation, Push
+from lockkit.recipes.queue.handle import told
+from lockkit.recipes.queue.jobs import QueuePolicy
+from lockkit.recipes.queue.write import commit, load
+from lockkit.recipes.terraform.lockinfo import LockInfo
+from lockkit.recipes.terraform.statelock import lock, unlock
+from lockkit.recipes.terraform.statelock import look as look_at_state
+from lockkit.recipes.wal.reader import look
+from lockkit.recipes.wal.writer import append, open_log
+from lockkit.runtime import Procedure
+
+RESOURCE_KEY = "resource.json"
+LATER_MS = 60_000
+TTL_MS = 30_000
+LOOKS_MAX = 5
+STATE_KEY = "prod.tfstate.tflock"
+PAYLOAD = "send invoice 7"
+RIGHT = "nothing: as it should be"
+
+
+class Judged(NamedTuple):
+    """Whether what was told and what is there agree, and why."""
+
+    well: bool
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One protocol: what its two actors are about to do, and how it is judged."""
+
+    says: str
+    rules: Any
+    bring_on: Callable[[PatternSteps], None]
+    judge: Callable[[PatternSteps], Judged]
+    mistakes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """In words: the rules that are otherwise."""
+    lease_ms: int = 0
+    """How long until what is leased has run out for everybody; 0: nothing is leased."""
+    wrong: Wrong = field(default_factory=dict)
+    """What replaces which function where a rule is otherwise."""
+
+
+class PatternSteps(Staged):
+    """W1 and W2 in one of the `PLAYS`, one request at a time, with one of its mistakes planted."""
+
+    refusals = (
+        ElectionError, NotLeader, WalError, QueueError, QueueUnknown, StateLocked, NotLocked,
+        LockUnknown, LockLost, TableError, StoreError,
+    )  # fmt: skip
+
+    def __init__(self, pattern: str = "election", mistake: str = "") -> None:
+        known = ", ".join(map(repr, mistakes(pattern)))
+        self.play = play = PLAYS[pattern]
+        if mistake not in ("", *play.mistakes):
+            raise ValueError(f"{pattern} has no mistake {mistake!r}; it has {known}")
+        super().__init__(pattern, mistake)
+        self.lease_ms = play.lease_ms
+        self.off = off = play.mistakes.get(mistake, {})
+        self.rules = play.rules
+        if self.rules is not None:
+            chosen = {each.name for each in fields(self.rules)} & off.keys()
+            self.rules = replace(self.rules, **{rule: off[rule] for rule in chosen})
+        self.planted = partial(planted, off, play.wrong)
+        self.results: dict[str, Any] = {}
+        play.bring_on(self)
+
+    def keep(self, name: str, procedure: Procedure[Any]) -> None:
+        """An actor comes on whose result the judge will want."""
+
+        def kept() -> Procedure[str]:
+            self.results[name] = yield from procedure
+            return str(self.results[name])
+
+        self.act(name, kept())
+
+    @property
+    def objects(self) -> dict[str, str]:
+        """What is in the store, as text."""
+        return {
+            key: each.body.decode(errors="replace")
+            for key, each in sorted(self.shelf.objects.items())
+        }
+
+    @property
+    def verdict(self) -> Judged:
+        return self.play.judge(self)
+
+
+# --- leader election by epochs --------------------------------------------------------------------
+
+
+def _elect(steps: PatternSteps) -> None:
+    for name, off_ms in (("W1", 0), ("W2", LATER_MS)):
+        clock = steps.clock(name, ahead_ms=off_ms)
+        candidate = Candidate(Me(name, TTL_MS, name, name), clock, steps.rules)
+        steps.keep(name, _lead(candidate, name))
+
+
+def _lead(candidate: Candidate, name: str) -> Procedure[str]:
+    for _ in range(LOOKS_MAX):
+        if (yield from candidate.check()):
+            break
+    term = candidate.leads()
+    if term is None:
+        return "another leads"
+    yield from write_guarded(RESOURCE_KEY, lambda _: name, term.epoch)
+    return f"wrote in epoch {term.epoch}"
+
+
+def _never_back(steps: PatternSteps) -> Judged:
+    """Of all that was written, what the highest epoch wrote stands."""
+    found = steps.read(read_guarded(RESOURCE_KEY))
+    told = [int(str(said).rpartition(" ")[2]) for said in steps.results.values()
+            if "epoch" in str(said)]  # fmt: skip
+    if told and max(told) > found.epoch:
+        because = f"what the leader of epoch {max(told)} wrote was replaced in epoch {found.epoch}"
+        return Judged(False, because)
+    if len(set(told)) < len(told):
+        return Judged(False, f"two nodes led in epoch {told[0]}")
+    return Judged(True, f"{RESOURCE_KEY} is of epoch {found.epoch}, by {found.value or 'nobody'}")
+
+
+# --- WAL slots ------------------------------------------------------------------------------------
+
+
+def _log(steps: PatternSteps) -> None:
+    for name in ("W1", "W2"):
+        steps.keep(name, _append(f"{name} was here"))
+
+
+def _append(record: str) -> Procedure[str]:
+    log = yield from open_log()
+    (slot,) = yield from append(log, [[json.dumps(record)]])
+    if isinstance(slot, Exception):
+        raise slot
+    return f"appended {record!r}"
+
+
+def _replayed(steps: PatternSteps) -> Judged:
+    _, entries = steps.read(look())
+    records = [each.record for each in entries]
+    for name, said in steps.results.items():
+        count = records.count(f"{name} was here")
+        if count != 1:
+            return Judged(False, f"{name} {said}, and a reader finds it {times_of(count)}")
+    for name, actor in steps.actors.items():
+        if actor.ended.startswith("Fenced") and f"{name} was here" in records:
+            return Judged(False, f"{name} was told that nothing of it will be read, and it is")
+    return Judged(True, f"a reader replays {records}")
+
+
+def times_of(count: int) -> str:
+    return ("never", "once", "twice")[count] if count < 3 else f"{count} times"
+
+
+# --- the one-file queue ---------------------------------------------------------------------------
+
+
+def _enqueue(steps: PatternSteps) -> None:
+    steps.keep("W1", _push())
+    steps.keep("W2", _work())
+
+
+def _push() -> Procedure[str]:
+    yield from _asked(Push("push-1", PAYLOAD))
+    return f"pushed {PAYLOAD!r}"
+
+
+def _work() -> Procedure[str]:
+    claimed = yield from _asked(Claim("claim-1", "W2"))
+    if not isinstance(claimed, Claimed):
+        return "found no job"
+    yield from _asked(Complete("done-1", claimed.job.id, claimed.job.attempts))
+    return f"did {claimed.job.payload!r}"
+
+
+def _asked(operation: Operation) -> Procedure[Answer]:
+    outcome = yield from commit([operation], QueuePolicy())
+    return told(operation, outcome[1][0] if isinstance(outcome, tuple) else outcome)
+
+
+def _queued(steps: PatternSteps) -> Judged:
+    waiting = len(steps.read(load()).file.jobs)
+    done = sum("did" in str(said) for said in steps.results.values())
+    if "W1" not in steps.results:
+        return Judged(True, f"W1 was told nothing yet; the queue holds {waiting} jobs")
+    if waiting + done == 1:
+        return Judged(True, f"one job was pushed; it is {'done' if done else 'in the queue'}")
+    times = f"{times_of(waiting)} in the queue, {times_of(done)} done"
+    return Judged(False, f"one job was pushed; it is {times}")
+
+
+# --- Terraform's lock file ------------------------------------------------------------------------
+
+
+def _state(steps: PatternSteps) -> None:
+    own = LockInfo(id="id-of-W1", operation="OperationTypeApply", who="W1")
+    other = LockInfo(id="id-of-W2", operation="OperationTypePlan", who="W2")
+    steps.keep("W1", _apply(own))
+    steps.keep("W2", _break_in(own.id, other))
+
+
+def _apply(info: LockInfo) -> Procedure[str]:
+    yield from lock(STATE_KEY, info)
+    yield from unlock(STATE_KEY, info.id)
+    return "locked, applied and unlocked"
+
+
+def _break_in(standing: str, info: LockInfo) -> Procedure[str]:
+    yield from unlock(STATE_KEY, standing)
+    yield from lock(STATE_KEY, info)
+    return "force-unlocked and locked"
+
+
+def _state_kept(steps: PatternSteps) -> Judged:
+    found = steps.read(look_at_state(STATE_KEY)).info
+    there = found.id if isinstance(found, LockInfo) else ""
+    refused = steps.actors["W1"].ended.startswith(("StateLocked", "LockUnknown"))
+    if refused and there == "id-of-W1":
+        return Judged(False, "W1 was refused by its own lock, which nobody will ever unlock")
+    if "W2" in steps.results and there != "id-of-W2":
+        return Judged(False, f"W2 {steps.results['W2']}, and its lock file is gone")
+    return Judged(True, f"the lock file is {f'of {there}' if there else 'not there'}")
+
+
+PLAYS = {
+    "lock": Play(
+        lease_play.SAYS, Policy(), lease_play.bring_on,
+        lambda steps: Judged(*lease_play.judge(steps)), lease_play.MISTAKES,
+        lease_play.TTL_MS + lease_play.WAITS_BEYOND_MS, wrong.LEASE,
+    ),
+    "election": Play(
+        "Each becomes leader of the next epoch, then writes resource.json. W2's clock is a minute "
+        "ahead: to it, any epoch of W1's is over.",
+        Policy(expiry=Expiry.WALL), _elect, _never_back,
+        {"the resource does not look at the epoch": {"fence": False},
+         "the next epoch is led unasked": {"create_412": Ambiguous.OURS}},
+        LATER_MS, ELECTION_WRONG,
+    ),
+    "wal": Play(
+        "Each opens the log with a new epoch, puts its fence in the next free slot, and appends "
+        "one record.",
+        None, _log, _replayed,
+        {"a lost answer to a claim is a no": {"create_unknown": Ambiguous.LOST},
+         "a lost answer to a claim is a yes": {"create_unknown": Ambiguous.OURS}},
+        wrong=WAL_WRONG,
+    ),
+    "queue": Play(
+        "W1 pushes one job into queue.json (read, change, write if unchanged); W2 claims one job "
+        "and completes it.",
+        None, _enqueue, _queued,
+        {"the file does not remember past writes": {"recent": False}},
+        wrong=QUEUE_WRONG,
+    ),
+    "statelock": Play(
+        "W1 locks the state, works, and unlocks. W2 is somebody who has lost patience: a "
+        "force-unlock by W1's ID, then a lock of its own.",
+        None, _state, _state_kept,
+        {"a lost answer is not looked into": {"settle": False},
+         "an unlock deletes whatever is there by then": {"delete_version": False}},
+        wrong=STATELOCK_WRONG,
+    ),
+}  # fmt: skip
+
+
+def mistakes(pattern: str) -> tuple[str, ...]:
+    """What can be planted in it."""
+    if pattern not in PLAYS:
+        raise ValueError(f"there is no pattern {pattern!r}; there are {', '.join(PLAYS)}")
+    return tuple(PLAYS[pattern].mistakes)

@@ -1,0 +1,272 @@
+"""Procedures of several actors, one request at a time: each stopped at its next request.
+
+The store is a simulated one, whose own record is the truth. Nothing here happens by itself: time
+goes on with each move, ids come from dice that are thrown by the actor's name. So the same
+decisions lead to the same state, to the byte. No widgets; `stepper` has the buttons.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+from lockkit.errors import NoAnswer, StoreError
+from lockkit.events import Event, event
+from lockkit.lab.verify.sim.clock import Time, VirtualClock
+from lockkit.lab.verify.sim.memory_store import PROFILES, Shelf
+from lockkit.lab.verify.sim.recorded import history_of
+from lockkit.lab.widgets.stage.actor import Actor, Line
+from lockkit.lab.widgets.stage.decisions import DECISIONS_MAX, THE_LEASE, Choice, Decision, Moment
+from lockkit.lab.widgets.stage.requests import answer, guarded, plain, shown, to_the_end
+from lockkit.protocol.outcome import Unknown
+from lockkit.runtime import Delete, List, Procedure, Put, Request, in_turn
+from lockkit.sinks import Emit, silent
+
+STEPS_MAX = 200
+TRIP_MS = 20.0
+"""From sending a request to hearing its answer."""
+UNANSWERED = "nobody answered"
+
+
+class Staged:
+    """Actors by name, over one store. Raises `ValueError` for what can't be decided, and says why.
+
+    `play` and `mistake` name it, for a `Moment`.
+    """
+
+    refusals: tuple[type[Exception], ...] = (StoreError,)
+    """What a procedure may end with, by its contract."""
+    lease_ms = 0
+    """How long it takes until nothing that is held now is held any more; 0: nothing is leased."""
+    planted: Callable[[], AbstractContextManager[None]] = nullcontext
+    """While it lasts, the mistake is planted: around whatever runs an actor's procedure."""
+
+    def __init__(self, play: str, mistake: str = "") -> None:
+        self.play_name, self.mistake = play, mistake
+        self.actors: dict[str, Actor] = {}
+        self.decisions: list[Decision] = []
+        self.time = Time()
+        self.shelf = Shelf(PROFILES["s3"], self.time, random.Random(play), spread_ms=0)
+        self._told: list[tuple[float, str, str, Any]] = []
+        self._asks: dict[str, Any] = {}
+        """What an actor is about to ask, by its name: told once it is sent."""
+        self._clocks: dict[str, VirtualClock] = {}
+
+    def act(self, name: str, procedure: Procedure[Any]) -> None:
+        """An actor comes on: its procedure goes to its first request."""
+        actor = Actor(name, self.clock(name), procedure, in_turn(procedure))
+        self.actors[name] = actor
+        self._go(actor, partial(actor.procedure.send, None))
+
+    def clock(self, name: str, ahead_ms: int = 0) -> VirtualClock:
+        """The stage's one time as this actor's wall clock shows it, and dice for its ids."""
+        dice = random.Random(name)
+        new = VirtualClock(offset_ms=ahead_ms, time=self.time, dice=dice)
+        return self._clocks.setdefault(name, new)
+
+    def told(self, result: Any) -> str:
+        """How a procedure ended that returned `result`."""
+        return f"done: {result}"
+
+    # --- what a reader of the notebook does -------------------------------------------------------
+
+    def choices(self, who: str) -> tuple[Choice, ...]:
+        """What could happen next to this actor, or to `the lease`."""
+        if who == THE_LEASE:
+            return (Choice.ENDS,) if self.lease_ms else ()
+        return self._actor(who).choices
+
+    def decide(self, decision: Decision) -> Line | None:
+        """Let it happen; the line that it adds to what the actor asked, if it adds one."""
+        who, what = decision.who, decision.what
+        if what not in self.choices(who):
+            raise ValueError(self._why_not(decision))
+        if len(self.decisions) >= DECISIONS_MAX:
+            raise ValueError(f"{DECISIONS_MAX} decisions were made here; start over")
+        self.decisions.append(decision)
+        if what is Choice.ENDS:
+            self.time.now_ms += self.lease_ms
+            return None
+        actor = self._actor(who)
+        match what:
+            case Choice.PAUSE | Choice.WAKE:
+                actor.paused = what is Choice.PAUSE
+                self._process(actor, "stalled" if actor.paused else "resumed")
+            case Choice.KILL:
+                actor.close()
+                actor.waits, actor.paused, actor.ended = None, False, "killed"
+                self._process(actor, "killed")
+            case Choice.LAND:
+                return self._land(actor)
+            case _:
+                return self._step(actor, what)
+        return None
+
+    def step(self, who: str, *, lose: bool = False, drop: bool = False) -> Line:
+        """Carry out the next request of an actor; with `lose`, its answer never arrives; with
+        `drop`, neither does the request."""
+        what = Choice.DROP if drop else Choice.LOSE if lose else Choice.ANSWER
+        line = self.decide(Decision(who, what))
+        assert line is not None
+        return line
+
+    def until(self, who: str, end: str, verb: str = "") -> str:
+        """Step until the next request is about a key that ends so; what it is going to ask."""
+        actor = self._actor(who)
+        for _ in range(STEPS_MAX):
+            if actor.waits is None:
+                break
+            if shown(actor.waits).endswith(end) and shown(actor.waits).startswith(verb):
+                break
+            self.step(who)
+        return shown(actor.waits) if actor.waits is not None else actor.ended
+
+    def finish(self, who: str) -> str:
+        """Step to the end; how it ended."""
+        actor = self._actor(who)
+        for _ in range(STEPS_MAX):
+            if actor.waits is None:
+                break
+            self.step(who)
+        return actor.ended
+
+    def late(self, who: str) -> Line | None:
+        """Tell an actor nothing of its write, which is on its way; it lands when `land` is said."""
+        return self.decide(Decision(who, Choice.LATE))
+
+    def land(self, who: str) -> Line | None:
+        return self.decide(Decision(who, Choice.LAND))
+
+    def pause(self, who: str) -> None:
+        self.decide(Decision(who, Choice.PAUSE))
+
+    def wake(self, who: str) -> None:
+        self.decide(Decision(who, Choice.WAKE))
+
+    def kill(self, who: str) -> None:
+        """End an actor where it stands, as `kill -9` does."""
+        self.decide(Decision(who, Choice.KILL))
+
+    def end_lease(self) -> None:
+        """Let so much time pass, for everybody, that whatever is held now has run out."""
+        self.decide(Decision(THE_LEASE, Choice.ENDS))
+
+    # --- what came of it --------------------------------------------------------------------------
+
+    @property
+    def moment(self) -> Moment:
+        """Where this is, to be copied: `fork.at` leads there again."""
+        return Moment(self.play_name, self.mistake, tuple(self.decisions))
+
+    @property
+    def events(self) -> list[Event]:
+        """Truth (the store's record) and beliefs (what the actors told), in order of time."""
+        return history_of(self.shelf.truth, self._told)
+
+    def read(self, procedure: Procedure[Any]) -> Any:
+        """What a reader's procedure returns; it leaves nothing behind, neither object nor time."""
+        time = Time(self.time.now_ms)
+        dice = random.Random("reader")
+        shelf = Shelf(self.shelf.profile, time, dice, 0, dict(self.shelf.objects))
+        clock = VirtualClock(time=time, dice=dice)
+        return to_the_end(procedure, lambda each: answer(each, shelf, "reader", clock, silent))
+
+    def go(self, name: str, procedure: Procedure[Any]) -> Any:
+        """What a procedure returns that this actor runs before anybody is stopped anywhere."""
+        clock, emit = self.clock(name), self.emit(name)
+        return to_the_end(
+            procedure, lambda each: answer(each, self.shelf, name, clock, emit)
+        )
+
+    def close(self) -> None:
+        """Procedures under way are ended; nothing else is open."""
+        for actor in self.actors.values():
+            actor.close()
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def emit(self, who: str) -> Emit:
+        """For what an actor tells: its wall clock's time is put onto the stage's own."""
+
+        def emit(kind: str, **fields: Any) -> None:
+            if fields.get("until_ms"):
+                fields["until_ms"] += self.time.now_ms - self.clock(who).wall_ms()
+            data = event(0, who, kind, **fields).data
+            if kind == "ask":
+                self._asks[who] = data
+            else:
+                self._told.append((self.time.now_ms, who, kind, data))
+
+        return emit
+
+    def _process(self, actor: Actor, kind: str) -> None:
+        self.emit(actor.name)(kind, pid=0, **({"why": "by hand"} if kind == "stalled" else {}))
+
+    def _actor(self, who: str) -> Actor:
+        if who not in self.actors:
+            raise ValueError(f"there is no {who!r}; there are {', '.join(self.actors)}")
+        return self.actors[who]
+
+    def _why_not(self, decision: Decision) -> str:
+        who = decision.who
+        if who == THE_LEASE:
+            return f"{decision}: nothing is leased in {self.play_name}"
+        actor = self._actor(who)
+        can = ", ".join(actor.choices)
+        if actor.waits is None:
+            return f"{who} has nothing more to ask: {actor.ended}"
+        stands = "is paused" if actor.paused else f"is about to: {shown(actor.waits)}"
+        return f"{decision} can't happen now: {who} {stands}; what can: {can}"
+
+    def _step(self, actor: Actor, what: Choice) -> Line:
+        """The next request, there and back."""
+        request = actor.waits
+        assert request is not None
+        sent_ms = self.time.now_ms
+        if actor.name in self._asks:
+            self._told.append((sent_ms, actor.name, "ask", self._asks.pop(actor.name)))
+        self.time.now_ms += TRIP_MS / 2
+        if what is Choice.LATE:
+            assert isinstance(request, Put | Delete)
+            actor.flying.append((request, sent_ms))
+        answer: Any = None
+        if what in (Choice.ANSWER, Choice.LOSE):
+            answer = self._answer(actor, request, sent_ms)
+        self.time.now_ms += TRIP_MS / 2
+        if what is not Choice.ANSWER:
+            answer = NoAnswer("no answer") if isinstance(request, List) else Unknown(UNANSWERED)
+        said = "no answer" if what is not Choice.ANSWER else plain(answer)
+        if what is Choice.LATE:
+            said = "no answer: still on its way"
+        line = Line(shown(request), said)
+        actor.lines.append(line)
+        send = actor.procedure.throw if isinstance(answer, Exception) else actor.procedure.send
+        self._go(actor, partial(send, answer))
+        return line
+
+    def _land(self, actor: Actor) -> Line:
+        request, sent_ms = actor.flying.pop(0)
+        self.time.now_ms += TRIP_MS / 2
+        answer = self.shelf.decide(actor.name, guarded(request, self.shelf), sent_ms)
+        line = Line(f"late: {shown(request)}", f"{plain(answer)}, and nobody hears it")
+        actor.lines.append(line)
+        return line
+
+    def _answer(self, actor: Actor, request: Request, sent_ms: float | None = None) -> Any:
+        emit = self.emit(actor.name)
+        return answer(request, self.shelf, actor.name, actor.clock, emit, sent_ms)
+
+    def _go(self, actor: Actor, move: Callable[[], Request]) -> None:
+        """On to the next request that a store would see, or to the next pause."""
+        try:
+            with self.planted():
+                actor.waits = move()
+                while not shown(actor.waits):
+                    actor.waits = actor.procedure.send(self._answer(actor, actor.waits))
+        except StopIteration as done:
+            actor.waits, actor.ended = None, self.told(done.value)
+        except self.refusals as error:
+            actor.waits, actor.ended = None, f"{type(error).__name__}: {error}"

@@ -1,0 +1,265 @@
+"""The stepper: a stage under buttons, back to any decision, and a second run beside the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from lockkit.lab.widgets.export import judged
+from lockkit.lab.widgets.stage.decisions import Decision, Moment
+from lockkit.lab.widgets.stage.fork import Difference, at, compare, follow, fork, stage
+from lockkit.lab.widgets.stage.panel import SHORTER, StagePanel, button, row
+from lockkit.lab.widgets.stage.scenarios import RIGHT, mistakes
+from lockkit.lab.widgets.stage.steps import VARIANTS
+
+MODES = [
+    ("fenced: the store decides", ""),
+    ("hudi: the lock decides", "hudi mode"),
+    ("fenced, table version 9", "version 9"),
+    ("hudi, table version 9", "hudi mode, version 9"),
+]
+BODY_CHARS = 300
+FIRST, FORK = 0, 1
+
+_newest: dict[str, StageView] = {}
+"""By what is on the stage."""
+
+
+class StageView:
+    """Buttons for what could happen next, beside what each actor asked.
+
+    `steps` is the first run, to be moved by code as well (`show()` then draws it), and `other` the
+    second, once `fork` has made one. Running the cell again ends the one before.
+    """
+
+    options: list[tuple[str, str]]
+    label: str
+
+    def __init__(self, play: str, mistake: str = "") -> None:
+        if before := _newest.pop(play, None):
+            before.close()
+        _newest[play] = self
+        self.play = play
+        self.runs: list[Any] = [stage(play, mistake)]
+        self._panels: list[StagePanel] = []
+        self._said = ""
+        self._status = widgets.HTML()
+        self._past = widgets.SelectionSlider(
+            options=[("the beginning", 0)], description="Decision", continuous_update=False,
+            layout=widgets.Layout(width="620px", margin="0 16px 0 0"),
+        )  # fmt: skip
+        self._fork = button(
+            "Fork here", "a second run beside this one, which goes on from after this decision",
+            self._tried(lambda: self.fork(self._past.value)), "lockkit-fork",
+        )  # fmt: skip
+        self._back = button(
+            "Go back to here", "undo what was decided after this",
+            self._tried(lambda: self.go_back(self._past.value)), "lockkit-back",
+        )  # fmt: skip
+        self._unfork = button(
+            "Drop the fork", "keep the first run only", self.drop_fork, "lockkit-unfork"
+        )
+        again = button("Start over", "from the beginning", self._tried(lambda: self.go_back(0)),
+                       "lockkit-again")  # fmt: skip
+        bar = [again, self._past, self._fork, self._back, self._unfork]
+        self._both = widgets.HBox(layout=row("stretch"))
+        self.view = widgets.VBox([widgets.HBox(bar, layout=row()), self._status, self._both])
+        self.view.add_class("lockkit-stepper")
+        self._put(FIRST, self.steps, "Nothing is decided yet.")
+
+    def below(self, run: Any) -> str:
+        """What readers and the judge say of a run, as HTML."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.close()
+
+    @property
+    def steps(self) -> Any:
+        return self.runs[FIRST]
+
+    @property
+    def other(self) -> Any:
+        """The second run; None before there is one."""
+        return self.runs[FORK] if len(self.runs) > FORK else None
+
+    @property
+    def difference(self) -> Difference | None:
+        """Where the two runs differ; None while there is one."""
+        return None if self.other is None else compare(self.steps, self.other)
+
+    # --- going back, and another way -----------------------------------------------------------
+
+    def fork(self, decisions: int | None = None) -> Any:
+        """A second run beside the first, after so many of its decisions (None: all of them)."""
+        new = fork(self.steps, decisions)
+        self._put(FORK, new, f"The fork goes on from after decision {len(new.decisions)}.")
+        return new
+
+    def drop_fork(self) -> None:
+        del self.runs[FORK:], self._panels[FORK:]
+        self._said = "The fork is gone."
+        self.show()
+
+    def go_back(self, decisions: int) -> None:
+        """Undo what the first run decided after so many."""
+        said = f"Back after decision {decisions}." if decisions else "Started over."
+        self._put(FIRST, fork(self.steps, decisions), said)
+
+    def paste(self, moment: str, number: int = FIRST) -> None:
+        """Take a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
+        if Moment.of(moment).play != self.play:
+            raise ValueError(f"this stage plays {self.play!r}, and that is another play's moment")
+        new = at(moment)
+        self._put(number, new, f"At that moment: {len(new.decisions)} decisions were made.")
+
+    def plant(self, mistake: str, number: int = FIRST) -> None:
+        """The first run starts over with this mistake; the fork makes its decisions once more."""
+        new, said = stage(self.play, mistake), "Started over."
+        if number == FORK:
+            why = follow(new, self.runs[FORK].decisions)
+            said = f"The same decisions, as far as they go. {why}".strip()
+        self._put(number, new, said)
+
+    # --- what it shows ----------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Draw what is; whatever was decided, by button or by code."""
+        difference = self.difference
+        marks = {} if difference is None else difference.lines
+        titles = ("Run", "") if self.other is None else ("First run", "Fork")
+        for panel, title in zip(self._panels, titles, strict=False):
+            panel.show(title, self.below(panel.run), marks)
+        self._both.children = [each.view for each in self._panels]
+        self._show_past()
+        self._unfork.disabled = self.other is None
+        said = escape(self._said)
+        if difference is not None:
+            said += f"<br><b>Difference:</b> {escape(str(difference))}."
+        self._status.value = f"<span role='status'>{said}</span>"
+
+    def _show_past(self) -> None:
+        made = self.steps.decisions
+        options = [("the beginning", 0), *((f"{n}: {each}", n) for n, each in enumerate(made, 1))]
+        if list(self._past.options) != options:
+            self._past.options = options
+            self._past.value = len(made)
+
+    def _put(self, number: int, run: Any, said: str) -> None:
+        """Another run takes this place; its panel stays, and so does the reader's focus."""
+        if number == len(self._panels):
+            self.runs[number:] = [run]
+            self._panels.append(self._panel(number))
+        self.runs[number] = self._panels[number].run = run
+        self._said = said
+        self.show()
+
+    def _panel(self, number: int) -> StagePanel:
+        choice = widgets.Dropdown(
+            options=self.options, value=self.runs[number].mistake, description=self.label,
+            layout=widgets.Layout(width="400px"),
+        )  # fmt: skip
+        return StagePanel(
+            self.runs[number], choice,
+            press=lambda decision: self._tried(partial(self._decide, number, decision))(),
+            finish=lambda who: self._tried(partial(self._finish, number, who))(),
+            plant=partial(self._planted, number), paste=partial(self._pasted, number),
+        )  # fmt: skip
+
+    def _planted(self, number: int, mistake: str) -> None:
+        if mistake != self.runs[number].mistake:  # else it is we who have just shown it
+            self._tried(lambda: self.plant(mistake, number))()
+
+    def _pasted(self, number: int, moment: str) -> None:
+        if moment != str(self.runs[number].moment):
+            self._tried(lambda: self.paste(moment, number))()
+
+    def _decide(self, number: int, decision: Decision) -> None:
+        run = self.runs[number]
+        line = run.decide(decision)
+        told = f": {line.asked} → {line.answered}" if line and line.answered else ""
+        ended = getattr(run.actors.get(decision.who), "ended", "")
+        self._said = f"{decision}{told}" + (f". {decision.who} ended: {ended}" if ended else "")
+
+    def _finish(self, number: int, who: str) -> None:
+        self._said = f"{who} ended: {self.runs[number].finish(who)}"
+
+    def _tried(self, act: Callable[[], Any]) -> Callable[[], None]:
+        """What can't be done is said, not raised: a callback has nobody to raise to."""
+
+        def press() -> None:
+            try:
+                act()
+            except ValueError as error:
+                self._said = f"Not done: {error}"
+            self.show()
+
+        return press
+
+    def __repr__(self) -> str:
+        lines = []
+        for run in self.runs:
+            lines.append(str(run.moment))
+            for name, actor in run.actors.items():
+                lines += [f"{name}: {actor.ended or 'under way'}"]
+                lines += [f"  {each.asked} -> {each.answered}" for each in actor.lines]
+        if self.difference is not None:
+            lines.append(f"difference: {self.difference}")
+        return "\n".join(lines)
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle
+
+
+class Stepper(StageView):
+    """W1 and W2 are about to commit another amount for the same order: press *Next* on either."""
+
+    options, label = MODES, "Table"
+
+    def __init__(self, mode: str = "fenced", *, version: int = 6) -> None:
+        names = {of: name for name, of in VARIANTS.items()}
+        super().__init__("commit", names.get((mode, version), mode))
+
+    def below(self, run: Any) -> str:
+        rows = ", ".join(f"{order} = {amount}" for order, amount in run.rows.items())
+        said = judged(run.verdict)
+        because, _, _ = said["because"].partition("; never reached")
+        return (
+            f"<b>A reader sees:</b> {escape(rows) or 'nothing'}<br>"
+            f"<b>The checker says:</b> {escape(said['verdict'])}: {escape(because)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}\na reader sees {self.steps.rows}"
+
+
+class PatternStepper(StageView):
+    """Two actors of a protocol (`lock`, `election`, `wal`, ...), with a mistake to plant."""
+
+    label = "Mistake"
+
+    def __init__(self, pattern: str = "election", mistake: str = "") -> None:
+        self.options = [(RIGHT, ""), *((each, each) for each in mistakes(pattern))]
+        super().__init__(pattern, mistake)
+
+    def below(self, run: Any) -> str:
+        rows = "".join(
+            f"<tr><td class='object'>{escape(key.replace(*SHORTER))}</td>"
+            f"<td><code>{escape(body[:BODY_CHARS])}</code></td></tr>"
+            for key, body in run.objects.items()
+        )
+        well, because = run.verdict
+        colour, word = ("good", "agrees") if well else ("bad", "does not agree")
+        said = f"{'✓' if well else '✗'} What was told and what is there {word}:"
+        return (
+            f"<i>{escape(run.play.says)}</i><table>{rows}</table>"
+            f"<b class='{colour}'>{said}</b> {escape(because)}"
+        )

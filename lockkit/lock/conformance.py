@@ -1,0 +1,189 @@
+"""The proof that a store enforces write conditions, made before a lock or a table relies on them.
+
+A store that ignores conditions (DigitalOcean Spaces documents this; s3rver and incus #3651 do it)
+lets every client win every race. A store that refuses true conditions (Ceph RGW 16.2 compares the
+quoted ETag that it sent with an unquoted one) lets nobody renew or release a lock. Documentation
+does not tell which of these stands behind an endpoint; three conditional writes do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from urllib.parse import urlsplit
+
+from lockkit.clock import Clock
+from lockkit.errors import NoAnswer, UnsafeStore
+from lockkit.protocol.outcome import (
+    Applied,
+    Condition,
+    Found,
+    IfAbsent,
+    IfVersion,
+    Missing,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+    WriteAnswer,
+)
+from lockkit.runtime import Get, Procedure, Put, Sleep, Unique, run
+from lockkit.stores import Store, split_url
+
+TABLE_KEY = ".hoodie/.locks/conditions.json"
+"""The scratch object of a lock or a table. It is never deleted: a lock needs no right to delete."""
+KEY = ".lockkit/conditions.json"
+"""The scratch object of everything else."""
+TRIES_MAX = 4
+PAUSE_FIRST_S = 0.05
+PAUSE_LONGEST_S = 2.0
+"""A store that asks for a longer pause is not waited for here; the caller may try again."""
+MISMATCHES_MAX = 2
+"""Refused writes over the current version that prove a mismatch; one could be a stale read."""
+ABOUT = "lockkit tests here whether this store enforces write conditions; you may delete this file"
+
+Place = tuple[str, str, str]
+
+proven: set[Place] = set()
+"""Places that were seen, by this process, to enforce conditions."""
+_turns: dict[Place, threading.Lock] = {}
+"""Threads that need the same proof wait for one of them to make it."""
+os.register_at_fork(after_in_child=_turns.clear)
+
+
+def prove_conditions(
+    store: Store, clock: Clock, *, key: str = KEY, tries_max: int = TRIES_MAX
+) -> None:
+    """See, once per process, server and bucket, that the store enforces write conditions.
+
+    Two paths of one host are two servers. A provider's own servers are not tested. Raises
+    `UnsafeStore` if a false condition passes or a true one does not, and `NoAnswer` if the store
+    did not say within `tries_max` tries.
+    """
+    place = place_of(store)
+    if place is None or place in proven:
+        return
+    with _turns.setdefault(place, threading.Lock()):
+        if place not in proven:
+            _prove(store, clock, key, tries_max)
+            proven.add(place)
+
+
+def _prove(store: Store, clock: Clock, key: str, tries_max: int) -> None:
+    name = f"{store.url} at {store.server}"
+    interval_s = store.capabilities.write_interval_min_s
+    why: str | None = ""
+    for tries in range(tries_max):
+        if tries:
+            clock.sleep(PAUSE_FIRST_S * 4**tries)
+        why = run(prove(name, key, interval_s), store, clock)
+        if why is None:
+            return
+    raise NoAnswer(
+        f"{name}: it could not be tested whether this store enforces write conditions ({why}); "
+        "check that the store answers, then try again"
+    )
+
+
+def place_of(store: Store) -> Place | None:
+    """What the proof is valid for; None where none is needed."""
+    if not store.server:
+        return None
+    from lockkit.stores.endpoint import is_providers_own  # nothing that files need
+
+    if is_providers_own(store.url, store.server):
+        return None
+    return urlsplit(store.url).scheme, store.server, split_url(store.url)[0]
+
+
+def prove(name: str, key: str, interval_s: float = 0.0) -> Procedure[str | None]:
+    """Three conditional writes to a scratch object: two that must fail, one that must succeed.
+
+    Returns why the store left it open; None if it did not. Several processes may do this at once:
+    a write that failed because another process changed the object proves as much as one that
+    succeeded.
+    """
+    current = yield from _current(key, interval_s)
+    if not isinstance(current, str):
+        return _said(current)
+    again = yield from _write(key, IfAbsent(), interval_s)
+    if isinstance(again, Applied):
+        raise ignores(name, "create this object only if it is absent")
+    if not isinstance(again, PreconditionFailed):
+        return _said(again)
+    for _ in range(MISMATCHES_MAX):
+        swapped = yield from _write(key, IfVersion(current), interval_s)
+        if not isinstance(swapped, PreconditionFailed):
+            break
+        match (yield Get(key)):
+            case Found(_, version) if version != current:
+                return None  # another process's true condition held, and our false one did not
+            case Found():
+                pass
+            case answer:
+                return _said(answer)
+    else:
+        raise never_matches(name, current)
+    if not isinstance(swapped, Applied):
+        return _said(swapped)
+    stale = yield from _write(key, IfVersion(current), interval_s)
+    if isinstance(stale, Applied):
+        raise ignores(name, "overwrite this object only if it still has the version that was read")
+    return None if isinstance(stale, PreconditionFailed) else _said(stale)
+
+
+def prove_creation(name: str, key: str = TABLE_KEY) -> Procedure[None]:
+    """Refuse a store that lets an object be created twice, before the first write that counts."""
+    for _ in range(2):
+        if not isinstance((yield from _write(key, IfAbsent(), 0.0)), Applied):
+            return
+    raise ignores(name, "create this object only if it is absent")
+
+
+def ignores(name: str, condition: str) -> UnsafeStore:
+    """The error for a store that let a write pass whose condition was false."""
+    return UnsafeStore(
+        f"{name}: this store ignored a write condition ({condition}), so two writers would both "
+        "win. Use a store with conditional writes; `lockkit probe` tests one"
+    )
+
+
+def never_matches(name: str, version: Version) -> UnsafeStore:
+    """The error for a store that refused a write whose condition was true."""
+    return UnsafeStore(
+        f"{name}: this store refused a write over the version that it had just returned "
+        f"({version[:60]}), so nobody could renew or release a lock there. Old releases of Ceph "
+        "RGW do this: they compare the quoted ETag of If-Match with an unquoted one. Upgrade the "
+        "server, or use another store; `lockkit probe` tests one"
+    )
+
+
+def _current(key: str, interval_s: float) -> Procedure[Version | object]:
+    """The scratch object's version, after creating it if need be; any other answer as it came."""
+    answer: object = yield Get(key)
+    if isinstance(answer, Missing):
+        answer = yield from _write(key, IfAbsent(), interval_s)
+        if isinstance(answer, PreconditionFailed):
+            answer = yield Get(key)  # another process was quicker
+    return answer.version if isinstance(answer, Found | Applied) else answer
+
+
+def _write(key: str, condition: Condition, interval_s: float) -> Procedure[WriteAnswer]:
+    """One write of bytes that no other write has; sent again while the store throttles."""
+    unique = yield Unique()
+    body = json.dumps({"about": ABOUT, "test": unique}).encode()
+    answer: WriteAnswer = Throttled()
+    for tries in range(TRIES_MAX):
+        answer = yield Put(key, body, condition)
+        if not isinstance(answer, Throttled):
+            break
+        pause_s = max(answer.retry_after_s or 0.0, 1.1 * interval_s, PAUSE_FIRST_S * 4**tries)
+        if pause_s > max(PAUSE_LONGEST_S, PAUSE_FIRST_S * 4**tries):
+            break
+        yield Sleep(pause_s)
+    return answer
+
+
+def _said(answer: object) -> str:
+    return answer.why if isinstance(answer, Unknown) else type(answer).__name__

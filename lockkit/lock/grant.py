@@ -1,0 +1,343 @@
+"""One grant of the storage lock, from the first claim to the release, as procedures.
+
+`lease.step` decides, `Client.steps` carries out what it asks. Here is what lies around them: when
+to look again, when to give up, what to settle before giving up, and how long to insist on a
+release. `Lock` runs these procedures against a store, the simulator under its virtual clock, the
+stepper one request at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lockkit.clock import Clock, back_off_s
+from lockkit.errors import LockLost, LossReason, NoAnswer, StoreError
+from lockkit.lock.polling import asked_s
+from lockkit.lock.storage import Client
+from lockkit.protocol.record import epoch_after
+from lockkit.protocol.state import (
+    Action,
+    Beat,
+    Event,
+    GiveUp,
+    Granted,
+    Lost,
+    Pause,
+    Phase,
+    Quit,
+    Released,
+    Renewed,
+    Tick,
+    Want,
+    believes,
+)
+from lockkit.runtime import Alone, Call, Procedure, Sleep
+
+RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
+LATE_S = 3.0
+"""How long a request may go on after the time of a wait is over, and how long settling may take."""
+BACK_OUT_S = 5.0
+"""How long an acquire that was interrupted tries to give back what it had won."""
+RISES_MAX = 5
+"""Renewals that try to raise an epoch; a second is needed where an older one had landed instead."""
+
+
+class Renewing(Protocol):
+    """What renews a grant beside its user."""
+
+    def stop(self) -> None:
+        """Renew no more. Does not wait: a renewal that is under way has the client's turn."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a grant ended."""
+
+    proven: bool
+    """Whether the store confirmed the release."""
+    loss: Lost | None
+    """Why it was lost before; None: it was not, as far as this client can know."""
+
+
+# --- acquire --------------------------------------------------------------------------------------
+
+
+def acquire(
+    client: Client, limit_s: float | None, *, floor: int = 0, hold: Callable[[], Renewing],
+    test: Callable[[float], None] | None = None,
+) -> Procedure[bool]:  # fmt: skip
+    """Claim the lock until it is granted; False once `limit_s` is over (None: wait for ever).
+
+    `hold` starts the renewal, in the same turn as the grant. `test(seconds)` sees beforehand that
+    the store enforces conditions; it raises `NoAnswer` where the store did not say in that time.
+    The epoch is above `floor`. Whatever else is raised here leaves nothing held.
+    """
+    began_ms = client.clock.boot_ms()
+    deadline_ms = math.inf if limit_s is None else began_ms + limit_s * 1000
+    try:
+        if test is not None and not (yield from _tested(client, test, deadline_ms)):
+            return False
+        client.pace.wants(began_ms)
+        if limit_s != 0:
+            yield from _stand_back(client, deadline_ms)
+        return (yield from _poll(client, deadline_ms, floor, hold))
+    except GeneratorExit:  # the process is gone, and sends nothing more
+        raise
+    except BaseException as error:
+        yield from undo(client, interrupted=not isinstance(error, Exception))
+        raise
+    finally:
+        client.ends_ms = math.inf
+
+
+def _tested(client: Client, test: Callable[[float], None], deadline_ms: float) -> Procedure[bool]:
+    """Before the first claim: whether the store said in time that it enforces conditions."""
+    clock, failures = client.clock, 0
+    while True:
+        left_s = (deadline_ms - clock.boot_ms()) / 1000 + LATE_S
+        try:
+            yield Call(lambda left_s=left_s: test(left_s))  # type: ignore[misc]
+            return True
+        except NoAnswer as error:
+            client.begin()
+            client.trouble = str(error)
+        except StoreError as error:
+            client.emit("note", text=f"the lock was refused before its claim: {error}")
+            raise
+        failures += 1
+        left_s = (deadline_ms - clock.boot_ms()) / 1000
+        if left_s <= 0:
+            return False
+        yield Sleep(min(_back_off_s(failures, clock), left_s))
+
+
+def _stand_back(client: Client, deadline_ms: float) -> Procedure[None]:
+    """Leave others their turns. A client that met others looks again before it claims."""
+    now_ms = client.clock.boot_ms()
+    wait_ms = min(client.pace.stand_back_ms(now_ms), deadline_ms - now_ms)
+    if wait_ms > 0:
+        yield Sleep(wait_ms / 1000)
+    if client.pace.outdated:
+        client.forget()
+
+
+def _poll(
+    client: Client, deadline_ms: float, floor: int, hold: Callable[[], Renewing]
+) -> Procedure[bool]:
+    clock = client.clock
+    client.begin()
+    client.ends_ms = max(deadline_ms, clock.boot_ms()) + client.late_ms
+    started_epoch, failures = client.state.floor, 0
+    event: Event = Want(clock.now(), floor)
+    while True:
+        told: list[Action] = yield Alone(_claim(client, event, hold))
+        if any(isinstance(each, Granted) for each in told):
+            return True
+        if any(isinstance(each, Pause) for each in told):
+            failures += 1
+            wait_s = retry_s(told, failures, clock)
+        else:
+            failures = 0
+            wait_s = _look_s(client, client.state.floor - started_epoch)
+        left_s = (deadline_ms - clock.boot_ms()) / 1000
+        if left_s <= 0:
+            settled: bool = yield Alone(_last_try(client, hold))
+            return settled
+        yield Sleep(min(wait_s, left_s))  # at the deadline it looks once more
+        event = Tick(clock.now())
+
+
+def _claim(client: Client, event: Event, hold: Callable[[], Renewing]) -> Procedure[list[Action]]:
+    """One look or claim, and what follows from its answers."""
+    told = yield from client.steps(event)
+    if any(isinstance(each, Granted) for each in told):
+        _begin_holding(client, hold)
+    return told
+
+
+def _begin_holding(client: Client, hold: Callable[[], Renewing]) -> None:
+    grant = client.state.grant
+    assert grant is not None
+    client.ends_ms = math.inf
+    client.pace.granted(grant.epoch, client.clock.boot_ms())
+    client.renewal = hold()
+
+
+def _last_try(client: Client, hold: Callable[[], Renewing]) -> Procedure[bool]:
+    """The time is over. A claim that nobody answered may have won: that is settled first."""
+    yield from client.steps(GiveUp(client.clock.now()))
+    if not client.in_doubt():
+        return False
+    client.ends_ms = client.clock.boot_ms() + client.late_ms
+    told = yield from _claim(client, Want(client.clock.now()), hold)
+    if any(isinstance(each, Granted) for each in told):
+        return True
+    yield from client.steps(GiveUp(client.clock.now()))
+    _note_ghost(client)
+    return False
+
+
+def undo(client: Client, *, interrupted: bool) -> Procedure[None]:
+    """After an exception nothing stays half-held: what is ours, or may become so, is released."""
+    yield Alone(_back_out(client, interrupted=interrupted))
+
+
+def _back_out(client: Client, *, interrupted: bool) -> Procedure[None]:
+    clock = client.clock
+    stop_renewing(client)
+    client.ends_ms = clock.boot_ms() + BACK_OUT_S * 1000
+    if client.state.grant is None:
+        if interrupted:
+            client.doubt_what_is_out()
+        yield from client.steps(GiveUp(clock.now()))
+        if client.in_doubt():
+            yield from client.steps(Want(clock.now()), patient=True)
+    if client.state.grant is not None:
+        yield from _let_go(client, min(client.me.ttl_ms, BACK_OUT_S * 1000), patient=True)
+    yield from client.steps(GiveUp(clock.now()))
+    _note_ghost(client)
+
+
+def _note_ghost(client: Client) -> None:
+    if client.in_doubt():
+        client.emit("note", text="a claim that nobody answered may be a ghost: it only expires")
+
+
+def _look_s(client: Client, waited_turns: int) -> float:
+    """Until the next look: sooner the longer we have waited; no later than the lease's end."""
+    clock, busy = client.clock, client.busy
+    look_s = client.pace.look_ms(waited_turns, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
+    if busy is not None and busy.frees_ms is not None:
+        look_s = min(look_s, (busy.frees_ms - clock.boot_ms() + 1) / 1000)
+    return max(look_s, 0.001)
+
+
+# --- renew ----------------------------------------------------------------------------------------
+
+
+def renew(client: Client, check: Callable[[], None], floor: int = 0) -> Procedure[None]:
+    """Renew until it is proven; the epoch is then above `floor`.
+
+    Each try begins with `check()`, which raises `LockLost` once the lease is over.
+    """
+    clock, failures = client.clock, 0
+    while True:
+        check()
+        told: list[Action] = yield Alone(renew_once(client, floor))
+        if any(isinstance(each, Renewed) for each in told):
+            return
+        failures += 1
+        left_s = ((client.state.until_ms or 0) - clock.boot_ms()) / 1000
+        yield Sleep(retry_s(told, failures, clock, max(left_s, 0.001)))
+
+
+def rise_above(
+    client: Client, where: Any, check: Callable[[], None], epoch: int
+) -> Procedure[None]:
+    """Renew until the grant's epoch is above `epoch`. Raises `LockLost` if it is no longer ours."""
+    for _ in range(RISES_MAX):
+        held = client.state.grant
+        if held is None:
+            check()
+        elif held.epoch > epoch:
+            return
+        yield from renew(client, check, epoch_after(epoch) - 1)
+    own = client.state.grant.epoch if client.state.grant else 0
+    loss = Lost(own, f"its epoch {own} could not be raised above {epoch}", LossReason.SUPERSEDED)
+    raise lost_error(where, loss, "release the lock and acquire it again")
+
+
+def renew_once(client: Client, floor: int = 0, *, patient: bool = False) -> Procedure[list[Action]]:
+    """One renewal, or one step to settle the renewal before it."""
+    now = client.clock.now()
+    held = client.state.phase is Phase.HELD
+    return (yield from client.steps(Beat(now, floor) if held else Tick(now), patient=patient))
+
+
+def check(client: Client, where: Any) -> None:
+    """Raise `LockLost` unless this client may act as the holder at this moment. No request."""
+    if believes(client.state, client.clock.now()):
+        return
+    loss, held = client.loss, client.state.grant
+    if held is None:
+        loss = loss or Lost(0, "it was never acquired", LossReason.NEVER_ACQUIRED)
+    else:
+        loss = loss or Lost(held.epoch, "the lease ran out", LossReason.EXPIRED)
+    raise lost_error(where, loss, "acquire it again and start over")
+
+
+def lost_error(where: Any, loss: Lost, cure: str) -> LockLost:
+    return LockLost(str(where), loss.why, cure, reason=loss.reason, epoch=loss.epoch)
+
+
+# --- release --------------------------------------------------------------------------------------
+
+
+def release(client: Client) -> Procedure[Ended | None]:
+    """Release what is held, again and again while the lease lasts; None: nothing is held."""
+    ended: Ended | None = yield Alone(_release(client))
+    return ended
+
+
+def _release(client: Client) -> Procedure[Ended | None]:
+    if client.state.grant is None:
+        return None
+    stop_renewing(client)
+    left_ms = client.lease_ends_ms - client.clock.boot_ms()
+    released = yield from _let_go(client, max(left_ms, client.me.ttl_ms // 10))
+    # Only now: a process that was stopped learns of its loss when it wants to release.
+    loss = client.loss or (client.taken_away(released.epoch) if released.proven else None)
+    return Ended(released.proven, loss)
+
+
+def _let_go(client: Client, for_ms: float, *, patient: bool = False) -> Procedure[Released]:
+    """Release, again and again until the store has said what became of it, or time is over."""
+    clock = client.clock
+    ends_ms = clock.boot_ms() + for_ms
+    client.ends_ms = min(client.ends_ms, ends_ms + client.late_ms)
+    failures = 0
+    event: Event = GiveUp(clock.now()) if client.closed else Quit(clock.now())
+    try:
+        while True:
+            told = yield from client.steps(event, patient=patient)
+            released = next((each for each in told if isinstance(each, Released)), None)
+            if released is not None:
+                break
+            failures += 1
+            left_s = (ends_ms - clock.boot_ms()) / 1000
+            if left_s > 0:
+                yield Sleep(retry_s(told, failures, clock, left_s))
+            now = clock.now()
+            event = Tick(now) if left_s > 0 else GiveUp(now)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from client.steps(GiveUp(clock.now()))  # the handle is free; the lease runs out
+        raise
+    finally:
+        client.ends_ms = math.inf
+    client.pace.released(clock.boot_ms())
+    return released
+
+
+def stop_renewing(client: Client) -> None:
+    if client.renewal is not None:
+        client.renewal.stop()
+        client.renewal = None
+
+
+# --- waiting --------------------------------------------------------------------------------------
+
+
+def retry_s(told: list[Action], failures: int, clock: Clock, left_s: float = math.inf) -> float:
+    """Until the next try: as long as the store asked for, within the `left_s` of a lease."""
+    pause = next((each.seconds for each in told if isinstance(each, Pause)), None)
+    return min(left_s, max(asked_s(pause, left_s), _back_off_s(failures, clock)))
+
+
+def _back_off_s(failures: int, clock: Clock) -> float:
+    return back_off_s(failures, clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S)

@@ -1,0 +1,537 @@
+"""One client of one lock object: runs the lease protocol against a real store.
+
+`lease.step` decides; this carries out what it asks, one request at a time, hands the answers back,
+and tells the history what was asked, answered and believed. `steps` is a procedure, so the same
+client runs in the simulator.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, assert_never
+
+from lockkit.clock import Clock
+from lockkit.errors import LockBusy, LossReason, StoreError
+from lockkit.lock.polling import Pace
+from lockkit.protocol.lease import notice_end, step
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfVersion,
+    Missing,
+    NotModified,
+    Throttled,
+    Unknown,
+    over,
+)
+from lockkit.protocol.policy import Policy
+from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode, encode
+from lockkit.protocol.state import (
+    Action,
+    Aim,
+    Answered,
+    Beat,
+    Beaten,
+    Blind,
+    Busy,
+    Event,
+    GiveUp,
+    Granted,
+    Look,
+    Lost,
+    Me,
+    Now,
+    Pause,
+    Phase,
+    Quit,
+    Released,
+    Remove,
+    Renewed,
+    Saw,
+    Send,
+    Sight,
+    State,
+    Tick,
+    Want,
+)
+from lockkit.runtime import Alone, Call, Delete, Get, Procedure, Put, Request, Sleep, carry_out
+from lockkit.runtime import perform as perform_one
+from lockkit.sinks import Emit
+from lockkit.stores import Store
+from lockkit.stores.deadline import within
+
+LOCK_KEY = ".hoodie/.locks/table_lock.json"
+REQUESTS_MAX = 64
+"""Requests in a row; the protocol needs far fewer."""
+REQUESTS_BEFORE_PAUSE = 8
+"""A store that fails every write, or rivals that win every race, are met with patience."""
+PLAUSIBLE_MS = 24 * 3_600_000
+"""No lease of anybody's is longer: a `validUntil` beyond it is a wrong clock, or a wrong hand."""
+FLOORED_MS = 1000
+"""HTTP dates are floored to a second."""
+OWNER_SHOWN, HOLDER_SHOWN = 64, 80
+
+HEARD = {
+    Want: "want", Saw: "saw", Blind: "blind", Answered: "answered", Tick: "tick", Beat: "beat",
+    Quit: "quit", GiveUp: "give up",
+}  # fmt: skip
+
+T = TypeVar("T")
+
+
+class ClockOff(UserWarning):
+    """This machine's clock and the store's differ by more than the drift that is allowed for."""
+
+
+class OddRecord(UserWarning):
+    """The lock object is no lock record, or says something that no lease can mean."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """The protocol's state and all that moves it on. Whoever feeds it has its `turn`."""
+
+    where: str
+    """The lock's URL, for messages."""
+    store: Store
+    me: Me
+    policy: Policy
+    clock: Clock
+    pace: Pace
+    tell: Emit
+    state: State = field(default_factory=State)
+    turn: threading.RLock = field(default_factory=threading.RLock)
+    request_s: float = math.inf
+    """The longest that one request may take, also where the store allows more."""
+    ends_ms: float = math.inf
+    """No request is under way after this moment of the boot clock; who waits has set it."""
+    busy: Busy | None = None
+    loss: Lost | None = None
+    trouble: str = ""
+    """Why the last request had no useful answer; "" after one that had."""
+    offset_ms: int | None = None
+    late_ms: float = math.inf
+    """How long a request may go on after the time of a wait is over."""
+    closed: bool = False
+    """The store's client is closed: nothing can be asked any more."""
+    renewal: Any = None
+    """What renews the grant; None while nothing does."""
+    beside: Callable[[bool], None] | None = None
+    """Called in a thread of its own beside each look (False) and each claim (True)."""
+    proven_ms: int = 0
+    """When the write that our belief rests on was about to be sent, on the boot clock."""
+    lease_ends_ms: int = 0
+    """When belief in the latest proven write ends, kept after belief has ended."""
+    _state_lock: threading.RLock = field(default_factory=threading.RLock)
+    """Held for one step, never while a request is out: the end of belief needs no turn."""
+    _requests: int = 0
+    _steps: int = 0
+    _in_doubt: set[str] = field(default_factory=set)
+    _release_in_doubt: bool = False
+    _warned: set[str] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Before the lock is wanted anew: what was met the last time says nothing now."""
+        self.busy, self.loss, self.trouble = None, None, ""
+        self._release_in_doubt = False
+
+    def steps(self, event: Event, *, patient: bool = False) -> Procedure[list[Action]]:
+        """Run the protocol from this event until it has nothing more to send; what it told.
+
+        `StoreError` and whatever else a request raises goes on to the caller; to a `patient` one
+        it is a request that nobody answered, and after a slow answer it is asked before the next.
+        """
+        told: list[Action] = []
+        pending: Event | None = event
+        began_ms = event.now.boot_ms
+        for sent in range(REQUESTS_MAX):
+            if pending is None:
+                return told
+            request = self._step(pending, began_ms, told)
+            match request:
+                case None:
+                    pending = None
+                case Look() if sent >= self._sent_max(began_ms, patient):
+                    pending = Blind(self.clock.now(), "enough for now: pause, then look again")
+                case _:
+                    asked = self._patiently(request) if patient else self._request(request)
+                    pending = yield from asked
+        raise AssertionError(f"{REQUESTS_MAX} requests in a row: the protocol does not settle")
+
+    def _step(
+        self, event: Event, began_ms: int, told: list[Action]
+    ) -> Look | Send | Remove | None:
+        """One step, and what it tells; the request that it ends with, if any."""
+        with self._state_lock:
+            self._heard(event)
+            self.state, actions = step(self.me, self.state, event, self.policy)
+            for action in actions:
+                if isinstance(action, Look | Send | Remove):
+                    assert action is actions[-1], "a request is the last thing that a step asks for"
+                    return action
+                if isinstance(action, Granted | Renewed):
+                    self.proven_ms = began_ms
+                self._hear(action)
+                told.append(action)
+        return None
+
+    def notice_end(self) -> None:
+        """End belief if its time is over. Waits for no request and needs no turn."""
+        with self._state_lock:
+            now = self.clock.now()
+            state, ended = notice_end(self.state, now)
+            if ended:
+                self._emit_heard("ended", now)
+                self.state = state
+            for action in ended:
+                self._hear(action)
+
+    def _sent_max(self, began_ms: int, patient: bool) -> int:
+        slow = self.clock.boot_ms() - began_ms > self.me.ttl_ms // 10
+        return 1 if patient and slow else REQUESTS_BEFORE_PAUSE
+
+    def doubt_what_is_out(self) -> None:
+        """After an interrupt: the write that is out may have been answered, and nobody read it."""
+        if self.state.out is not None:
+            self._doubt(self.state.out.record.attempt, self.state.out.aim.value)
+
+    def in_doubt(self) -> bool:
+        """Whether a claim of ours is out that nobody answered: it may have won, or may yet win."""
+        return any(
+            write.record.attempt in self._in_doubt and not write.record.expired
+            for write in self.state.unsettled
+        )
+
+    def forget(self) -> None:
+        """Look before the next claim: what was seen may be past. Ghosts and epochs are kept."""
+        kept = self.state
+        self._emit_heard("forget", self.clock.now())
+        self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
+
+    def lose(self, why: str) -> None:
+        """Stop believing, for a reason that the protocol does not know."""
+        with self._state_lock:
+            grant = self.state.grant
+            if grant is None or self.state.until_ms is None:
+                return
+            self._emit_heard("lose", self.clock.now(), why=why)
+            self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
+            self._hear(Lost(grant.epoch, why, LossReason.STOPPED))
+
+    def taken_away(self, epoch: int) -> Lost | None:
+        """After a release of `epoch`: what replaced our record although our lease had not ended.
+
+        None where a lost answer of our own release leaves it open: then it may have come after us.
+        """
+        seen = self.state.seen
+        if seen is None or self._release_in_doubt:
+            return None
+        match seen.sight.record:
+            case None:
+                why = "the lock object was deleted while it was held"
+                return Lost(epoch, why, LossReason.DELETED)
+            case Garbled(why):
+                why = f"the lock object was overwritten while it was held: {why}"
+                return Lost(epoch, why, LossReason.OVERWRITTEN)
+            case Record(attempt=attempt) if attempt.startswith(f"{self.me.handle}/"):
+                return None
+            case Record(owner=owner, epoch=theirs):
+                whose = f"{owner[:OWNER_SHOWN]!r} (epoch {theirs})"
+                why = f"{whose} was in the lock object before it was released"
+                return Lost(epoch, why, LossReason.TAKEN)
+
+    # --- one request -----------------------------------------------------------------------------
+
+    def _patiently(self, action: Look | Send | Remove) -> Procedure[Event]:
+        try:
+            return (yield from self._request(action))
+        except Exception as error:  # noqa: BLE001 - told, and taken for what it is: no answer
+            self.emit("note", text=f"a request failed: {type(error).__name__}: {error}")
+            why = self.trouble = str(error)
+            if isinstance(action, Look):
+                return Blind(self.clock.now(), why)
+            return Answered(self.clock.now(), Unknown(why))
+
+    def _request(self, action: Look | Send | Remove) -> Procedure[Event]:
+        """Ask for one request; its answer as the next event."""
+        out = self.state.out
+        op = out.aim.value if out is not None and not isinstance(action, Look) else "look"
+        attempt = action.record.attempt if isinstance(action, Send) else ""
+        with self._beside(claiming=op == Aim.CLAIM.value, asking=isinstance(action, Look)):
+            answer = yield from self._asking(op, attempt, request_of(action))
+        now = self.clock.now()
+        match answer:
+            case Found(_, _, _, date_ms) | NotModified(date_ms) if date_ms is not None:
+                self._compare_clocks(date_ms, now.wall_ms)
+        match answer:
+            case Found():
+                sight = sight_of(answer)
+                self._meet(sight.record)
+                return Saw(now, sight)
+            case Missing():
+                return Saw(now, Sight(None, None))
+            case NotModified(date_ms):
+                return Saw(now, None, date_ms)
+            case Throttled() | Unknown() if isinstance(action, Look):
+                return Blind(now, self.trouble)
+            case Throttled(after_s):
+                answer = Throttled(self._throttle_s(after_s))
+            case Unknown():
+                self._doubt(attempt, op)
+            case _:
+                pass
+        return Answered(now, answer)
+
+    def _meet(self, record: Record | Garbled | None) -> None:
+        if isinstance(record, Record):
+            who = record.attempt.rpartition("/")[0] or record.owner  # Hudi names no attempt
+            if who != self.me.handle:
+                self.pace.met(who)
+
+    @contextmanager
+    def _beside(self, *, claiming: bool, asking: bool) -> Iterator[None]:
+        """What the caller of `acquire` wants to ask meanwhile; it has ended when this ends."""
+        if self.beside is None or not (claiming or asking):
+            yield
+            return
+        thread = threading.Thread(target=self.beside, args=(claiming,), name="beside", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+    def _asking(self, op: str, attempt: str, request: Get | Put | Delete) -> Procedure[Any]:
+        """Send one request; the history gets an `ask` before it and an `answer` after it."""
+        self._requests += 1
+        number = self._requests
+        self.emit("ask", request=number, op=op, key=LOCK_KEY, attempt=attempt)
+        began_ms = self.clock.boot_ms()
+        try:
+            answer = yield request
+        except StoreError as error:
+            self.trouble = str(error)
+            self._answered(number, op, "refused", "", self.trouble)
+            raise
+        except BaseException:  # an interrupt, most likely, in the middle of a write
+            self._doubt(attempt, op)
+            raise
+        if not isinstance(answer, Unknown):  # a time-out says nothing about a trip
+            self.pace.answered(self.clock.boot_ms() - began_ms)
+        why = getattr(answer, "why", "")
+        self.trouble = why or ("throttled" if isinstance(answer, Throttled) else "")
+        version = getattr(answer, "version", "") or ""
+        self._answered(number, op, type(answer).__name__, version, why)
+        return answer
+
+    def _answered(self, number: int, op: str, outcome: str, version: str, why: str) -> None:
+        self.emit("answer", request=number, op=op, outcome=outcome, version=version, why=why)
+
+    def carry_out(
+        self, procedure: Procedure[T], sleep: Callable[[Sleep], None] | None = None
+    ) -> T:
+        """For real, one request at a time; `sleep` may end a wait early, by an exception."""
+
+        def perform(request: Request) -> Any:
+            match request:
+                case Alone(alone):
+                    with self.turn:
+                        return carry_out(alone, perform)
+                case Sleep() if sleep is not None:
+                    return sleep(request)
+                case Sleep() | Call():
+                    return perform_one(request, self.store, self.clock, self.emit)
+                case _:
+                    with within(self._left_s()):
+                        return perform_one(request, self.store, self.clock, self.emit)
+
+        return carry_out(procedure, perform)
+
+    def _left_s(self) -> float:
+        return min(self.request_s, (self.ends_ms - self.clock.boot_ms()) / 1000)
+
+    def _throttle_s(self, asked_s: float | None) -> float | None:
+        """A store of one write per second counts attempts too: sooner, the next one fails as well.
+
+        (cloud.google.com/storage/quotas; delta-rs #2451: those of other writers as well.)
+        """
+        interval_s = self.store.capabilities.write_interval_min_s
+        if not interval_s:
+            return asked_s
+        return max(asked_s or 0.0, self.clock.uniform(interval_s, 1.3 * interval_s))
+
+    def _doubt(self, attempt: str, op: str) -> None:
+        if attempt:
+            self._in_doubt.add(attempt)
+        self._release_in_doubt |= op == Aim.RELEASE.value
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _heard(self, event: Event) -> None:
+        """What the protocol hears next, so that a history can be replayed (`check.replay`)."""
+        more: dict[str, Any] = {}
+        match event:
+            case Want(_, floor):
+                me = self.me
+                more = {"floor": floor, "owner": me.owner, "ttl_ms": me.ttl_ms}
+                more |= {"holder": me.holder, "handle": me.handle}
+            case Beat(_, floor) if floor:
+                more = {"floor": floor}
+            case Saw(_, None, date_ms):
+                more = {"outcome": "unchanged", "date_ms": date_ms}
+            case Saw(_, Sight(None)):
+                more = {"outcome": "missing"}
+            case Saw(_, Sight(version, _, modified_ms, date_ms)):
+                more = {"outcome": "found", "version": version}
+                more |= {"modified_ms": modified_ms, "date_ms": date_ms}
+            case Answered(_, answer):
+                version = answer.version if isinstance(answer, Applied) else ""
+                more = {"outcome": type(answer).__name__, "version": version}
+            case _:
+                pass
+        self._emit_heard(HEARD[type(event)], event.now, **more)
+
+    def _emit_heard(self, name: str, now: Now, **more: Any) -> None:
+        self._steps += 1
+        self.emit(
+            "heard", step=self._steps, event=name, boot_ms=now.boot_ms, wall_ms=now.wall_ms, **more
+        )
+
+    def _hear(self, action: Action) -> None:
+        """What the protocol tells, for the history and for whoever asks later."""
+        until_ms = 0.0
+        if self.state.until_ms is not None:
+            self.lease_ends_ms = self.state.until_ms
+            until_ms = self.on_wall(self.state.until_ms)
+        version = self.state.version or ""
+        match action:
+            case Granted(epoch):
+                self._in_doubt.clear()
+                self.emit("held", epoch=epoch, until_ms=until_ms, version=version)
+            case Renewed(epoch):
+                self._in_doubt.clear()
+                self.emit("renewed", epoch=epoch, until_ms=until_ms, version=version)
+            case Lost(epoch, why, _):
+                self.loss = action
+                self.emit("lost", epoch=epoch, why=why)
+            case Released(epoch, proven):
+                self.emit("released", epoch=epoch, proven=proven)
+            case Busy(record, frees):
+                self._hear_busy(action, record, frees)
+            case Pause() | Beaten():
+                pass
+            case Look() | Send() | Remove():
+                raise AssertionError("a request is carried out, not told")
+            case _:
+                assert_never(action)
+
+    def _hear_busy(self, busy: Busy, record: Record | Garbled, frees: int | None) -> None:
+        first = self.busy is None or self.busy.record != record
+        self.busy = busy
+        if isinstance(record, Record):
+            self.pace.saw(record.epoch, self.clock.boot_ms())
+        if not first:
+            return
+        self._warn_of_oddities(record, frees)
+        self.emit(
+            "waiting",
+            owner=record.owner[:256] if isinstance(record, Record) else f"garbled: {record.why}",
+            epoch=record.epoch if isinstance(record, Record) else 0,
+            until_ms=None if frees is None else self.on_wall(frees),
+        )
+
+    def _warn_of_oddities(self, record: Record | Garbled, frees: int | None) -> None:
+        if isinstance(record, Garbled):
+            return self.warn(OddRecord(self.busy_because()))
+        now = self.clock.now()
+        if frees is not None and frees > now.boot_ms + PLAUSIBLE_MS:
+            return self.warn(
+                OddRecord(
+                    f"{self.busy_because()}. No lease lasts that long: a wrong clock or another "
+                    f"program wrote it; if nobody writes this table, free it with lockkit lock "
+                    f"break {self.where}"
+                )
+            )
+        if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
+            return self.warn(
+                OddRecord(
+                    f"{self.busy_because()}, which no lease can mean (is its clock wrong?); the "
+                    f"store's own clock decides when it is over"
+                )
+            )
+        return None
+
+    def busy_because(self) -> str:
+        return str(self.busy_error())
+
+    def busy_error(self) -> LockBusy:
+        """Who has it, until when, and what next."""
+        see = f"lockkit lock show {self.where}"
+        if self.busy is None:
+            why = f": the store's last answer was {self.trouble!r}" if self.trouble else ""
+            return LockBusy(
+                f"the lock of {self.where}", why=f"was not free in time{why}",
+                cure=f"try again, or see: {see}",
+            )  # fmt: skip
+        lock, record = f"{LOCK_KEY} of {self.where}", self.busy.record
+        if isinstance(record, Garbled):
+            return LockBusy(
+                lock, why=f"is no lock record: {record.why}",
+                cure=f"it is never taken as free: see it with {see}; find out what wrote it, then "
+                f"free it with lockkit lock break {self.where}",
+            )  # fmt: skip
+        ours = bool(record.attempt)
+        return LockBusy(
+            lock, owner=record.owner[:OWNER_SHOWN],
+            holder=record.holder[:HOLDER_SHOWN] if ours else "a Hudi writer",
+            epoch=record.epoch if ours else 0, until_ms=record.valid_until_ms,
+            cure=f"wait, or see who: {see}",
+        )  # fmt: skip
+
+    def _compare_clocks(self, date_ms: int, wall_ms: int) -> None:
+        """Keep the offset of the store's clock; warn once of one that is surely over the drift."""
+        self.offset_ms = offset = date_ms - wall_ms
+        surely = max(offset, -(offset + FLOORED_MS + round(self.pace.trip_ms)))
+        if surely > self.policy.drift_ms:
+            text = (
+                f"the clock of this machine and that of the store of {self.where} differ by about "
+                f"{abs(offset) / 1000:.1f} s, more than the {self.policy.drift_ms} ms that are "
+                "allowed for: set this machine's clock (NTP)"
+            )
+            if "clock" not in self._warned:
+                self._warned.add("clock")
+                self.emit("note", text=text, offset_ms=offset)
+                self.warn(ClockOff(text))
+
+    def warn(self, warning: Warning) -> None:
+        warnings.warn(warning, stacklevel=2)
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Tell the history; `Voice` keeps an observer's errors from the lease."""
+        self.tell(kind, **fields)
+
+    def on_wall(self, boot_ms: float) -> float:
+        """A moment of the boot clock, on the clock that histories are written in."""
+        return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
+
+
+def request_of(action: Look | Send | Remove) -> Get | Put | Delete:
+    """What the protocol asks for, as one request about the lock object."""
+    match action:
+        case Look(unless):
+            return Get(LOCK_KEY, unless, RECORD_BYTES_MAX)
+        case Send(record, version):
+            return Put(LOCK_KEY, encode(record), over(version))
+        case Remove(version):
+            return Delete(LOCK_KEY, None if version is None else IfVersion(version))
+        case _:
+            assert_never(action)
+
+
+def sight_of(found: Found) -> Sight:
+    return Sight(found.version, decode(found.body), found.modified_ms, found.date_ms)

@@ -1,0 +1,51 @@
+"""What became of a write that was not answered: a read decides. Pure.
+
+A ghost is a write of ours that we gave up on: it may have landed, or may yet land.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lockkit.protocol.outcome import NotOurs, Ours, Resolution, StillOut, resolve
+from lockkit.protocol.record import Record
+from lockkit.protocol.state import Sight, State, Write
+
+
+def fate(write: Write, sight: Sight) -> Resolution:
+    attempt = attempt_in(sight, write)
+    return resolve(sight.version, attempt, attempt=write.record.attempt, wrote_over=write.over)
+
+
+def attempt_in(sight: Sight, _write: Write) -> str | None:
+    """A write is recognised by its attempt, which is unique; several handles may share an owner."""
+    return sight.record.attempt if isinstance(sight.record, Record) else None
+
+
+def settle_ghosts(state: State, sight: Sight) -> tuple[State, Write | None]:
+    """Settle old writes against a read: keep those that may yet land, and the one that did.
+
+    That one is returned, too. It stays among them until a write of ours has replaced it: who gives
+    up before that must know it for its own next time, and neither wait for it nor leave it there.
+    """
+    if not state.unsettled:
+        return state, None
+    landed: Write | None = None
+    waiting: list[Write] = []
+    for write in state.unsettled:
+        match fate(write, sight):
+            case Ours():
+                landed = write
+                waiting.append(write)
+            case StillOut():
+                waiting.append(write)
+            case NotOurs():
+                pass
+    return replace(state, unsettled=tuple(waiting)), landed
+
+
+def to_ghost(state: State) -> State:
+    """Give up on the write that is out."""
+    if state.out is None:
+        return state
+    return replace(state, out=None, unsettled=(*state.unsettled, state.out))

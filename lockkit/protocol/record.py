@@ -1,0 +1,131 @@
+"""The lock object's body: Apache Hudi's lock file, and four fields of ours that Hudi ignores.
+
+`expired`, `validUntil` and `owner` are RFC-91's. lockkit adds `epoch` (rises by one with every
+grant), `attempt` (unique per write), `ttlMs` and `holder`; Hudi drops them when it rewrites it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+RECORD_BYTES_MAX = 64 * 1024
+EPOCH_MAX = 2**63 - 1
+EPOCHS_UNKNOWN = 1_000
+"""How many grants may have left no trace that we can still read. Where a lock's epochs were lost
+and are taken from elsewhere (the fence, old versions), the next epoch leaves room for so many."""
+
+EPOCH_BELIEVED_MAX = 2**62
+"""No count of grants reaches it, and no time does. A higher one is a mistake or forged, and is not
+followed: it would leave no room for the grants to come. A lock object that has one is no lock
+record (`lockkit lock break`), and a fence that has one is broken (`lockkit table repair-fence`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The body of the lock object. `epoch == 0` and `ttl_ms == 0` mean that Hudi wrote it."""
+
+    owner: str
+    valid_until_ms: int
+    expired: bool = False
+    epoch: int = 0
+    attempt: str = ""
+    ttl_ms: int = 0
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbled:
+    """A body that is no lock record. Never counts as free: a human decides what it was."""
+
+    why: str
+
+
+def encode(record: Record) -> bytes:
+    """The wire form: Hudi's three fields first, in Hudi's order, then ours."""
+    return json.dumps(
+        {
+            "expired": record.expired,
+            "validUntil": record.valid_until_ms,
+            "owner": record.owner,
+            "epoch": record.epoch,
+            "attempt": record.attempt,
+            "ttlMs": record.ttl_ms,
+            "holder": record.holder,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def decode(body: bytes) -> Record | Garbled:
+    """Hudi's rules: its three fields are required and typed, unknown fields are ignored.
+
+    A field of ours with a wrong type counts as absent, as it would for Hudi.
+    """
+    if len(body) > RECORD_BYTES_MAX:
+        return Garbled(f"it is longer than {RECORD_BYTES_MAX} bytes")
+    if not body:
+        return Garbled("it is empty")
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return Garbled("it is not JSON (truncated, or written by something else)")
+    if not isinstance(fields, dict):
+        return Garbled("it is not a JSON object")
+    expired, until, owner = (fields.get(name) for name in ("expired", "validUntil", "owner"))
+    if type(expired) is not bool:
+        return Garbled("'expired' is not true or false")
+    if type(until) is not int or abs(until) > EPOCH_MAX:
+        return Garbled("'validUntil' is not a number of milliseconds")
+    if type(owner) is not str:
+        return Garbled("'owner' is not a string")
+    epoch = fields.get("epoch")
+    if type(epoch) is int and epoch >= EPOCH_BELIEVED_MAX:  # taken for 0, they would begin again
+        return Garbled(f"its epoch, {str(epoch)[:40]}, leaves no room for the grants to come")
+    return Record(
+        owner=owner,
+        valid_until_ms=until,
+        expired=expired,
+        epoch=_count(epoch),
+        attempt=_text(fields.get("attempt")),
+        ttl_ms=_count(fields.get("ttlMs")),
+        holder=_text(fields.get("holder")),
+    )
+
+
+def is_believed(epoch: int) -> bool:
+    """Whether an epoch leaves room for the grants to come (`EPOCH_BELIEVED_MAX`)."""
+    return epoch >= 0 and epoch_after(epoch) < EPOCH_BELIEVED_MAX
+
+
+def epoch_after(known: int) -> int:
+    """An epoch above every one that was granted, where `known` is only the highest still known."""
+    return min(known + EPOCHS_UNKNOWN, EPOCH_MAX - 1)
+
+
+def epoch_anew(known: int, wall_ms: int) -> int:
+    """An epoch where the lock object lost its own: above `known`, and never given before.
+
+    Every trace may be older than the newest grant by any number of grants. So it is at least the
+    time in milliseconds: no lock is granted a thousand times a second from one loss to the next.
+    """
+    return min(max(epoch_after(known), wall_ms), EPOCH_MAX - 1)
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value <= EPOCH_MAX else 0
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else ""
+
+
+def lease_of(record: Record | None) -> dict[str, Any]:
+    """A lock record's fields, as a `request` carries them."""
+    if record is None:
+        return {}
+    return {
+        "owner": record.owner, "epoch": record.epoch, "expired": record.expired,
+        "valid_until_ms": record.valid_until_ms, "ttl_ms": record.ttl_ms,
+    }  # fmt: skip

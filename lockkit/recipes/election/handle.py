@@ -1,0 +1,200 @@
+"""Leader election at a URL: campaign, lead under an epoch, write guarded by it, resign.
+
+The protocol is `candidate`, the guard `guarded`; here they meet a store, a clock and a thread that
+renews. Needs create-if-absent and a conditional overwrite, and one listing per look.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from lockkit.clock import Clock, utc
+from lockkit.config import renew_interval_s
+from lockkit.errors import ElectionError, NoAnswer, NotLeader, StoreError, Unanswered
+from lockkit.lock.conformance import prove_conditions
+from lockkit.protocol.policy import Policy
+from lockkit.protocol.record import Garbled
+from lockkit.protocol.state import Me
+from lockkit.recipes.election.candidate import Candidate
+from lockkit.recipes.election.epochs import KEPT, collect, epoch_key
+from lockkit.recipes.guarded import read_guarded, write_guarded
+from lockkit.runtime import Procedure, run
+from lockkit.sinks import Emit, silent
+from lockkit.stores import open_store
+
+__all__ = ["Election", "ElectionError", "NotLeader"]
+
+LOOK_S_MIN = 0.02
+
+T = TypeVar("T")
+
+
+class Election:
+    """One node of an election; `with` campaigns for as long as it takes, and resigns at the end.
+
+    `ttl_s` is for how long an epoch is valid after its last renewal; a thread renews it ten times
+    as often. Raises `NotLeader` from whatever only a leader may do, `StoreError` where the store
+    cannot be used, `Unanswered` where it does not say, `ElectionError` for epochs that were
+    tampered with.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str = "",
+        ttl_s: float = 30.0,
+        policy: Policy = Policy(),
+        emit: Emit = silent,
+        clock: Clock | None = None,
+        client: str = "",
+        **store_options: Any,
+    ) -> None:
+        self._renew_s = renew_interval_s(ttl_s, None)
+        self.url, self.policy = url.rstrip("/"), policy
+        self.clock = clock or Clock()
+        self.store = open_store(
+            self.url, client=client, timeout_s=min(10.0, max(0.2, ttl_s / 5)), **store_options
+        )
+        handle = self.clock.unique()
+        who = f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/")
+        me = Me(name or handle, round(ttl_s * 1000), who, handle)
+        self._candidate = Candidate(me, self.clock, policy, emit)
+        self._turn = threading.RLock()
+        self._stop: threading.Event | None = None
+        self._pid = os.getpid()
+
+    # --- to lead ----------------------------------------------------------------------------------
+
+    def campaign(self, timeout: float | None = None) -> bool:
+        """Whether this node leads, at the latest after `timeout` seconds; None: wait for ever."""
+        ends_ms = math.inf if timeout is None else self.clock.boot_ms() + timeout * 1000
+        while True:
+            left_s = (ends_ms - self.clock.boot_ms()) / 1000
+            try:
+                self._enter()
+                prove_conditions(self.store, self.clock, tries_max=1)
+                if self._do(lambda candidate: candidate.check()):
+                    self._begin_renewing()
+                    return True
+            except (Unanswered, NoAnswer):
+                if left_s <= 0:
+                    raise
+            if left_s <= 0:
+                return False
+            self.clock.sleep(min(self._look_s(), left_s))
+
+    def check(self) -> int:
+        """The epoch that this node leads in at this moment; else `NotLeader`. No request."""
+        term = self._candidate.leads() if os.getpid() == self._pid else None
+        if term is None:
+            raise NotLeader(f"{self} is not led from here; {self.because()}")
+        return term.epoch
+
+    def write(self, key: str, change: Callable[[Any], Any]) -> Any:
+        """Replace a JSON value, guarded by the epoch; returns what `change(value)` made of it.
+
+        `NotLeader` also where a later leader has written before.
+        """
+        with self._turn:
+            procedure = write_guarded(key, change, self.check())
+            return run(procedure, self.store, self.clock)
+
+    def read(self, key: str) -> tuple[Any, int]:
+        """A guarded value and the epoch that it was written in; (None, 0) if it never was."""
+        found = run(read_guarded(key), self.store, self.clock)
+        return found.value, found.epoch
+
+    def resign(self) -> bool:
+        """Let others lead at once. False: nobody told that it landed; its validity ends it."""
+        if self._stop is not None:
+            self._stop.set()
+        return self._do(lambda candidate: candidate.resign())
+
+    def collect(self, keep: int = KEPT) -> int:
+        """Delete past epochs but the newest `keep`; the highest always stays."""
+        return run(collect(keep), self.store, self.clock)
+
+    def because(self) -> str:
+        """Who leads as far as this node has seen, until when, and what next."""
+        seen, epoch = self._candidate.seen, self._candidate.known
+        record = None if seen is None else seen.sight.record
+        if record is None:
+            return "nobody was seen to lead: campaign"
+        if isinstance(record, Garbled):
+            return (
+                f"{epoch_key(epoch)} is no epoch's record: {record.why}; find out who wrote it, "
+                'then overwrite it with {"expired": true} - deleted, its number would come again'
+            )
+        if record.expired:
+            return f"the leader of epoch {epoch} has resigned: campaign"
+        return (
+            f"{record.owner[:60]!r} ({record.holder[:100]!r}) leads in epoch {epoch} until "
+            f"{utc(record.valid_until_ms)} by its own clock, unless it renews"
+        )
+
+    def close(self) -> None:
+        """Stop renewing, close the store's client. Does not resign: the epoch ends by itself."""
+        if self._stop is not None:
+            self._stop.set()
+        self.store.close()
+
+    def __enter__(self) -> Election:
+        self.campaign()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        with suppress(Unanswered):  # then its validity ends it
+            self.resign()
+
+    def __str__(self) -> str:
+        return f"the election of {self.url}"
+
+    def __repr__(self) -> str:
+        term = self._candidate.term
+        standing = f"leads in epoch {term.epoch}" if term else self.because()
+        return f"<Election {self.url}: {standing}>"
+
+    # --- within -----------------------------------------------------------------------------------
+
+    def _enter(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(f"{self}: used after fork; make a new Election in the child")
+
+    def _do(self, ask: Callable[[Candidate], Procedure[T]]) -> T:
+        self._enter()
+        with self._turn:
+            return run(ask(self._candidate), self.store, self.clock)
+
+    def _look_s(self) -> float:
+        """Until the next look of one who follows: at the latest when the epoch may be over."""
+        longest_s = max(self._renew_s, self.store.capabilities.poll_min_s)
+        wait_s, over_ms = self.clock.uniform(longest_s / 2, longest_s), self._candidate.over_ms
+        left_s = math.inf if over_ms is None else (over_ms + 1 - self.clock.boot_ms()) / 1000
+        return max(LOOK_S_MIN, min(wait_s, left_s))
+
+    def _begin_renewing(self) -> None:
+        if self._stop is not None and not self._stop.is_set():
+            return
+        self._stop = threading.Event()
+        args = (self._stop, threading.current_thread())
+        threading.Thread(target=self._renew, args=args, name="election", daemon=True).start()
+
+    def _renew(self, stop: threading.Event, user: threading.Thread) -> None:
+        """As long as whoever campaigned lives, and this node leads."""
+        try:
+            while not self.clock.wait(stop, self._renew_s) and user.is_alive():
+                with self._turn, suppress(Unanswered, StoreError):  # belief runs on, and out
+                    if stop.is_set():
+                        return
+                    run(self._candidate.renew(), self.store, self.clock)
+        except NotLeader:
+            pass
+        finally:
+            stop.set()

@@ -1,0 +1,77 @@
+"""A batch of operations under granular locks: in parallel, never atomic, and told for each.
+
+Ozone divides `deleteKeys` and `renameKeys` among threads, each of which runs the single operation
+with its own locks (as S3's DeleteObjects answers key by key).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.config import limit_s
+from lockkit.errors import LockBusy, OutOfOrder
+from lockkit.recipes.granular.locks import GranularLocks
+from lockkit.recipes.granular.operations import KEY_OPERATIONS
+
+THREADS = 8
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """It was carried out under its locks; what it returned."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It was begun, and raised: what it had done by then, only its error can say."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class NotBegun:
+    """Nothing of it was done: its locks were not free in time."""
+
+    why: str
+
+
+def run_batch(
+    locks: GranularLocks, operation: str, volume: str, bucket: str, items: Iterable[Names],
+    do: Callable[[Names], Any], *, timeout: float | None, threads: int = THREADS,
+) -> dict[Names, Done | Failed | NotBegun]:  # fmt: skip
+    """Carry out `do(item)` for each item (its keys) under the locks of the key operation.
+
+    One deadline, `timeout` s from now, for all of them to have begun. An item that is named twice
+    is carried out once. Raises `OutOfOrder` inside of another call.
+    """
+    if locks.holds():
+        # Its threads would wait for what this one holds, or behind a writer who waits for it.
+        raise OutOfOrder("a batch within a held lock would wait for its own caller; let go first")
+    row, most_s = KEY_OPERATIONS[operation], limit_s(True, timeout)
+    began_ms = locks.clock.boot_ms()
+
+    def one(item: Names) -> Done | Failed | NotBegun:
+        spent_s = (locks.clock.boot_ms() - began_ms) / 1000
+        left_s = None if most_s is None else max(0.0, most_s - spent_s)
+        try:
+            with locks.hold(row, volume, bucket, item, timeout=left_s):
+                try:
+                    return Done(do(item))
+                except Exception as error:  # noqa: BLE001 - told for its item
+                    return Failed(error)
+        except LockBusy as busy:
+            return NotBegun(str(busy))
+
+    each_once = list(dict.fromkeys(items))
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")
+    try:
+        return dict(zip(each_once, pool.map(one, each_once), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)

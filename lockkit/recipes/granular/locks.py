@@ -1,0 +1,234 @@
+"""Ozone's granular locks in one process: readers and writers on stripes, for threads.
+
+    locks = GranularLocks()
+    with locks.hold(KEY_OPERATIONS["RenameKey"], "vol", "bucket", ["a", "b"], timeout=5):
+        ...
+
+First come, first served on each stripe, one deadline for all that a call takes (plain blocking
+`lock()` is what Ozone's master has), and how long was waited and held is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from lockkit.clock import Clock
+from lockkit.config import limit_s
+from lockkit.errors import LockBusy
+from lockkit.recipes.granular.operations import (
+    STRIPES,
+    GranularRules,
+    Level,
+    Operation,
+    Want,
+    plan,
+    refuse_to_nest,
+    wants_of,
+)
+from lockkit.recipes.stripes import Mode, rounded
+from lockkit.recipes.taking import carry_out, give_all, take_all
+
+TIMEOUT_S = 600.0
+"""Ozone's pull request #8217: ten minutes, which are for each lock there, and for all here."""
+
+
+class ReadWrite:
+    """One stripe: many readers or one writer, first come, first served. Not reentrant."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._readers, self._writing = 0, False
+        self._queue: deque[tuple[Mode, threading.Event]] = deque()
+
+    def take(self, mode: Mode, seconds: float, clock: Clock) -> bool:
+        """False if it was not free within `seconds`."""
+        turn = threading.Event()
+        try:
+            with self._guard:
+                self._queue.append((mode, turn))
+                self._admit()
+            clock.wait(turn, min(seconds, threading.TIMEOUT_MAX))
+        except BaseException:
+            if not self._withdraw(mode, turn):
+                self.give(mode)
+            raise
+        return not self._withdraw(mode, turn)
+
+    def give(self, mode: Mode) -> None:
+        with self._guard:
+            if mode is Mode.WRITE:
+                self._writing = False
+            else:
+                self._readers -= 1
+            self._admit()
+
+    def _withdraw(self, mode: Mode, turn: threading.Event) -> bool:
+        """Out of the queue, unless its turn has come: then it holds the lock."""
+        with self._guard:
+            if turn.is_set():
+                return False
+            if (mode, turn) in self._queue:
+                self._queue.remove((mode, turn))
+            self._admit()  # readers may have waited behind a writer that is gone
+            return True
+
+    def _admit(self) -> None:
+        while self._queue:
+            mode, turn = self._queue[0]
+            if self._writing or (mode is Mode.WRITE and self._readers):
+                return
+            self._queue.popleft()
+            if mode is Mode.WRITE:
+                self._writing = True
+            else:
+                self._readers += 1
+            turn.set()
+
+
+@dataclass(slots=True)
+class Figures:
+    """What became of the locks of one level and mode, in ms."""
+
+    taken: int = 0
+    timed_out: int = 0
+    waited_ms: int = 0
+    waited_max_ms: int = 0
+    held_ms: int = 0
+    held_max_ms: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """What one call holds, and how long it waited for it."""
+
+    operation: str
+    wants: tuple[Want, ...]
+    since_ms: dict[Want, int] = field(default_factory=dict)
+    """On the boot clock, for each lock that it has."""
+    waited_ms: int = 0
+
+
+class GranularLocks:
+    """The locks of one process; any number of threads. Stripes are rounded up to powers of two."""
+
+    def __init__(
+        self, *, stripes: Mapping[Level, int] = STRIPES, rules: GranularRules = GranularRules(),
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
+        self.stripes = {level: rounded(stripes[level]) for level in Level}
+        self.rules, self.clock = rules, clock or Clock()
+        self._locks: dict[tuple[Level, int], ReadWrite] = {}
+        self._guard = threading.Lock()
+        self._figures = {(level, mode): Figures() for level in Level for mode in Mode}
+        self._calls: list[Held] = []
+        self._mine = threading.local()
+
+    @contextmanager
+    def hold(
+        self, operation: Operation, volume: str, bucket: str = "", keys: Sequence[str] = (), *,
+        timeout: float | None = TIMEOUT_S,
+    ) -> Iterator[Held]:  # fmt: skip
+        """All locks of the operation, within `timeout` seconds together (None: for ever).
+
+        Raises `LockBusy` after the timeout, `OutOfOrder` at once for what could close a circle; in
+        both cases nothing of it is held.
+        """
+        wants = wants_of(operation, volume, bucket, keys, stripes=self.stripes)
+        with self.hold_all(operation.name, wants, timeout=timeout) as held:
+            yield held
+
+    @contextmanager
+    def hold_all(
+        self, name: str, wants: Sequence[Want], *, timeout: float | None = TIMEOUT_S
+    ) -> Iterator[Held]:
+        """`hold`, of locks that are in no table."""
+        most_s = limit_s(True, timeout)
+        held = Held(name, plan(wants, self.rules))
+        mine: list[Held] = self._mine.__dict__.setdefault("held", [])
+        refuse_to_nest((each for call in mine for each in call.since_ms), held.wants, self.rules)
+        ends_ms = None
+        if most_s is not None and self.rules.deadline:
+            ends_ms = self.clock.boot_ms() + most_s * 1000
+        mine.append(held)
+        with self._guard:
+            self._calls.append(held)
+        try:
+            missed = carry_out(
+                take_all(held.wants, self.rules),
+                lambda each: self._take(held, each, ends_ms), lambda each: self._give(held, each),
+            )  # fmt: skip
+            if missed is not None:
+                raise LockBusy(
+                    f"{name}: the {missed.level.name.lower()} lock (stripe {missed.stripe})",
+                    why=f"was not free to {missed.mode.name.lower()} within {most_s} s",
+                    cure="nothing of it is held: try again, or see who has it: calls()",
+                )
+            try:
+                yield held
+            finally:
+                carry_out(
+                    give_all(held.wants, self.rules),
+                    lambda _: False, lambda each: self._give(held, each),
+                )  # fmt: skip
+        finally:
+            mine.remove(held)
+            with self._guard:
+                self._calls.remove(held)
+
+    def holds(self) -> bool:
+        """Whether this thread is within a `hold`."""
+        return bool(self._mine.__dict__.get("held"))
+
+    def calls(self) -> list[tuple[str, int, int]]:
+        """(operation, locks that it has, ms since it had the first) of every call under way."""
+        now_ms = self.clock.boot_ms()
+        with self._guard:
+            held = [(call.operation, sorted(call.since_ms.values())) for call in self._calls]
+        return [(name, len(since), now_ms - since[0] if since else 0) for name, since in held]
+
+    def figures(self) -> dict[str, Figures]:
+        """By level and mode, e.g. `key write`."""
+        with self._guard:
+            return {
+                f"{level.name} {mode.name}".lower(): Figures(**_fields(each))
+                for (level, mode), each in self._figures.items()
+            }
+
+    # --- one lock --------------------------------------------------------------------------------
+
+    def _take(self, held: Held, want: Want, ends_ms: float | None) -> bool:
+        began_ms = self.clock.boot_ms()
+        left_s = threading.TIMEOUT_MAX if ends_ms is None else (ends_ms - began_ms) / 1000
+        taken = self._lock(want).take(want.mode, left_s, self.clock)
+        now_ms = self.clock.boot_ms()
+        held.waited_ms += now_ms - began_ms
+        with self._guard:
+            figures = self._figures[want.level, want.mode]
+            figures.waited_ms += now_ms - began_ms
+            figures.waited_max_ms = max(figures.waited_max_ms, now_ms - began_ms)
+            if taken:
+                figures.taken += 1
+                held.since_ms[want] = now_ms
+            else:
+                figures.timed_out += 1
+        return taken
+
+    def _give(self, held: Held, want: Want) -> None:
+        self._lock(want).give(want.mode)
+        with self._guard:
+            held_ms = self.clock.boot_ms() - held.since_ms.pop(want)
+            figures = self._figures[want.level, want.mode]
+            figures.held_ms += held_ms
+            figures.held_max_ms = max(figures.held_max_ms, held_ms)
+
+    def _lock(self, want: Want) -> ReadWrite:
+        # Of 131,072 stripes few are ever used at a time; a dict's setdefault is atomic.
+        return self._locks.setdefault((want.level, want.stripe), ReadWrite())
+
+
+def _fields(figures: Figures) -> dict[str, int]:
+    return {name: getattr(figures, name) for name in Figures.__slots__}

@@ -1,0 +1,189 @@
+"""Ozone's granular locks for OBS buckets: which operation takes which locks, in which order.
+
+The three tables of the design document (HDDS-11898) as data, and the plan of one call. Pure:
+`granular_locks` holds the locks, `deadlocks` searches every order of a few operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from lockkit.errors import OutOfOrder
+from lockkit.recipes.stripes import Mode, index_of, strongest
+from lockkit.recipes.taking import TakingRules
+
+READ, WRITE = Mode.READ, Mode.WRITE
+
+
+class Level(IntEnum):
+    """In the order in which they are taken."""
+
+    VOLUME = 1
+    BUCKET = 2
+    KEY = 3
+
+
+class Names(StrEnum):
+    """What the key locks of an operation are named by."""
+
+    NONE = "no key"
+    KEY = "one key"
+    PART = "the name of one part"
+    KEYS = "keys, in one order"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row of the document's tables."""
+
+    name: str
+    said: str
+    """Its locks, as the document words them."""
+    volume: Mode | None = None
+    bucket: Mode | None = None
+    key: Mode | None = None
+    names: Names = Names.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GranularRules(TakingRules):
+    """Safety decisions of the in-process locks."""
+
+    rising: bool = True
+    """Volume, bucket, key: who holds one level takes only higher ones, also in a nested call."""
+    upgrades: bool = False
+    """Whether a nested call may take a level again that is held: from read to write, say."""
+    deadline: bool = True
+    """A call waits for so long in all; False: for as long as it takes, as Ozone's master does."""
+
+
+STRIPES: Mapping[Level, int] = {Level.VOLUME: 1024, Level.BUCKET: 1024, Level.KEY: 131_072}
+"""Ozone's pull request #8217: 102,400 key stripes, which Guava rounds up."""
+
+
+def _rows(*rows: Operation) -> Mapping[str, Operation]:
+    return {each.name: each for each in rows}
+
+
+def _volume(name: str) -> Operation:
+    return Operation(name, "Volume Write lock", volume=WRITE)
+
+
+VOLUME_OPERATIONS = _rows(
+    *map(_volume, ("CreateVolume", "DeleteVolume", "SetProperty", "SetAcl", "AddAcl", "RemoveAcl"))
+)
+
+
+def _bucket(name: str) -> Operation:
+    return Operation(name, "Bucket Write lock", bucket=WRITE)
+
+
+_IN_VOLUME = "Volume Read, Bucket Write lock"
+BUCKET_OPERATIONS = _rows(
+    Operation("CreateBucket", _IN_VOLUME, volume=READ, bucket=WRITE),
+    Operation("DeleteBucket", _IN_VOLUME, volume=READ, bucket=WRITE),
+    *map(_bucket, ("SetProperty", "SetAcl", "AddAcl", "RemoveAcl")),
+)
+
+
+# "Bucket read lock will be there default": the one row that does not repeat it has it, too.
+def _key(
+    name: str, said: str = "Bucket Read, Key Write lock", key: Mode | None = WRITE,
+    names: Names = Names.KEY,
+) -> Operation:  # fmt: skip
+    return Operation(name, said, bucket=READ, key=key, names=names)
+
+
+_NO_KEY = "Bucket Read Lock, `No Lock` for key"
+KEY_OPERATIONS = _rows(
+    _key("CreateKey", _NO_KEY, None, Names.NONE),
+    _key("CommitKey"),
+    _key("InitiateMultiPartUpload", _NO_KEY, None, Names.NONE),
+    _key("CommitMultiPartUpload", "WriteLock: PartKey Name", WRITE, Names.PART),
+    _key("CompleteMultiPartUpload"),
+    _key("AbortMultiPartUpload"),
+    _key("DeleteKey"),
+    _key("DeleteKeys", "Bucket Read, Key Write with ordered lock", WRITE, Names.KEYS),
+    _key("RenameKey", "Bucket Read, Keys Write with ordered lock", WRITE, Names.KEYS),
+    *map(_key, ("SetAcl", "AddAcl", "RemoveAcl", "AllocateBlock", "SetTimes")),
+)
+BATCHES: Mapping[str, str] = {"deleteKeys": "DeleteKey", "renameKeys": "RenameKey"}
+"""Divided among threads, each running the operation: atomic for each key, never for the batch."""
+
+
+# --- the plan of one call -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Want:
+    """One stripe of one level, and how it is wanted. They are taken in ascending order."""
+
+    level: Level
+    stripe: int
+    mode: Mode
+
+
+def wants_of(
+    operation: Operation, volume: str, bucket: str = "", keys: Sequence[str] = (), *,
+    stripes: Mapping[Level, int] = STRIPES,
+) -> list[Want]:  # fmt: skip
+    """Every lock that the operation's row names, in the order in which they are named.
+
+    `stripes` are powers of two. `ValueError` where the row needs other names than are given.
+    """
+    _refuse_other_names(operation, bucket, keys)
+    named = [(Level.VOLUME, operation.volume, volume)]
+    named += [(Level.BUCKET, operation.bucket, f"{volume}\0{bucket}")]
+    named += [(Level.KEY, operation.key, f"{volume}\0{bucket}\0{key}") for key in keys]
+    return [
+        Want(level, index_of(name, stripes[level]), mode)
+        for level, mode, name in named
+        if mode is not None
+    ]
+
+
+def _refuse_other_names(operation: Operation, bucket: str, keys: Sequence[str]) -> None:
+    if operation.bucket is not None and not bucket:
+        raise ValueError(f"{operation.name} is of one bucket: name it")
+    match operation.names:
+        case Names.NONE:
+            fits = not keys or operation.bucket is READ  # CreateKey has a key, and locks none
+        case Names.KEY | Names.PART:
+            fits = len(keys) == 1
+        case Names.KEYS:
+            fits = bool(keys)
+    if not fits:
+        raise ValueError(f"{operation.name} locks {operation.names}; {len(keys)} were named")
+
+
+def plan(wants: Iterable[Want], rules: GranularRules = GranularRules()) -> tuple[Want, ...]:
+    """What one call takes: by level, within a level by stripe, each stripe once and strongest."""
+    wants = list(wants)
+    if rules.once:
+        modes = strongest(((each.level, each.stripe), each.mode) for each in wants)
+        wants = [Want(level, stripe, mode) for (level, stripe), mode in modes.items()]
+    if rules.ordered:
+        return tuple(sorted(wants))
+    return tuple(sorted(wants, key=lambda each: each.level) if rules.rising else wants)
+
+
+def refuse_to_nest(
+    held: Iterable[Want], wanted: Iterable[Want], rules: GranularRules = GranularRules()
+) -> None:
+    """`OutOfOrder` unless all that is wanted is of a higher level than all that is held."""
+    top = max((each.level for each in held), default=None)
+    lowest = min((each.level for each in wanted), default=None)
+    if top is None or lowest is None or lowest > top:
+        return
+    if lowest < top and rules.rising:
+        raise OutOfOrder(
+            f"this thread holds a {top.name.lower()} lock and asks for a {lowest.name.lower()} "
+            "lock: volume comes before bucket before key; let go first, or take all in one call"
+        )
+    if lowest == top and not rules.upgrades:
+        raise OutOfOrder(
+            f"this thread holds a {top.name.lower()} lock and asks for another, or for the same "
+            "one again: neither is reentrant, and read never becomes write; take all in one call"
+        )

@@ -1,0 +1,163 @@
+"""A queue through its broker: found by the file, started where there is none.
+
+A request that was cut off is sent again under its id, with the number of the last write that it was
+certainly not in; the file tells the next broker whether it was done.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+from weakref import WeakSet
+
+from lockkit.errors import ForeignBroker, NoBroker, QueueBusy, QueueError, QueueUnknown
+from lockkit.recipes.queue.asked import Answer, Operation
+from lockkit.recipes.queue.broker import IDLE_S
+from lockkit.recipes.queue.file import Broker
+from lockkit.recipes.queue.group import Outcome
+from lockkit.recipes.queue.handle import Queue, again, told
+from lockkit.recipes.queue.wire import Link, connect
+from lockkit.recipes.queue.write import NotDone, Unsure, load
+from lockkit.runtime import Procedure, Sleep, pause_s, run
+
+ASKED_MAX = 10
+"""Brokers that are asked, or started, for one request."""
+START_S_MAX = 60.0
+WHY_CHARS = 500
+
+
+class NotTheBroker(UserWarning):
+    """Somebody else answers at the address in the file; a new broker takes its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Nobody is there who is the broker; nothing was asked."""
+
+    why: str
+
+
+Ask = Callable[[Broker, Operation], Procedure[Outcome | Gone]]
+Start = Callable[[Broker | None], Procedure[str]]
+"""Answers why none could be started, or ""."""
+
+
+@dataclass(slots=True)
+class Known:
+    """The broker that the file named when it was last read."""
+
+    broker: Broker | None = None
+
+
+def through(operation: Operation, known: Known, ask: Ask, start: Start) -> Procedure[Answer]:
+    """Ask the broker; where it is gone start another, and ask that. Raises as `told` does."""
+    why = "no broker was there"
+    for tries in range(ASKED_MAX):
+        broker = known.broker or (yield from load()).file.broker
+        if broker is None:
+            if failed := (yield from start(None)):
+                why = failed
+                yield Sleep(pause_s(tries))
+            continue
+        known.broker = broker
+        match (yield from ask(broker, operation)):
+            case Gone(why):
+                known.broker = None
+                why = (yield from start(broker)) or why
+            case NotDone(why):
+                known.broker = None
+            case Unsure(why, since):
+                known.broker, operation = None, again(operation, since)
+            case answer:
+                return told(operation, answer)
+        yield Sleep(pause_s(tries))
+    if operation.since is not None:
+        raise QueueUnknown(operation, why)
+    raise QueueBusy(f"{ASKED_MAX} times no broker could do it ({why}); try again later")
+
+
+class BrokerQueue(Queue):
+    """A queue whose broker writes for all processes; each thread has a connection of its own.
+
+    A broker that it starts ends by itself `idle_s` after its last client is gone.
+    """
+
+    def __init__(self, url: str, *, idle_s: float = IDLE_S, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._idle_s = idle_s
+        self._known = Known()
+        self._mine = threading.local()
+        self._links: WeakSet[Link] = WeakSet()
+        self._starting = threading.Lock()
+
+    def submit(self, operation: Operation) -> Answer:
+        self._enter()
+        asking = through(operation, self._known, self._ask, self._start)
+        return run(asking, self.store, self.clock)
+
+    def close(self) -> None:
+        for link in list(self._links):
+            link.close()
+        super().close()
+
+    def _ask(self, broker: Broker, operation: Operation) -> Procedure[Outcome | Gone]:
+        yield from ()
+        link: Link | None = getattr(self._mine, "link", None)
+        if link is None or link.broker != broker:
+            self._hang_up(link)
+            try:
+                link = self._mine.link = connect(broker)
+            except ForeignBroker as error:
+                warnings.warn(NotTheBroker(str(error)), stacklevel=2)
+                return Gone(str(error))
+            except NoBroker as error:
+                return Gone(str(error))
+            self._links.add(link)
+        outcome = link.ask(operation)
+        if isinstance(outcome, Unsure | NotDone):
+            self._hang_up(link)
+        return outcome
+
+    def _hang_up(self, link: Link | None) -> None:
+        self._mine.link = None
+        if link is not None:
+            self._links.discard(link)
+            link.close()
+
+    def _start(self, dead: Broker | None) -> Procedure[str]:
+        with self._starting:
+            if (yield from load()).file.broker == dead:  # else somebody was quicker
+                return self._launch(dead)
+        return ""
+
+    def _launch(self, dead: Broker | None) -> str:
+        """Why it ended before it could serve, or "". Raises `QueueError` where none can start."""
+        options = self.store.options
+        asked = {
+            "policy": asdict(self.policy), "instead_of": dead.id if dead else "",
+            "idle_s": self._idle_s, "endpoint": options.endpoint, "timeout_s": options.timeout_s,
+            "client": options.client, **options.extra,
+        }  # fmt: skip
+        command = [sys.executable, "-m", "lockkit.recipes.queue.broker", self.url, "--detach"]
+        by_hand = f"start one yourself: python -m lockkit.recipes.queue.broker {self.url}"
+        try:
+            line = json.dumps(asked).encode() + b"\n"  # by stdin: options may be credentials
+        except TypeError:
+            raise QueueError(f"a broker cannot be handed these store options; {by_hand}") from None
+        try:
+            said = subprocess.run(
+                command, input=line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=START_S_MAX, check=False,
+            ).stdout  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise QueueError(f"no broker could be started ({error}); {by_hand}") from None
+        try:
+            return str(json.loads(said).get("ended", ""))[:WHY_CHARS]
+        except (ValueError, AttributeError):  # killed while it started, say
+            return f"the broker that was started ended without a word; {by_hand}"

@@ -1,0 +1,167 @@
+"""The body of `queue.json`: jobs in order, who works on each, and what the last writes were.
+
+Every write is numbered and has an id of its own; the ids of the last ones stay in the file, with
+the requests that each of them carried out. In one overwritten object "applied, then superseded"
+looks like "never applied": only what the file remembers tells the two apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from lockkit.errors import QueueError
+
+FORMAT, VERSION = "lockkit-queue", 1
+QUEUE_BYTES_MAX = 10_000_000
+"""A longer file is nobody's queue."""
+COUNT_MAX = 2**53
+SHOWN = 60
+_ASIDE = "restore an earlier version or move it away; nothing was changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job; `attempts` counts its claims, and is the fence of whoever has the latest."""
+
+    id: str
+    payload: str
+    worker: str = ""
+    claim: str = ""
+    """The request that claimed it last."""
+    heartbeat_ms: int = 0
+    """Wall clock of whoever wrote the latest claim or beat."""
+    attempts: int = 0
+
+    @property
+    def state(self) -> str:
+        return "claimed" if self.attempts else "waiting"
+
+    def to_fields(self) -> dict[str, Any]:
+        return {
+            "id": self.id, "state": self.state, "worker": self.worker, "claim": self.claim,
+            "heartbeat": self.heartbeat_ms, "attempts": self.attempts, "payload": self.payload,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where the one answers who writes for all; its id is known to those who can read the file."""
+
+    address: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write of the file: its id, and the pushes and completions that it carried out."""
+
+    attempt: str
+    requests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class File:
+    """The whole queue; write 0 is the file that is not there yet."""
+
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    """In the order in which they were pushed."""
+    broker: Broker | None = None
+    number: int = 0
+    """How many writes there were."""
+    recent: tuple[Write, ...] = ()
+    """The last of them, this one at the end."""
+
+    @property
+    def attempt(self) -> str:
+        return self.recent[-1].attempt if self.recent else ""
+
+    @cached_property
+    def requests(self) -> frozenset[str]:
+        return frozenset(each for write in self.recent for each in write.requests)
+
+    def remembers(self, number: int) -> bool:
+        """Whether it can tell which write had this number, and all after it."""
+        return self.number - len(self.recent) < number <= self.number
+
+    def written(self, number: int) -> str:
+        return self.recent[number - self.number - 1].attempt
+
+
+def encode(file: File) -> bytes:
+    return json.dumps(
+        {
+            "format": FORMAT, "version": VERSION, "attempt": file.attempt, "number": file.number,
+            "broker": file.broker and {"address": file.broker.address, "id": file.broker.id},
+            "recent": [[each.attempt, *each.requests] for each in file.recent],
+            "jobs": [each.to_fields() for each in file.jobs.values()],
+        },
+        separators=(",", ":"), ensure_ascii=False,
+    ).encode("utf-8", "surrogatepass")  # fmt: skip
+
+
+def decode(body: bytes) -> File:
+    """Strict: what is not a queue of this format raises `QueueError`, and is never written over."""
+    if len(body) > QUEUE_BYTES_MAX:
+        raise QueueError(f"queue.json is longer than {QUEUE_BYTES_MAX} bytes: {_ASIDE}")
+    try:
+        fields = json.loads(body.decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        raise QueueError(f"queue.json is no JSON (truncated, or not a queue): {_ASIDE}") from None
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise QueueError(f"queue.json is not a queue of lockkit's: {_ASIDE}")
+    version = fields.get("version")
+    if type(version) is int and version > VERSION:
+        raise QueueError(
+            f"queue.json has format version {version}, this lockkit knows {VERSION}: use the newer "
+            "lockkit that wrote it; nothing was changed"
+        )
+    try:
+        return _file(fields)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise QueueError(f"queue.json is damaged ({str(error)[:SHOWN]}): {_ASIDE}") from None
+
+
+def _file(fields: dict[str, Any]) -> File:
+    broker = fields["broker"]
+    jobs = [job_of(each) for each in fields["jobs"]]
+    recent = tuple(
+        Write(text_of(first), tuple(map(text_of, rest))) for first, *rest in fields["recent"]
+    )
+    file = File(
+        jobs={each.id: each for each in jobs},
+        broker=broker and Broker(text_of(broker["address"]), text_of(broker["id"])),
+        number=count_of(fields["number"]),
+        recent=recent,
+    )
+    if fields["version"] != VERSION or not recent or len(recent) > file.number:
+        raise ValueError("version, number and recent do not fit together")
+    if len(file.jobs) < len(jobs):
+        raise ValueError("two jobs have one id")
+    return file
+
+
+def job_of(fields: Any) -> Job:
+    """A job of the file or of the wire; raises TypeError, ValueError or KeyError."""
+    job = Job(
+        text_of(fields["id"]), text_of(fields["payload"]), text_of(fields["worker"]),
+        text_of(fields["claim"]), count_of(fields["heartbeat"]), count_of(fields["attempts"]),
+    )  # fmt: skip
+    if fields["state"] != job.state:
+        raise ValueError(f"job {job.id[:SHOWN]!r} is {str(fields['state'])[:SHOWN]!r}")
+    return job
+
+
+def text_of(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{str(value)[:SHOWN]!r} is no string")
+    return value
+
+
+def count_of(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
+        raise TypeError(f"{str(value)[:SHOWN]!r} is no count")
+    return value

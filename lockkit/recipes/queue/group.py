@@ -1,0 +1,226 @@
+"""Group commit: one compare-and-set under way, and whatever is asked meanwhile goes into the next.
+
+The rate of requests comes apart from the rate of writes: a hot object that takes one write in a
+second takes as many requests as wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.errors import QueueError
+from lockkit.recipes.queue.asked import Answer, Operation
+from lockkit.recipes.queue.file import Broker
+from lockkit.recipes.queue.handle import Queue, told
+from lockkit.recipes.queue.jobs import Draft, QueuePolicy
+from lockkit.recipes.queue.write import (
+    Landed,
+    Lost,
+    NotDone,
+    Seen,
+    Unsure,
+    commit,
+    draft,
+    land,
+    load,
+)
+from lockkit.runtime import Procedure, Sleep, run
+
+BATCH_MAX = 512
+CLOSE_S_MAX = 60.0
+
+Outcome = Answer | NotDone | Unsure
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request that waits for its write; whoever settles it first has the word."""
+
+    operation: Operation
+    outcome: Future[Outcome] = field(default_factory=Future)
+
+    def settle(self, outcome: Outcome) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+
+class Desk:
+    """Where requests wait for the next write."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Ticket] = deque()
+        self.closed = ""
+        """Why nothing is taken any more."""
+        self._changed = threading.Condition()
+
+    def submit(self, operation: Operation) -> Ticket:
+        ticket = Ticket(operation)
+        with self._changed:
+            if self.closed:
+                ticket.settle(NotDone(self.closed))
+            else:
+                self.waiting.append(ticket)
+                self._changed.notify()
+        return ticket
+
+    def take(self, wait_s: float | None = None) -> list[Ticket]:
+        """All that wait, at most `BATCH_MAX`; after `wait_s`, or once it is closed, none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.waiting or self.closed, wait_s)
+            return [self.waiting.popleft() for _ in range(min(BATCH_MAX, len(self.waiting)))]
+
+    def close(self, why: str) -> None:
+        """Whoever waits is told that it was not done."""
+        with self._changed:
+            self.closed = self.closed or why
+            left, self.waiting = list(self.waiting), deque()
+            self._changed.notify_all()
+        for ticket in left:
+            ticket.settle(NotDone(why))
+
+
+# --- procedures -----------------------------------------------------------------------------------
+
+
+class Deposed(Exception):
+    """Another one writes the file now; whoever believed to be its only writer must end."""
+
+
+def group_commit(
+    tickets: Sequence[Ticket], policy: QueuePolicy, *, seen: Seen | None, interval_s: float,
+    who: str = "",
+) -> Procedure[Seen | None]:  # fmt: skip
+    """One batch, against whoever else writes the file; returns what saves the next one's read."""
+    operations = [each.operation for each in tickets]
+    match (yield from commit(operations, policy, seen=seen, who=who)):
+        case (now, answers):
+            acknowledge(tickets, answers)
+            if seen is None or now.version != seen.version:
+                yield Sleep(interval_s)
+            return now
+        case failed:
+            for each in tickets:
+                each.settle(failed)
+            return None
+
+
+def enlist(
+    broker: Broker, policy: QueuePolicy, *, interval_s: float, instead_of: str | None = None
+) -> Procedure[Seen]:
+    """Enter a broker into the file, which it reads this once; `Deposed` if another was quicker.
+
+    With `instead_of`, only over the broker of that id ("": none), who was found to be gone.
+    """
+    seen = yield from load()
+    named = seen.file.broker.id if seen.file.broker else ""
+    if instead_of is not None and named != instead_of:
+        raise Deposed("another broker took over already")
+    new = yield from draft(seen, (), policy, who=broker.id, broker=broker)
+    match (yield from land(seen, new)):
+        case Landed(now) if now.file.attempt == new.file.attempt:
+            yield Sleep(interval_s)
+            return now
+        case Landed() | Lost():
+            raise Deposed("another one wrote the file first")
+        case NotDone(why) | Unsure(why):
+            raise QueueError(f"the broker could not be entered into the file: {why}; try again")
+
+
+def broker_commit(
+    tickets: Sequence[Ticket], policy: QueuePolicy, *, seen: Seen, interval_s: float, who: str = ""
+) -> Procedure[Seen]:
+    """One batch of the file's only writer; it never reads the file to compete: `Deposed` ends it.
+
+    Each ticket is settled: acknowledged once the write landed, else told that it was not done, or
+    that nobody knows.
+    """
+    new = yield from draft(seen, [each.operation for each in tickets], policy, who=who)
+    match (yield from written(tickets, seen, new)):
+        case Landed(now):
+            acknowledge(tickets, new.answers)
+            if now.file.attempt != new.file.attempt:
+                raise Deposed("another one wrote the file next")
+            if new.changed:
+                yield Sleep(interval_s)
+            return now
+        case Lost(now):
+            _fail(tickets, NotDone("its broker lost a write, and ends"))
+            return after_loss(seen, now)
+        case NotDone() as failed:
+            _fail(tickets, failed)
+            return seen
+        case Unsure(why) as failed:
+            _fail(tickets, failed)
+            raise Deposed(f"nobody told what became of its write: {why}")
+
+
+def written(
+    _tickets: Sequence[Ticket], seen: Seen, new: Draft
+) -> Procedure[Landed | Lost | NotDone | Unsure]:
+    """Tickets are acknowledged once the write has landed, and not before."""
+    return (yield from land(seen, new))
+
+
+def after_loss(_seen: Seen, _now: Seen) -> Seen:
+    """A broker that lost a write is not the only writer any more: it ends."""
+    raise Deposed("another one wrote the file first")
+
+
+def acknowledge(tickets: Sequence[Ticket], answers: Sequence[Answer]) -> None:
+    for ticket, answer in zip(tickets, answers, strict=True):
+        ticket.settle(answer)
+
+
+def _fail(tickets: Sequence[Ticket], failed: NotDone | Unsure) -> None:
+    for ticket in tickets:
+        ticket.settle(failed)
+
+
+# --- the handle -----------------------------------------------------------------------------------
+
+
+class GroupQueue(Queue):
+    """A queue whose threads share their writes; what still waits at `close` is not done."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        super().__init__(url, **options)
+        self._desk = Desk()
+        self._door = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, operation: Operation) -> Answer:
+        self._enter()
+        self._start()
+        return told(operation, self._desk.submit(operation).outcome.result())
+
+    def close(self) -> None:
+        self._desk.close("the queue's handle was closed")
+        if self._thread is not None:
+            self._thread.join(CLOSE_S_MAX)
+        super().close()
+
+    def _start(self) -> None:
+        with self._door:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write, name="queue", daemon=True)
+                self._thread.start()
+
+    def _write(self) -> None:
+        seen: Seen | None = None
+        interval_s = self.store.capabilities.write_interval_min_s
+        while tickets := self._desk.take():
+            batch = group_commit(
+                tickets, self.policy, seen=seen, interval_s=interval_s, who=self.who
+            )
+            try:
+                seen = run(batch, self.store, self.clock)
+            except Exception as error:  # noqa: BLE001 - told to those who asked
+                seen = None
+                for each in tickets:
+                    if not each.outcome.done():
+                        each.outcome.set_exception(error)

@@ -1,0 +1,136 @@
+"""The one-file queue (turbopuffer): push, claim, heartbeat and complete by compare-and-set.
+
+At least once, in the order of the pushes. Here each operation reads the file and writes it by
+itself; `group` lets all threads of a process share a write, `broker` all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.errors import JobLost, NoAnswer, QueueBusy, QueueError, QueueUnknown
+from lockkit.lock.conformance import prove_conditions
+from lockkit.recipes.queue.asked import (
+    Answer,
+    Beat,
+    Claim,
+    Claimed,
+    Complete,
+    Forgotten,
+    Operation,
+    Push,
+    Refused,
+)
+from lockkit.recipes.queue.file import Job
+from lockkit.recipes.queue.jobs import QueuePolicy
+from lockkit.recipes.queue.write import KEY, NotDone, Unsure, commit, load
+from lockkit.runtime import run
+from lockkit.stores import open_store
+
+
+def told(operation: Operation, outcome: Answer | NotDone | Unsure) -> Answer:
+    """What its caller is told: an answer, `QueueBusy`, or `QueueUnknown`."""
+    match outcome:
+        case NotDone(why):
+            if operation.since is None:
+                raise QueueBusy(f"{KEY}: {why}; try again later")
+            raise QueueUnknown(operation, why)
+        case Unsure(why, since):
+            raise QueueUnknown(again(operation, since), why)
+        case Forgotten():
+            why = "more was written since it was first sent than the file remembers"
+            raise QueueUnknown(operation, why)
+        case answer:
+            return answer
+
+
+def again(operation: Operation, since: int) -> Operation:
+    """The same request, to be sent once more: only its first sending says since when."""
+    return operation if operation.since is not None else replace(operation, since=since)
+
+
+class Queue:
+    """A queue below `url`; each operation is a read and a compare-and-set of its own.
+
+    Raises `QueueBusy` (not done), `QueueUnknown` (nobody knows), `QueueError` (no queue there, or
+    full), `JobLost`, and `StoreError`. Threads may share a handle.
+    """
+
+    def __init__(
+        self, url: str, *, policy: QueuePolicy = QueuePolicy(), clock: Clock | None = None,
+        client: str = "", **store_options: Any,
+    ) -> None:  # fmt: skip
+        self.url, self.policy = url.rstrip("/"), policy
+        self.clock = clock or Clock()
+        self.store = open_store(self.url, client=client, **store_options)
+        self.who = client or self.clock.unique()
+        self._pid = os.getpid()
+
+    def push(self, payload: str, *, id: str = "") -> str:
+        """Enter a job at the end; returns its id. A push again under one id enters it once."""
+        request = Push(id or self.clock.unique(), payload)
+        self._carry_out(request)
+        return request.id
+
+    def claim(self, worker: str) -> Job | None:
+        """The first job that is free, now this worker's; None: there is none."""
+        answer = self._carry_out(Claim(self.clock.unique(), worker))
+        return answer.job if isinstance(answer, Claimed) else None
+
+    def heartbeat(self, job: Job) -> None:
+        """Keep the job for another `policy.timeout_ms`; `JobLost` if it was handed on."""
+        self._carry_out(Beat(self.clock.unique(), job.id, job.attempts))
+
+    def complete(self, job: Job) -> None:
+        """The job is done and leaves the file; `JobLost` if it was handed on."""
+        self._carry_out(Complete(self.clock.unique(), job.id, job.attempts))
+
+    def submit(self, operation: Operation) -> Answer:
+        """One request, also one that is sent again after `QueueUnknown`."""
+        self._enter()
+        match run(commit([operation], self.policy, who=self.who), self.store, self.clock):
+            case (_, answers):
+                return told(operation, answers[0])
+            case failed:
+                return told(operation, failed)
+
+    def jobs(self) -> list[Job]:
+        """All that are not completed, in order."""
+        return list(run(load(), self.store, self.clock).file.jobs.values())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url} as {self.who}>"
+
+    def close(self) -> None:
+        self.store.close()
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _enter(self) -> None:
+        """Before each operation: see that this process may write to this store.
+
+        A forked child has neither the thread that writes nor a connection of its own.
+        """
+        if os.getpid() != self._pid:
+            raise QueueError(
+                f"the queue at {self.url} was opened by process {self._pid} and used by "
+                f"{os.getpid()} after a fork; open it again in the child"
+            )
+        try:
+            prove_conditions(self.store, self.clock)
+        except NoAnswer as error:
+            raise QueueBusy(str(error)) from error  # nothing was written yet
+
+    def _carry_out(self, operation: Operation) -> Answer:
+        answer = self.submit(operation)
+        if isinstance(answer, Refused):
+            held = isinstance(operation, Beat | Complete)
+            raise JobLost(answer.why) if held else QueueError(answer.why)
+        return answer

@@ -1,0 +1,243 @@
+"""The queue's transitions: push, claim, heartbeat, complete; many of them as one write.
+
+Pure. `attempts` of a job is the fence of its workers: whoever has an old one is refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from lockkit.errors import QueueError
+from lockkit.protocol.outcome import NotOurs, Ours, StillOut, Version, resolve
+from lockkit.recipes.queue.asked import (
+    Answer,
+    Beat,
+    Claim,
+    Claimed,
+    Complete,
+    Done,
+    Empty,
+    Forgotten,
+    Operation,
+    Push,
+    Refused,
+)
+from lockkit.recipes.queue.file import QUEUE_BYTES_MAX, SHOWN, Broker, File, Job, Write, encode
+
+PUSH_BYTES_MAX, CLAIM_BYTES_MAX = 8_000_000, 9_000_000
+"""Pushes, then claims, are refused in good time before the file is too long to be read."""
+REQUESTS_MAX = 4096
+"""Requests that the file remembers."""
+FULL = "the queue is full: let workers complete jobs, then try again"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """What a user of a queue may choose."""
+
+    timeout_ms: int = 10_000
+    """A job whose heartbeat is further than this from now is handed out again."""
+    recent_max: int = 256
+    """How many writes the file remembers, at most: fewer where they were large."""
+
+
+# --- transitions ----------------------------------------------------------------------------------
+
+
+def is_free(job: Job, now_ms: int, policy: QueuePolicy) -> bool:
+    """Nobody has it, or not for long enough: too far ahead is as wrong a clock as too far behind.
+
+    Clocks decide only how soon; whoever is handed a job too early costs work done twice.
+    """
+    return not job.attempts or is_over(job, now_ms, policy)
+
+
+def is_over(job: Job, now_ms: int, policy: QueuePolicy) -> bool:
+    """Its worker was not heard of for too long."""
+    return abs(now_ms - job.heartbeat_ms) > policy.timeout_ms
+
+
+def next_of(free: deque[str]) -> str:
+    """First in, first out."""
+    return free.popleft()
+
+
+def has_it(job: Job, asked: Beat | Complete) -> bool:
+    """A job that was handed on is no longer its old worker's."""
+    return job.attempts == asked.attempts
+
+
+def happened(id: str, file: File, done: Sequence[str], jobs: Container[str] = ()) -> bool:
+    """Whether this request was carried out: by a write that is remembered, or by this one."""
+    return id in file.requests or id in done or id in jobs
+
+
+def is_forgotten(since: int, file: File) -> bool:
+    """Whether what was asked at that write may have happened before the file's memory begins."""
+    return since != file.number and not file.remembers(since + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The file as it is to be written, and what may be told once it is."""
+
+    file: File
+    answers: tuple[Answer, ...]
+    changed: bool
+    body: bytes = field(default=b"", repr=False)
+
+
+def drafted(
+    file: File, operations: Sequence[Operation], *, attempt: str, now_ms: int,
+    policy: QueuePolicy = QueuePolicy(), broker: Broker | None = None,
+) -> Draft:  # fmt: skip
+    """All operations, in their order, as one write; `broker` is entered into the file."""
+    bounds: tuple[tuple[tuple[type, ...], int], ...] = (
+        ((), PUSH_BYTES_MAX), ((Push,), CLAIM_BYTES_MAX), ((Push, Claim), QUEUE_BYTES_MAX)
+    )  # fmt: skip
+    for full, most in bounds:
+        turn = _Turn(file, now_ms, policy, full)
+        answers = tuple(turn.answer(each) for each in operations)
+        recent = (*file.recent, Write(attempt, tuple(turn.done)))
+        new = File(
+            turn.jobs, broker or file.broker, file.number + 1, _remembered(recent, policy)
+        )
+        changed = turn.changed or broker is not None
+        body = encode(new) if changed else b""
+        if len(body) <= most:
+            return Draft(new if changed else file, answers, changed, body)
+    raise QueueError(f"queue.json would be longer than {QUEUE_BYTES_MAX} bytes: {FULL}")
+
+
+def _remembered(recent: Sequence[Write], policy: QueuePolicy) -> tuple[Write, ...]:
+    """Of the last writes as many as fit, and this one."""
+    requests = 0
+    for count, write in enumerate(reversed(recent)):
+        requests += len(write.requests)
+        if count and (count >= policy.recent_max or requests > REQUESTS_MAX):
+            return tuple(recent[-count:])
+    return tuple(recent)
+
+
+class _Turn:
+    """The jobs while the operations of one write are carried out."""
+
+    def __init__(
+        self, file: File, now_ms: int, policy: QueuePolicy, full: tuple[type, ...]
+    ) -> None:
+        self.jobs = dict(file.jobs)
+        self.done: list[str] = []
+        self.changed = False
+        self._file, self._now_ms, self._policy, self._full = file, now_ms, policy, full
+        self._free: deque[str] | None = None
+
+    def answer(self, asked: Operation) -> Answer:
+        match asked:
+            case Push():
+                return self._push(asked)
+            case Claim():
+                return self._claim(asked)
+            case Beat() | Complete():
+                return self._of_a_holder(asked)
+            case _:
+                assert_never(asked)
+
+    def _forgotten(self, asked: Operation) -> bool:
+        return asked.since is not None and is_forgotten(asked.since, self._file)
+
+    def _push(self, asked: Push) -> Answer:
+        if happened(asked.id, self._file, self.done, self.jobs):
+            return Done()
+        if self._forgotten(asked):
+            return Forgotten()
+        if Push in self._full:
+            return Refused(FULL)
+        self._free_now().append(asked.id)
+        self.jobs[asked.id] = Job(asked.id, asked.payload)
+        self.done.append(asked.id)
+        self.changed = True
+        return Done()
+
+    def _claim(self, asked: Claim) -> Answer:
+        if asked.since is not None:  # sent again: at most one job for it
+            for job in self.jobs.values():
+                if job.claim == asked.id:
+                    return Claimed(job)
+        free = self._free_now()
+        while free:
+            job = self.jobs.get(next_of(free), _GONE)
+            if job is _GONE or not is_free(job, self._now_ms, self._policy):
+                continue  # completed, or beaten, by an operation before this one
+            if Claim in self._full:
+                return Refused(FULL)
+            mine = Job(
+                job.id, job.payload, asked.worker, asked.id, self._now_ms, job.attempts + 1
+            )
+            self.jobs[job.id] = mine
+            self.changed = True
+            return Claimed(mine)
+        return Empty()
+
+    def _free_now(self) -> deque[str]:
+        if self._free is None:
+            found = (each.id for each in self.jobs.values()
+                     if is_free(each, self._now_ms, self._policy))  # fmt: skip
+            self._free = deque(found)
+        return self._free
+
+    def _of_a_holder(self, asked: Beat | Complete) -> Answer:
+        if happened(asked.id, self._file, self.done):
+            return Done()
+        job = self.jobs.get(asked.job)
+        if job is None:
+            if isinstance(asked, Complete) and self._forgotten(asked):
+                return Forgotten()
+            return Refused(f"job {asked.job!r} is not in the queue: it is completed")
+        if not has_it(job, asked):
+            return Refused(
+                f"job {asked.job!r} was handed on: attempt {asked.attempts} is over, "
+                f"{job.worker[:SHOWN]!r} has attempt {job.attempts}"
+            )
+        self.changed = True
+        if isinstance(asked, Complete):
+            del self.jobs[asked.job]
+            self.done.append(asked.id)
+        else:
+            self.jobs[asked.job] = Job(
+                job.id, job.payload, job.worker, job.claim, self._now_ms, job.attempts
+            )
+        return Done()
+
+
+_GONE = Job("", "")
+
+
+# --- what became of a write -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """More writes came after it than the file remembers, or the file was replaced: nobody knows."""
+
+
+def settle(
+    mine: File, wrote_over: Version | None, found: File, version: Version | None
+) -> Ours | StillOut | NotOurs | Beyond:
+    """Classify a write of ours from a later read; `Ours` also when others wrote after it."""
+    match resolve(version, found.attempt, attempt=mine.attempt, wrote_over=wrote_over):
+        case NotOurs():
+            pass
+        case certain:
+            return certain
+    return by_memory(mine, found, version)
+
+
+def by_memory(mine: File, found: File, version: Version | None) -> Ours | NotOurs | Beyond:
+    """Others wrote after it: the file remembers whose write had its number."""
+    if not found.remembers(mine.number):
+        return Beyond()
+    assert version is not None
+    return Ours(version) if found.written(mine.number) == mine.attempt else NotOurs()

@@ -1,0 +1,187 @@
+"""The queue's file, read and written by compare-and-set; and what became of each write.
+
+A draft has landed, is lost, or was not written; or nobody knows. That is settled by what the file
+remembers of its last writes, never by the answer alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+from zlib import crc32
+
+from lockkit.errors import QueueError, StoreError, Unanswered
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    Missing,
+    NotModified,
+    NotOurs,
+    Ours,
+    PreconditionFailed,
+    StillOut,
+    Throttled,
+    Unknown,
+    Version,
+    over,
+)
+from lockkit.recipes.queue.asked import Answer, Operation
+from lockkit.recipes.queue.file import QUEUE_BYTES_MAX, Broker, File, decode
+from lockkit.recipes.queue.jobs import Beyond, Draft, QueuePolicy, drafted, settle
+from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, pause_s, read
+
+KEY = "queue.json"
+COMMITS_MAX = 60
+"""Writes that may be lost to others before an operation gives up: some minutes of a hot object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The file as it was at one version; None: there is none yet."""
+
+    file: File
+    version: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """The draft is written, and may be told; `seen` is the file now, by us or by those after us."""
+
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Others wrote first: the draft is not written, and never will be."""
+
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """Certainly not written; what was seen before may still be so."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """It may be written, or may yet be. `since`: the number of the last write it is not in."""
+
+    why: str
+    since: int
+
+
+def load() -> Procedure[Seen]:
+    """The file; an empty one where there is none. `QueueError` where it cannot be read."""
+    try:
+        match (yield from read(KEY, limit=QUEUE_BYTES_MAX)):
+            case Found(body, version):
+                return Seen(decode(body), version)
+            case Missing():
+                return Seen(File(), None)
+            case NotModified():
+                raise AssertionError("an unconditional read was answered 304")
+            case never:
+                assert_never(never)
+    except Unanswered as error:
+        raise QueueError(str(error)) from None
+
+
+def draft(
+    seen: Seen, operations: Sequence[Operation], policy: QueuePolicy, *, who: str = "",
+    broker: Broker | None = None,
+) -> Procedure[Draft]:  # fmt: skip
+    """The next file, with an id that no other write has."""
+    now_ms: int = yield WallMs()
+    attempt: str = yield Unique()
+    return drafted(
+        seen.file, operations, attempt=named(attempt, who), now_ms=now_ms, policy=policy,
+        broker=broker,
+    )  # fmt: skip
+
+
+def named(attempt: str, _who: str) -> str:
+    """A write is recognised by an id of its own, not by its client."""
+    return attempt
+
+
+def land(seen: Seen, new: Draft) -> Procedure[Landed | Lost | NotDone | Unsure]:
+    """Write the draft over what was seen, and settle what became of it."""
+    if not new.changed:
+        return (yield from confirm(seen))
+    doubt, why = False, "the store throttled every try"
+    for tries in range(TRIES_MAX):
+        try:
+            match (yield Put(KEY, new.body, over(seen.version))):
+                case Applied(version):
+                    return Landed(Seen(new.file, version))
+                case Throttled(after_s):
+                    yield Sleep(pause_s(tries, after_s))
+                    continue
+                case PreconditionFailed():  # also told to a hidden second copy of our own write
+                    doubt = True
+                case Unknown(why):
+                    doubt = True
+                case other:
+                    raise AssertionError(f"not an answer to a write: {other!r}")
+            now = yield from load()
+        except (StoreError, QueueError) as error:
+            if not doubt:
+                raise
+            return Unsure(str(error), seen.file.number)
+        match settle(new.file, seen.version, now.file, now.version):
+            case Ours():
+                return Landed(now)
+            case NotOurs():
+                return Lost(now)
+            case Beyond():
+                return Unsure("more was written since than the file remembers", seen.file.number)
+            case StillOut():
+                yield Sleep(pause_s(tries))  # the same bytes again: at most one copy lands
+    return Unsure(why, seen.file.number) if doubt else NotDone(why)
+
+
+def confirm(seen: Seen) -> Procedure[Landed | Lost | NotDone]:
+    """A draft that changes nothing is true if what was seen is still the file."""
+    try:
+        match (yield from read(KEY, unless=seen.version, limit=QUEUE_BYTES_MAX)):
+            case NotModified():
+                return Landed(seen)
+            case Missing() if seen.version is None:
+                return Landed(seen)
+            case Found(body, version):
+                return Lost(Seen(decode(body), version))
+            case Missing():
+                return Lost(Seen(File(), None))
+            case never:
+                assert_never(never)
+    except Unanswered as error:
+        return NotDone(str(error))
+
+
+def commit(
+    operations: Sequence[Operation], policy: QueuePolicy, *, seen: Seen | None = None, who: str = ""
+) -> Procedure[tuple[Seen, tuple[Answer, ...]] | NotDone | Unsure]:
+    """Change and write until it lands, reading anew after each loss; `seen` saves the first read.
+
+    Who loses waits for a share, by chance, of a pause that grows: rivals come apart.
+    """
+    why = ""
+    for tries in range(COMMITS_MAX):
+        seen = seen or (yield from load())
+        new = yield from draft(seen, operations, policy, who=who)
+        match (yield from land(seen, new)):
+            case Landed(now):
+                return now, new.answers
+            case Unsure() as unsure:
+                return unsure
+            case Lost():
+                why = "others wrote first"
+            case NotDone(why):
+                pass
+        seen = None
+        share = crc32((yield Unique()).encode()) / 2**32
+        yield Sleep(share * pause_s(tries))
+    return NotDone(f"{COMMITS_MAX} times in vain, the last time because {why}")

@@ -1,0 +1,247 @@
+"""A lock for each of n stripes of keys on object storage: disjoint keys meet on no hot object.
+
+    striped = StripedLock("gs://lake/orders", stripes=64)
+    with striped.keys("part=DE", "part=US", timeout=30) as held:
+        ...
+        held.check()
+
+GCS takes one write per second to one object, so that a single lock object is good for one grant
+every two seconds, whatever the writers have to do with one another. A stripe is an ordinary `Lock`,
+at `<url>/stripes/<i>`; how many there are is agreed on in `<url>/stripes.json`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.config import limit_s, request_timeout_s
+from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, Unanswered
+from lockkit.lock.conformance import prove_conditions
+from lockkit.lock.handle import Fence, Lock, leave
+from lockkit.recipes.striped.layout import STRIPES_MAX, agree, stripe_key
+from lockkit.recipes.stripes import index_of, indexes, rounded
+from lockkit.recipes.taking import TakingRules, carry_out, give_all, take_all
+from lockkit.runtime import Procedure, Together, run
+from lockkit.sinks import Emit, silent
+from lockkit.stores import open_store
+from lockkit.stores.below import Below
+
+HANDLES_MAX = 1_024
+"""Stripes that are remembered while nothing is held: their next claim needs no look."""
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripedRules(TakingRules):
+    """Safety decisions of a striped lock."""
+
+    agreed: bool = True
+    """Everybody has the recorded number of stripes: with another one a key has two locks."""
+    check: bool = True
+    """Once the last is taken the first must still be held: waiting may have cost it."""
+
+
+class StripedLock:
+    """One client's hold of a striped lock. Not for two threads at a time, which is refused.
+
+    `stripes` is rounded up to a power of two. `lock` options as `Lock` takes them (`ttl_s`,
+    `on_lost`, ...), store options as `open_store` does; `emit` is told which `stripe` an event is
+    of. Two keys may share a stripe (`stripes.collision_chance`): that costs time, never safety.
+    """
+
+    def __init__(
+        self, url: str, *, stripes: int, lock: Mapping[str, Any] | None = None,
+        rules: StripedRules = StripedRules(), emit: Emit = silent, clock: Clock | None = None,
+        client: str = "", **store_options: Any,
+    ) -> None:  # fmt: skip
+        self.url = url.rstrip("/")
+        self.stripes = rounded(stripes)
+        if self.stripes > STRIPES_MAX:
+            raise ValueError(f"stripes are objects here: at most {STRIPES_MAX}, not {stripes}")
+        self.rules = rules
+        self.clock = clock or Clock()
+        self._emit, self._options = emit, {**(lock or {}), "clock": self.clock, "client": client}
+        timeout_s = request_timeout_s(self._options.get("ttl_s", 300.0))
+        self.store = open_store(self.url, client=client, timeout_s=timeout_s, **store_options)
+        self._locks: dict[int, Lock] = {}
+        self._agreed = False
+        self._busy = threading.Lock()
+
+    def keys(self, *keys: str, timeout: float | None = TIMEOUT_S) -> Keys:
+        """The locks of these keys, for one `with`: all of them within `timeout` s, or none."""
+        if not keys or not all(isinstance(each, str) for each in keys):
+            raise ValueError("name the keys to lock, each a string")
+        return Keys(self, keys, timeout)
+
+    def stripe_of(self, key: str) -> int:
+        """Where a key is locked: `<url>/stripes/<this>`."""
+        return index_of(key, self.stripes)
+
+    def close(self) -> None:
+        """Close all clients. Does not release: what is abandoned expires."""
+        for each in self._locks.values():
+            each.close()
+        self.store.close()
+
+    # --- for Keys --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """One call at a time: a second one inside of the first could close a circle."""
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError(
+                f"{self}: it is held or being taken; take all keys in one call, and give each "
+                "thread a StripedLock of its own"
+            )
+        try:
+            if self.rules.agreed and not self._agreed:
+                prove_conditions(self.store, self.clock)
+                try:
+                    run(agree(self.stripes, self.url), self.store, self.clock, self._emit)
+                except Unanswered as error:
+                    raise NoAnswer(f"{self}: {error}") from error
+                self._agreed = True
+        except BaseException:
+            self._busy.release()
+            raise
+
+    def end(self) -> None:
+        while len(self._locks) > HANDLES_MAX:
+            self._locks.pop(next(iter(self._locks))).close()  # the longest unused
+        self._busy.release()
+
+    def lock_of(self, stripe: int) -> Lock:
+        lock = self._locks.pop(stripe, None)
+        if lock is None:
+            store = Below(self.store, stripe_key(stripe).rstrip("/"))
+            emit = partial(self._emit, stripe=stripe)
+            lock = Lock(store.url, store=store, emit=emit, **self._options)
+        self._locks[stripe] = lock  # the last used comes last
+        return lock
+
+    def __str__(self) -> str:
+        return f"the striped lock of {self.url}"
+
+    def __repr__(self) -> str:
+        return f"<StripedLock {self.url}: {self.stripes} stripes>"
+
+
+class Keys:
+    """Some keys of a striped lock, to be held together."""
+
+    def __init__(self, striped: StripedLock, keys: tuple[str, ...], timeout: float | None) -> None:
+        self.keys, self.timeout = keys, limit_s(True, timeout)
+        self.stripes = indexes(keys, striped.stripes, striped.rules)
+        self.busy: LockBusy | None = None
+        """After an `acquire` that was not in time: whose it is, until when, and what next."""
+        self._striped = striped
+        self._locks: dict[int, Lock] = {}
+        self._held = False
+
+    def acquire(self) -> bool:
+        """Take all their stripes, in ascending order; False if one was not free in time.
+
+        Then, and after any exception, nothing is held. Raises `LockLost` if one was lost while
+        another was waited for, `StripesDiffer` for a handle with another number of stripes than is
+        recorded, `StoreError` where the store cannot be used, `RuntimeError` for double use.
+        """
+        striped = self._striped
+        striped.begin()
+        try:
+            began_ms = striped.clock.boot_ms()
+            self._locks = {each: striped.lock_of(each) for each in self.stripes}
+
+            def take(stripe: int) -> bool:
+                spent_s = (striped.clock.boot_ms() - began_ms) / 1000
+                left_s = None if self.timeout is None else max(0.0, self.timeout - spent_s)
+                return self._locks[stripe].acquire(timeout=left_s)
+
+            missed = carry_out(take_all(self.stripes, striped.rules), take, self._give_unused)
+            if missed is None:
+                self._still_held()
+        except BaseException:
+            striped.end()
+            raise
+        self._held = missed is None
+        if missed is not None:
+            self.busy = self._locks[missed].busy_error().within(
+                f"stripe {missed} was not free within {self.timeout} s, and none of the keys is "
+                "held"
+            )
+            striped.end()
+        return self._held
+
+    def release(self) -> None:
+        """Let all go at once, whatever befalls one; raises the first that `Lock.release` raised."""
+        striped = self._striped
+        if not self._held:
+            raise RuntimeError(f"{striped}: released, but these keys are not held")
+        try:
+            run(_release(list(self._locks.values())), striped.store, striped.clock)
+        finally:
+            self._held = False
+            striped.end()
+
+    def check(self) -> None:
+        """Raise `LockLost` unless every one of them is held at this moment. No request."""
+        if not self._held:
+            raise LockLost(
+                str(self._striped), "these keys are not held", "acquire them first",
+                reason=LossReason.NEVER_ACQUIRED,
+            )  # fmt: skip
+        for each in self._locks.values():
+            each.check()
+
+    def published(self) -> None:
+        """Say that the work under them is published: a loss is now only a warning."""
+        for each in self._locks.values():
+            each.published()
+
+    @property
+    def fences(self) -> dict[str, Fence]:
+        """For each key the guard of its stripe: an epoch that rises with every grant of that."""
+        stripe_of = self._striped.stripe_of
+        return {key: self._locks[stripe_of(key)].fence for key in self.keys}
+
+    def __repr__(self) -> str:
+        held = "held" if self._held else "not held"
+        return f"<Keys of {self._striped.url}: stripes {self.stripes}, {held}>"
+
+    def __enter__(self) -> Keys:
+        if not self.acquire():
+            assert self.busy is not None
+            raise self.busy
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        leave(self.release, error)
+
+    def _still_held(self) -> None:
+        if not self._striped.rules.check:
+            return
+        try:
+            for each in self._locks.values():
+                each.check()
+        except LockLost:
+            rules = self._striped.rules
+            carry_out(give_all(self.stripes, rules), lambda _: False, self._give_unused)
+            raise
+
+    def _give_unused(self, stripe: int) -> None:
+        with suppress(LockLost):  # nothing was done under it
+            self._locks[stripe].release()
+
+
+def _release(locks: Sequence[Lock]) -> Procedure[None]:
+    """None waits for another: together they take one round trip."""
+
+    def let_go(lock: Lock) -> Procedure[None]:
+        lock.release()
+        yield from ()
+
+    yield Together(tuple(let_go(each) for each in locks))

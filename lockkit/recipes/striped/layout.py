@@ -1,0 +1,82 @@
+"""What a striped lock has below its URL: `stripes.json`, and a place for each stripe's `Lock`.
+
+    stripes.json   {"format": 1, "stripes": 64, "hash": "guava(blake2b-32)", "attempt": ...}
+    stripes/17/    the lock of stripe 17, of a power of two of them
+
+Two clients with different numbers of stripes would lock different objects for one key: the number
+is recorded once, by create-if-absent, and whoever comes with another one is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from lockkit.errors import StripesDiffer
+from lockkit.events import Event
+from lockkit.protocol.outcome import Found, Missing
+from lockkit.recipes.stripes import HASH, rounded
+from lockkit.runtime import Procedure, Unique, create, read
+
+LAYOUT_KEY = "stripes.json"
+LAYOUT_BYTES_MAX = 4096
+FORMAT = 1
+STRIPES_MAX = 1 << 16
+
+
+def stripe_key(stripe: int) -> str:
+    """Below the URL: the place of one stripe, with a slash at its end."""
+    return f"stripes/{stripe}/"
+
+
+def of_stripe(history: Iterable[Event], stripe: int) -> Iterator[Event]:
+    """What a history tells of one stripe, as if there were no other lock: `check` knows of one."""
+    place = f"/{stripe_key(stripe)}"
+    for each in history:
+        if each.kind == "request":
+            if place in f"/{each['key']}":
+                yield each
+        elif each.get("stripe", stripe) == stripe:
+            yield each
+
+
+def agree(stripes: int, where: str) -> Procedure[None]:
+    """Record the number of stripes, once and for all; `StripesDiffer` if another one stands."""
+    standing: object = yield from read(LAYOUT_KEY, limit=LAYOUT_BYTES_MAX)
+    if isinstance(standing, Missing):
+        body = {"format": FORMAT, "stripes": stripes, "hash": HASH, "attempt": (yield Unique())}
+        standing = yield from create(LAYOUT_KEY, json.dumps(body).encode())
+    if isinstance(standing, Found):
+        _refuse_other(standing.body, stripes, f"{where}/{LAYOUT_KEY}")
+
+
+def _refuse_other(body: bytes, stripes: int, where: str) -> None:
+    recorded, hashed = _layout(body, where)
+    if recorded != stripes:
+        raise StripesDiffer(
+            f"{where} says {recorded} stripes, and this handle has {stripes}: a key would have two "
+            f"locks; use StripedLock(..., stripes={recorded})"
+        )
+    if hashed != HASH:
+        raise StripesDiffer(
+            f"{where} spreads keys by {hashed[:40]!r}, and this version of lockkit by {HASH!r}: a "
+            "key would have two locks; use the version that wrote it"
+        )
+
+
+def _layout(body: bytes, where: str) -> tuple[int, str]:
+    """(stripes, hash) as recorded; `StripesDiffer` for whatever is no record of this version."""
+    try:
+        fields = json.loads(body) if len(body) <= LAYOUT_BYTES_MAX else None
+    except (ValueError, RecursionError):
+        fields = None
+    match fields:
+        case {"format": int(number)} if number > FORMAT:
+            why = f"is of format {number}, and this version of lockkit knows {FORMAT}; update it"
+        case {"format": 1, "stripes": int(stripes), "hash": str(hashed)} if (
+            0 < stripes <= STRIPES_MAX and rounded(stripes) == stripes
+        ):
+            return stripes, hashed
+        case _:
+            why = "is no record of stripes; see who wrote it, and remove it if nobody locks here"
+    raise StripesDiffer(f"{where} {why}")

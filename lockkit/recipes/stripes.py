@@ -1,0 +1,80 @@
+"""Stripes: a fixed set of locks that all keys share, each key always the same one.
+
+Guava's arithmetic (`com.google.common.util.concurrent.Striped`, which Ozone uses): the number is a
+power of two, an index is the smeared hash under a mask. Equal keys share a stripe; others may.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import TypeVar
+
+from lockkit.recipes.taking import TakingRules
+
+STRIPES_MAX = 1 << 30
+"""Guava's own."""
+HASH = "guava(blake2b-32)"
+"""The name of `hash32` and `smear`, for whoever writes down how keys were spread."""
+_HASH_KEY = b"lockkit stripes"
+
+P = TypeVar("P")
+
+
+class Mode(IntEnum):
+    """How a lock is wanted; the greater is the stronger."""
+
+    READ = 0
+    WRITE = 1
+
+
+def rounded(stripes: int) -> int:
+    """The power of two that is at least `stripes`. `ValueError` outside of 1 to 2**30."""
+    if type(stripes) is not int or not 1 <= stripes <= STRIPES_MAX:
+        raise ValueError(f"the number of stripes is from 1 to {STRIPES_MAX:,}; not {stripes!r}")
+    return 1 << (stripes - 1).bit_length()
+
+
+def hash32(name: str) -> int:
+    """The same in every process and version of Python, which `hash` is not."""
+    body = name.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(body, digest_size=4, key=_HASH_KEY).digest(), "big")
+
+
+def smear(hash32: int) -> int:
+    """Guava's: the high bits reach the low ones, which are all that a mask leaves."""
+    hash32 &= 0xFFFFFFFF
+    hash32 ^= (hash32 >> 20) ^ (hash32 >> 12)
+    return hash32 ^ (hash32 >> 7) ^ (hash32 >> 4)
+
+
+def index_of(name: str, stripes: int) -> int:
+    """The stripe of a key; `stripes` is a power of two."""
+    return smear(hash32(name)) & (stripes - 1)
+
+
+def indexes(
+    names: Iterable[str], stripes: int, rules: TakingRules = TakingRules()
+) -> tuple[int, ...]:
+    """The stripes of several keys: ascending, and each of them once.
+
+    Guava's `bulkGet` keeps duplicates, for its locks are reentrant; these are not.
+    """
+    found = [index_of(name, stripes) for name in names]
+    if rules.once:
+        found = list(dict.fromkeys(found))
+    return tuple(sorted(found) if rules.ordered else found)
+
+
+def strongest(wanted: Iterable[tuple[P, Mode]]) -> Mapping[P, Mode]:
+    """Each place once, in the strongest mode asked for: read, then write, waits for itself."""
+    modes: dict[P, Mode] = {}
+    for place, mode in wanted:
+        modes[place] = max(mode, modes.get(place, mode))
+    return modes
+
+
+def collision_chance(stripes: int, others: int) -> float:
+    """How likely a key meets at least one of so many other keys: 1 - (1 - 1/S)^k."""
+    return 1.0 - (1.0 - 1.0 / rounded(stripes)) ** others

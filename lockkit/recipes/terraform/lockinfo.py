@@ -1,0 +1,85 @@
+"""Terraform's `LockInfo`, the body of its lock file: written as Go writes it, read as Go reads it.
+
+(internal/states/statemgr/locker.go; seven texts, of which `Created` is a time in RFC 3339.)
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from lockkit.events import plain
+
+BODY_BYTES_MAX = 64 * 1024
+SHOWN = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockInfo:
+    """Terraform's, in its order. `id` is unique per lock."""
+
+    id: str
+    operation: str = ""
+    info: str = ""
+    who: str = ""
+    version: str = ""
+    created: str = ""
+    path: str = ""
+
+    def __str__(self) -> str:
+        said = f"{_shown(self.who) or 'somebody'}, ID {_shown(self.id)}"
+        return f"{said}, {_shown(self.operation) or 'no operation'}, since {_shown(self.created)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A body that is no lock file: it locks all the same, as it does for Terraform."""
+
+    why: str
+
+
+_FIELDS = ("ID", "Operation", "Info", "Who", "Version", "Created", "Path")
+
+
+def as_fields(info: LockInfo) -> dict[str, str]:
+    return {name: getattr(info, name.lower()) for name in _FIELDS}
+
+
+def encode(info: LockInfo) -> bytes:
+    """As Go's `json.Marshal` writes it, which escapes what HTML would obey."""
+    text = json.dumps(as_fields(info), separators=(",", ":"))
+    for each in "<>&":
+        text = text.replace(each, f"\\u{ord(each):04x}")
+    return text.encode()
+
+
+def decode(body: bytes) -> LockInfo | Foreign:
+    """By Go's rules: names in any case, unknown fields ignored, absent ones empty.
+
+    Without an ID it could not be unlocked by one: then it is `Foreign`.
+    """
+    if len(body) > BODY_BYTES_MAX:
+        return Foreign(f"it is longer than {BODY_BYTES_MAX} bytes")
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return Foreign("it is not JSON (truncated, or written by something else)")
+    if not isinstance(fields, dict):
+        return Foreign("it is not a JSON object")
+    found: dict[str, Any] = dict.fromkeys(_FIELDS, "")
+    known = {name.lower(): name for name in _FIELDS}
+    for said, value in fields.items():
+        name = known.get(said.lower())
+        if name is None or value is None:
+            continue
+        if not isinstance(value, str):
+            return Foreign(f"its {name} is no text")
+        found[name] = value
+    if not found["ID"]:
+        return Foreign("it has no ID")
+    return LockInfo(**{name.lower(): value for name, value in found.items()})
+
+
+def _shown(text: str) -> str:
+    return plain(text, limit=SHOWN)

@@ -1,0 +1,107 @@
+"""One slot, claimed by create-if-absent: it ends with what stands there, or with the reason not.
+
+After a 412, or no answer at all, slot n is read back. What holds this very attempt is committed;
+what holds another can never be this one; and where nothing is yet, the same bytes are sent again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockkit.errors import Damaged, StoreError, Unanswered
+from lockkit.protocol.outcome import (
+    Applied,
+    Condition,
+    IfAbsent,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+)
+from lockkit.recipes.wal.slot import Slot, Standing, read_slot
+from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, pause_s
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """The slot holds this very write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The slot holds another: this write can never land. None: nobody looked which."""
+
+    by: Standing | None
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """Nothing is known to stand there. `doubt`: this write may, or may yet."""
+
+    error: Exception
+    doubt: bool
+
+
+End = Landed | Taken | Missed
+
+
+def claim(slot: Slot) -> Procedure[End]:
+    """Create the slot, and find out what became of it; nothing is raised."""
+    body, doubt, why = slot.encode(), False, "throttled"
+    try:
+        for tries in range(TRIES_MAX):
+            match (yield Put(slot.key, body, (yield from condition_of(slot.key)))):
+                case Applied():
+                    return Landed()
+                case Throttled(after_s):
+                    if (end := throttled(slot)) is not None:
+                        return end
+                    doubt = True  # this copy is not done: a hidden retry's first one may be
+                    yield Sleep(pause_s(tries, after_s))
+                    continue
+                case PreconditionFailed():
+                    end, why = refused(slot), "refused, and not there"
+                case Unknown(why):
+                    end = unanswered(slot)
+                case other:
+                    raise AssertionError(f"not an answer to a write: {other!r}")
+            if end is not None:
+                return end
+            doubt = True
+            standing = yield from read_slot(slot.number)
+            if standing is not None:
+                return Landed() if standing.attempt == slot.attempt else Taken(standing)
+            yield Sleep(pause_s(tries))  # still out: the same bytes again, at most one copy lands
+    except Damaged as error:
+        return Missed(error, False)  # something else stands there: ours never will
+    except (StoreError, Unanswered) as error:
+        return Missed(error, doubt)
+    return Missed(
+        Unanswered(
+            f"{slot.key} could not be written in {TRIES_MAX} tries ({why}); see that the store "
+            "answers, then append again",
+            doubt=True,
+        ),
+        True,
+    )
+
+
+def condition_of(_key: str) -> Procedure[Condition]:
+    """A slot is created, never written over."""
+    yield from ()
+    return IfAbsent()
+
+
+# What an answer says by itself of where the claim ended: None, it has to be read back.
+
+
+def refused(_slot: Slot) -> End | None:
+    """A 412 may be a retry of our own success."""
+    return None
+
+
+def unanswered(_slot: Slot) -> End | None:
+    return None
+
+
+def throttled(_slot: Slot) -> End | None:
+    return None

@@ -1,0 +1,167 @@
+"""A write-ahead log on an object store, for many appenders: group commit over its slots.
+
+What arrives while a write is under way goes out with the next one. Slots are objects of their own,
+so a store that allows one write per second and object (GCS) does not slow a log down.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
+from lockkit.lock.conformance import prove_conditions
+from lockkit.recipes.wal.reader import Cursor, Entry, Position, Reader
+from lockkit.recipes.wal.slot import BATCH_BYTES_MAX, Tail, encode_record
+from lockkit.recipes.wal.writer import append, in_doubt, open_log
+from lockkit.runtime import AT_ONCE_MAX, run
+from lockkit.stores import Store, open_store
+
+__all__ = [
+    "AppendUnknown", "Cursor", "Damaged", "Entry", "Fenced", "Position", "Reader", "SameEpoch",
+    "Tail", "Wal", "WalError",
+]  # fmt: skip
+
+PARALLEL_MAX = AT_ONCE_MAX
+BATCH_RECORDS_MAX = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    """One record that somebody waits for."""
+
+    text: str
+    told: Position | BaseException | None = None
+
+    def waits(self) -> bool:
+        return self.told is None
+
+
+@dataclass(slots=True)
+class _Crowd:
+    """Who waits, in order of arrival, and whether somebody is writing for others."""
+
+    waiting: list[_Ticket] = field(default_factory=list)
+    writing: bool = False
+    closed: bool = False
+    turn: threading.Condition = field(default_factory=threading.Condition)
+
+
+class Wal:
+    """A writer's hold of the log at `url`, for any number of threads.
+
+    What arrives while a write is under way goes out with the next one, in one slot; `parallel` of
+    them at a time where it is more than fits. Store options as `open_store` takes them.
+
+    with Wal("s3://lake/orders-log") as wal:
+        wal.append({"order": 1})
+    """
+
+    def __init__(
+        self, url: str, *, parallel: int = 1, tail: Tail = Tail.NEXT_SLOT,
+        clock: Clock | None = None, client: str = "", **store_options: Any,
+    ) -> None:  # fmt: skip
+        if not 1 <= parallel <= PARALLEL_MAX:
+            raise ValueError(f"parallel={parallel}; slots go out together by 1 to {PARALLEL_MAX}")
+        self.store: Store = open_store(url.rstrip("/"), client=client, **store_options)
+        self._parallel = parallel
+        self._clock, self._crowd = clock or Clock(), _Crowd()
+        try:
+            prove_conditions(self.store, self._clock)
+            self.log = run(open_log(tail), self.store, self._clock)
+        except BaseException:
+            self.store.close()
+            raise
+
+    @property
+    def epoch(self) -> int:
+        return self.log.epoch
+
+    def append(self, record: Any) -> Position:
+        """Its sequence number, once it stands in the log for good. `record` is a JSON value.
+
+        Raises `Fenced` (a newer writer has begun: it never will be read), `AppendUnknown` (it may
+        be), or, where it certainly was not written, what else went wrong.
+        """
+        ticket, crowd = _Ticket(encode_record(record)), self._crowd
+        with crowd.turn:
+            if crowd.closed:
+                raise WalError(f"{self.store.url} was closed here; open the log again")
+            crowd.waiting.append(ticket)
+        try:
+            self._until_told(ticket)
+        except BaseException:
+            with crowd.turn:
+                if ticket in crowd.waiting:
+                    crowd.waiting.remove(ticket)
+                    crowd.turn.notify_all()
+            raise
+        if isinstance(ticket.told, BaseException):
+            raise ticket.told
+        assert ticket.told is not None
+        return ticket.told
+
+    def _until_told(self, ticket: _Ticket) -> None:
+        """Wait for whoever writes for all; where nobody does, be that one."""
+        crowd = self._crowd
+        while ticket.waits():
+            with crowd.turn:
+                crowd.turn.wait_for(lambda: not (crowd.writing and ticket.waits()))
+                if not ticket.waits():
+                    return
+                batches = _cut(crowd.waiting, self._parallel)
+                crowd.writing = True
+            self._write(batches)
+
+    def _write(self, batches: list[list[_Ticket]]) -> None:
+        told: Sequence[int | BaseException] = ()
+        try:
+            texts = [[each.text for each in batch] for batch in batches]
+            told = run(append(self.log, texts), self.store, self._clock)
+        finally:
+            lost = in_doubt(self.log.next, "its writer was interrupted")
+            with self._crowd.turn:
+                for batch, what in zip(batches, told or [lost] * len(batches), strict=True):
+                    for index, each in enumerate(batch):
+                        each.told = Position(what, index) if isinstance(what, int) else what
+                self._crowd.writing = False
+                self._crowd.turn.notify_all()
+
+    def __repr__(self) -> str:
+        return f"<Wal {self.store.url}: epoch {self.log.epoch}, next slot {self.log.next}>"
+
+    def close(self) -> None:
+        """Nobody else is kept from writing by this, and nothing needs to be given back."""
+        with self._crowd.turn:
+            self._crowd.closed = True
+            self._crowd.turn.wait_for(lambda: not (self._crowd.writing or self._crowd.waiting))
+        self.store.close()
+
+    def __enter__(self) -> Wal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+
+def _cut(waiting: list[_Ticket], parallel: int) -> list[list[_Ticket]]:
+    """Takes from those who wait what goes out next: at most so many batches, in order."""
+    batches: list[list[_Ticket]] = [[]]
+    size = 0
+    while waiting:
+        last, text = batches[-1], waiting[0].text
+        if last and (len(last) >= BATCH_RECORDS_MAX or size + len(text) > BATCH_BYTES_MAX):
+            if len(batches) == parallel:
+                break
+            batches.append([])
+            size = 0
+        size += len(text)
+        batches[-1].append(waiting.pop(0))
+    return batches

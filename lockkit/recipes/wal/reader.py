@@ -1,0 +1,157 @@
+"""A reader of the log: everything up to the first slot that is missing, in the order of the slots.
+
+A slot whose epoch is lower than that of any slot before it is void: its writer had been fenced, and
+was told so, or never told anything. So all readers replay the same, whenever they come.
+
+What a reader has it keeps for as long as the next slot is missing: one request, whose 404 has no
+body and is the truth. Or (`Tail.HEAD`) for as long as a conditional read of the object that names
+the head answers 304. That is the truth too where each append moves the head before it is
+acknowledged, at the price of a second write, on one hot key. A head that is moved at leisure is
+behind by what was not yet written to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.errors import Damaged, WalError
+from lockkit.protocol.outcome import Found, Missing, NotModified, Version
+from lockkit.recipes.wal.slot import (
+    COUNT_MAX,
+    HEAD_KEY,
+    MANIFEST_BYTES_MAX,
+    Standing,
+    Tail,
+    decode_head,
+    read_slot,
+    slot_key,
+)
+from lockkit.runtime import AT_ONCE_MAX, Procedure, all_of, read, run
+from lockkit.stores import Store, open_store
+
+WINDOWS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a reader is: the slot it reads next, and the highest epoch before that."""
+
+    next: int = 0
+    epoch: int = 0
+    head: Version | None = None
+    """Of `head.json` when all below it had been read; None: it was not asked."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """The sequence number of a record: its slot, and its place in that."""
+
+    slot: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record of the log, a JSON value."""
+
+    at: Position
+    record: Any
+
+
+def is_void(cursor: Cursor, slot: Standing) -> bool:
+    """A slot behind one of a higher epoch holds nothing for a reader."""
+    return slot.epoch < cursor.epoch
+
+
+def fold(cursor: Cursor, slot: Standing) -> tuple[Cursor, list[Entry]]:
+    """The next slot, replayed: where that leads, and what it holds for a reader."""
+    assert slot.number == cursor.next
+    after = replace(cursor, next=slot.number + 1, epoch=max(cursor.epoch, slot.epoch))
+    if is_void(cursor, slot):
+        return after, []
+    return after, [
+        Entry(Position(slot.number, index), each) for index, each in enumerate(slot.records)
+    ]
+
+
+def look(
+    cursor: Cursor = Cursor(), tail: Tail = Tail.NEXT_SLOT
+) -> Procedure[tuple[Cursor, list[Entry]]]:
+    """Everything that was appended since `cursor`; one request where that is nothing.
+
+    Has every append that was acknowledged before the first request left. Reads ahead in windows
+    that double, so that k slots cost at most 2k + 1 requests, most of them together.
+    """
+    end, head = COUNT_MAX, cursor.head
+    if tail is Tail.HEAD:
+        match (yield from read(HEAD_KEY, unless=cursor.head, limit=MANIFEST_BYTES_MAX)):
+            case NotModified():
+                return cursor, []
+            case Found(body, head):
+                end = decode_head(body)
+            case Missing():  # no writer of it names its head: the next slot tells
+                pass
+    entries: list[Entry] = []
+    ahead = 1
+    for _ in range(WINDOWS_MAX):
+        window = range(cursor.next, min(cursor.next + ahead, end))
+        if not window:
+            return replace(cursor, head=head), entries
+        for slot in (yield from all_of(read_slot(number) for number in window)):
+            if slot is None and end < COUNT_MAX:
+                raise Damaged(
+                    f"{HEAD_KEY} says that the slots below {end} are there, and "
+                    f"{slot_key(cursor.next)} is missing; restore it, or delete {HEAD_KEY} if "
+                    "the log was cut on purpose"
+                )
+            if slot is None:
+                return cursor, entries
+            cursor, found = fold(cursor, slot)
+            entries += found
+        ahead = min(2 * ahead, AT_ONCE_MAX)
+    raise WalError(
+        f"the log had no end after {WINDOWS_MAX} reads ahead, at slot {cursor.next}; begin again "
+        "from there, or slow its writers down"
+    )
+
+
+class Reader:
+    """A cached view of the log at `url`, for one thread; store options as `open_store` takes them.
+
+    with Reader("s3://lake/orders-log") as reader:
+        reader.look()
+    """
+
+    def __init__(
+        self, url: str, *, tail: Tail = Tail.NEXT_SLOT, clock: Clock | None = None,
+        client: str = "", **store_options: Any,
+    ) -> None:  # fmt: skip
+        self.store: Store = open_store(url.rstrip("/"), client=client, **store_options)
+        self.cursor = Cursor()
+        self.entries: list[Entry] = []
+        """All that was seen, in order."""
+        self._tail, self._clock = tail, clock or Clock()
+
+    def look(self) -> list[Entry]:
+        """What is new. Raises `Damaged`, `Unanswered`, `StoreError`; then nothing was taken in."""
+        self.cursor, new = run(look(self.cursor, self._tail), self.store, self._clock)
+        self.entries += new
+        return new
+
+    def __repr__(self) -> str:
+        return f"<Reader {self.store.url}: {len(self.entries)} entries, {self.cursor}>"
+
+    def close(self) -> None:
+        self.store.close()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()

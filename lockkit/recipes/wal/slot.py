@@ -1,0 +1,244 @@
+"""What a log holds, as bytes: its slots, and the manifest that counts its writers.
+
+    manifest.json                    {"format":1, "writer_epoch":3, "attempt":..., "head":41,
+                                      "names_head":false}
+    wal/00000000000000000041.json    {"format":1, "slot":41, "epoch":3, ..., "records":[]}
+
+A slot is created once and never written again, so what a write of one became can be told for ever.
+A slot without records is a fence: it was the first free one when a writer began.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from lockkit.errors import Damaged
+from lockkit.protocol.outcome import Found, Version
+from lockkit.runtime import Procedure, read
+
+MANIFEST_KEY, HEAD_KEY, FOLDER = "manifest.json", "head.json", "wal/"
+FORMAT = 1
+COUNT_MAX = 2**63 - 1
+ID_CHARS_MAX = 100
+SHOWN_CHARS_MAX = 60
+MANIFEST_BYTES_MAX = 64 * 1024
+RECORD_BYTES_MAX = 1_000_000
+BATCH_BYTES_MAX = 4_000_000
+SLOT_BYTES_MAX = BATCH_BYTES_MAX + RECORD_BYTES_MAX + 64 * 1024
+DEEPER = 50
+"""A record is refused that a reader whose stack is so much deeper could not parse."""
+
+_KEY = re.compile(r"wal/(\d{20})\.json")
+
+
+class Tail(Enum):
+    """What tells a reader that there is no more."""
+
+    NEXT_SLOT = "404 for the slot after the last"
+    HEAD = "304 for the object that names the head; each append moves it, which is a second write"
+
+
+# --- a slot ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One object of the log. `attempt` is unique per write, `writer` per opening of the log."""
+
+    number: int
+    epoch: int
+    writer: str
+    attempt: str
+    texts: tuple[str, ...] = ()
+    """Its records, each as JSON."""
+
+    @property
+    def key(self) -> str:
+        return slot_key(self.number)
+
+    def encode(self) -> bytes:
+        head = {
+            "format": FORMAT, "slot": self.number, "epoch": self.epoch, "writer": self.writer,
+            "attempt": self.attempt,
+        }  # fmt: skip
+        return f'{json.dumps(head)[:-1]}, "records": [{", ".join(self.texts)}]}}'.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A slot as it was found; `records` are JSON values."""
+
+    number: int
+    epoch: int
+    writer: str
+    attempt: str
+    records: tuple[Any, ...]
+
+
+def slot_key(number: int) -> str:
+    return f"{FOLDER}{number:020}.json"
+
+
+def slot_number(key: str) -> int | None:
+    match = _KEY.fullmatch(key)
+    return int(match[1]) if match else None
+
+
+def first_gap(start: int, keys: Iterable[str]) -> int:
+    """The first slot from `start` on that is not among the keys."""
+    taken = {slot_number(key) for key in keys}
+    number = start
+    while number in taken:
+        number += 1
+    return number
+
+
+def encode_record(record: Any) -> str:
+    """Its JSON; `ValueError` for what has none, or is longer than `RECORD_BYTES_MAX`."""
+    try:
+        text = json.dumps(record, allow_nan=False, separators=(",", ":"))
+        json.loads("[" * DEEPER + text + "]" * DEEPER)
+    except (TypeError, ValueError, RecursionError) as error:
+        said = str(error)[:SHOWN_CHARS_MAX]
+        raise ValueError(f"this record cannot be written as JSON ({said}); append a JSON value, "
+                         "or base64 of your own bytes") from None  # fmt: skip
+    if len(text) > RECORD_BYTES_MAX:
+        raise ValueError(
+            f"this record has {len(text)} bytes of JSON, and {RECORD_BYTES_MAX} is the most; store "
+            "it as an object of its own, then append its key"
+        )
+    return text
+
+
+def decode_slot(body: bytes, number: int) -> Standing:
+    """Strict: a body that is not slot `number` of this format is `Damaged`."""
+    key = slot_key(number)
+    fields = _fields(key, body, SLOT_BYTES_MAX)
+    if fields.get("slot") != number:
+        raise _damaged(key, f"it says that it is slot {_shown(fields.get('slot'))}")
+    records = fields.get("records")
+    if type(records) is not list:
+        raise _damaged(key, "its 'records' are no list")
+    epoch = _count(key, fields, "epoch", least=1)
+    return Standing(
+        number, epoch, _id(key, fields, "writer"), _id(key, fields, "attempt"), tuple(records)
+    )
+
+
+def read_slot(number: int) -> Procedure[Standing | None]:
+    """The slot, or None: nobody has claimed it. `Damaged`, `Unanswered`."""
+    match (yield from read(slot_key(number), limit=SLOT_BYTES_MAX)):
+        case Found(body, _):
+            return decode_slot(body, number)
+        case _missing:
+            return None
+
+
+# --- the manifest ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The epoch of the newest writer; all slots below `head` were taken when it was claimed.
+
+    `names_head`: from this epoch on `head.json` names each append before it is acknowledged.
+    """
+
+    epoch: int = 0
+    attempt: str = ""
+    head: int = 0
+    names_head: bool = False
+
+    def encode(self) -> bytes:
+        return json.dumps(
+            {
+                "format": FORMAT, "writer_epoch": self.epoch, "attempt": self.attempt,
+                "head": self.head, "names_head": self.names_head,
+            }
+        ).encode()  # fmt: skip
+
+
+def decode_manifest(body: bytes) -> Manifest:
+    fields = _fields(MANIFEST_KEY, body, MANIFEST_BYTES_MAX)
+    names_head = fields.get("names_head")
+    if type(names_head) is not bool:
+        raise _damaged(MANIFEST_KEY, f"its 'names_head' is {_shown(names_head)}")
+    return Manifest(
+        _count(MANIFEST_KEY, fields, "writer_epoch", least=1),
+        _id(MANIFEST_KEY, fields, "attempt"),
+        _count(MANIFEST_KEY, fields, "head", least=0),
+        names_head,
+    )
+
+
+def read_manifest() -> Procedure[tuple[Manifest, Version | None]]:
+    """With its version; an empty one where there is none yet."""
+    match (yield from read(MANIFEST_KEY, limit=MANIFEST_BYTES_MAX)):
+        case Found(body, version):
+            return decode_manifest(body), version
+        case _missing:
+            return Manifest(), None
+
+
+# --- the head -------------------------------------------------------------------------------------
+
+
+def encode_head(number: int, attempt: str) -> bytes:
+    """All slots below that number are there, for good."""
+    return json.dumps({"format": FORMAT, "head": number, "attempt": attempt}).encode()
+
+
+def decode_head(body: bytes) -> int:
+    return _count(HEAD_KEY, _fields(HEAD_KEY, body, MANIFEST_BYTES_MAX), "head", least=1)
+
+
+# --- untrusted bytes ------------------------------------------------------------------------------
+
+
+def _fields(key: str, body: bytes, bytes_max: int) -> dict[str, Any]:
+    if len(body) > bytes_max:
+        raise _damaged(key, f"it is longer than {bytes_max} bytes")
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        raise _damaged(key, "it is not JSON (truncated, or written by something else)") from None
+    if not isinstance(fields, dict):
+        raise _damaged(key, "it is not a JSON object")
+    if type(fields.get("format")) is int and fields["format"] > FORMAT:
+        raise Damaged(
+            f"{key} has format {fields['format']}, and this lockkit reads up to {FORMAT}; a newer "
+            "one wrote it: upgrade lockkit here"
+        )
+    if fields.get("format") != FORMAT:
+        raise _damaged(key, f"its format is {_shown(fields.get('format'))}")
+    return fields
+
+
+def _count(key: str, fields: dict[str, Any], name: str, *, least: int) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not least <= value < COUNT_MAX:
+        raise _damaged(key, f"its {name!r} is {_shown(value)}")
+    return value
+
+
+def _id(key: str, fields: dict[str, Any], name: str) -> str:
+    value = fields.get(name)
+    if type(value) is not str or not 0 < len(value) <= ID_CHARS_MAX:
+        raise _damaged(key, f"its {name!r} is {_shown(value)}")
+    return value
+
+
+def _shown(value: object) -> str:
+    return ascii(value)[:SHOWN_CHARS_MAX]
+
+
+def _damaged(key: str, why: str) -> Damaged:
+    return Damaged(
+        f"{key} is no part of a log of lockkit: {why}; nothing was written over it, see who wrote "
+        "it, then restore or remove it"
+    )

@@ -1,0 +1,324 @@
+"""The writer of a log in slots, as procedures (turbopuffer; SlateDB's RFC-0001).
+
+The next slot is claimed by create-if-absent, so the store decides every race, and a write that
+nobody answered for is told for ever by what stands in its slot. A writer takes an epoch first, by
+compare-and-set of the manifest, then claims the first free slot with nothing in it: the fence. An
+older writer meets it where it appends next, and halts.
+
+Slots that go out together (`parallel`) are acknowledged in their order, each only when all before
+it are settled; and readers skip what is behind a higher epoch (`wal_reader`). So one fence is
+enough for any number of them: nothing behind it is acknowledged, nor read. SlateDB, whose readers
+do not compare epochs, writes one for each write that an older writer may have under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from lockkit.errors import (
+    AppendUnknown,
+    Damaged,
+    Fenced,
+    SameEpoch,
+    StoreError,
+    Unanswered,
+    UnsafeStore,
+    WalError,
+)
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfAbsent,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+    over,
+)
+from lockkit.recipes.wal.claim import End, Landed, Missed, Taken, claim
+from lockkit.recipes.wal.slot import (
+    FOLDER,
+    HEAD_KEY,
+    MANIFEST_BYTES_MAX,
+    MANIFEST_KEY,
+    Manifest,
+    Slot,
+    Standing,
+    Tail,
+    decode_head,
+    encode_head,
+    first_gap,
+    read_manifest,
+    read_slot,
+    slot_key,
+)
+from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, all_of, listing, pause_s, read
+
+ROUNDS_MAX = 100
+"""Times that an append finds its slots taken by what older writers had under way."""
+
+
+@dataclass(slots=True)
+class Log:
+    """What a writer knows: its epoch, its own name, and the first slot that is not settled."""
+
+    epoch: int
+    writer: str
+    next: int
+    ended: WalError | None = None
+    """Why it may not append any more."""
+    names_head: bool = False
+    head: Version | None = None
+    """Of `head.json` as it moved that last."""
+
+
+# --- slots together -------------------------------------------------------------------------------
+
+Told = int | Exception | None
+"""Of a batch: the slot that holds it; why it is refused or in doubt; None: it needs another."""
+
+
+_HALTS = (Fenced, SameEpoch)
+
+
+def settle(log: Log, first: int, ends: Sequence[End]) -> tuple[int, list[Told]]:
+    """What each batch is told whose slots, from `first` on, went out together; and the next slot.
+
+    The first slot that does not settle decides about all behind it. Behind a higher epoch they are
+    void, landed or not. Behind a slot that may still be free they may come to be read: in doubt.
+    """
+    told: list[Told] = []
+    barrier: Exception | None = None
+    following = first + len(ends)
+    for slot, end in enumerate(ends, first):
+        here: Told = slot
+        match end:
+            case Landed():
+                pass
+            case Taken(by):
+                here = halted(log, by)
+            case Missed(error, doubt):
+                here = in_doubt(slot, str(error)) if doubt else error
+            case _:
+                assert_never(end)
+        if isinstance(here, Exception) and (barrier is None or isinstance(here, Fenced)):
+            following = min(following, slot)
+            barrier = here
+        elif waits_behind(barrier):
+            why = f"slot {following} before it is not settled"
+            here = barrier if isinstance(barrier, _HALTS) else in_doubt(slot, why)
+        told.append(here)
+    return following, told
+
+
+def waits_behind(barrier: Exception | None) -> bool:
+    """A slot is acknowledged when all slots before it are settled."""
+    return barrier is not None
+
+
+def halted(log: Log, by: Standing | None) -> WalError | None:
+    """Why a writer may not go past this slot; None: it may, the slot is behind its own fence."""
+    if by is None or by.epoch < log.epoch or by.writer == log.writer:
+        return None  # by.writer: an append of its own that was in doubt
+    if by.epoch > log.epoch:
+        return Fenced(log.epoch, slot=by.number, by_epoch=by.epoch)
+    return SameEpoch(log.epoch, slot=by.number)
+
+
+def in_doubt(slot: int, why: str) -> AppendUnknown:
+    return AppendUnknown(slot, slot_key(slot), why)
+
+
+def append(log: Log, batches: Sequence[Sequence[str]]) -> Procedure[list[int | Exception]]:
+    """Write each batch (of JSON texts) to a slot of its own, all together.
+
+    Tells each its slot, or `Fenced` (it never will be read), `AppendUnknown` (it may be), or what
+    else kept it from being written. Not to be called while a call before it is under way.
+    """
+    told = yield from _written(log, batches)
+    if log.names_head and any(isinstance(each, int) for each in told):
+        try:
+            yield from move_head(log)
+        except (Unanswered, StoreError, Damaged) as error:
+            return head_unproven(told, error)
+    return told
+
+
+def head_unproven(told: list[int | Exception], error: Exception) -> list[int | Exception]:
+    """An append is acknowledged when the head is known to name it: readers may go on without it."""
+    return [in_doubt(each, str(error)) if isinstance(each, int) else each for each in told]
+
+
+def _written(log: Log, batches: Sequence[Sequence[str]]) -> Procedure[list[int | Exception]]:
+    told: list[Told] = [log.ended] * len(batches)
+    for _ in range(ROUNDS_MAX):
+        left = [place for place, each in enumerate(told) if each is None]
+        if not left:
+            return [each for each in told if each is not None]
+        first, flight = log.next, []
+        for slot, place in enumerate(left, first):
+            attempt = yield Unique()
+            flight.append(Slot(slot, log.epoch, log.writer, attempt, tuple(batches[place])))
+        ends = yield from all_of(claim(each) for each in flight)
+        log.next, said = settle(log, first, ends)
+        for place, each in zip(left, said, strict=True):
+            told[place] = each
+            if isinstance(each, _HALTS):
+                log.ended = each
+        unsettled = next((each for each in said if isinstance(each, Exception)), None)
+        if unsettled is not None:
+            told = [unsettled if each is None else each for each in told]
+    refused = WalError(
+        f"{ROUNDS_MAX} slots up to {log.next} were taken by others; nothing was appended: see who "
+        "else writes this log, then append again"
+    )
+    return [refused if each is None else each for each in told]
+
+
+def move_head(log: Log) -> Procedure[None]:
+    """`head.json` names all that is settled, for good. Raises `Unanswered`, `Damaged`.
+
+    Always over what was seen there, so a copy that arrives late moves nothing back.
+    """
+    for tries in range(TRIES_MAX):
+        body = encode_head(log.next, (yield Unique()))
+        match (yield Put(HEAD_KEY, body, over(log.head))):
+            case Applied(version):
+                log.head = version
+                return
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+                continue
+            case PreconditionFailed() | Unknown():
+                pass
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        found = yield from read(HEAD_KEY, limit=MANIFEST_BYTES_MAX)
+        if isinstance(found, Found):
+            log.head = found.version
+            if is_moved(decode_head(found.body), log):
+                return
+        else:
+            log.head = None
+        yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"{HEAD_KEY} could not be moved to slot {log.next} in {TRIES_MAX} tries; see who else "
+        "writes the log, and that the store answers, then append again",
+        doubt=True,
+    )
+
+
+def is_moved(head: int, log: Log) -> bool:
+    """A newer writer has moved it as far, or further: it never goes back."""
+    return head >= log.next
+
+
+# --- a writer begins ------------------------------------------------------------------------------
+
+
+def open_log(tail: Tail = Tail.NEXT_SLOT) -> Procedure[Log]:
+    """A new epoch and its fence: all that older writers have acknowledged stands before `next`.
+
+    Raises `Fenced` where a newer one has begun meanwhile, `Damaged`, `Unanswered`, `UnsafeStore`.
+    """
+    manifest = yield from claim_epoch(tail)
+    log = Log(manifest.epoch, manifest.attempt, manifest.head, names_head=manifest.names_head)
+    yield from put_fence(log)
+    return log
+
+
+def put_fence(log: Log) -> Procedure[None]:
+    """A writer begins with an empty slot. Raises what kept it from being written."""
+    (fence,) = yield from append(log, [()])
+    if isinstance(fence, AppendUnknown):
+        raise Unanswered(
+            f"nobody knows whether the fence of epoch {log.epoch} is in {slot_key(log.next)}; "
+            "see that the store answers, then open the log again",
+            doubt=True,
+        ) from fence
+    if isinstance(fence, Exception):
+        raise fence
+    yield from prove(fence)
+
+
+def claim_epoch(tail: Tail = Tail.NEXT_SLOT) -> Procedure[Manifest]:
+    """One more than the manifest's, by compare-and-set; with the first slot that was free before.
+
+    A claim that nobody answered for costs its epoch, at worst: it is claimed again, one higher.
+    """
+    suspect: str | None = ""
+    for tries in range(TRIES_MAX):
+        seen, version = yield from read_manifest()
+        head, newest = yield from _tail(seen)
+        if newest > seen.epoch:
+            if suspect == version:  # read again after that slot was there
+                raise _set_back(seen, head, newest)
+            suspect = version
+            continue
+        mine = Manifest(seen.epoch + 1, (yield Unique()), head, names_head(seen, tail))
+        match (yield Put(MANIFEST_KEY, mine.encode(), over(version))):
+            case Applied():
+                return mine
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+                continue
+            case PreconditionFailed() | Unknown():
+                pass
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        if (yield from is_granted(mine)):
+            return mine
+        yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"no epoch could be claimed in {MANIFEST_KEY} in {TRIES_MAX} tries; see who else opens the "
+        "log, and that the store answers, then open it again",
+        doubt=False,
+    )
+
+
+def names_head(seen: Manifest, tail: Tail) -> bool:
+    """Whoever writes a log after one that named its head goes on naming it."""
+    return tail is Tail.HEAD or seen.names_head
+
+
+def is_granted(mine: Manifest) -> Procedure[bool]:
+    """After 412, or no answer, to the claim of an epoch: whether it is in the manifest."""
+    return (yield from read_manifest())[0].attempt == mine.attempt
+
+
+def _tail(seen: Manifest) -> Procedure[tuple[int, int]]:
+    """The first free slot, and the epoch of the slot before it (0: there is none)."""
+    after = slot_key(seen.head - 1) if seen.head else ""
+    keys = [each.key for each in (yield from listing(FOLDER, after=after))]
+    head = first_gap(seen.head, keys)
+    if head == 0:
+        return 0, 0
+    last = yield from read_slot(head - 1)
+    if last is None:
+        raise Damaged(
+            f"{MANIFEST_KEY} says that the slots below {head} are taken, and {slot_key(head - 1)} "
+            "is missing; restore it: without it nobody can tell what was appended"
+        )
+    return head, last.epoch
+
+
+def _set_back(seen: Manifest, head: int, newest: int) -> Damaged:
+    said = f"counts {seen.epoch} epochs" if seen.epoch else "is missing"
+    return Damaged(
+        f"{MANIFEST_KEY} {said}, and slot {head - 1} is of epoch {newest}: it was set back or "
+        f"removed; write it with a writer_epoch of at least {newest}, and a head of 0"
+    )
+
+
+def prove(fence: int) -> Procedure[None]:
+    """Two writers on a store that ignores conditions would write over each other's slots."""
+    standing = yield from read(slot_key(fence))
+    if not isinstance(standing, Found):
+        return
+    if isinstance((yield Put(slot_key(fence), standing.body, IfAbsent())), Applied):
+        raise UnsafeStore(
+            f"{slot_key(fence)} was created twice: the store ignores write conditions, and cannot "
+            "hold a log; use one that has them (lockkit probe tells which has)"
+        )

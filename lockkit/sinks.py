@@ -1,0 +1,142 @@
+"""Who hears what a handle tells: its own observer, and whoever records the process meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.clock import Clock
+from lockkit.errors import utc
+from lockkit.events import Event, event
+
+Emit = Callable[..., None]
+"""`emit(kind, **fields)`: stamps the event with its lane and time, and writes it somewhere."""
+
+
+def silent(_kind: str, **_fields: Any) -> None:
+    """An `Emit` for those who keep no history."""
+
+
+Listener = Callable[[str, Event], None]
+"""`listener(url, event)`: of which lock or table; "" where it is a store's own record."""
+
+# Of the process, not of a context: a heartbeat's thread, and threads of the block's own, belong in.
+_listeners: list[Listener] = []
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Hear everything that is told from now on, by handles that are open already, too.
+
+    The listener is called from any thread, in the middle of a lease: it must be quick, and not
+    raise.
+    """
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def overheard(url: str, told: Event) -> None:
+    for listener in tuple(_listeners):
+        listener(url, told)
+
+
+class ObserverFailed(UserWarning):
+    """An observer raised an error at an event. What it observes is not affected."""
+
+
+def warn_of(kind: str, error: Exception) -> None:
+    """Say that an observer failed; never raises, also under `-W error`."""
+    text = (
+        f"the observer of {kind!r} raised {error!r:.200}; what it observes goes on, and its "
+        "history has a gap"
+    )
+    with suppress(Warning):
+        warnings.warn(ObserverFailed(text), stacklevel=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """An `Emit` of one handle in the lane `who`: its own observer's, overheard by listeners, and
+    logged.
+
+    An observer cannot fail what it observes: its first error is a warning (`ObserverFailed`).
+    """
+
+    url: str
+    who: str
+    emit: Emit = silent
+    clock: Clock = field(default_factory=Clock)
+    _failed: list[str] = field(default_factory=list, repr=False, compare=False)
+
+    def __call__(self, kind: str, **fields: Any) -> None:
+        log_event(self.url, self.who, kind, fields)
+        try:
+            self._tell(kind, fields)
+        except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
+            if not self._failed:
+                self._failed.append(kind)
+                warn_of(kind, error)
+
+    def _tell(self, kind: str, fields: dict[str, Any]) -> None:
+        if _listeners:
+            until_ms = fields.get("until_ms")
+            shown = dict(fields)
+            if until_ms is not None:  # a wrong clock's; a history has only one
+                shown["until_ms"] = until_ms - self.clock.offset_ms
+            overheard(self.url, event(Clock().stamp_ms(), self.who, kind, **shown))
+        self.emit(kind, **fields)
+
+
+
+LOG = logging.getLogger("lockkit")
+LOG.addHandler(logging.NullHandler())
+WHY_CHARS_MAX = 500
+
+# What a line says of an event, at which level, and which of the event's fields it shows.
+LINES: dict[str, tuple[int, str, tuple[str, ...]]] = {
+    "waiting": (logging.INFO, "waits for the lock", ("owner", "epoch", "until_ms")),
+    "held": (logging.INFO, "acquired the lock", ("epoch", "until_ms")),
+    "renewed": (logging.INFO, "renewed the lock", ("epoch", "until_ms")),
+    "danger": (logging.INFO, "may lose the lock", ("epoch", "until_ms")),
+    "lost": (logging.INFO, "lost the lock", ("epoch", "why")),
+    "released": (logging.INFO, "released the lock", ("epoch", "proven")),
+    "began": (logging.INFO, "began a commit", ("instant",)),
+    "published": (logging.INFO, "committed", ("instant", "epoch")),
+    "refused": (logging.INFO, "was refused a commit", ("instant", "epoch", "error", "why")),
+    "ask": (logging.DEBUG, "asks", ("request", "op", "key")),
+    "answer": (logging.DEBUG, "is answered", ("request", "op", "outcome", "why")),
+    "note": (logging.DEBUG, "notes", ("instant", "text")),
+}
+
+
+def log_event(url: str, who: str, kind: str, fields: Mapping[str, Any]) -> None:
+    """One line for an event of the handle at `url`, whose lane is `who`."""
+    line = LINES.get(kind)
+    if line is None:
+        return
+    level, what, shown = line
+    if kind == "note" and "instant" in fields:
+        level = logging.INFO  # a rollback, or what it found
+    if LOG.isEnabledFor(level):
+        facts = "".join(_fact(name, fields.get(name)) for name in shown)
+        LOG.log(level, "%s [%s] %s%s", url, who, what, facts)
+
+
+def log_request(url: str, request: str, key: str, outcome: str) -> None:
+    """One DEBUG line for a request of a table that was carried out."""
+    LOG.debug("%s %s %s: %s", url, request, key, outcome)
+
+
+def _fact(name: str, value: Any) -> str:
+    if value is None or value == "":
+        return ""
+    if name == "until_ms":
+        return f" until {utc(value)}"
+    return f" {name}={str(value)[:WHY_CHARS_MAX]}"

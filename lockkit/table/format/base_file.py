@@ -1,0 +1,371 @@
+"""A base file: one file group's rows as parquet, with Hudi's five meta columns in front.
+
+Written as a stream: rows go in batch by batch, and only a row group's worth of them is held. Plain
+functions over Arrow, so that Spark's executors can call them and send home one row of statistics.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from lockkit.errors import TableError
+from lockkit.table.format.layout import NO_COMMIT, TaskId, WriteStat, file_name, in_partition
+from lockkit.table.format.partition import partition_path
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.schema import (
+    COMMIT_SEQNO,
+    COMMIT_TIME,
+    FILE_NAME,
+    META_COLUMNS,
+    PARTITION_PATH,
+    RECORD_KEY,
+    conform,
+    stored_schema,
+)
+from lockkit.table.format.schema import avro_schema as avro_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP_BYTES = 32_000_000
+"""Rows held back until they fill a row group; what a writer's memory is bounded by."""
+ROW_GROUP_ROWS_MAX = 1_000_000
+READ_BYTES = 1_000_000
+"""Of a column at a time: else all that a row group takes in the file is held until it is read."""
+BATCH_BYTES, BATCH_ROWS_MIN, BATCH_ROWS_MAX = 16_000_000, 1_024, 500_000
+COPIED_ANEW = frozenset({PARTITION_PATH, FILE_NAME})
+"""Meta columns that are the same for all rows of a file: a merge need not read them."""
+MIN_KEY, MAX_KEY = "hoodie_min_record_key", "hoodie_max_record_key"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """All that an executor needs to write files of one transaction; small, and pickles."""
+
+    instant: str
+    config: TableConfig
+    schema: pa.Schema | None = None
+    """The table's columns as this transaction leaves them; None: those that the rows have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One file group at one instant: what a rewrite reads, and what it must name as its base."""
+
+    partition: str
+    file_id: str
+    instant: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFile:
+    """A file to put: where, what, and its line in the commit."""
+
+    key: str
+    body: bytes
+    stat: WriteStat
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Draft:
+    """A base file that is being written into `out`: fresh rows, and rows of the slice before it.
+
+    `columns` are the table's, without the meta columns; what is added is made to conform to them.
+    """
+
+    target: Target
+    partition: str
+    file_id: str
+    columns: pa.Schema
+    out: BinaryIO
+    task: TaskId = field(default_factory=TaskId)
+    previous: str = NO_COMMIT
+    rows: int = 0
+    added: int = 0
+    _pending: list[pa.Table] = field(default_factory=list)
+    _pending_bytes: int = 0
+    _writer: Any = None
+    _least: str | None = None
+    _greatest: str | None = None
+
+    @property
+    def name(self) -> str:
+        return file_name(self.file_id, self.target.instant, self.task)
+
+    @property
+    def size_bytes(self) -> int:
+        """Written so far, and about what the held rows will take."""
+        return self.out.tell() + self._pending_bytes // 3
+
+    def add(self, rows: pa.Table, keys: Any = None) -> None:
+        """Fresh rows, `keys` their record keys if known; `TableError` if one has none."""
+        keys = record_keys(self.target.config, rows) if keys is None else keys
+        first, count = self.added, rows.num_rows
+        self.added += count
+        rows = conform(rows, self.columns)
+        rows = rows.add_column(0, RECORD_KEY, keys)
+        numbers = sequence_numbers(self.target, self.task, first, count)
+        rows = rows.add_column(0, COMMIT_SEQNO, numbers)
+        self._hold(rows.add_column(0, COMMIT_TIME, constant(self.target.instant, count)))
+
+    def copy(self, rows: pa.Table) -> None:
+        """Rows of the slice before, as `rows_to_copy` reads them: only the file name changes."""
+        import pyarrow as pa
+
+        kept = {COMMIT_TIME: _few(), COMMIT_SEQNO: pa.string(), RECORD_KEY: pa.string()}
+        self._hold(conform(rows, pa.schema([*pa.schema(kept), *self.columns])))
+
+    def close(self, *, inserts: int, updates: int = 0, deletes: int = 0) -> WriteStat:
+        """Finish the file; `out` then holds all of it."""
+        self._flush()
+        least, greatest = self._least or "", self._greatest or ""
+        with _room():
+            writer = self._writer or self._open()
+            writer.add_key_value_metadata({MIN_KEY: least, MAX_KEY: greatest})
+            writer.close()
+            self.out.flush()
+        return WriteStat(
+            partition=self.partition, file_id=self.file_id,
+            path=in_partition(self.partition, self.name), writes=self.rows, previous=self.previous,
+            inserts=inserts, updates=updates, deletes=deletes, size_bytes=self.out.tell(),
+        )  # fmt: skip
+
+    def _hold(self, rows: pa.Table) -> None:
+        self._pending.append(rows)
+        self._pending_bytes += rows.nbytes
+        held = sum(each.num_rows for each in self._pending)
+        if self._pending_bytes >= ROW_GROUP_BYTES or held >= ROW_GROUP_ROWS_MAX:
+            self._flush()
+
+    def _flush(self) -> None:
+        """One row group of all that is held."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        pending = [rows for rows in self._pending if rows.num_rows]
+        self._pending, self._pending_bytes = [], 0
+        if not pending:
+            return
+        rows = pa.concat_tables(pending)
+        bounds = pc.min_max(rows[RECORD_KEY]).as_py()
+        self._least = min(filter(None, (self._least, bounds["min"])))
+        self._greatest = max(filter(None, (self._greatest, bounds["max"])))
+        count = rows.num_rows
+        rows = rows.add_column(3, PARTITION_PATH, constant(self.partition, count))
+        rows = rows.add_column(4, FILE_NAME, constant(self.name, count))
+        with _room():
+            self._writer = self._writer or self._open()
+            self._writer.write_table(rows, row_group_size=count)
+        self.rows += count
+
+    @property
+    def _schema(self) -> pa.Schema:
+        """The file's; what has few values is a dictionary to Arrow, strings to all others."""
+        import pyarrow as pa
+
+        text, few = pa.string(), _few()
+        meta = pa.schema(list(zip(META_COLUMNS, (few, text, text, few, few), strict=True)))
+        return pa.schema([*meta, *self.columns])
+
+    def _open(self) -> Any:
+        import pyarrow.parquet as pq
+
+        # A dictionary of values that are all different is only thrown away again.
+        distinct = {COMMIT_SEQNO, RECORD_KEY, self.target.config.record_key}
+        return pq.ParquetWriter(
+            self.out, self._schema, compression="snappy", store_schema=False,
+            use_dictionary=[
+                each.name for each in self._schema
+                if each.name not in distinct and not _hardly_repeats(each.type)
+            ],
+        )  # fmt: skip
+
+
+def sequence_numbers(target: Target, task: TaskId, first: int, count: int) -> pa.Array:
+    """`_hoodie_commit_seqno` of `count` rows: a row's number among those that `task` wrote anew."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = pc.cast(pa.arange(first, first + count), pa.string())
+    return pc.binary_join_element_wise(f"{target.instant}_{task.task}", numbers, "_")
+
+
+def constant(value: str, count: int) -> pa.DictionaryArray:
+    """One value for every row of a file, which costs next to nothing to write."""
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [value])
+
+
+def _few() -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.dictionary(pa.int32(), pa.string())
+
+
+def _hardly_repeats(kind: pa.DataType) -> bool:
+    import pyarrow.types as is_
+
+    return bool(is_.is_timestamp(kind) or is_.is_floating(kind))
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """A disk that is full, the executor's perhaps, is told as what it is."""
+    try:
+        yield
+    except OSError as error:
+        raise TableError(
+            f"a data file could not be written to {tempfile.gettempdir()} of "
+            f"{socket.gethostname()} ({str(error)[:120]}); make room there, or set TMPDIR, then "
+            "write again"
+        ) from None
+
+
+def write_inserts(
+    target: Target, rows: pa.Table, *, file_id: str, task: TaskId = TaskId()
+) -> BaseFile:
+    """A new file group of `rows`, all of one partition, in memory.
+
+    `file_id` is new: `f"{clock.unique()}-0"`. Two rows with one key stay two rows: an insert does
+    not look for them.
+    """
+    partition, out = partition_of(target.config, rows), io.BytesIO()
+    draft = Draft(target, partition, file_id, columns_of(target, rows.schema), out, task)
+    draft.add(plain(rows))
+    return in_memory(draft.close(inserts=rows.num_rows), out)
+
+
+def in_memory(stat: WriteStat, out: io.BytesIO) -> BaseFile:
+    return BaseFile(stat.path, out.getvalue(), stat)
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+def columns_of(target: Target, rows: pa.Schema) -> pa.Schema:
+    return stored_schema(rows) if target.schema is None else target.schema
+
+
+def plain(rows: pa.Table) -> pa.Table:
+    """Without the meta columns."""
+    return rows.drop_columns([name for name in META_COLUMNS if name in rows.column_names])
+
+
+def partition_of(config: TableConfig, rows: pa.Table) -> str:
+    """The one partition that all rows belong to; `TableError` if there are several, or no rows."""
+    import pyarrow.compute as pc
+
+    if rows.num_rows == 0:
+        raise TableError("no rows: an empty file group is not written")
+    if config.partition_by is None:
+        return ""
+    values = pc.unique(column_of(rows, config.partition_by, "partition field")).to_pylist()
+    paths = {partition_path(config, value) for value in values}
+    if len(paths) != 1:
+        raise TableError(
+            f"rows of {len(paths)} partitions ({config.partition_by}) for one file group; split "
+            "them by partition first"
+        )
+    return paths.pop()
+
+
+def record_keys(config: TableConfig, rows: pa.Table) -> Any:
+    """Each row's record key as a string; `TableError` if one has none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keys = pc.cast(column_of(rows, config.record_key, "record key"), pa.string())
+    if keys.null_count or pc.any(pc.equal(pc.binary_length(keys), 0)).as_py():
+        raise TableError(
+            f"{keys.null_count or 'some'} rows have no record key ({config.record_key}); "
+            "every row needs one, or it could never be updated"
+        )
+    return keys
+
+
+def column_of(rows: pa.Table, name: str, what: str) -> Any:
+    if name not in rows.column_names:
+        raise TableError(f"the rows have no column {name!r}, the table's {what}")
+    return rows[name]
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def read_base_file(key: str, body: bytes) -> pa.Table:
+    """A base file's rows, meta columns included; `TableError` if it is not parquet."""
+    import pyarrow as pa
+
+    batches = list(base_file_batches(key, io.BytesIO(body)))
+    return pa.concat_tables(batches)
+
+
+def base_file_batches(key: str, source: BinaryIO, *, columns: list[str] | None = None) -> Any:
+    """A base file's rows as tables of about `BATCH_BYTES`; an empty one gives one empty table.
+
+    All columns, or only `columns`. `TableError` if it is not parquet.
+    """
+    with _readable(key):
+        file = _opened(source)
+        yield from _tables(file, columns or file.schema_arrow.names)
+
+
+def rows_to_copy(config: TableConfig, key: str, source: BinaryIO) -> Any:
+    """A base file's rows as `base_file_batches` gives them, but for what a copy is given anew.
+
+    A record key that is a string stands in the file twice, and is read once. Of commit times there
+    are few, and they stay a dictionary.
+    """
+    import pyarrow as pa
+
+    with _readable(key):
+        file = _opened(source, read_dictionary=[COMMIT_TIME])
+        schema, own = file.schema_arrow, config.record_key
+        twice = own in schema.names and schema.field(own).type == pa.string()
+        skip = COPIED_ANEW | ({RECORD_KEY} if twice else set())
+        for rows in _tables(file, [name for name in schema.names if name not in skip]):
+            yield rows.append_column(RECORD_KEY, rows[own]) if twice else rows
+
+
+@contextmanager
+def _readable(key: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError) as error:
+        raise TableError(
+            f"{key} is not a readable parquet file: {str(error)[:120]}"
+        ) from None
+
+
+def _opened(source: BinaryIO, **options: Any) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(source, pre_buffer=False, buffer_size=READ_BYTES, **options)
+
+
+def _tables(file: Any, columns: list[str]) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    about = file.metadata
+    wide = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+    rows = BATCH_BYTES * about.num_rows // max(wide, 1) if about.num_rows else 1
+    rows = max(BATCH_ROWS_MIN, min(BATCH_ROWS_MAX, rows))
+    schema = file.schema_arrow.remove_metadata()
+    schema = pa.schema([schema.field(name) for name in columns])
+    if about.num_rows == 0:
+        yield schema.empty_table()
+    for batch in file.iter_batches(rows, columns=columns):
+        yield pa.Table.from_batches([batch]).replace_schema_metadata(None)

@@ -1,0 +1,245 @@
+"""The gate: every option of a write or a read is looked up before anything is written or read.
+
+`hudi_options` says what becomes of each, and `options_page` prints that.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+from lockkit.errors import TableError
+from lockkit.table.format.hudi_options import TABLE, Entry
+from lockkit.table.format.properties import HIVE_STYLE, URLENCODE, TableConfig
+from lockkit.table.format.refusals import (
+    BY_COMMIT,
+    BY_EVENT,
+    EVENT_PAYLOAD,
+    LATEST_PAYLOAD,
+    NO_PARTITION,
+)
+
+SHOWN = 80
+_SECRET = re.compile(r"secret|password|token|access\.key|api\.key|connection\.string|credential")
+_EXACT = {key.lower(): each for each in TABLE for key in each.keys if not key.endswith("*")}
+_PREFIXES = sorted(
+    ((key[:-1].lower(), each) for each in TABLE for key in each.keys if key.endswith("*")),
+    key=lambda found: -len(found[0]),
+)
+_SPELT = {key.lower(): key for each in TABLE for key in each.keys if not key.endswith("*")}
+
+
+class UnknownOption(UserWarning):
+    """An option that looks like one of Hudi's, and that neither Hudi nor lockkit has."""
+
+
+def check_options(
+    options: Mapping[str, Any], *, reading: bool = False, stacklevel: int = 3
+) -> dict[str, Any]:
+    """The options by their names in lower case. `TableError` says which one is refused, and why.
+
+    Warns (`UnknownOption`) of a `hoodie.` key that does not exist, with the nearest one that does.
+    """
+    given = lowered(options)
+    for key, value in given.items():
+        entry = entry_of(key)
+        if entry is None:
+            _unknown(key, stacklevel + 1)
+        elif value not in (None, "") and entry.reader == reading:
+            _judge(entry, key, str(value))
+    return given
+
+
+def lowered(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by their names in lower case; `TableError` for a name that cannot be one."""
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        key = str(name).lower()
+        if key != key.strip():
+            raise TableError(f"option {key[:SHOWN]!r} has a space around its name; remove it")
+        if key in given and str(given[key]) != str(value):
+            raise TableError(
+                f"option {key[:SHOWN]} is given twice, in upper and lower case, with two values; "
+                "leave one of them out"
+            )
+        given[key] = value
+    return given
+
+
+def entry_of(key: str) -> Entry | None:
+    """What becomes of `key`, in lower case."""
+    if key in _EXACT:
+        return _EXACT[key]
+    return next((each for prefix, each in _PREFIXES if key.startswith(prefix)), None)
+
+
+def _unknown(key: str, stacklevel: int) -> None:
+    near = difflib.get_close_matches(key, _SPELT, n=1, cutoff=0.6)
+    meant = f"; did you mean {_SPELT[near[0]]}?" if near else ""
+    if not key.startswith("hoodie."):
+        raise TableError(
+            f"option {key[:SHOWN]!r} is none of Hudi's or lockkit's{meant or '; leave it out'}"
+        )
+    text = f"{key[:SHOWN]} has no effect: it is no option of Hudi 1.2 or of lockkit{meant}"
+    warnings.warn(UnknownOption(text), stacklevel=stacklevel)
+
+
+def _judge(entry: Entry, key: str, value: str) -> None:
+    if entry.fate == "harmless" or _fits(entry.values, value):
+        return
+    shown = "" if _SECRET.search(key) else f"={value[:SHOWN]}"
+    if entry.fate == "obeyed":
+        raise TableError(f"{key}{shown} must be {_in_words(entry.values)}")
+    instead = f" (only {_in_words(entry.values)} is accepted)" if entry.values else ""
+    raise TableError(f"{key}{shown} is refused: {entry.why}{instead}")
+
+
+def _fits(values: str, value: str) -> bool:
+    match values:
+        case "":
+            return False
+        case "text":
+            return True
+        case "flag":
+            return value.lower() in ("true", "false")
+        case "whole":
+            return value.isascii() and value.isdecimal() and len(value) <= 18
+        case "number":
+            try:
+                return math.isfinite(float(value))
+            except ValueError:
+                return False
+    return value.lower() in values.lower().split("|")
+
+
+def _in_words(values: str) -> str:
+    kinds = {"flag": "true or false", "whole": "a whole number", "number": "a number"}
+    return kinds.get(values, values.replace("|", " or "))
+
+
+# --- what options say of the table ----------------------------------------------------------------
+
+_DESCRIBES = {
+    "record_key": ("hoodie.datasource.write.recordkey.field", "hoodie.table.recordkey.fields"),
+    "precombine": ("hoodie.datasource.write.precombine.field", "hoodie.table.precombine.field",
+                   "hoodie.table.ordering.fields"),
+    "partition_by": ("hoodie.datasource.write.partitionpath.field",
+                     "hoodie.table.partition.fields"),
+    "name": ("hoodie.table.name", "hoodie.datasource.write.table.name"),
+    "version": ("hoodie.write.table.version",),
+    "mode": ("lockkit.commit.mode",),
+    "buckets": ("hoodie.bucket.index.num.buckets",),
+    "hive_style": (HIVE_STYLE,),
+    "urlencode": (URLENCODE,),
+}  # fmt: skip
+_ORDERS = {
+    BY_EVENT: True, BY_COMMIT: False, EVENT_PAYLOAD: True, LATEST_PAYLOAD: False,
+    "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5": True, "ce9acb64-bde0-424c-9b91-f6ebba25356d": False,
+}  # fmt: skip
+_ORDERING = (
+    "hoodie.record.merge.mode", "hoodie.write.record.merge.mode",
+    "hoodie.datasource.write.payload.class", "hoodie.compaction.payload.class",
+    "hoodie.table.legacy.payload.class", "hoodie.record.merge.strategy.id",
+    "hoodie.write.record.merge.strategy.id", "hoodie.compaction.record.merger.strategy",
+    "hoodie.datasource.write.record.merger.strategy",
+)  # fmt: skip
+_KEYGEN = (
+    "hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class",
+    "hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type",
+)  # fmt: skip
+_ORDERS_LOWER = {name.lower(): ordered for name, ordered in _ORDERS.items()}
+
+
+def described(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `options` that say something of the table."""
+    keys = {*_ORDERING, *_KEYGEN}.union(*_DESCRIBES.values())
+    return {key: value for key, value in options.items() if key in keys}
+
+
+def refuse_other(options: Mapping[str, Any], config: TableConfig) -> None:
+    """`TableError` where an option says something else of the table than the table does.
+
+    `options` are in lower case, as `check_options` returns them.
+    """
+    for field, keys in _DESCRIBES.items():
+        theirs = getattr(config, field)
+        said = "" if theirs is None else str(theirs)
+        for key in keys:
+            mine = str(options.get(key) or "")
+            if mine and mine.lower() != said.lower():
+                raise TableError(
+                    f"{key}={mine[:SHOWN]}, but the table has {said!r}; leave it out to take the "
+                    "table's, or choose another place"
+                )
+    for key in _ORDERING:
+        ordered = _ORDERS_LOWER.get(str(options.get(key) or "").lower())
+        if ordered is not None and ordered != (config.precombine is not None):
+            has = f"precombine field {config.precombine!r}" if config.precombine else "none"
+            raise TableError(
+                f"{key}={str(options[key])[:SHOWN]} merges rows by "
+                f"{'their precombine field' if ordered else 'the order of commits'}, but of "
+                f"precombine fields the table has {has}; leave it out to merge as the table does"
+            )
+    for key in _KEYGEN:
+        said = str(options.get(key) or "").lower()
+        if said in (NO_PARTITION.lower(), "non_partition") and config.partition_by is not None:
+            raise TableError(
+                f"{key}={str(options[key])[:SHOWN]} makes no partitions, but the table is "
+                f"partitioned by {config.partition_by!r}; leave it out"
+            )
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+_INTRO = """\
+# Hudi's options in lockkit
+
+This page lists Hudi's options and says for each what lockkit does with it, before a row is written.
+
+- **obeyed**: it does what Hudi's documentation says.
+- **refused**: to ignore it would change rows, guarantees or what other systems see. The error names
+  the option and the reason. Values that ask for what is done anyway are accepted.
+- **harmless**: it tunes a part of Hudi's engine that lockkit does not have. Rows, conflicts and
+  readers are the same with it and without it.
+
+A `hoodie.` key that is not listed gives a warning (`UnknownOption`) with the nearest key that is.
+Any other unknown key is refused. `*` stands for every key that begins so. Writes ignore options of
+reads, and reads those of writes.
+
+<!-- Made by `lockkit.table.format.gate.options_page`; a test compares. -->
+"""
+
+
+def options_page() -> str:
+    """`docs/options.md`."""
+    lines = [_INTRO]
+    order = {"obeyed": 0, "refused": 1, "harmless": 2}
+    for reader, title in ((False, "Writes"), (True, "Reads")):
+        entries = sorted(
+            (each for each in TABLE if each.reader == reader), key=lambda each: order[each.fate]
+        )
+        for fate, found in groupby(entries, key=lambda each: each.fate):
+            about = {"obeyed": "Values", "refused": "Accepted", "harmless": ""}[fate]
+            lines.append(f"## {title}: {fate}\n")
+            lines.append(f"| Option | {about} | What it does |" if fate == "obeyed" else
+                         f"| Option | {about} | Why |" if about else "| Option | Why |")
+            lines.append("| --- | --- | --- |" if about else "| --- | --- |")
+            for each in found:
+                keys = "<br>".join(f"`{key}`" for key in each.keys)
+                values = _cell(each.values)
+                lines.append(f"| {keys} | {values} | {each.why} |" if about else
+                             f"| {keys} | {each.why} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(values: str) -> str:
+    kinds = {"": "nothing", "flag": "true or false", "whole": "a whole number",
+             "number": "a number", "text": "text"}  # fmt: skip
+    return kinds.get(values) or " or ".join(f"`{each}`" for each in values.split("|"))
+

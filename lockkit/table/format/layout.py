@@ -1,0 +1,312 @@
+"""What a commit writes down: the statistics of its files, by partition and file group.
+
+The body of `T.inflight` and `T.commit`: JSON in Hudi's table version 6, Avro in version 9. The two
+are equal byte for byte, so that whoever rolls a commit forward writes the very file that its writer
+would have.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
+
+from lockkit.errors import TableError
+from lockkit.table.format import avro, records
+from lockkit.table.format.partition import is_inside
+
+FileGroup = tuple[str, str]
+"""(partition, file id): the unit of conflict."""
+
+NO_COMMIT = "null"
+"""Hudi's word in `prevCommit` for a file group that had no slice before."""
+METADATA_BYTES_MAX = 64_000_000
+EXTRA_BYTES_MAX = 100_000
+"""What a caller may have remembered with a commit: a checkpoint of its source, say."""
+PARTITION_FILE = ".hoodie_partition_metadata"
+_FILE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
+_FILE_NAME = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
+ATTEMPT = "lockkit.attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """Which attempt of which task writes; part of the file's name, so that two never meet."""
+
+    task: int = 0
+    stage: int = 0
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteStat:
+    """What happened to one file group: Hudi's HoodieWriteStat, in our spelling."""
+
+    partition: str
+    file_id: str
+    path: str
+    previous: str = NO_COMMIT
+    writes: int
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    size_bytes: int
+
+    @property
+    def group(self) -> FileGroup:
+        return self.partition, self.file_id
+
+    def to_row(self) -> dict[str, Any]:
+        """A flat row, so that an executor can send it home through a DataFrame."""
+        return asdict(self)
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> WriteStat:
+        return cls(**{name: row[name] for name in cls.__slots__})
+
+
+@dataclass(frozen=True, slots=True)
+class Overwritten:
+    """Where a commit takes every row away, also from file groups that it never saw."""
+
+    partitions: frozenset[str] = frozenset()
+    whole_table: bool = False
+
+    def __contains__(self, partition: str) -> bool:
+        return self.whole_table or partition in self.partitions
+
+    def __bool__(self) -> bool:
+        return self.whole_table or bool(self.partitions)
+
+    def __and__(self, other: Overwritten) -> Overwritten:
+        """Where both take every row away."""
+        if self.whole_table:
+            return other
+        return Overwritten(frozenset(each for each in self.partitions if each in other))
+
+
+NOWHERE = Overwritten()
+
+
+def overwritten_by(operation: str, groups: Iterable[FileGroup]) -> Overwritten:
+    """What a commit overwrites, by its operation and the file groups that it names."""
+    if operation == "INSERT_OVERWRITE_TABLE":
+        return Overwritten(whole_table=True)
+    if operation in ("INSERT_OVERWRITE", "DELETE_PARTITION"):
+        return Overwritten(frozenset(partition for partition, _ in groups))
+    return NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFiles:
+    """What one completed commit did, as its file says."""
+
+    instant: str
+    operation: str
+    stats: tuple[WriteStat, ...]
+    replaced: frozenset[FileGroup]
+    schema: str | None
+    attempt: str | None
+    extra: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Further `extraMetadata`: what the writer wanted to be remembered with its rows."""
+
+    @property
+    def writes(self) -> frozenset[FileGroup]:
+        """Every file group that it wrote or took away."""
+        return frozenset(stat.group for stat in self.stats) | self.replaced
+
+    @property
+    def overwrites(self) -> Overwritten:
+        return overwritten_by(self.operation, self.writes)
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def file_name(file_id: str, instant: str, task: TaskId = TaskId()) -> str:
+    """`<file id>_<task>-<stage>-<attempt>_<T>.parquet`; a new slice keeps the file id."""
+    if not _FILE_ID.fullmatch(file_id):
+        raise TableError(
+            f"{file_id[:60]!r} cannot be a file id: letters, digits, dots and dashes, at most 100"
+        )
+    return f"{file_id}_{task.task}-{task.stage}-{task.attempt}_{instant}.parquet"
+
+
+def in_partition(partition: str, name: str) -> str:
+    return f"{partition}/{name}" if partition else name
+
+
+def partition_file(partition: str, instant: str) -> tuple[str, bytes]:
+    """The key and body of the file that tells Hudi that a folder is a partition."""
+    depth = len(partition.split("/")) if partition else 0
+    return in_partition(partition, PARTITION_FILE), (
+        f"#partition metadata\ncommitTime={instant}\npartitionDepth={depth}\n".encode()
+    )
+
+
+# --- the body of T.inflight and T.commit ----------------------------------------------------------
+
+
+def format_commit(
+    stats: Iterable[WriteStat], *, operation: str, schema: str, attempt: str,
+    action: str = "commit", replaced: frozenset[FileGroup] = frozenset(),
+    extra: Mapping[str, str] | None = None, version: int = 6,
+) -> bytes:  # fmt: skip
+    """The commit's file; `replaced` are the file groups that a replacecommit or clustering ends.
+
+    `attempt` stands at the top level of the JSON, where a server's record finds it: Hudi's class is
+    annotated `@JsonIgnoreProperties(ignoreUnknown = true)` in every version, and hudi-rs's serde
+    ignores unknown fields too. It stands in `extraMetadata` as well, which Avro has too.
+    """
+    assert action != "commit" or not replaced, "only a replacecommit can say what it replaced"
+    extra = extra or {}
+    if extra.keys() & {"schema", ATTEMPT} or len(json.dumps(dict(extra))) > EXTRA_BYTES_MAX:
+        raise TableError(
+            f"extra metadata is for {EXTRA_BYTES_MAX} bytes of strings, and neither `schema` nor "
+            f"`{ATTEMPT}`: those are the commit's own"
+        )
+    body: dict[str, Any] = {
+        "partitionToWriteStats": {},
+        "compacted": False,
+        "extraMetadata": {**extra, "schema": schema, ATTEMPT: attempt},
+        "operationType": operation,
+    }
+    for stat in sorted(stats, key=lambda each: (each.group, each.path)):
+        body["partitionToWriteStats"].setdefault(stat.partition, []).append(_to_hudi(stat))
+    if action != "commit":
+        body["partitionToReplaceFileIds"] = {
+            partition: [each for _, each in of_partition]
+            for partition, of_partition in groupby(sorted(replaced), key=itemgetter(0))
+        }
+    if version == 6:
+        told = json.dumps({**body, "attempt": attempt}, indent=2, ensure_ascii=True).encode()
+    else:
+        told = avro.encode(records.COMMIT if action == "commit" else records.REPLACE_COMMIT, body)
+    if len(told) > METADATA_BYTES_MAX:
+        count = sum(map(len, body["partitionToWriteStats"].values()))
+        raise TableError(
+            f"a commit of {count} files takes {len(told)} bytes to tell, and no reader takes more "
+            f"than {METADATA_BYTES_MAX}; write to fewer partitions at once"
+        )
+    return told
+
+
+def _to_hudi(stat: WriteStat) -> dict[str, Any]:
+    """As Hudi writes it; a field that is missing here is null or zero to its readers."""
+    return {
+        "fileId": stat.file_id,
+        "path": stat.path,
+        "cdcStats": None,
+        "prevCommit": stat.previous,
+        "numWrites": stat.writes,
+        "numDeletes": stat.deletes,
+        "numUpdateWrites": stat.updates,
+        "numInserts": stat.inserts,
+        "numUpdates": 0,
+        "totalWriteBytes": stat.size_bytes,
+        "totalWriteErrors": 0,
+        "tempPath": None,
+        "partitionPath": stat.partition,
+        "totalLogRecords": 0,
+        "totalLogFilesCompacted": 0,
+        "totalLogReadTimeMs": 0,
+        "totalLogSizeCompacted": 0,
+        "totalUpdatedRecordsCompacted": 0,
+        "totalLogBlocks": 0,
+        "totalCorruptLogBlock": 0,
+        "totalRollbackBlocks": 0,
+        "fileSizeInBytes": stat.size_bytes,
+        "minEventTime": None,
+        "maxEventTime": None,
+    }
+
+
+def parse_commit(instant: str, key: str, body: bytes) -> CommitFiles:
+    """What a commit's file says; `TableError` names the file where it says nothing sensible."""
+    try:
+        fields = _fields(body)
+        stats = tuple(
+            _from_hudi(partition, each)
+            for partition, of_partition in (fields["partitionToWriteStats"] or {}).items()
+            for each in _listed(of_partition)
+        )
+        replaced = frozenset(
+            (str(partition), str(file_id))
+            for partition, file_ids in (fields.get("partitionToReplaceFileIds") or {}).items()
+            for file_id in _listed(file_ids)
+        )
+        extra = {k: v for k, v in (fields.get("extraMetadata") or {}).items() if isinstance(v, str)}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise TableError(
+            f"{key} is not a commit's file ({type(error).__name__} {str(error)[:160]}); it is "
+            "damaged or something else wrote it: restore it before anything else is written to "
+            "this table"
+        ) from None
+    schema, attempt = extra.pop("schema", None), extra.pop(ATTEMPT, fields.get("attempt"))
+    return CommitFiles(
+        instant,
+        str(fields.get("operationType") or "UNKNOWN"),
+        stats,
+        replaced,
+        schema or None,
+        attempt if isinstance(attempt, str) else None,
+        MappingProxyType(extra),
+    )
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """A commit's record, whichever of the two forms it has: an upgraded table has both."""
+    if body.startswith(avro.MAGIC):
+        return avro.decode(body, "HoodieCommitMetadata", "HoodieReplaceCommitMetadata")
+    if len(body) > METADATA_BYTES_MAX or not body:
+        raise ValueError(f"{len(body)} bytes" if body else "empty")
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        raise ValueError("not JSON") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("partitionToWriteStats"), dict):
+        raise ValueError("no partitionToWriteStats")
+    return fields
+
+
+def _listed(value: object) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise TypeError(f"a list was expected, not {type(value).__name__}")
+    return value
+
+
+def _from_hudi(partition: str, fields: Mapping[str, Any]) -> WriteStat:
+    file_id, path = fields["fileId"], fields["path"]
+    if not isinstance(file_id, str) or not isinstance(path, str) or not file_id:
+        raise ValueError("fileId and path must be strings")
+    if not is_inside(path):
+        raise ValueError(f"the path {path[:60]!r} leads out of the table")
+    name = _FILE_NAME.fullmatch(path.rpartition("/")[2])
+    if path.rpartition("/")[0] != partition or name is None or name[1] != file_id:
+        raise ValueError(
+            f"the path {path[:60]!r} is no base file of {file_id[:60]!r} in {partition[:60]!r}"
+        )
+    return WriteStat(
+        partition=partition,
+        file_id=file_id,
+        path=path,
+        previous=str(fields.get("prevCommit") or NO_COMMIT),
+        writes=_count(fields.get("numWrites")),
+        inserts=_count(fields.get("numInserts")),
+        updates=_count(fields.get("numUpdateWrites")),
+        deletes=_count(fields.get("numDeletes")),
+        size_bytes=_count(fields.get("fileSizeInBytes")),
+    )
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int | None):
+        raise TypeError(f"a number was expected, not {str(value)[:40]!r}")
+    return min(max(value or 0, 0), 2**63 - 1)

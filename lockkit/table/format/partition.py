@@ -1,0 +1,91 @@
+"""Partition paths: a value as a folder's name, and back, as Hive and Hudi write them.
+
+`PartitionPathEncodeUtils.escapePathName` of Hudi: what it escapes becomes %XX, the rest stays. The
+path is what conflicts, statistics and readers go by, so every writer must spell it alike.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime
+
+from lockkit.errors import TableError
+from lockkit.table.format.properties import TableConfig
+
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null, and for the empty string."""
+FOLDER_BYTES_MAX = 255
+"""The longest name of a folder on a disk; object stores take 1,024 bytes for a whole key."""
+PATH_BYTES_MAX = 800
+_ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+# Not in a listing's XML, or no text at all: controls, lone surrogates, non-characters.
+_NO_KEY = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def escape(text: str) -> str:
+    """A value as part of a folder's name."""
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
+
+
+def unescape(text: str) -> str:
+    return re.sub(r"%([0-9A-Fa-f]{2})", lambda match: chr(int(match[1], 16)), text)
+
+
+def partition_path(config: TableConfig, value: object) -> str:
+    """`region=EU`, or what the table's properties make of it; "" where it has no partitions."""
+    if config.partition_by is None:
+        return ""
+    text = _text(config.partition_by, value) or NO_VALUE
+    folder = escape(text) if config.urlencode else text
+    path = f"{config.partition_by}={folder}" if config.hive_style else folder
+    if not is_inside(path):
+        why = "its path would lead out of the table, or can be no store's key"
+    elif _is_long(path):
+        why = f"its path is too long: {FOLDER_BYTES_MAX} bytes a folder, {PATH_BYTES_MAX} in all"
+    else:
+        return path
+    raise TableError(
+        f"{config.partition_by}={text[:60]!r} cannot name a partition of this table: {why} "
+        f"(urlencode {config.urlencode}, hive style {config.hive_style}); replace the value"
+    )
+
+
+def partition_value(config: TableConfig, path: str) -> str | None:
+    """The value that a partition's path stands for; None for null, and without partitions."""
+    if config.partition_by is None:
+        return None
+    text = path.removeprefix(f"{config.partition_by}=") if config.hive_style else path
+    return None if text == NO_VALUE else unescape(text) if config.urlencode else text
+
+
+def is_inside(path: str) -> bool:
+    """Whether a path, which may come from a bucket, names something in the table's data."""
+    folders = path.split("/")
+    return (
+        not any(each in ("", ".", "..") for each in folders)
+        and folders[0] != ".hoodie"
+        and not _NO_KEY.search(path)
+    )
+
+
+def _is_long(path: str) -> bool:
+    folders = [len(each.encode()) for each in path.split("/")]
+    return max(folders) > FOLDER_BYTES_MAX or sum(folders) + len(folders) > PATH_BYTES_MAX
+
+
+def _text(field: str, value: object) -> str:
+    """As Java's `toString` would say it; what the two would spell differently is refused."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case str() | int():
+            return str(value)
+        case date() if not isinstance(value, datetime):
+            return value.isoformat()
+        case _:
+            raise TableError(
+                f"{field} cannot be the partition field with values like {str(value)[:60]!r} "
+                f"({type(value).__name__}), which others spell otherwise: make it a string"
+            )

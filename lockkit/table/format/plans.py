@@ -1,0 +1,382 @@
+"""What a table service means to do, and has done: rollback, clean and clustering, as Avro.
+
+The files `T.<action>.requested` (the plan) and `T.rollback` / `T.clean` (what came of it); the same
+in table versions 6 and 9. Paths are relative to the table here; in Hudi's own files they begin with
+the table's address (`base`). On a table that Hudi writes too, a plan must name it: Hudi finishes
+what a dead process of ours began, and every write of Hudi's fails while it cannot.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockkit.errors import TableError
+from lockkit.table.format import records
+from lockkit.table.format.avro import decode, encode
+from lockkit.table.format.layout import FileGroup, in_partition
+from lockkit.table.format.partition import is_inside
+
+Files = tuple[tuple[str, str], ...]
+"""(partition, path) of each file; the path contains the partition."""
+
+POLICY = "KEEP_LATEST_COMMITS"
+OURS = "lockkit.service"
+"""A plan's parameter: lockkit made this plan, so any lockkit process may roll it back."""
+NO_BASE = ""
+"""On a table that nobody writes through Hadoop: addresses change when a table is copied."""
+# What a service of Hudi runs a clustering plan with that names no class of its own.
+PLAN_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPlan:
+    """The instant `instant` takes the pending `target` back, and deletes its files."""
+
+    instant: str
+    target: str
+    target_action: str
+    files: Files
+    base: str = NO_BASE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanPlan:
+    """Files that no reader of an instant from `retain_from` on can see."""
+
+    instant: str
+    retain_from: str
+    """The oldest instant whose slices stay; "" if that was not the question."""
+    last_completed: str
+    """The newest commit that this was made from."""
+    policy: str = POLICY
+    files: Files = ()
+    base: str = NO_BASE
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A slice that a clustering reads, and replaces the file group of."""
+
+    partition: str
+    file_id: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusteringGroup:
+    """Slices of one partition that become `outputs` new file groups."""
+
+    slices: tuple[Input, ...]
+    outputs: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacePlan:
+    """What will be replaced; without groups it is an overwrite, which does not say before."""
+
+    groups: tuple[ClusteringGroup, ...] = ()
+    params: Mapping[str, str] = field(default_factory=dict)
+    base: str = NO_BASE
+
+    @property
+    def clusters(self) -> bool:
+        return bool(self.groups)
+
+    @property
+    def inputs(self) -> frozenset[FileGroup] | None:
+        """File groups that it takes away; None: not known before it completes."""
+        if not self.groups:
+            return None
+        return frozenset((s.partition, s.file_id) for each in self.groups for s in each.slices)
+
+
+def hadoop_base(url: str) -> str:
+    """A table's address as Hadoop's own connectors spell it; on EMR and Azure, Hudi says another.
+
+    Measured with Hudi 1.2.0 on s3a: a path without its very scheme and bucket is refused.
+    """
+    return "s3a" + url.removeprefix("s3") if url.startswith("s3://") else url
+
+
+# --- rollback -----------------------------------------------------------------------------------
+
+
+def format_rollback_plan(plan: RollbackPlan) -> bytes:
+    """The body of `T.rollback.requested`; it does not say T, the file's name does."""
+    requests = [
+        {"partitionPath": partition, "fileId": "", "latestBaseInstant": "",
+         "filesToBeDeleted": [_absolute(plan.base, path)], "logBlocksToBeDeleted": {}}
+        for partition, path in plan.files
+    ]  # fmt: skip
+    return encode(records.ROLLBACK_PLAN, {
+        "instantToRollback": {"commitTime": plan.target, "action": plan.target_action},
+        "RollbackRequests": requests,
+        "version": 1,
+    })  # fmt: skip
+
+
+def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
+    """What a `T.rollback.requested` says; `TableError` names the file where it makes no sense."""
+    with _Sense(key):
+        fields = decode(body, "HoodieRollbackPlan")
+        target = fields["instantToRollback"]
+        files = [
+            (request["partitionPath"], path)
+            for request in fields["RollbackRequests"] or ()
+            for path in request["filesToBeDeleted"]
+        ]
+        base, inside = _relative(files)
+        return RollbackPlan(
+            _instant_in(key), _instant(target["commitTime"]), _word(target["action"]), inside, base
+        )
+
+
+def format_rollback(plan: RollbackPlan, *, took_ms: int) -> bytes:
+    """The body of the completed rollback: every file of the plan was deleted."""
+    of_partition = {
+        partition: {"partitionPath": partition, "successDeleteFiles": paths,
+                    "failedDeleteFiles": [], "rollbackLogFiles": {},
+                    "logFilesFromFailedCommit": {}}
+        for partition, paths in _by_partition(plan.files, plan.base).items()
+    }  # fmt: skip
+    return encode(records.ROLLBACK, {
+        "startRollbackTime": plan.instant,
+        "timeTakenInMillis": max(0, took_ms),
+        "totalFilesDeleted": len(plan.files),
+        "commitsRollback": [plan.target],
+        "partitionMetadata": of_partition,
+        "version": 1,
+        "instantsRollback": [{"commitTime": plan.target, "action": plan.target_action}],
+    })  # fmt: skip
+
+
+# --- clean --------------------------------------------------------------------------------------
+
+
+def format_clean_plan(plan: CleanPlan) -> bytes:
+    """The body of `T.clean.requested`."""
+    files = {
+        partition: [{"filePath": path, "isBootstrapBaseFile": False} for path in paths]
+        for partition, paths in _by_partition(plan.files, plan.base).items()
+    }
+    earliest = {"timestamp": plan.retain_from, "action": "commit", "state": "COMPLETED"}
+    return encode(records.CLEAN_PLAN, {
+        "earliestInstantToRetain": earliest if plan.retain_from else None,
+        "lastCompletedCommitTimestamp": plan.last_completed,
+        "policy": plan.policy,
+        "filesToBeDeletedPerPartition": {},
+        "version": 2,
+        "filePathsToBeDeletedPerPartition": files,
+        "partitionsToBeDeleted": [],
+        "extraMetadata": {},
+    })  # fmt: skip
+
+
+def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
+    """What a `T.clean.requested` says; `TableError` names the file where it makes no sense."""
+    with _Sense(key):
+        fields = decode(body, "HoodieCleanerPlan")
+        if fields.get("filesToBeDeletedPerPartition") or fields.get("partitionsToBeDeleted"):
+            raise ValueError("it deletes whole partitions, or is of Hudi before 0.6")
+        earliest = fields["earliestInstantToRetain"]
+        last = fields.get("lastCompletedCommitTimestamp") or ""
+        planned = sorted((fields["filePathsToBeDeletedPerPartition"] or {}).items())
+        base, inside = _relative(
+            (partition, each["filePath"]) for partition, listed in planned for each in listed
+        )
+        return CleanPlan(
+            instant=_instant_in(key),
+            retain_from=_instant(earliest["timestamp"]) if earliest else "",
+            last_completed=_instant(last) if last else "",
+            policy=_word(fields["policy"]),
+            files=inside,
+            base=base,
+        )
+
+
+def format_clean(
+    plan: CleanPlan, *, took_ms: int, failed: frozenset[str] = frozenset()
+) -> bytes:  # fmt: skip
+    """The body of the completed clean; of `failed`, paths, the store did not prove the deletion."""
+    of_partition = {}
+    for partition, paths in _by_partition(plan.files, NO_BASE).items():
+        names = {path: path.rpartition("/")[2] for path in paths}
+        of_partition[partition] = {
+            "partitionPath": partition,
+            "policy": plan.policy,
+            "deletePathPatterns": list(names.values()),
+            "successDeleteFiles": [names[path] for path in paths if path not in failed],
+            "failedDeleteFiles": [names[path] for path in paths if path in failed],
+            "isPartitionDeleted": False,
+        }
+    return encode(records.CLEAN, {
+        "startCleanTime": plan.instant,
+        "timeTakenInMillis": max(0, took_ms),
+        "totalFilesDeleted": sum(path not in failed for _, path in plan.files),
+        "earliestCommitToRetain": plan.retain_from,
+        "lastCompletedCommitTimestamp": plan.last_completed,
+        "partitionMetadata": of_partition,
+        "version": 2,
+        "bootstrapPartitionMetadata": {},
+        "extraMetadata": {},
+    })  # fmt: skip
+
+
+def parse_clean(key: str, body: bytes) -> CleanPlan:
+    """What a completed clean did: its plan, with the files that it proved deleted."""
+    with _Sense(key):
+        fields = decode(body, "HoodieCleanMetadata")
+        retain_from = fields["earliestCommitToRetain"]
+        cleaned = sorted(fields["partitionMetadata"].items())
+        return CleanPlan(
+            instant=_instant_in(key),
+            retain_from=_instant(retain_from) if retain_from else "",
+            last_completed=fields.get("lastCompletedCommitTimestamp") or "",
+            policy=_word(cleaned[0][1]["policy"]) if cleaned else POLICY,
+            files=_relative(
+                (partition, in_partition(partition, name))
+                for partition, of_partition in cleaned
+                for name in of_partition["successDeleteFiles"]
+            )[1],
+        )
+
+
+# --- replace ------------------------------------------------------------------------------------
+
+
+def format_cluster_plan(plan: ReplacePlan) -> bytes:
+    """The body of a clustering's `T.replacecommit.requested` (version 9: `T.clustering.requested`).
+
+    An overwrite's is empty: what it will replace shows when it completes.
+    """
+    assert plan.clusters, plan
+    groups = [
+        {
+            "slices": [
+                {"dataFilePath": _absolute(plan.base, each.path), "deltaFilePaths": [],
+                 "fileId": each.file_id, "partitionPath": each.partition, "bootstrapFilePath": "",
+                 "version": 1}
+                for each in group.slices
+            ],
+            "metrics": {},
+            "numOutputFileGroups": group.outputs,
+            "version": 1,
+        }
+        for group in plan.groups
+    ]  # fmt: skip
+    return encode(records.REPLACE_PLAN, {
+        "operationType": "CLUSTER",
+        "clusteringPlan": {
+            "inputGroups": groups,
+            "strategy": {"strategyClassName": PLAN_STRATEGY, "version": 1,
+                         "strategyParams": dict(sorted(plan.params.items()))},
+            "extraMetadata": {},
+            "version": 1,
+            "preserveHoodieMetadata": True,
+        },
+        "extraMetadata": {},
+        "version": 1,
+    })  # fmt: skip
+
+
+def format_overwrite_plan() -> bytes:
+    """The body of an overwrite's requested file: no plan, as Hudi writes it."""
+    return encode(records.REPLACE_PLAN, {
+        "operationType": None, "clusteringPlan": None, "extraMetadata": {}, "version": 1,
+    })  # fmt: skip
+
+
+def parse_replace_plan(key: str, body: bytes) -> ReplacePlan:
+    """What it will replace; an overwrite's file is empty, or says nothing."""
+    if not body:
+        return ReplacePlan()
+    with _Sense(key):
+        fields = decode(body, "HoodieRequestedReplaceMetadata")
+        planned = fields["clusteringPlan"]
+        if not planned:
+            return ReplacePlan()
+        found = [_group(each) for each in planned["inputGroups"] or ()]
+        if not any(group.slices for _, group in found):
+            raise ValueError("a clustering of nothing")
+        params = (planned["strategy"] or {}).get("strategyParams") or {}
+        return ReplacePlan(tuple(group for _, group in found), params, found[0][0])
+
+
+def _group(fields: Mapping[str, Any]) -> tuple[str, ClusteringGroup]:
+    slices = fields["slices"] or ()
+    if any(each.get("deltaFilePaths") or each.get("bootstrapFilePath") for each in slices):
+        raise ValueError("its inputs have log files, or are bootstrapped")
+    base, inside = _relative((each["partitionPath"], each["dataFilePath"]) for each in slices)
+    inputs = tuple(
+        Input(partition, _word(each["fileId"]), path)
+        for each, (partition, path) in zip(slices, inside, strict=True)
+    )
+    return base, ClusteringGroup(inputs, int(fields.get("numOutputFileGroups") or 1))
+
+
+# --- what they share ------------------------------------------------------------------------------
+
+
+class _Sense:
+    """Turns what does not fit into a `TableError` that names the file."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):
+            raise TableError(
+                f"{self.key} is no plan that can be carried out or respected "
+                f"({type(error).__name__} {str(error)[:160]}); let the writer that made it "
+                "finish it, or restore it"
+            ) from None
+
+
+def _absolute(base: str, path: str) -> str:
+    return f"{base.rstrip('/')}/{path}" if base else path
+
+
+def _relative(files: Iterable[tuple[Any, Any]]) -> tuple[str, Files]:
+    """The table's address, and the paths inside of it: a plan must not lead to files elsewhere."""
+    inside, bases = [], set()
+    for partition, path in files:
+        if not isinstance(partition, str) or not isinstance(path, str):
+            raise TypeError("partition and path must be strings")
+        own = in_partition(partition, path.rpartition("/")[2])
+        if not is_inside(own) or not f"/{path}".endswith(f"/{own}"):
+            raise ValueError(f"the path {path[:60]!r} is not in partition {partition[:60]!r}")
+        inside.append((partition, own))
+        bases.add(path[: -len(own)].rstrip("/"))
+    if len(bases) > 1:
+        raise ValueError(f"its files lie in {len(bases)} tables")
+    return (bases.pop() if bases else NO_BASE), tuple(inside)
+
+
+def _by_partition(files: Iterable[tuple[str, str]], base: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for partition, path in sorted(files):
+        found[partition].append(_absolute(base, path))
+    return found
+
+
+def _instant_in(key: str) -> str:
+    return _instant(key.rpartition("/")[2].partition(".")[0].partition("_")[0])
+
+
+def _instant(value: Any) -> str:
+    digits = isinstance(value, str) and value.isascii() and value.isdecimal()
+    if not digits or len(value) not in (14, 17):
+        raise ValueError(f"{str(value)[:40]!r} is no instant")
+    return str(value)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
+        raise ValueError(f"{str(value)[:40]!r} stands where a name should")
+    return value

@@ -1,0 +1,305 @@
+"""A table's columns: which types a base file holds, how Avro names them, how they may change.
+
+Avro is what a commit's file keeps and what Hudi's writers read; Arrow is what rows come in. A
+column may be added and may be left out; its type stays what the table says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import TableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COMMIT_TIME = "_hoodie_commit_time"
+COMMIT_SEQNO = "_hoodie_commit_seqno"
+RECORD_KEY = "_hoodie_record_key"
+PARTITION_PATH = "_hoodie_partition_path"
+FILE_NAME = "_hoodie_file_name"
+META_COLUMNS = (COMMIT_TIME, COMMIT_SEQNO, RECORD_KEY, PARTITION_PATH, FILE_NAME)
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+DEPTH_MAX = 16
+COLUMNS_MAX = 10_000
+SHOWN = 60
+
+
+# --- what a base file holds ---------------------------------------------------------------------
+
+
+def stored(kind: pa.DataType, name: str, depth: int = 0) -> pa.DataType:
+    """The type that a base file has for `kind`; `TableError` names a column that has none.
+
+    Spark's types are kept; what only Arrow tells apart (large strings, dictionaries, milli- and
+    nanoseconds, small integers) becomes what Spark and Hudi read.
+    """
+    import pyarrow as pa
+    import pyarrow.types as is_
+
+    def inner(kind: pa.DataType, of: str) -> pa.DataType:
+        return stored(kind, f"{name}.{of}", depth + 1)
+
+    if depth > DEPTH_MAX:
+        raise TableError(f"column {name[:SHOWN]!r} is nested deeper than {DEPTH_MAX}; flatten it")
+    for known, test in _simple(pa, is_):
+        if test(kind):
+            return known
+    if is_.is_dictionary(kind):
+        return stored(kind.value_type, name, depth + 1)
+    if is_.is_timestamp(kind):
+        # Microseconds: nanoseconds are unknown to Spark. Its timestamps are UTC, whatever the zone.
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if is_.is_decimal128(kind):
+        return kind
+    if is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        return pa.list_(inner(kind.value_type, "element"))
+    if is_.is_map(kind) and stored(kind.key_type, name, depth + 1) == pa.string():
+        return pa.map_(pa.string(), inner(kind.item_type, "value"))
+    if is_.is_struct(kind) and kind.num_fields:
+        for each in kind:
+            _refuse_name(each.name, f"field {each.name[:SHOWN]!r} of column {name[:SHOWN]!r}")
+        return pa.struct([(each.name, inner(each.type, each.name)) for each in kind])
+    raise TableError(
+        f"column {name[:SHOWN]!r} has type {str(kind)[:SHOWN]}, which is not written here; cast it "
+        "first"
+    )
+
+
+def _simple(pa: Any, is_: Any) -> tuple[tuple[Any, Any], ...]:
+    """Stored types that take no parameter, each with the test for what becomes it."""
+    return (
+        (pa.bool_(), is_.is_boolean),
+        (pa.int32(), lambda t: t in (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())),
+        (pa.int64(), lambda t: t in (pa.int64(), pa.uint32())),
+        (pa.float32(), lambda t: t in (pa.float16(), pa.float32())),
+        (pa.float64(), is_.is_float64),
+        (pa.string(), lambda t: is_.is_string(t) or is_.is_large_string(t)
+         or is_.is_string_view(t)),
+        (pa.binary(), lambda t: is_.is_binary(t) or is_.is_large_binary(t)
+         or is_.is_fixed_size_binary(t) or is_.is_binary_view(t)),
+        (pa.date32(), is_.is_date),
+    )  # fmt: skip
+
+
+def stored_schema(rows: pa.Schema) -> pa.Schema:
+    """The columns without the meta columns, as a base file stores them, all nullable."""
+    import pyarrow as pa
+
+    names = [field.name for field in rows if field.name not in META_COLUMNS]
+    if len(names) > COLUMNS_MAX:
+        raise TableError(f"{len(names)} columns; a table has at most {COLUMNS_MAX}")
+    seen: dict[str, str] = {}
+    for name in names:
+        _refuse_name(name, f"column {name[:SHOWN]!r}")
+        if (other := seen.setdefault(name.lower(), name)) != name or names.count(name) > 1:
+            raise TableError(
+                f"columns {other[:SHOWN]!r} and {name[:SHOWN]!r} are one to Spark, which does not "
+                "tell upper from lower case; rename one of them"
+            )
+    return pa.schema([(name, stored(rows.field(name).type, name)) for name in names])
+
+
+def _refuse_name(name: str, what: str) -> None:
+    # hudi-rs 0.5 refuses to read the whole table: "Failed to parse Avro schema: Invalid field name"
+    if not _AVRO_NAME.fullmatch(name):
+        raise TableError(
+            f"{what} cannot be named so: Hudi's readers know names of letters, digits and "
+            "underscores that begin with no digit (Avro's); rename it"
+        )
+
+
+# --- how a schema may change --------------------------------------------------------------------
+
+
+def evolve(table: pa.Schema | None, incoming: pa.Schema) -> pa.Schema:
+    """The table's schema once `incoming` is written: its own columns first, then the new ones.
+
+    A column that is not in `incoming` stays, its new rows null. `TableError` names a column whose
+    type would change, and both types; a narrower number is let into a wider column.
+    """
+    import pyarrow as pa
+
+    incoming = stored_schema(incoming)
+    if table is None:
+        return incoming
+    by_case = {name.lower(): name for name in table.names}
+    added = []
+    for field in incoming:
+        known = by_case.get(field.name.lower())
+        if known is None:
+            added.append(field)
+        elif known != field.name:
+            raise TableError(
+                f"column {field.name[:SHOWN]!r} is {known[:SHOWN]!r} in the table: the two differ "
+                "only by case; rename yours"
+            )
+        elif not _fits(field.type, table.field(known).type):
+            raise TableError(
+                f"column {known[:SHOWN]!r} is {table.field(known).type} in the table and "
+                f"{field.type} in these rows; a column's type cannot change: cast it, or write it "
+                "under another name"
+            )
+    return pa.schema([*table, *added])
+
+
+def _fits(kind: pa.DataType, column: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if kind == column:
+        return True
+    return (kind, column) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()),
+                              (pa.int32(), pa.float64()))  # fmt: skip
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """`rows` with exactly the columns of `schema`: null where they have none, cast where not equal.
+
+    Of timestamps what is finer than a microsecond is cut off. `TableError` where a value does not
+    fit its column.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = []
+    for field in schema:
+        place = rows.schema.get_field_index(field.name)
+        if place < 0:
+            columns.append(pa.nulls(rows.num_rows, field.type))
+            continue
+        column = rows.column(place)
+        if column.type != field.type:
+            options = pc.CastOptions(field.type, allow_time_truncate=True)
+            try:
+                column = pc.cast(column, options=options)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise TableError(
+                    f"column {field.name[:SHOWN]!r}: {column.type} does not fit the table's "
+                    f"{field.type} ({str(error)[:120]})"
+                ) from None
+        columns.append(column)
+    return pa.table(columns, schema=schema)
+
+
+# --- Avro ---------------------------------------------------------------------------------------
+
+
+def avro_schema(rows: pa.Schema, name: str) -> str:
+    """The Avro schema that Hudi keeps in a commit's `extraMetadata`; without the meta columns."""
+    record = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+    if record[:1].isdigit():
+        record = f"_{record}"  # else no name to Avro, and hudi-rs 0.5 panics
+    return json.dumps(
+        _record(stored_schema(rows), f"{record}_record", f"hoodie.{record}"), ensure_ascii=True
+    )
+
+
+def _record(fields: Any, name: str, namespace: str) -> dict[str, Any]:
+    inside = f"{namespace}.{name}"
+    return {
+        "type": "record", "name": name, "namespace": namespace,
+        "fields": [
+            {"name": field.name, "type": ["null", _to_avro(field.type, field.name, inside)],
+             "default": None}
+            for field in fields
+        ],
+    }  # fmt: skip
+
+
+def _to_avro(kind: pa.DataType, name: str, inside: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.types as is_
+
+    for known, word in _avro_words(pa):
+        if kind == known:
+            return word
+    if is_.is_timestamp(kind):
+        # Without a zone Avro says *local* timestamp; Spark's have one, and are UTC inside.
+        local = "" if kind.tz else "local-"
+        return {"type": "long", "logicalType": f"{local}timestamp-micros"}
+    if is_.is_decimal(kind):
+        size = (10**kind.precision - 1).bit_length() // 8 + 1  # the fewest bytes, as Spark's
+        return {
+            "type": "fixed", "name": "fixed", "namespace": f"{inside}.{name}", "size": size,
+            "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale,
+        }  # fmt: skip
+    if is_.is_list(kind):
+        return {"type": "array", "items": ["null", _to_avro(kind.value_type, name, inside)]}
+    if is_.is_map(kind):
+        return {"type": "map", "values": ["null", _to_avro(kind.item_type, name, inside)]}
+    assert is_.is_struct(kind), f"not a stored type: {kind}"
+    return _record(kind, name, inside)
+
+
+def _avro_words(pa: Any) -> tuple[tuple[pa.DataType, Any], ...]:
+    return (
+        (pa.bool_(), "boolean"), (pa.int32(), "int"), (pa.int64(), "long"),
+        (pa.float32(), "float"), (pa.float64(), "double"), (pa.string(), "string"),
+        (pa.binary(), "bytes"), (pa.date32(), {"type": "int", "logicalType": "date"}),
+    )  # fmt: skip
+
+
+def arrow_schema(avro: str) -> pa.Schema:
+    """The columns that a commit's Avro schema names; `TableError` where it makes no sense here."""
+    import pyarrow as pa
+
+    try:
+        said = json.loads(avro)
+        fields = [(str(each["name"]), each["type"]) for each in said["fields"]]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TableError(
+            f"the table's schema is no Avro record ({type(error).__name__}); the commit that "
+            "carries it is damaged"
+        ) from None
+    if len(fields) > COLUMNS_MAX:
+        raise TableError(f"{len(fields)} columns; a table has at most {COLUMNS_MAX}")
+    return pa.schema(
+        [(name, _from_avro(kind, name, 0)) for name, kind in fields if name not in META_COLUMNS]
+    )
+
+
+def _from_avro(kind: Any, name: str, depth: int) -> pa.DataType:
+    import pyarrow as pa
+
+    unknown = TableError(f"column {name[:SHOWN]!r} has Avro type {str(kind)[:SHOWN]}, which is "
+                         "not written here")  # fmt: skip
+    if depth > DEPTH_MAX:
+        raise unknown
+    if isinstance(kind, list):
+        kinds = [each for each in kind if each != "null"]
+        if len(kinds) != 1:
+            raise unknown
+        return _from_avro(kinds[0], name, depth + 1)
+    if isinstance(kind, str):
+        kind = {"type": kind}
+    if not isinstance(kind, dict):
+        raise unknown
+    try:
+        match kind.get("logicalType"), kind["type"]:
+            case ("timestamp-micros" | "timestamp-millis"), "long":
+                return pa.timestamp("us", "UTC")
+            case ("local-timestamp-micros" | "local-timestamp-millis"), "long":
+                return pa.timestamp("us")
+            case "decimal", ("fixed" | "bytes"):
+                return pa.decimal128(kind["precision"], kind.get("scale", 0))
+            case _, "array":
+                return pa.list_(_from_avro(kind["items"], name, depth + 1))
+            case _, "map":
+                return pa.map_(pa.string(), _from_avro(kind["values"], name, depth + 1))
+            case _, "record":
+                return pa.struct([(str(each["name"]), _from_avro(each["type"], name, depth + 1))
+                                  for each in kind["fields"]])  # fmt: skip
+            case _, "enum":
+                return pa.string()
+            case _, "fixed":
+                return pa.binary()
+            case logical, plain:
+                for known, word in _avro_words(pa):
+                    if word in (plain, {"type": plain, "logicalType": logical}):
+                        if logical != "date" or known == pa.date32():
+                            return known
+    except (KeyError, TypeError, ValueError, pa.ArrowInvalid):
+        pass
+    raise unknown from None

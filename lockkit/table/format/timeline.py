@@ -1,0 +1,291 @@
+"""The timeline: which instants a table has, and how far each of them got.
+
+Names are those of Hudi's timeline layout 1 (table version 6: `T.commit.requested`, `T.inflight`,
+`T.commit`, and the same for the other actions) or 2 (version 9: in a folder of their own, and
+completed as `T_C.commit`, C being the completion time). What is in the files is for other rooms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from types import MappingProxyType
+
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Version
+from lockkit.runtime import Procedure, listing
+from lockkit.stores import Entry, Listing
+
+HOODIE = ".hoodie/"
+PAGE_KEYS = 1000
+"""A plain list this long may have come in several pages; a `Listing` says so itself."""
+LISTINGS_MAX = 6
+AHEAD_MAX_MS = 24 * 3600 * 1000
+"""No clock is wrong by more; an instant that is further ahead is followed only once it is accepted
+(`ahead.py`), for each later one is further ahead still."""
+
+# What Hudi writes for a copy-on-write table. `commit` drops its name while inflight.
+_ACTIONS = ("commit", "replacecommit", "clean", "rollback", "restore", "savepoint", "indexing",
+            "schemacommit", "deltacommit", "compaction", "logcompaction", "clustering")  # fmt: skip
+_STATES = {
+    "inflight": ("commit", "inflight"),
+    **{action: (action, "completed") for action in _ACTIONS},
+    **{f"{action}.inflight": (action, "inflight") for action in _ACTIONS},
+    **{f"{action}.requested": (action, "requested") for action in _ACTIONS},
+}
+_NAME = re.compile(r"([0-9]{17}|[0-9]{14})(?:_(2[0-9]{16}))?\.([a-z.]+)")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+LANES = ("commit", "replacecommit", "clustering", "clean", "rollback",
+         "deltacommit", "compaction", "logcompaction")  # fmt: skip
+"""An action's instants are those whose milliseconds, modulo 8, are its place in this list.
+
+The first file of an instant carries the action in its name, so create-if-absent alone does not keep
+a commit and an overwrite from taking the same instant. With a lane for each action it does."""
+
+COMMITS = frozenset({"commit", "replacecommit"})
+"""Completed actions that change what a reader of a copy-on-write table sees."""
+_BESIDE = frozenset({"clean", "rollback", "savepoint"})
+"""What may share the instant of a commit, and must not hide it: a savepoint always does, the others
+where two processes took the same millisecond for different actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What one listing showed: instants by action; a completed one is not also pending."""
+
+    completed: Mapping[str, str]
+    pending: Mapping[str, str]
+    inflight: frozenset[str]
+    """Instants whose inflight file is there, completed or not."""
+    foreign: tuple[str, ...]
+    """Names that are no instant of any kind known here; they are nobody's commit."""
+    completion: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Completion times by instant; empty in layout 1, whose names do not tell them."""
+    savepoints: frozenset[str] = frozenset()
+    """Commits whose files must stay, also of savepoints that are still being made."""
+    rollbacks: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
+    """Whether each is completed; also of those that a commit of the same millisecond hides."""
+    doubled: frozenset[str] = frozenset()
+    """Instants that more than one action asked for: each creates a file of its own name."""
+    first: Mapping[tuple[str, str], Version | None] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    """The listed version of each requested file, by instant and action."""
+
+    @property
+    def latest(self) -> str:
+        """The greatest instant of a completed commit or rollback; "" where there is none.
+
+        An instant before it is doomed: every `survey` refuses it, now and later.
+        """
+        return max((*self.commits, *(each for each, done in self.rollbacks.items() if done)),
+                   default="")  # fmt: skip
+
+    @property
+    def commits(self) -> list[str]:
+        """Completed commits and replacecommits, oldest first."""
+        return [instant for instant, action in self.completed.items() if action in COMMITS]
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Where the files of an instant are, by the layout of the timeline (1 or 2)."""
+
+    layout: int
+
+    @property
+    def folder(self) -> str:
+        return HOODIE if self.layout == 1 else HOODIE + "timeline/"
+
+    @property
+    def prefix(self) -> str:
+        """Instants of the years 2000 to 2999 and nothing else: markers, locks, archive and audit
+        files live under the same folder and may be thousands; nobody's commit pages through them.
+        """
+        return self.folder + "2"
+
+    def requested(self, instant: str, action: str = "commit") -> str:
+        return f"{self.folder}{instant}.{action}.requested"
+
+    def inflight(self, instant: str, action: str = "commit") -> str:
+        state = "inflight" if action == "commit" else f"{action}.inflight"
+        return f"{self.folder}{instant}.{state}"
+
+    def completed(self, instant: str, action: str = "commit", completion: str | None = None) -> str:
+        """`completion` is part of the name in layout 2, and of no name in layout 1.
+
+        A clustering is a replacecommit once it is completed.
+        """
+        assert (completion is None) == (self.layout == 1), (self, completion)
+        done = "replacecommit" if action == "clustering" else action
+        return f"{self.folder}{instant}{f'_{completion}' if completion else ''}.{done}"
+
+
+V6, V9 = Names(1), Names(2)
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def instant_of(wall_ms: int) -> str:
+    """yyyyMMddHHmmssSSS in UTC, as `hoodie.table.timeline.timezone=UTC` says."""
+    at = _EPOCH + timedelta(milliseconds=wall_ms)
+    return at.strftime("%Y%m%d%H%M%S") + f"{at.microsecond // 1000:03d}"
+
+
+@lru_cache(maxsize=65_536)
+def instant_ms(instant: str) -> int:
+    """Epoch ms of an instant; 14 digits mean the end of their second, as Hudi reads them.
+
+    Raises `ValueError` for what is none: int() alone takes `+1`, ` 1` and other scripts' digits.
+    """
+    if not (len(instant) in (14, 17) and instant.isascii() and instant.isdigit()):
+        raise ValueError(f"{instant[:40]!r} is no instant")
+    # Not strptime: a timeline of 10,000 instants would cost every commit a tenth of a second.
+    month, day, hour, minute, second = (int(instant[i : i + 2]) for i in range(4, 14, 2))
+    at = datetime(int(instant[:4]), month, day, hour, minute, second, tzinfo=UTC)
+    return (at - _EPOCH) // timedelta(milliseconds=1) + int(instant[14:] or "999")
+
+
+def next_instant_ms(newest: str, wall_ms: int, action: str, lead_ms: int = 0) -> int:
+    """The time of a new instant for `action`, in its lane (`LANES`), in epoch ms.
+
+    It is at least now, and `lead_ms` later than `newest` ("" on an empty timeline): a rewrite must
+    sort after every slice that it read, or readers would keep the old slice. Writers' clocks
+    disagree, so the wall clock alone does not guarantee that.
+    """
+    at_ms = max(_after(newest, wall_ms) + lead_ms, wall_ms)
+    return at_ms + (LANES.index(action) - at_ms) % len(LANES)
+
+
+def _after(newest: str, wall_ms: int) -> int:
+    if not newest or instant_ms(newest) < wall_ms:
+        return wall_ms
+    return instant_ms(newest) + 1
+
+
+def is_ahead(instant: str, wall_ms: int, accepted: str = "") -> bool:
+    """Whether an instant is too far ahead of this clock, and of the one that was `accepted`."""
+    followed_ms = max(wall_ms, instant_ms(accepted) if accepted else 0)
+    return bool(instant) and instant_ms(instant) > followed_ms + AHEAD_MAX_MS
+
+
+def refuse_ahead(newest: str, wall_ms: int, accepted: str) -> None:
+    """Raise where the table's newest instant is too far ahead to be followed."""
+    if is_ahead(newest, wall_ms, accepted):
+        hours = (instant_ms(newest) - wall_ms) // 3_600_000
+        raise TableError(
+            f"the newest instant, {newest}, is {hours} hours ahead of this clock "
+            f"({instant_of(wall_ms)}, UTC); nothing was written. If this clock is wrong, put it "
+            "right. If that instant's writer had the wrong clock, let the table go on from there: "
+            f"lockkit table accept-instant URL {newest}"
+        )
+
+
+# --- a listing ----------------------------------------------------------------------------------
+
+
+def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
+    """What a listing of the timeline's folder says; names that say nothing are foreign."""
+    completed: dict[str, str] = {}
+    completion: dict[str, str] = {}
+    pending: dict[str, str] = {}
+    inflight: set[str] = set()
+    savepoints: set[str] = set()
+    asked: dict[str, str] = {}
+    doubled: set[str] = set()
+    rollbacks: dict[str, bool] = {}
+    first: dict[tuple[str, str], Version | None] = {}
+    foreign: list[str] = []
+    for entry in entries:
+        name = entry.key.removeprefix(names.folder)
+        parsed = _parse_name(name, names)
+        if parsed is None:
+            foreign.append(name)
+            continue
+        instant, done, action, state = parsed
+        if action == "savepoint":
+            savepoints.add(instant)
+        if action == "rollback":
+            rollbacks[instant] = rollbacks.get(instant, False) or state == "completed"
+        if state == "requested":
+            first[instant, action] = entry.version
+            if asked.setdefault(instant, action) != action:
+                doubled.add(instant)
+        into = completed if state == "completed" else pending
+        if into.get(instant, "clean") in _BESIDE:
+            into[instant] = action
+            if done:
+                completion[instant] = done
+        if state == "inflight":
+            inflight.add(instant)
+    for instant, action in pending.items():
+        if action not in _BESIDE and completed.get(instant) in _BESIDE:
+            del completed[instant]
+    return Timeline(
+        completed=MappingProxyType(dict(sorted(completed.items()))),
+        pending=MappingProxyType({k: v for k, v in sorted(pending.items()) if k not in completed}),
+        inflight=frozenset(inflight),
+        foreign=tuple(foreign),
+        completion=MappingProxyType(completion),
+        savepoints=frozenset(savepoints),
+        rollbacks=MappingProxyType(dict(sorted(rollbacks.items()))),
+        doubled=frozenset(doubled),
+        first=MappingProxyType(first),
+    )
+
+
+def _parse_name(name: str, names: Names) -> tuple[str, str | None, str, str] | None:
+    match = _NAME.fullmatch(name)
+    if match is None or match[3] not in _STATES:
+        return None
+    instant, done, (action, state) = match[1], match[2], _STATES[match[3]]
+    if (done is not None) != (names.layout == 2 and state == "completed"):
+        return None
+    try:
+        instant_ms(instant)
+        instant_ms(done or instant)
+    except ValueError:
+        return None  # seventeen digits, but no date
+    return instant, done, action, state
+
+
+def glance(names: Names, *, after: str = "") -> Procedure[Timeline]:
+    """One listing, which need not be a snapshot: for a caller who proves that nothing moved.
+
+    With `after`, an instant, only what is later than it.
+    """
+    return parse_timeline((yield from listing(names.prefix, after=_past(names, after))), names)
+
+
+def load_timeline(names: Names, *, after: str = "") -> Procedure[Timeline]:
+    """A listing that is a snapshot: because the store says so, or because two agree."""
+    past = _past(names, after)
+    entries = yield from listing(names.prefix, after=past)
+    for _ in range(LISTINGS_MAX):
+        if _is_snapshot(entries):
+            return parse_timeline(entries, names)
+        again = yield from listing(names.prefix, after=past)
+        if [e.key for e in again] == [e.key for e in entries]:
+            return parse_timeline(again, names)
+        entries = again
+    raise TableError(
+        f"the timeline changed between any two of {LISTINGS_MAX} listings of {len(entries)} files; "
+        "try again when fewer writers are about, or archive old instants"
+    )
+
+
+def _is_snapshot(entries: list[Entry]) -> bool:
+    return entries.snapshot if isinstance(entries, Listing) else len(entries) < PAGE_KEYS
+
+
+def _past(names: Names, after: str) -> str:
+    """The greatest key that a file of `after` can have: `~` sorts behind `.` and `_`."""
+    return f"{names.folder}{after}~" if after else ""

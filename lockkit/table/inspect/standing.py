@@ -1,0 +1,183 @@
+"""One look at a table that is in trouble: who holds its lock, and what stands beside it.
+
+Reads only, so that it works with read-only rights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockkit.errors import StoreError, TableError
+from lockkit.lock.storage import LOCK_KEY, sight_of
+from lockkit.protocol.outcome import Found
+from lockkit.protocol.policy import Policy
+from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
+from lockkit.protocol.state import Sight
+from lockkit.runtime import Note, Procedure, Sleep, WallMs, listing, read
+from lockkit.table.occ.condition import Condition, condition
+from lockkit.table.occ.failed import leftovers
+from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.markers import MARKERS
+
+WATCH_S = 3.0
+LOOKS_MAX = 60
+RENEWALS_PER_LEASE = 10
+"""Hudi's rule and ours: at least ten renewals fit into a lease."""
+NO_RECORD = (
+    "it is no lock record, so nobody can hold the lock or take it; find out what wrote it, then "
+    "break it"
+)
+NO_RECORD_WRITTEN = (
+    "it is no lock record, and it changed while it was watched: stop the program that writes it"
+)
+MISSED_MAX = 3
+"""A holder that missed so many renewals does not renew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """How long the lease still lasts, in ms, by each clock; None: this one cannot tell."""
+
+    ours_ms: int | None = None
+    """This machine's clock against `validUntil`: Hudi's rule."""
+    store_ms: int | None = None
+    """The store's own two times, Last-Modified and Date; for a lease of Hudi's, Date against
+    `validUntil`."""
+    observed_ms: int | None = None
+    """The same version has to be watched for a whole lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The lock object as two looks showed it."""
+
+    sight: Sight
+    state: str
+    """absent, released, held, overdue (nobody renewed it in time) or garbled."""
+    left: Left
+    watched_ms: int
+    renews: bool | None
+    """None: two looks so close together cannot tell."""
+    breakable: bool
+    why: str
+    """Why it may, or may not, be broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The table beside its lock."""
+
+    condition: Condition
+    dead_heartbeats: tuple[str, ...]
+    """Of instants that are over."""
+    left_markers: tuple[str, ...]
+    """Instants that are over, and whose markers are still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one look found. Without a table, `trouble` says why there is none."""
+
+    holder: Holder
+    table: Beside | None
+    trouble: str = ""
+
+
+def stand(
+    *, watch_s: float = WATCH_S, policy: Policy = Policy(),
+    hearts: HeartbeatRules = HeartbeatRules(),
+) -> Procedure[Standing]:
+    """The table, then its lock; a table that cannot be read does not hide its lock."""
+    table, trouble = None, ""
+    try:
+        table = yield from _beside(hearts)
+    except (TableError, StoreError) as error:
+        trouble = str(error)
+    return Standing((yield from watch(watch_s, policy)), table, trouble)
+
+
+def watch(watch_s: float, policy: Policy = Policy()) -> Procedure[Holder]:
+    """Look at the lock; unless it is free, look again for `watch_s`, until it changes."""
+    first, began_ms = (yield from _sight()), (yield WallMs())
+    sight, looks = first, min(LOOKS_MAX, max(1, round(watch_s)))
+    record = first.record
+    free = record is None or (isinstance(record, Record) and record.expired)
+    for number in range(0 if free else looks):
+        past_s = watch_s * number / looks
+        said = f"watching whether it is renewed: {past_s:.0f} of {watch_s:g} s"
+        yield Note("note", {"text": said})
+        yield Sleep(watch_s / looks)
+        sight = yield from _sight()
+        if sight.version != first.version:
+            break
+    wall_ms = yield WallMs()
+    return judge(first, sight, watched_ms=wall_ms - began_ms, wall_ms=wall_ms, policy=policy)
+
+
+def _sight() -> Procedure[Sight]:
+    match (yield from read(LOCK_KEY, limit=RECORD_BYTES_MAX)):
+        case Found() as found:
+            return sight_of(found)
+        case _missing:
+            return Sight(None, None)
+
+
+def _beside(hearts: HeartbeatRules) -> Procedure[Beside]:
+    found = yield from condition(hearts)
+    dead = yield from leftovers(found.config.names, hearts)
+    marked = yield from listing(MARKERS)
+    instants = {each.key.removeprefix(MARKERS).partition("/")[0] for each in marked}
+    return Beside(found, dead, tuple(sorted(instants - set(found.timeline.pending))))
+
+
+def judge(first: Sight, second: Sight, *, watched_ms: int, wall_ms: int, policy: Policy) -> Holder:
+    """What two sights say of the holder, and whether its lock may be broken."""
+    record = second.record
+    match record:
+        case None:
+            why = "nobody has it: nothing is to be broken, acquire it"
+            return Holder(second, "absent", Left(), watched_ms, None, False, why)
+        case Garbled():
+            written = second.version != first.version
+            why = NO_RECORD_WRITTEN if written else NO_RECORD
+            return Holder(second, "garbled", Left(), watched_ms, written or None, not written, why)
+        case Record(expired=True):
+            why = "it was released: nothing is to be broken, acquire it"
+            return Holder(second, "released", Left(), watched_ms, None, False, why)
+    left = left_of(second, record, wall_ms=wall_ms, policy=policy, watched_ms=watched_ms)
+    decides = left.store_ms if record.ttl_ms and left.store_ms is not None else left.ours_ms
+    over = decides is not None and decides <= 0
+    renews = True if second.version != first.version else _silent(second, record)
+    if renews:
+        safe, why = False, "its holder renews it: it lives, and would go on writing"
+    elif over:
+        safe, why = True, "its lease is over, and nobody renewed it: any writer may take it"
+    else:
+        seconds = max(0, decides or 0) / 1000
+        why = f"its lease lasts {seconds:.0f} s more: wait, unless you know that its holder is dead"
+        safe = False
+    return Holder(second, "overdue" if over else "held", left, watched_ms, renews, safe, why)
+
+
+def left_of(sight: Sight, record: Record, *, wall_ms: int, policy: Policy, watched_ms: int) -> Left:
+    """What is left of a live lease by each of the three clocks."""
+    modified, date = sight.modified_ms, sight.date_ms
+    store_ms = None
+    if record.ttl_ms and modified is not None and date is not None:
+        store_ms = modified + record.ttl_ms + policy.slack_ms - date
+    elif date is not None:
+        store_ms = record.valid_until_ms + policy.drift_ms - date
+    return Left(
+        record.valid_until_ms + policy.drift_ms - wall_ms,
+        store_ms,
+        record.ttl_ms - watched_ms if record.ttl_ms else None,
+    )
+
+
+def _silent(sight: Sight, record: Record) -> bool | None:
+    """False: it missed too many renewals, by the store's own clock. None: it may be between two."""
+    modified, date = sight.modified_ms, sight.date_ms
+    if modified is None or date is None:
+        return None
+    lease_ms = record.ttl_ms or record.valid_until_ms - modified
+    return False if date - modified > MISSED_MAX * lease_ms / RENEWALS_PER_LEASE else None

@@ -1,0 +1,200 @@
+"""Breaking a lock: a guarded takeover that leaves a tombstone, and is logged before it is done.
+
+Never a delete: the epoch goes on rising, and the holder's next renewal meets another's version.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from dataclasses import dataclass
+
+from lockkit.errors import BreakRefused, Unanswered
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    IfVersion,
+    NotOurs,
+    Ours,
+    PreconditionFailed,
+    StillOut,
+    Throttled,
+    Unknown,
+    Version,
+    resolve,
+)
+from lockkit.protocol.record import (
+    RECORD_BYTES_MAX,
+    Garbled,
+    Record,
+    decode,
+    encode,
+    epoch_anew,
+    is_believed,
+)
+from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, create, pause_s, read
+from lockkit.table.inspect.standing import Holder
+
+BREAKS = ".hoodie/.locks/breaks/"
+"""A file for each break that was tried: who, when, over what. Whether it was done, the lock object
+and its generations say, by the attempt."""
+BY_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a break would write, and over what: shown first, nothing is changed by it."""
+
+    version: Version
+    """Only this one would be replaced."""
+    tombstone: Record
+    log: str
+    refused: str
+    """Why it would not be done now, and what next; "" if it would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The tombstone that stands now, and where the break is logged."""
+
+    version: Version
+    epoch: int
+    log: str
+
+
+def guard(holder: Holder, *, shown: Version, epoch: int | None) -> Version:
+    """The version to be replaced; `BreakRefused` unless it is the one that was shown and is over.
+
+    A lease that is not over, or is being renewed, needs its epoch typed in; that names the grant,
+    so a renewal since it was shown is no other lock. A lease of Hudi's has none (0) and is guarded
+    by the version alone. So is a body that is no lock record.
+    """
+    record, version = holder.sight.record, holder.sight.version
+    if record is None or version is None or (isinstance(record, Record) and record.expired):
+        raise BreakRefused(f"not broken: {holder.why}")
+    if isinstance(record, Garbled) and epoch is not None:
+        raise BreakRefused("not broken: what is no lock record has no epoch; omit --epoch")
+    if isinstance(record, Record) and epoch is not None and epoch != record.epoch:
+        raise BreakRefused(
+            f"not broken: it is epoch {record.epoch}, and not {epoch}; look again before you break"
+        )
+    if version != shown and not epoch:
+        raise BreakRefused(
+            "not broken: the lock object has changed since it was shown; look again before you "
+            "break"
+        )
+    if not holder.breakable and epoch is None:
+        raise BreakRefused(f"not broken: {holder.why}{_by_epoch(record)}")
+    return version
+
+
+def _by_epoch(record: Record | Garbled) -> str:
+    if isinstance(record, Garbled):
+        return ""
+    return (
+        f"; if its holder must be stopped all the same, name the grant by its epoch "
+        f"(--epoch {record.epoch})"
+    )
+
+
+def planned(
+    holder: Holder, *, by: str, wall_ms: int, attempt: str = "(a new id)", known: int = 0
+) -> Planned:
+    """The dry run. `known` is the highest epoch found elsewhere (`incident.versions`).
+
+    Raises `BreakRefused` where there is nothing to break.
+    """
+    was, version = holder.sight.record, holder.sight.version
+    if was is None or version is None or (isinstance(was, Record) and was.expired):
+        raise BreakRefused(f"not broken: {holder.why}")
+    try:
+        guard(holder, shown=version, epoch=None)
+        refused = ""
+    except BreakRefused as error:
+        refused = str(error)
+    note = f"broken by {by[:BY_MAX]}"
+    ttl_ms = was.ttl_ms if isinstance(was, Record) else 0
+    epoch = _epoch_of_tombstone(was, known, wall_ms)
+    tombstone = Record(attempt, wall_ms, True, epoch, attempt, ttl_ms, note)
+    return Planned(version, tombstone, f"{BREAKS}{wall_ms}_{attempt}.json", refused)
+
+
+def _epoch_of_tombstone(was: Record | Garbled, known: int, wall_ms: int) -> int:
+    """Above every known one. A record of Hudi's on a table without epochs keeps having none."""
+    own = was.epoch if isinstance(was, Record) else 0
+    if own and known <= own and is_believed(own):
+        return own + 1
+    return epoch_anew(known, wall_ms) if own or known or isinstance(was, Garbled) else 0
+
+
+def take_over(
+    holder: Holder, *, shown: Version, epoch: int | None, by: str, known: int = 0
+) -> Procedure[Broken]:  # fmt: skip
+    """Replace the version that was shown by a tombstone. Raises `BreakRefused`, `Unanswered`."""
+    version = guard(holder, shown=shown, epoch=epoch)
+    was = holder.sight.record
+    attempt, wall_ms = (yield Unique()), (yield WallMs())
+    plan = planned(holder, by=by, wall_ms=wall_ms, attempt=attempt, known=known)
+    said = {
+        "attempt": attempt, "at_ms": wall_ms, "by": by[:BY_MAX], "version": version,
+        "renews": holder.renews, "over": holder.breakable, "written": plan.tombstone.epoch,
+    }  # fmt: skip
+    if isinstance(was, Record):
+        said |= {"owner": was.owner, "holder": was.holder, "epoch": was.epoch,
+                 "valid_until_ms": was.valid_until_ms}  # fmt: skip
+    if isinstance(was, Garbled):
+        said |= {"garbled": was.why}
+    yield from create(plan.log, json.dumps(said).encode())
+    now = yield from _replace(version, plan.tombstone)
+    return Broken(now, plan.tombstone.epoch, plan.log)
+
+
+def _replace(version: Version, tombstone: Record) -> Procedure[Version]:
+    """The same bytes under the same condition, until it is known what became of them."""
+    doubt = False
+    for tries in range(TRIES_MAX):
+        match (yield Put(LOCK_KEY, encode(tombstone), IfVersion(version))):
+            case Applied(now):
+                return now
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+                continue
+            case PreconditionFailed() | Unknown() as answer:
+                doubt = doubt or isinstance(answer, Unknown)
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        match (yield from _settle(version, tombstone.attempt)):
+            case Ours(now):
+                return now
+            case NotOurs():
+                raise BreakRefused(
+                    "not broken: the lock object changed in the same moment; look again"
+                )
+            case StillOut():
+                yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"{LOCK_KEY} could not be written in {TRIES_MAX} tries; see that the store answers, then "
+        "look whether it is broken: lockkit lock show",
+        doubt=doubt,
+    )
+
+
+def _settle(version: Version, attempt: str) -> Procedure[Ours | NotOurs | StillOut]:
+    match (yield from read(LOCK_KEY, limit=RECORD_BYTES_MAX)):
+        case Found(body, seen):
+            record = decode(body)
+            found = record.attempt if isinstance(record, Record) else ""
+            return resolve(seen, found, attempt=attempt, wrote_over=version)
+        case _missing:
+            return NotOurs()
+
+
+def me() -> str:
+    """Who breaks it, for the log: user and machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,168 @@
+"""A lock object's generations, as a bucket that keeps versions tells them: data and events."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lockkit.clock import Clock
+from lockkit.errors import NoAnswer, StoreError, TableError
+from lockkit.events import STORE, Event, event
+from lockkit.lock.storage import LOCK_KEY
+from lockkit.protocol.outcome import Found, Missing
+from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode, is_believed, lease_of
+from lockkit.runtime import run
+from lockkit.stores import ObjectVersion, Store
+from lockkit.table.inspect.takeover import BREAKS
+from lockkit.table.occ.fence import read_fence
+
+NEWEST_MAX = 100
+"""Versions of the lock object, and logs of breaks, that are read for their epochs."""
+NO_EPOCH = (
+    "neither the fence nor an old version of the lock object nor a break of it tells its epoch; "
+    "the new one is the time in milliseconds"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One state of the object. `record` is None where it was deleted."""
+
+    number: ObjectVersion
+    record: Record | Garbled | None
+    digests: frozenset[str] = frozenset()
+    """Of its bytes, as SDKs' logs tell them."""
+
+
+def generations(store: Store, *, newest: int) -> list[Generation]:
+    """The newest ones, newest first; a read each. Only the current one where none are kept."""
+    return [
+        Generation(each, None) if each.deleted else _read(each, store.get_version(LOCK_KEY, each))
+        for each in list(store.versions(LOCK_KEY))[:newest]
+    ]
+
+
+def _read(number: ObjectVersion, body: bytes) -> Generation:
+    return Generation(number, decode(body), digests_of(body))
+
+
+def highest_epoch(store: Store) -> tuple[int, str]:
+    """The highest epoch that the fence, an old version of the lock object or the log of a break
+    has, and which of them.
+
+    A source that could not be read may have one: it counts as an epoch of 1, so that a tombstone
+    never goes on as if there had been none.
+    """
+    found = [(0, NO_EPOCH)]
+    for source, epochs in (
+        ("the fence", _of_fence), ("an old version of the lock object", _of_versions),
+        ("the log of an earlier break", _of_breaks),
+    ):  # fmt: skip
+        try:
+            for each in epochs(store):
+                found.append((each, source))
+        except (TableError, StoreError):
+            found.append((1, f"{source} could not be read, and may have one"))
+    return max(found, key=lambda each: each[0])
+
+
+def _of_fence(store: Store) -> Iterator[int]:
+    fence = run(read_fence(), store, Clock()).fence
+    if fence is not None:
+        yield fence.epoch
+
+
+def _of_versions(store: Store) -> Iterator[int]:
+    for each in generations(store, newest=NEWEST_MAX):
+        if isinstance(each.record, Record) and is_believed(each.record.epoch):
+            yield each.record.epoch
+
+
+def _of_breaks(store: Store) -> Iterator[int]:
+    """Of the newest logs by their names. Anybody may have written them: what is no log is passed
+    over, and a number that cannot be an epoch."""
+    for entry in store.list(BREAKS)[-NEWEST_MAX:]:
+        match store.get(entry.key, limit=RECORD_BYTES_MAX):
+            case Found(body) if len(body) <= RECORD_BYTES_MAX:
+                yield from _epochs_logged(body)
+            case Found() | Missing():
+                pass
+            case other:
+                raise NoAnswer(f"{store.url}: {entry.key} could not be read ({other})")
+
+
+def _epochs_logged(body: bytes) -> Iterator[int]:
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    for name in ("epoch", "written"):
+        epoch = said.get(name) if isinstance(said, dict) else None
+        if type(epoch) is int and epoch > 0 and is_believed(epoch):
+            yield epoch
+
+
+def granted_ms(kept: Sequence[Generation]) -> int | None:
+    """Since when the newest one's owner has this grant, as far as the bucket kept it."""
+    newest = kept[0].record if kept else None
+    since_ms = None
+    for each in kept:
+        record = each.record
+        if not isinstance(record, Record) or not isinstance(newest, Record) or record.expired:
+            break
+        if (record.owner, record.epoch) != (newest.owner, newest.epoch):
+            break
+        since_ms = each.number.modified_ms
+    return since_ms
+
+
+def names(kept: Sequence[Generation]) -> dict[str, str]:
+    """What `as_events` calls each owner: by its description, where it has one."""
+    records = (each.record for each in kept)
+    return {each.owner: _name(each) for each in records if isinstance(each, Record)}
+
+
+def _name(record: Record) -> str:
+    return record.holder or record.owner
+
+
+def as_events(key: str, kept: Sequence[Generation]) -> list[Event]:
+    """The writes that made these generations, oldest first, as the truth lane of a history."""
+    events: list[Event] = []
+    before = ""
+    for each in reversed(kept):
+        record = each.record if isinstance(each.record, Record) else None
+        version = "" if each.number.deleted else each.number.version
+        events.append(
+            event(
+                each.number.modified_ms,
+                STORE,
+                "request",
+                client=_name(record) if record else "",
+                method="DELETE" if each.number.deleted else "PUT",
+                key=key,
+                condition="",  # a bucket keeps what was written, not on what condition
+                status=200,
+                answer="applied",
+                applied=True,
+                before=before,
+                version=version,
+                attempt=record.attempt if record else "",
+                began_ms=each.number.modified_ms,
+                **lease_of(record),
+                listed=True,
+            )
+        )
+        before = version
+    return events
+
+
+def digests_of(body: bytes) -> frozenset[str]:
+    """The digests of `body` that a client's log may contain: MD5 (hex) and CRC-32 (base64)."""
+    crc32 = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+    md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
+    return frozenset({f"md5:{md5}", f"crc32:{crc32}"})

@@ -1,0 +1,86 @@
+"""A table's lock and its pending instants in words: for a terminal, and for a page."""
+
+from __future__ import annotations
+
+from lockkit.clock import clock_time
+from lockkit.events import plain
+from lockkit.protocol.record import Record
+from lockkit.table.inspect.standing import Holder, Standing
+from lockkit.table.occ.condition import Unfinished
+
+
+def lock_facts(holder: Holder, since_ms: float | None = None) -> list[tuple[str, str]]:
+    """What each is called, and what it is; the state first. `since_ms`: when it was granted."""
+    record = holder.sight.record
+    if not isinstance(record, Record) or holder.state == "released":
+        return [("state", f"{holder.state}: {holder.why}")]
+    epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
+    who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=100) or 'no description'})"
+    written = f"written {clock_time(holder.sight.modified_ms)} (the store's clock)"
+    since = written if since_ms is None else f"granted {clock_time(since_ms)}, {written}"
+    left = holder.left
+    clocks = (
+        ("this machine's clock", left.ours_ms), ("the store's clock", left.store_ms),
+        ("watching it for a whole lease", left.observed_ms),
+    )  # fmt: skip
+    ends = (f"{_seconds(ms)} by {whose}" for whose, ms in clocks if ms is not None)
+    renews = {True: "yes", False: "no: it missed several renewals", None: "not seen"}[holder.renews]
+    return [
+        ("state", f"{holder.state}: {who}, {epoch}"),
+        ("since", since),
+        ("until", f"{clock_time(record.valid_until_ms)} (the holder's clock)"),
+        ("left", ", ".join(ends)),
+        ("renewed", f"{renews} (watched for {holder.watched_ms / 1000:.1f} s)"),
+        ("break", f"{'yes' if holder.breakable else 'no'}: {holder.why}"),
+        ("version", plain(holder.sight.version)),
+    ]
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s" if ms > 0 else f"over for {-ms / 1000:.1f} s"
+
+
+def table_facts(standing: Standing) -> list[tuple[str, str]]:
+    """The table beside its lock; of one that cannot be read, why."""
+    table = standing.table
+    if table is None:
+        return [("table", f"no table to be read: {plain(standing.trouble)}")]
+    found = table.condition
+    done = f"{len(found.timeline.completed)} completed instants, {len(found.pending)} pending"
+    facts = [("timeline", done)]
+    if found.fence:
+        head = found.fence.head
+        facts.append(("fence", f"{head.kind} {head.instant}, epoch {found.fence.epoch}"))
+    for each in found.pending:
+        state = "inflight" if each.inflight else "requested"
+        facts.append(("pending", f"{each.instant} {each.action}, {state}: {sign_of_life(each)}"))
+    for what, instants in (
+        ("dead heartbeats", table.dead_heartbeats), ("leftover markers", table.left_markers)
+    ):  # fmt: skip
+        if instants:
+            facts.append((what, plain(", ".join(instants))))
+    return facts
+
+
+def sign_of_life(each: Unfinished) -> str:
+    ago = f"{each.age_ms / 1000:.0f} s ago"
+    if each.action in ("rollback", "clean"):
+        return f"begun {ago}; the next run of a service finishes it"
+    if each.pulse.ended:
+        return "gave up, or was ended: roll it back"
+    if each.pulse.version is None and each.action == "clustering" and each.lives:
+        return f"planned {ago}, for its maker to carry out"
+    if each.pulse.version is None:
+        return f"no heartbeat, begun {ago}: {'wait' if each.lives else 'dead'}"
+    who = f" ({plain(each.pulse.holder, limit=60)})" if each.pulse.holder else ""
+    return f"{'lives' if each.lives else 'dead'}{who}, last beat {ago}"
+
+
+def is_left(each: Unfinished) -> bool:
+    return not each.lives and each.action not in ("rollback", "clean")
+
+
+def lock_lines(holder: Holder, since_ms: float | None = None) -> list[str]:
+    """The state stands for itself; every other fact after its name."""
+    (_, state), *facts = lock_facts(holder, since_ms)
+    return [state, *(f"{name:8} {told}" for name, told in facts)]

@@ -1,0 +1,58 @@
+"""Instants that a wrong clock took far ahead of all others, and how a table goes on after one.
+
+A new instant is later than every completed one. So a commit, or a rollback, that is days ahead
+would draw every later instant after it, and is not followed until somebody has looked at it. What
+was committed there stays: once that instant is accepted, new ones follow it, until the clocks have
+caught up. (One that is only pending blocks nobody, and its rollback is not made ahead of it.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockkit.errors import TableError
+from lockkit.runtime import Procedure, WallMs
+from lockkit.table.format.properties import ACCEPTED, TableConfig, load_config
+from lockkit.table.format.timeline import instant_ms, is_ahead, load_timeline
+from lockkit.table.occ.commit import trust
+from lockkit.table.occ.mode import say_in_properties
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The newest instant of a table, where it is too far ahead to be followed."""
+
+    instant: str
+    action: str
+    hours: int
+
+
+def newest_ahead() -> Procedure[Ahead | None]:
+    """None where writers may go on. Reads only."""
+    config, _ = yield from load_config()
+    now, wall_ms = (yield from load_timeline(config.names)), (yield WallMs())
+    if not is_ahead(now.latest, wall_ms, config.accepted):
+        return None
+    hours = (instant_ms(now.latest) - wall_ms) // 3_600_000
+    return Ahead(now.latest, now.completed.get(now.latest, "rollback"), hours)
+
+
+def accept(instant: str, *, believe: Callable[[], None] = trust) -> Procedure[bool]:
+    """Let new instants follow this one, the newest; False if they do already.
+
+    Under the table's lock. Raises `TableError` where another one is the newest.
+    """
+    found = yield from newest_ahead()
+    if found is None:
+        return False
+    if found.instant != instant:
+        raise TableError(
+            f"{instant[:40]} is not the newest instant that is ahead: that is {found.instant}; "
+            "nothing was changed"
+        )
+
+    def accepted(config: TableConfig) -> dict[str, str]:
+        return {} if config.accepted == instant else {ACCEPTED: instant}
+
+    return (yield from say_in_properties(accepted, believe))

@@ -1,0 +1,489 @@
+"""The commit: the moment after which every reader sees what a transaction wrote.
+
+A procedure, so that the same text runs against a real store, in the simulator, and one request at a
+time. The fence of docs/protocol.md decides: a commit whose conflict check did not cover
+everything that was published before it is refused by the store, however long its writer slept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from lockkit.errors import CommitUnknown as CommitUnknown
+from lockkit.errors import LockLost, LossReason, StoreError, TableError, Unanswered
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Note, Procedure, Unique, all_of, create, read
+from lockkit.table.format.layout import CommitFiles, Overwritten, parse_commit
+from lockkit.table.format.properties import FENCED, recheck_config
+from lockkit.table.format.timeline import Timeline, glance, load_timeline
+from lockkit.table.occ.conflict import (
+    SIMPLE,
+    Strategy,
+    find_conflict,
+    outgrown,
+    refuse_missing,
+    refuse_unreadable,
+    winners,
+)
+from lockkit.table.occ.conflicting import Pending, Winner
+from lockkit.table.occ.decide import (
+    commits_under_way,
+    completed_key,
+    completion_time,
+    is_in_use,
+    lost_fence,
+    refuse_closed,
+    refuse_open,
+    replace_fence,
+    settle,
+    unknown,
+)
+from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, Seen, follow, read_fence
+from lockkit.table.occ.pending import load_pending
+from lockkit.table.occ.transaction import Prepared
+
+T = TypeVar("T")
+COMPLETION = "completion"
+ROUNDS_MAX = 30
+"""How often a commit may lose the fence to others and check again."""
+
+
+class Guard(Protocol):
+    """What the lock hands out with a grant: `Lock.fence`."""
+
+    @property
+    def epoch(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What was read while the lock was being acquired; the fence may always be read early.
+
+    `config_checked` is only true of a read that counts as made under the lock: it was sent when the
+    lock object was known to be free, and the claim that went out beside it replaced that very
+    version, so nobody held the lock in between.
+    """
+
+    seen: Seen | None = None
+    proven: frozenset[str] = frozenset()
+    """Instants whose completed file was seen after the fence was read."""
+    config_checked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A commit that is decided: nobody can take it back, and readers may not see it yet."""
+
+    prepared: Prepared
+    decided: Decided
+    epoch: int
+    rounds: int
+    rolled_forward: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit that every reader sees from now on."""
+
+    instant: str
+    epoch: int
+    rounds: int
+    """Conflict checks that it took; more than one if a straggler won the fence in between."""
+    rolled_forward: tuple[str, ...]
+    """Commits of others that were decided but not yet visible, and were made so on the way."""
+    completion: str | None = None
+    """Table version 9: when it counts as completed, for readers of increments."""
+
+
+# --- commit -------------------------------------------------------------------------------------
+
+
+def trust() -> None:
+    """A belief that never ends: for a commit that no lock protects."""
+
+
+def commit(
+    prepared: Prepared,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    fence: bool | None = None,
+    strategy: Strategy = SIMPLE,
+) -> Procedure[Committed]:
+    """Publish, while holding the lock. `believe` raises `LockLost` once the lease is over.
+
+    Raises `CommitConflict` or `LockLost` (then it is not, and will never be, visible),
+    `CommitUnknown` (then nobody knows yet), `TableError` or `StoreError` (not committed). Whatever
+    was refused leaves its data files and its requested and inflight instants to a table service.
+
+    `fence=None` does as the table's mode says. Without the fence there is only create-if-absent of
+    `T.commit`, as in Hudi, and the commit of a writer that wakes too late is accepted.
+    """
+    fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
+    if not fenced:
+        way = _commit_unfenced(prepared, guard, believe, strategy)
+        return (yield from _told(prepared, guard, way))
+    decision = yield from decide(prepared, guard, believe=believe, strategy=strategy)
+    return (yield from complete(decision))
+
+
+def decide(
+    prepared: Prepared,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    strategy: Strategy = SIMPLE,
+    ahead: Ahead = Ahead(),
+) -> Procedure[Decision]:
+    """The first half of a fenced commit, under the lock: up to the moment of commit.
+
+    The note `checked` goes by between the last look at the lease and the one write that decides:
+    a writer that stops there and wakes too late is what the fence is for.
+    """
+    return (yield from _told(prepared, guard, _decide(prepared, guard, believe, strategy, ahead)))
+
+
+def complete(decision: Decision) -> Procedure[Committed]:
+    """The second half: create the completed file. The lock may be released meanwhile.
+
+    Any later writer would do it for us. Raises `CommitUnknown` if it is not proven there: then the
+    commit is durable, and not yet visible.
+    """
+    prepared = decision.prepared
+    key = completed_key(prepared.names, decision.decided)
+    try:
+        standing = yield from create(key, prepared.body)
+    except Exception as error:
+        why = f"it was decided, and its file may not be there yet: {error}"
+        open_outcome = unknown(prepared.names, decision.decided, why)
+        open_outcome.prepared = prepared
+        raise open_outcome from error
+    if isinstance(standing, Found):
+        why = "its completed file is there, and is not what we would have written"
+        open_outcome = unknown(prepared.names, decision.decided, why)
+        open_outcome.prepared = prepared
+        raise open_outcome
+    yield Note("published", {"instant": prepared.instant, "epoch": decision.epoch})
+    return Committed(
+        prepared.instant, decision.epoch, decision.rounds, decision.rolled_forward,
+        decision.decided.completion,
+    )  # fmt: skip
+
+
+def _told(prepared: Prepared, guard: Guard, way: Procedure[T]) -> Procedure[T]:
+    try:
+        return (yield from way)
+    except (TableError, LockLost, StoreError, CommitUnknown) as error:
+        if isinstance(error, CommitUnknown):
+            error.prepared = prepared
+        yield Note(
+            "refused",
+            {"instant": prepared.instant, "epoch": guard.epoch,
+             "error": type(error).__name__, "why": str(error)},
+        )  # fmt: skip
+        raise
+
+
+# --- with the fence -------------------------------------------------------------------------------
+
+
+def _decide(
+    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: Strategy, ahead: Ahead
+) -> Procedure[Decision]:
+    """Fence, settle, check, replace the fence: the order is the whole point."""
+    names, transaction = prepared.names, prepared.transaction
+    work = Work(prepared, strategy)
+    checked = [] if ahead.config_checked else [
+        recheck_config(transaction.config, transaction.taken.known.config_version)
+    ]  # fmt: skip
+    if ahead.seen is None:
+        seen, *_ = yield from all_of([read_fence(), *checked])
+    else:
+        seen, _ = ahead.seen, (yield from all_of(checked))
+    proven = transaction.base | ahead.proven
+    for rounds in range(1, ROUNDS_MAX + 1):
+        refuse_closed(seen)
+        yield from settle(names, seen, proven, work.rolled_forward)
+        found = yield from _news(work, seen)
+        if found.mine is not None:  # an earlier call of ours was decided after all
+            yield from _prove_mine(prepared, found.mine)
+            return Decision(prepared, found.mine, guard.epoch, rounds, tuple(work.rolled_forward))
+        _refuse_superseded(prepared, guard, seen)
+        _judge(work, found)
+        completion = yield from completion_time(names, seen, *_later_than(prepared))
+        entry = follow(
+            seen.fence,
+            Decided(
+                COMMIT, prepared.instant, transaction.action, completion,
+                None if prepared.grows else prepared.writes, prepared.replaced,
+                prepared.mine.overwrites,
+            ),
+            epoch=guard.epoch, attempt=(yield Unique()), sha256=prepared.sha256,
+            whole=not transaction.base and not transaction.horizon,
+        )  # fmt: skip
+        believe()
+        yield _checked(prepared, guard, found.covered)
+        if (yield from replace_fence(names, seen, entry)):
+            yield Note("fenced", {"instant": prepared.instant, "epoch": guard.epoch})
+            return Decision(prepared, entry.head, guard.epoch, rounds, tuple(work.rolled_forward))
+        seen = yield from read_fence()
+    raise Unanswered(
+        f"{prepared.instant} lost the fence to others {ROUNDS_MAX} times and was not committed; "
+        "try again, and look whether anybody commits without the lock",
+        doubt=False,
+    )
+
+
+@dataclass(slots=True)
+class Work:
+    """What one commit has found out so far, over all its rounds."""
+
+    prepared: Prepared
+    strategy: Strategy
+    rolled_forward: list[str] = field(default_factory=list)
+    files: dict[str, CommitFiles] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened to the table since the transaction began."""
+
+    winners: tuple[Winner, ...]
+    covered: tuple[str, ...]
+    """Every commit that this check looked at, or that the transaction began with."""
+    mine: Decided | None = None
+    """This very commit, if an earlier call decided it."""
+    pending: tuple[Pending, ...] = ()
+
+
+def _news(work: Work, seen: Seen) -> Procedure[News]:
+    """From the fence's own window where that reaches back far enough, else from a listing.
+
+    Plans that were pending when the transaction began are looked at; a plan that was made since
+    meets this commit when it wants to complete, and is the one that gives way.
+    """
+    prepared, fence = work.prepared, seen.fence
+    transaction = prepared.transaction
+    decided = None
+    if fence is not None and not _strangers(prepared, seen):
+        decided = fence.since(transaction.base, transaction.horizon)
+    if decided is None:
+        return (yield from _listed(work, seen))
+    commits = set(transaction.timeline.commits)
+    mine, found = None, []
+    for each in decided:
+        if each.instant == prepared.instant and each.kind == COMMIT:
+            mine = each
+        elif each.kind == ROLLBACK:
+            found.append(Winner(each.instant, "rollback", takes_back=frozenset({each.instant})))
+        else:
+            commits.add(each.instant)
+            found.append((yield from _winner(work, each)))
+    pending = yield from load_pending(prepared.names, transaction.timeline)
+    return News(tuple(found), tuple(sorted(commits)), mine, pending)
+
+
+def _strangers(prepared: Prepared, seen: Seen) -> bool:
+    """Whether the transaction's listing held commits that the fence should know, and does not.
+
+    They were made without the fence, so that its window does not tell the whole story.
+    """
+    assert seen.fence is not None
+    known = {each.instant for each in seen.fence.window}
+    listed = prepared.transaction.timeline.commits
+    return any(each > min(known) and each not in known for each in listed)
+
+
+def _winner(work: Work, each: Decided) -> Procedure[Winner]:
+    """Its write sets: as the fence names them, or, of a wide commit, from its own file.
+
+    So too where one of the two adds columns: its file has the schema. And where the fence does not
+    say what a replacecommit overwrote, because an older lockkit wrote that entry.
+    """
+    match each.writes, each.replaced, each.overwrites:
+        case frozenset() as writes, frozenset() as replaced, Overwritten() as overwrites:
+            if not work.prepared.grows:
+                return Winner(each.instant, each.action, writes, replaced, overwrites=overwrites)
+    if each.instant not in work.files:
+        key = completed_key(work.prepared.names, each)
+        work.files[each.instant] = yield from _read_files(each.instant, key)
+    return Winner.of(work.files[each.instant], each.action)
+
+
+def _read_files(instant: str, key: str) -> Procedure[CommitFiles]:
+    match (yield from read(key)):
+        case Found(body, _):
+            return parse_commit(instant, key, body)
+        case _missing:
+            raise TableError(f"{key} is gone: it was rolled back or archived; begin again")
+
+
+def _listed(work: Work, seen: Seen) -> Procedure[News]:
+    """The same from one listing, made after the fence was read and settled.
+
+    One is enough, however many pages it has: if anything was decided meanwhile, the fence has
+    changed, and replacing it fails.
+    """
+    prepared = work.prepared
+    now = yield from glance(prepared.names, after=prepared.transaction.covered.listed_after)
+    head = seen.fence.head if seen.fence else None
+    if seen.fence is None and prepared.transaction.config.mode == FENCED:
+        yield from _refuse_lost(now, prepared.instant)
+    if head is not None and head.kind == COMMIT and head.instant > prepared.transaction.horizon:
+        if head.instant not in now.completed:
+            raise TableError(
+                f"{completed_key(prepared.names, head)} is there and is not listed: this store's "
+                "listings lag behind, and no conflict check can be made on them"
+            )
+    return (yield from _news_of(work, now))
+
+
+def _refuse_lost(now: Timeline, own: str) -> Procedure[None]:
+    """Raise `BrokenFence` where a table in use has no fence.
+
+    Tables are made with one. One that was made without may get its fence from its first commit;
+    another writer's first commit may have come between the read of the fence and this listing.
+    """
+    others = replace(now, inflight=now.inflight - {own})
+    if is_in_use(others) and (yield from read_fence()).fence is None:
+        raise lost_fence(commits_under_way(others))
+
+
+def _news_of(work: Work, now: Timeline) -> Procedure[News]:
+    prepared, names = work.prepared, work.prepared.names
+    mine = prepared.mine
+    if mine.instant in now.completed:
+        landed = Decided(
+            COMMIT, mine.instant, now.completed[mine.instant], now.completion.get(mine.instant)
+        )
+        return News((), tuple(now.commits), landed)
+    if mine.instant not in now.inflight:
+        why = (
+            "its inflight file is gone, so somebody took its writer for dead and rolled it back"
+        )
+        raise _taken_back(mine.instant, why)
+    refuse_missing(mine, now)
+    before = prepared.transaction.timeline
+    refuse_unreadable(now, known=frozenset(before.completed))
+    found = []
+    for instant in winners(mine, now):
+        action, completion = now.completed[instant], now.completion.get(instant)
+        found.append((yield from _winner(work, Decided(COMMIT, instant, action, completion, None))))
+    pending = yield from load_pending(names, now, since=before)
+    return News(tuple(found), tuple(now.commits), None, pending)
+
+
+# --- without it ---------------------------------------------------------------------------------
+
+
+def _commit_unfenced(
+    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: Strategy
+) -> Procedure[Committed]:
+    """List, check, publish: right only while the lock really excludes everybody else."""
+    transaction = prepared.transaction
+    now, _, seen = yield from all_of([
+        load_timeline(prepared.names, after=transaction.covered.listed_after),
+        recheck_config(transaction.config, transaction.taken.known.config_version),
+        read_fence(),
+    ])  # fmt: skip
+    if transaction.config.mode != FENCED:
+        refuse_open(seen)
+    work = Work(prepared, strategy)
+    found = yield from _news_of(work, now)
+    landed = found.mine
+    if landed is not None:
+        yield from _prove_mine(prepared, landed)
+    else:
+        _judge(work, found)
+        believe()
+        yield _checked(prepared, guard, found.covered)
+        nothing = Seen(None, None)
+        # Sent once with an unknown outcome, it keeps its time: two names would complete it twice.
+        completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(
+            prepared.names, nothing, *_later_than(prepared), *now.completion.values()
+        ))  # fmt: skip
+        landed = Decided(COMMIT, prepared.instant, transaction.action, completion)
+    key = completed_key(prepared.names, landed)
+    try:
+        standing = yield from create(key, prepared.body)
+    except Exception as error:
+        if isinstance(error, Unanswered) and not error.doubt:
+            raise
+        if isinstance(error, StoreError):
+            raise  # refused by configuration, so certainly not done
+        if landed.completion:
+            prepared.sent_as[COMPLETION] = landed.completion
+        raise CommitUnknown(prepared.instant, str(error), (key,)) from error
+    if isinstance(standing, Found):
+        raise CommitUnknown(
+            prepared.instant, "its completed file is there, and is not what we would have written",
+            (key,),
+        )  # fmt: skip
+    yield Note("published", {"instant": prepared.instant, "epoch": guard.epoch})
+    return Committed(prepared.instant, guard.epoch, 1, (), landed.completion)
+
+
+def _prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
+    """Raise unless what was decided under our instant has our bytes, and so our attempt.
+
+    An instant belongs to one attempt. If a foreign writer took it all the same, its commit must not
+    be acknowledged as ours.
+    """
+    key = completed_key(prepared.names, landed)
+    match (yield from read(key)):
+        case Found(body, _) if body != prepared.body:
+            raise TableError(
+                f"{key} is there and is not ours: another writer used the instant "
+                f"{prepared.instant}, so these rows were not committed; begin again"
+            )
+        case _:
+            return  # ours, or not published yet: `complete` proves what it creates
+
+
+# --- what both ask --------------------------------------------------------------------------------
+
+
+def _judge(work: Work, found: News) -> None:
+    """Raise if this commit cannot follow what was published since it began."""
+    mine = work.prepared.mine
+    for each in found.winners:
+        if mine.instant in each.takes_back:
+            why = "somebody took its writer for dead and rolled it back"
+            raise _taken_back(mine.instant, why)
+    conflict = find_conflict(mine, found.winners, pending=found.pending, strategy=work.strategy)
+    if conflict is None and work.files:
+        own = parse_commit(mine.instant, work.prepared.inflight, work.prepared.body)
+        conflict = next(filter(None, (outgrown(own, each) for each in work.files.values())), None)
+    if conflict:
+        raise conflict.refusal(mine.instant)
+
+
+def _refuse_superseded(prepared: Prepared, guard: Guard, seen: Seen) -> None:
+    if seen.fence is not None and seen.fence.epoch > guard.epoch:
+        raise LockLost(
+            f"{prepared.instant} was not committed",
+            f"it holds the lock's epoch {guard.epoch}, and epoch {seen.fence.epoch} has already "
+            f"decided on {seen.fence.head.instant}",
+            "acquire the lock again, then commit the same prepared transaction",
+            reason=LossReason.SUPERSEDED, epoch=guard.epoch,
+        )  # fmt: skip
+
+
+def _taken_back(instant: str, why: str) -> LockLost:
+    what = f"{instant} was not committed"
+    return LockLost(what, why, "begin again", reason=LossReason.ROLLED_BACK)
+
+
+def _later_than(prepared: Prepared) -> list[str]:
+    return [prepared.instant, *prepared.transaction.timeline.completion.values()]
+
+
+def _checked(prepared: Prepared, guard: Guard, covered: Iterable[str]) -> Note:
+    return Note(
+        "checked",
+        {"instant": prepared.instant, "epoch": guard.epoch, "covered": list(covered),
+         "horizon": prepared.transaction.horizon,
+         "writes": [list(group) for group in sorted(prepared.writes)]},
+    )  # fmt: skip

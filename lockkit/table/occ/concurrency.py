@@ -1,0 +1,186 @@
+"""Turns: how those who change a table keep their short state changes apart.
+
+Hudi's `hoodie.write.concurrency.mode`. `single_writer`: one process writes, with its services
+inline (model A) or in threads beside it (B); a mutex is enough, and no lock request is sent.
+`optimistic_concurrency_control`: several processes write or serve (C), through the table's lock.
+Which of the two a writer was told decides nothing on a fenced table: the fence does, so that who
+was told wrong is refused, and loses nothing of anybody's. On a table in `hudi` mode nothing else
+keeps a second process out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lockkit.clock import Clock
+from lockkit.errors import TableError
+from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.lock.handle import Lock
+from lockkit.runtime import Procedure, run
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Store
+from lockkit.table.format.properties import FENCED
+from lockkit.table.occ.commit import Ahead, Committed, Guard, commit, complete, decide, trust
+from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.fence import read_fence
+from lockkit.table.occ.locks import AnyLock
+from lockkit.table.occ.publish import deferred, held, publish, told_if_interrupted
+from lockkit.table.occ.transaction import Prepared
+
+CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
+SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """The guard of who holds no lock: the epoch that the fence has anyway."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A turn: what a state change attaches to its decision, and how it asks whether it may go on.
+
+    `believe` raises `LockLost` once the turn is over. After a commit, `published` says that it is.
+    """
+
+    guard: Guard
+    believe: Callable[[], None] = trust
+    published: Callable[[], None] = trust
+
+
+class Turns(Protocol):
+    """What a writer and its services share. `hold` is for changes that are no commit."""
+
+    @property
+    def mode(self) -> str: ...
+
+    def hold(self) -> AbstractContextManager[Held]: ...
+
+    def publish(
+        self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
+        strategy: Strategy = SIMPLE,
+    ) -> Committed: ...  # fmt: skip
+
+    def close(self) -> None: ...
+
+
+class OneProcess:
+    """`single_writer`: the threads of this process, one at a time; no lock request is ever sent."""
+
+    mode = SINGLE
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+
+    @contextmanager
+    def hold(self) -> Iterator[Held]:
+        with self._mutex:
+            yield Held(Epoch(0))
+
+    def publish(
+        self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
+        strategy: Strategy = SIMPLE,
+    ) -> Committed:  # fmt: skip
+        """Raises whatever `commit` raises."""
+        prove_conditions(store, clock, key=TABLE_KEY)
+        with self._mutex, told_if_interrupted(prepared), deferred(emit) as later:
+            done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, later)
+            return done
+
+    def close(self) -> None:
+        """There is nothing to let go."""
+
+
+class ByLock:
+    """`optimistic_concurrency_control`: the holder of the lock. `close` closes the lock.
+
+    The lock is the table's own lock object, or any other service's.
+    """
+
+    mode = SHARED
+
+    def __init__(self, lock: AnyLock) -> None:
+        self.lock = lock
+        self._mutex = threading.Lock()  # a lock is one holder's: its threads take turns first
+
+    @contextmanager
+    def hold(self) -> Iterator[Held]:
+        """Raises `LockBusy`. A block that ended well does not fail by the release after it."""
+        with self._mutex, held(self.lock) as published:
+            yield Held(guard_of(self.lock), self.lock.check, published)
+
+    def publish(
+        self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
+        strategy: Strategy = SIMPLE,
+    ) -> Committed:  # fmt: skip
+        """Raises `LockBusy`, and whatever `commit` raises."""
+        prove_conditions(store, clock, key=TABLE_KEY)
+        with self._mutex:
+            if isinstance(self.lock, Lock):
+                return publish(prepared, self.lock, store, clock, emit, strategy=strategy)
+            return _publish_under(prepared, self.lock, store, clock, emit, strategy)
+
+    def close(self) -> None:
+        self.lock.close()
+
+
+def turns_of(options: Mapping[str, Any], open_lock: Callable[[], AnyLock]) -> Turns:
+    """As `CONCURRENCY_KEY` says; else `TableError`.
+
+    By default through the lock (Hudi's is `single_writer`): nobody knows who else writes.
+    """
+    return OneProcess() if concurrency_mode(options) == SINGLE else ByLock(open_lock())
+
+
+def concurrency_mode(options: Mapping[str, Any]) -> str:
+    said = str(options.get(CONCURRENCY_KEY, SHARED)).lower()
+    if said not in (SINGLE, SHARED):
+        raise TableError(f"{CONCURRENCY_KEY}={said[:60]!r} is not known here: {SINGLE} or {SHARED}")
+    return said
+
+
+def guard_of(lock: AnyLock) -> Guard:
+    """What a state change that is no commit attaches to its decision.
+
+    Only the epochs of the table's own lock object count on with those of the fence. A number of
+    another service cannot be compared with them, so under its lock the fence keeps the epoch that
+    it has.
+    """
+    return lock.fence if isinstance(lock, Lock) else Epoch(0)
+
+
+def _publish_under(
+    prepared: Prepared, lock: AnyLock, store: Store, clock: Clock, emit: Emit, strategy: Strategy
+) -> Committed:
+    """Publish under another service's lock; where the table has a fence, the fence decides."""
+    way = commit_alone(prepared, strategy=strategy, believe=lock.check, newer=1)
+    with told_if_interrupted(prepared), deferred(emit) as later, held(lock) as published:
+        done: Committed = run(way, store, clock, later)
+        published()
+    return done
+
+
+def commit_alone(
+    prepared: Prepared, *, strategy: Strategy = SIMPLE, believe: Callable[[], None] = trust,
+    newer: int = 0,
+) -> Procedure[Committed]:  # fmt: skip
+    """Publish without the table's own lock object: this commit brings no epoch of its own.
+
+    It decides by the fence's epoch, raised by `newer`: under another service's lock by one, so that
+    the fence refuses a holder of an earlier grant that wakes too late. Raises `LockLost` where
+    another holder decided since this began to read: commit it again.
+    """
+    if prepared.transaction.config.mode != FENCED:
+        return (yield from commit(prepared, Epoch(0), believe=believe, strategy=strategy))
+    seen = yield from read_fence()
+    guard = Epoch((seen.fence.epoch if seen.fence else 0) + newer)
+    decision = yield from decide(
+        prepared, guard, believe=believe, strategy=strategy, ahead=Ahead(seen)
+    )
+    return (yield from complete(decision))

@@ -1,0 +1,359 @@
+"""Conflicts: what another commit did that makes this one impossible, and what to do about it.
+
+Pure. Each rule is a named check of one transaction against one other: a commit that completed since
+the transaction began, or a plan or writer that is still pending. Which check speaks is a table, by
+what the two of them are; the first conflict is reported. The rules are Hudi's for overlapping sets
+of (partition, file id), with its three strategies. In one thing they are stricter: an overwrite of
+a partition does not go together with any other write in it, since a file group that one of the two
+never saw would stay beside the other's rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from lockkit.errors import CommitConflict as CommitConflict
+from lockkit.errors import TableError
+from lockkit.table.format.layout import CommitFiles, FileGroup, Overwritten
+from lockkit.table.format.schema import arrow_schema
+from lockkit.table.format.timeline import Timeline
+from lockkit.table.occ.conflicting import Conflict, Groups, Kind, Mine, Pending, Winner, kind_of
+
+_BUCKET = re.compile(r"[0-9]{8}")
+STRATEGY_KEY = "hoodie.write.lock.conflict.resolution.strategy"
+
+# --- who has to be checked -----------------------------------------------------------------------
+
+
+def winners(mine: Mine, now: Timeline) -> list[str]:
+    """Commits that completed since the transaction began, oldest first.
+
+    A difference of sets, not of times: a commit with an older instant may well complete later.
+    """
+    return [each for each in now.commits if each != mine.instant and not mine.covers(each)]
+
+
+# --- the checks: one transaction against one other ------------------------------------------------
+
+Unit = Callable[[FileGroup], FileGroup]
+Check = Callable[[Mine, Winner, Unit | None], Conflict | None]
+PendingCheck = Callable[[Mine, Pending, Unit | None], Conflict | None]
+
+
+def also_rewrote(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    """Both wrote a new slice of one file group: the later would hide the earlier's rows."""
+    return _on_shared(
+        mine.writes, other.writes, unit, other, "also rewrote",
+        "begin again on the table as it is now, and write that file group anew",
+    )  # fmt: skip
+
+
+def replaced_under_me(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    """The file group is gone (clustering, overwrite): a new slice of it would never be read."""
+    return _on_shared(
+        mine.writes, other.replaced, unit, other, "replaced",
+        "its rows live in other file groups now: begin again and look them up",
+    )  # fmt: skip
+
+
+def wrote_what_i_replace(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    """Taking the file group away would take rows away that were never read."""
+    return _on_shared(
+        mine.replaced, other.writes, unit, other, "wrote a new slice of",
+        "replacing that file group would lose its rows: begin again and read it as it is now",
+    )  # fmt: skip
+
+
+def replaced_it_too(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    """Both put something in the place of one file group: its rows would be there twice."""
+    return _on_shared(
+        mine.replaced, other.replaced, unit, other, "has already replaced",
+        "its rows live in other file groups now: begin again on the table as it is now",
+    )  # fmt: skip
+
+
+def overwrote_around_me(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+    """It wrote the partition anew without my rows: a key that both bring would be there twice.
+
+    Also where mine is a new file group, which the overwrite could not name.
+    """
+    return _inside(
+        mine.writes, other.overwrites, other, "overwrote the partition of",
+        "begin again, and look the keys up among the partition's new rows",
+    )  # fmt: skip
+
+
+def wrote_where_i_overwrite(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+    """It added a file group that I never saw, and so could not take away with the others."""
+    return _inside(
+        other.writes, mine.overwrites, other, "wrote, where this commit overwrites,",
+        "begin again, and overwrite the partition as it is now",
+    )  # fmt: skip
+
+
+def overwrote_it_too(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+    """Each took away what it knew and not what the other brought: both would be there."""
+    both = mine.overwrites & other.overwrites
+    if not both:
+        return None
+    partition = min(both.partitions, default="")
+    return Conflict(
+        other.instant, (partition, "") if partition else None,
+        f"also overwrote {'partition' if partition else 'the table'}",
+        "begin again on the table as it is now", other.action,
+    )  # fmt: skip
+
+
+def _inside(
+    written: Groups, where: Overwritten, other: Winner, cause: str, cure: str
+) -> Conflict | None:
+    group = min((each for each in written if each[0] in where), default=None)
+    return group and Conflict(other.instant, group, cause, cure, other.action)
+
+
+_OVERLAPS: tuple[Check, ...] = (
+    also_rewrote, replaced_under_me, wrote_what_i_replace, replaced_it_too,
+    overwrote_around_me, wrote_where_i_overwrite, overwrote_it_too,
+)  # fmt: skip
+
+
+def overlaps(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    for check in _OVERLAPS:
+        if conflict := check(mine, other, unit):
+            return conflict
+    return None
+
+
+def compacted_after_me(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+    """A compaction of an earlier instant only folded logs that lie before mine; a later did not."""
+    return None if other.instant < mine.instant else overlaps(mine, other, unit)
+
+
+def took_me_back(mine: Mine, other: Winner | Pending, _unit: Unit | None) -> Conflict | None:
+    """Somebody took this writer for dead."""
+    if mine.instant not in other.takes_back:
+        return None
+    return Conflict(
+        other.instant, None, f"rolls {mine.instant} back",
+        "its writer was taken for dead, and its files may be gone: begin again",
+        other.action,
+    )  # fmt: skip
+
+
+def planned(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+    """Its plan is made on the file group as it was, and it will replace that."""
+    touched = mine.writes | mine.replaced
+    return _on_shared(
+        touched, other.inputs or frozenset(), unit, other, "is pending and is going to replace",
+        "let that plan complete, or roll it back, then begin again",
+    )  # fmt: skip
+
+
+def planned_after_me(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+    """An earlier one checks for itself, when it completes after this commit."""
+    return None if other.instant < mine.instant else planned(mine, other, unit)
+
+
+def yields_to_writer(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+    """A table service can run again at any time; the rows that a writer brings can not wait."""
+    cure = "writers go first: run this table service again when that commit is done"
+    if other.inputs is None:
+        cause = "is pending, and what it will write is not known yet"
+        return Conflict(other.instant, None, cause, cure, other.action)
+    touched = mine.writes | mine.replaced
+    return _on_shared(touched, other.inputs, unit, other, "is pending and writes", cure)
+
+
+def shared(ours: Groups, theirs: Groups, unit: Unit | None) -> Groups:
+    """File groups of ours that have their unit in common with one of theirs."""
+    if unit is None:
+        return ours & theirs
+    units = {unit(each) for each in theirs}
+    return frozenset(each for each in ours if unit(each) in units)
+
+
+def _on_shared(
+    ours: Groups, theirs: Groups, unit: Unit | None, other: Winner | Pending, cause: str, cure: str
+) -> Conflict | None:
+    both = shared(ours, theirs, unit)
+    if not both:
+        return None
+    same = both & theirs
+    if not same:
+        cause += " another file group in the bucket of"
+    return Conflict(other.instant, min(same or both), cause, cure, other.action)
+
+
+# --- which check speaks ---------------------------------------------------------------------------
+
+_REWRITES: Mapping[Kind, Check] = {
+    "ingestion": overlaps,
+    "overwrite": overlaps,
+    "clustering": overlaps,
+    "compaction": compacted_after_me,
+    "log compaction": overlaps,
+    "rollback": took_me_back,
+}
+# Log blocks of one file group are ordered by their readers: only a later base file hides them.
+_LOGS: Mapping[Kind, Check] = {"compaction": compacted_after_me, "rollback": took_me_back}
+
+MATRIX: Mapping[Kind, Mapping[Kind, Check]] = {
+    "ingestion": _REWRITES,
+    "overwrite": _REWRITES,
+    "clustering": _REWRITES,
+    "compaction": _REWRITES,
+    "log compaction": _LOGS,
+}
+"""What is asked of mine (first) and a winner (second); what does not stand here goes together."""
+
+_PLANS: Mapping[Kind, PendingCheck] = {
+    "clustering": planned,
+    "overwrite": planned_after_me,
+    "compaction": planned_after_me,
+    "rollback": took_me_back,
+}
+_ONLY_ROLLBACKS: Mapping[Kind, PendingCheck] = {"rollback": took_me_back}
+_WRITERS: Mapping[Kind, PendingCheck] = {
+    "ingestion": yields_to_writer,
+    "overwrite": yields_to_writer,
+    "rollback": took_me_back,
+}
+_FIRST_COME: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
+    "ingestion": _PLANS,
+    "overwrite": _PLANS,
+    "clustering": _PLANS,
+    "compaction": _PLANS,
+    "log compaction": {"compaction": planned_after_me, "rollback": took_me_back},
+}
+_WRITERS_FIRST: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
+    "ingestion": _ONLY_ROLLBACKS,
+    "overwrite": _ONLY_ROLLBACKS,
+    "clustering": _WRITERS,
+    "compaction": _WRITERS,
+    "log compaction": _ONLY_ROLLBACKS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How two writers are told apart, and who gives way to what is still pending."""
+
+    name: str
+    hudi: str
+    """Hudi's class, without its package."""
+    pending: Mapping[Kind, Mapping[Kind, PendingCheck]]
+    unit: Unit | None = None
+    """What counts as one thing; None: the file group."""
+
+
+def bucket_of(group: FileGroup) -> FileGroup:
+    """(partition, bucket): a file id begins with eight digits, as Hudi's BucketIdentifier reads it.
+
+    A file id that does not begin so belongs to no bucket, and stands for itself.
+    """
+    partition, file_id = group
+    return (partition, file_id[:8]) if _BUCKET.match(file_id) else group
+
+
+SIMPLE = Strategy("simple", "SimpleConcurrentFileWritesConflictResolutionStrategy", _FIRST_COME)
+PREFER_WRITER = Strategy(
+    "prefer_writer", "PreferWriterConflictResolutionStrategy", _WRITERS_FIRST
+)  # fmt: skip
+BUCKET = Strategy(
+    "bucket", "BucketIndexConcurrentFileWritesConflictResolutionStrategy", _FIRST_COME, bucket_of
+)
+STRATEGIES = (SIMPLE, PREFER_WRITER, BUCKET)
+
+
+def strategy_of(name: str) -> Strategy:
+    """The strategy that `STRATEGY_KEY` names: by our name, or by Hudi's class."""
+    for each in STRATEGIES:
+        if name == each.name or name.rpartition(".")[2] == each.hudi:
+            return each
+    known = ", ".join(f"{each.name} ({each.hudi})" for each in STRATEGIES)
+    raise TableError(f"{STRATEGY_KEY}={name[:120]!r} is not known here; choose one of {known}")
+
+
+def find_conflict(
+    mine: Mine,
+    others: Iterable[CommitFiles | Winner],
+    *,
+    pending: Iterable[Pending] = (),
+    strategy: Strategy = SIMPLE,
+) -> Conflict | None:
+    """The conflict with the oldest instant, completed ones first; None if all go together."""
+    replaces = bool(mine.replaced or mine.overwrites)
+    me = kind_of("replacecommit" if replaces else "commit", mine.operation)
+    won = [each if isinstance(each, Winner) else Winner.of(each) for each in others]
+    for winner in sorted(won, key=lambda each: each.instant):
+        check = MATRIX[me].get(kind_of(winner.action, winner.operation))
+        if check and (conflict := check(mine, winner, strategy.unit)):
+            return conflict
+    for plan in sorted(pending, key=lambda each: each.instant):
+        asked = strategy.pending[me].get(kind_of(plan.action))
+        if plan.instant == mine.instant or asked is None:
+            continue
+        if conflict := asked(mine, plan, strategy.unit):
+            return conflict
+    return None
+
+
+def outgrown(mine: CommitFiles, other: CommitFiles) -> Conflict | None:
+    """The later of two has all columns of the earlier, of their types: readers go by the newest."""
+    if not mine.schema or not other.schema or mine.schema == other.schema:
+        return None
+    earlier, later = sorted((mine, other), key=lambda each: each.instant)
+    known = {each.name: each.type for each in arrow_schema(later.schema or "")}
+    for each in arrow_schema(earlier.schema or ""):
+        if known.get(each.name) != each.type:
+            mentioned = f"column {each.name[:60]!r} as {str(each.type)[:60]}"
+            has = f"has {mentioned}" if earlier is other else f"knows nothing of {mentioned}"
+            return Conflict(
+                other.instant, None, f"changed the table's columns: it {has}",
+                "begin again with the columns as they are now",
+            )
+    return None
+
+
+# --- what this version cannot judge -------------------------------------------------------------
+
+_UNREADABLE = {
+    "deltacommit": "log files belong to a merge-on-read table",
+    "compaction": "compaction belongs to a merge-on-read table",
+    "logcompaction": "log compaction belongs to a merge-on-read table",
+    "restore": "a restore takes completed commits back",
+    "indexing": "an index that a commit must keep up to date is not kept here",
+}
+
+
+def refuse_unreadable(now: Timeline, *, known: frozenset[str]) -> None:
+    """Raise rather than guess, where the timeline holds an action that decides over this commit.
+
+    A completed action that was there when the transaction began (`known`) is history, except where
+    it shows that base files alone do not tell what is in the table.
+    """
+    for instant, action in now.completed.items():
+        if action == "deltacommit" or (action in _UNREADABLE and instant not in known):
+            raise _unreadable(instant, action, _UNREADABLE[action])
+    for instant, action in now.pending.items():
+        if action in _UNREADABLE:
+            raise _unreadable(instant, f"pending {action}", _UNREADABLE[action])
+
+
+def _unreadable(instant: str, action: str, why: str) -> TableError:
+    return TableError(
+        f"the timeline holds {instant} ({action}): {why}; nothing was committed. Let the writer "
+        "that made it finish, or commit with Hudi"
+    )
+
+
+def refuse_missing(mine: Mine, now: Timeline) -> None:
+    """Raise if the timeline lost an instant that the transaction's snapshot stands on."""
+    if gone := sorted(mine.base - now.completed.keys()):
+        raise TableError(
+            f"{len(gone)} instants that {mine.instant} had read are gone from the timeline, "
+            f"{gone[-1]} the newest of them: it was moved (an upgrade?), archived or rolled back; "
+            "begin again"
+        )

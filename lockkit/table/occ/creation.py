@@ -1,0 +1,56 @@
+"""Making a table: the fence first, then the properties, on a store that keeps conditions."""
+
+from __future__ import annotations
+
+from lockkit.errors import TableError
+from lockkit.lock.conformance import prove_creation
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, create, read
+from lockkit.table.format.java_properties import (
+    PROPERTIES_BYTES_MAX,
+    format_properties,
+    parse_properties,
+)
+from lockkit.table.format.properties import (
+    FENCED,
+    PROPERTIES_KEY,
+    TableConfig,
+    from_properties,
+    refuse_half_rewritten,
+    to_properties,
+)
+from lockkit.table.occ.fence import FENCE_KEY, format_fence, opened
+
+CREATED = "created with the table"
+"""The attempt of a table's first fence: whoever else makes the same table writes the same fence."""
+
+
+def create_table(config: TableConfig) -> Procedure[TableConfig]:
+    """Make the table, or find it there already, the same; `TableError` if it is another one.
+
+    A store that ignores conditions, where each writer would make a table of its own, is refused
+    (`UnsafeStore`) before anything of the table is written. A fenced table has its fence before its
+    properties: from then on a fence that is missing was lost, and is never begun anew in silence.
+    """
+    yield from refuse_half_rewritten()
+    match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
+        case Found(body, _):
+            return _the_same(config, body)
+    yield from prove_creation(PROPERTIES_KEY)
+    if config.mode == FENCED:
+        yield from create(FENCE_KEY, format_fence(opened(0, CREATED, whole=True)))
+    match (yield from create(PROPERTIES_KEY, format_properties(to_properties(config)))):
+        case Found(body, _):
+            return _the_same(config, body)
+        case _version:
+            return config
+
+
+def _the_same(config: TableConfig, body: bytes) -> TableConfig:
+    standing = from_properties(parse_properties(body))
+    if standing != config:
+        raise TableError(
+            f"a different table is there already: {standing}; asked for {config}; open it as it "
+            "is, or choose another place"
+        )
+    return standing

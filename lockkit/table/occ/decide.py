@@ -1,0 +1,231 @@
+"""The decision: replacing the fence, so that exactly one of all who read it goes on.
+
+Shared by whoever decides anything about a table: a commit, and the rollback of a dead writer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from lockkit.errors import BrokenFence, CommitUnknown, StoreError, TableError, Unanswered
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    Missing,
+    NotOurs,
+    Ours,
+    PreconditionFailed,
+    StillOut,
+    Throttled,
+    Unknown,
+    over,
+    resolve,
+)
+from lockkit.runtime import TRIES_MAX, Note, Procedure, Put, Sleep, WallMs, create, pause_s, read
+from lockkit.table.format.timeline import Names, Timeline, instant_ms, instant_of
+from lockkit.table.occ.fence import (
+    ACTIONS,
+    CLOSED,
+    COMMIT,
+    FENCE_KEY,
+    Decided,
+    Fence,
+    Seen,
+    digest,
+    format_fence,
+    read_fence,
+)
+
+
+def completed_key(names: Names, decided: Decided) -> str:
+    return names.completed(decided.instant, decided.action, decided.completion)
+
+
+def inflight_key(names: Names, decided: Decided) -> str:
+    return names.inflight(decided.instant, decided.action)
+
+
+def completion_time(names: Names, seen: Seen, *later_than: str) -> Procedure[str | None]:
+    """Layout 2: now, but later than these instants and than every completion so far; else None.
+
+    Chosen before the fence is replaced and carried in it, so that the writer and whoever rolls
+    forward create one name.
+    """
+    if names.layout == 1:
+        return None
+    floor = [*later_than, *([seen.fence.completion] if seen.fence else [])]
+    latest_ms = max(instant_ms(each) for each in floor if each)
+    return instant_of(max((yield WallMs()), latest_ms + 1))
+
+
+def refuse_closed(seen: Seen) -> None:
+    """Raise if the table has left the fenced mode: nothing is decided by its fence any more."""
+    if seen.fence is not None and seen.fence.head.kind == CLOSED:
+        raise TableError(
+            "the table is no longer in fenced mode; nothing was committed. Begin again. If its "
+            "properties still say fenced, a switch of the mode was interrupted: finish it with "
+            "lockkit table mode URL hudi --yes, or take it back with lockkit table mode URL fenced "
+            "--yes"
+        )
+
+
+def refuse_open(seen: Seen) -> None:
+    """Raise if a table that is not fenced has a fence by which a paused writer may still decide."""
+    if seen.fence is not None and seen.fence.head.kind != CLOSED:
+        raise TableError(
+            "the table's mode is hudi, and its fence is open: a writer that began in fenced mode "
+            "could still commit, and this commit would be lost. Nothing was committed. Finish the "
+            "switch through the fence: lockkit table mode URL hudi --yes (or fenced)"
+        )
+
+
+def commits_under_way(now: Timeline) -> frozenset[str]:
+    """Pending instants whose final inflight file is there: any of them may have been decided."""
+    return frozenset(
+        instant for instant, action in now.pending.items()
+        if action in ACTIONS and instant in now.inflight
+    )  # fmt: skip
+
+
+def lost_fence(instants: Iterable[str]) -> BrokenFence:
+    """The error for a table in use that has no fence, and what its fence may have decided."""
+    listed = ", ".join(sorted(instants)[:5])
+    undecided = f"; it may have decided {listed}, which no reader sees yet" if listed else ""
+    return BrokenFence(
+        f"the table is in use, and {FENCE_KEY} is gone{undecided}. Nothing was committed. See "
+        "what can be restored: lockkit table repair-fence URL"
+    )
+
+
+def is_in_use(now: Timeline) -> bool:
+    """Whether a fence has decided something about this table, or may have."""
+    return bool(now.commits or now.rollbacks or commits_under_way(now))
+
+
+# --- settle -------------------------------------------------------------------------------------
+
+
+def settle(
+    names: Names, seen: Seen, proven: frozenset[str], rolled_forward: list[str]
+) -> Procedure[None]:
+    """Make sure that what the fence decided last has its completed file; nothing is decided before.
+
+    `proven` are instants that were seen completed. If the file is not there, its writer died or
+    sleeps between deciding and publishing, and we publish for it. What was decided earlier needs no
+    look: whoever replaced it has settled it.
+    """
+    if seen.fence is None or seen.fence.head.kind != COMMIT:
+        return
+    head = seen.fence.head
+    if head.instant in proven:
+        return
+    done, inflight = completed_key(names, head), inflight_key(names, head)
+    if isinstance((yield from read(done)), Found):
+        return
+    match (yield from read(inflight)):
+        case Found(body, _) if digest(body) == seen.fence.sha256:
+            if isinstance((yield from create(done, body)), Found):
+                raise TableError(
+                    f"{done} differs from its inflight file, which the fence names; nothing more "
+                    "is committed to this table until one of them is restored"
+                )
+        case _:
+            raise TableError(
+                f"the fence names {head.instant}, which has no completed file, and its inflight "
+                "file is missing or is not the one that was decided; nothing was committed: "
+                f"restore {inflight} or {done} from its versions"
+            )
+    rolled_forward.append(head.instant)
+    yield Note(
+        "note",
+        {"text": f"rolled {head.instant} forward: it was decided, but its file was not there yet",
+         "instant": head.instant, "rolled_forward": True},
+    )  # fmt: skip
+
+
+# --- replace ------------------------------------------------------------------------------------
+
+
+def replace_fence(names: Names, seen: Seen, entry: Fence) -> Procedure[bool]:
+    """Replace the fence that was read: the moment of decision. False: it did not, and never will.
+
+    The lease is not asked again once the write is out: sending the same bytes under the same
+    condition decides nothing new, and only so can it be found out what became of the first copy.
+    Raises `CommitUnknown` where neither the fence nor the completed file can tell.
+    """
+    body = format_fence(entry)
+    doubt, why = False, ""
+    try:
+        for tries in range(TRIES_MAX):
+            match (yield Put(FENCE_KEY, body, over(seen.version))):
+                case Applied():
+                    return True
+                case Throttled(after_s):
+                    why = "throttled"
+                    yield Sleep(pause_s(tries, after_s))
+                    if tries < TRIES_MAX - 1:
+                        continue
+                    # Perhaps only a hidden second copy was throttled, and the first landed: look.
+                case PreconditionFailed():
+                    # Perhaps of a hidden second copy, whose first one landed. Look.
+                    doubt, why = True, "refused, though nobody else is seen to have written"
+                case Unknown(why):
+                    doubt = True
+                case other:
+                    raise AssertionError(f"not an answer to a write: {other!r}")
+            now = yield from read_fence()
+            match resolve(now.version, now.attempt, attempt=entry.attempt, wrote_over=seen.version):
+                case Ours():
+                    return True
+                case NotOurs():
+                    return (yield from _was_superseded(names, seen, entry, now))
+                case StillOut():
+                    yield Sleep(pause_s(tries))
+                case never:
+                    assert_never(never)
+    except CommitUnknown:
+        raise
+    except Exception as error:
+        # Whatever it was, a write that may have decided is out: only its fate counts now.
+        if not doubt and isinstance(error, StoreError):
+            raise  # refused by configuration, so certainly not done
+        raise unknown(names, entry.head, str(error)) from error
+    if doubt:
+        raise unknown(names, entry.head, why)
+    raise Unanswered(
+        f"{FENCE_KEY} could not be written in {TRIES_MAX} tries ({why}); {entry.head.instant} was "
+        "not decided; try again later",
+        doubt=False,
+    )
+
+
+def _was_superseded(names: Names, seen: Seen, entry: Fence, now: Seen) -> Procedure[bool]:
+    """The fence holds somebody else's entry: was ours there in between?
+
+    Whoever replaced it took over its window: if ours is not in it, although the window reaches back
+    to what we replaced, ours never landed, and since the version that it asked for is gone, never
+    will. Where the window is too short the completed file decides, which a superseder makes sure
+    of *before* it replaces: only where `T.inflight` is missing too has somebody archived or rolled
+    back the instant, and nothing here can tell.
+    """
+    mine = entry.head
+    if now.fence is None:
+        raise unknown(names, mine, "the fence was deleted")
+    latest = now.fence.decision_on(mine.instant)
+    if latest is not None:
+        return latest == mine  # a rollback: whoever decides it has seen that ours did not land
+    before = seen.fence.head if seen.fence else None
+    if now.fence.whole or (before is not None and before in now.fence.window):
+        return False
+    if mine.kind != COMMIT:
+        return False  # deciding a rollback once more harms nobody
+    if isinstance((yield from read(completed_key(names, mine))), Found):
+        return True
+    if isinstance((yield from read(inflight_key(names, mine))), Missing):
+        raise unknown(names, mine, "its instant was archived or rolled back meanwhile")
+    return False
+
+
+def unknown(names: Names, decided: Decided, why: str) -> CommitUnknown:
+    return CommitUnknown(decided.instant, why, (FENCE_KEY, completed_key(names, decided)))

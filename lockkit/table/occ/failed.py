@@ -1,0 +1,103 @@
+"""Failed writes: which pending instants nobody works on any more, by Hudi's three policies.
+
+`hoodie.clean.failed.writes.policy`. EAGER: before its next write a table's only writer takes back
+whatever is pending and not its own. LAZY: a service takes back what has no heartbeat any more.
+NEVER: it stays. A clustering of ours whose maker died is taken back under each of them, for its
+plan makes writers give way; a clustering of Hudi's is Hudi's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, WallMs, listing, read
+from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.plans import OURS, ReplacePlan, parse_replace_plan
+from lockkit.table.format.properties import FENCED, TableConfig
+from lockkit.table.format.timeline import Names, Timeline, instant_ms, load_timeline
+from lockkit.table.occ.liveness import (
+    HEARTBEATS,
+    HeartbeatRules,
+    Policy,
+    Pulse,
+    dead_instants,
+    expired,
+    look,
+)
+from lockkit.table.occ.pending import REPLACING
+
+
+def failed_writes(
+    names: Names, now: Timeline, policy: Policy, rules: HeartbeatRules, *, own: Collection[str] = ()
+) -> Procedure[tuple[Pulse, ...]]:
+    """Pending instants that may be taken back, each once `end(pulse)` said True.
+
+    `own` are instants that this process is at.
+    """
+    plans = yield from clusterings(names, now)
+    spare = frozenset(plans) | frozenset(own)
+    dead = yield from dead_instants(names, now, policy, rules=rules, spare=spare)
+    wall_ms, plans_dead = (yield WallMs()), []
+    for instant, plan in plans.items():
+        if OURS not in plan.params or instant in own:
+            continue
+        pulse = yield from look(instant, names.requested(instant, now.pending[instant]))
+        if policy == "EAGER" or expired(pulse, wall_ms, rules):
+            plans_dead.append(pulse)
+    if plans_dead and policy != "EAGER":  # its maker deletes its heartbeat when it has committed
+        again = yield from load_timeline(names)
+        plans_dead = [each for each in plans_dead if each.instant in again.pending]
+    return (*dead, *plans_dead)
+
+
+def clusterings(names: Names, now: Timeline) -> Procedure[dict[str, ReplacePlan]]:
+    """The pending ones by instant, whoever planned them; in version 6 their action does not tell
+    them from an overwrite.
+    """
+    found = {}
+    for instant, action in now.pending.items():
+        if action not in REPLACING:
+            continue
+        key = names.requested(instant, action)
+        match (yield from read(key)):
+            case Found(body, _) if (plan := parse_replace_plan(key, body)).clusters:
+                found[instant] = plan
+            case _:
+                pass
+    return found
+
+
+def leftovers(names: Names, rules: HeartbeatRules) -> Procedure[tuple[str, ...]]:
+    """Instants that are over, and whose expired heartbeat their writer did not take with it."""
+    listed = yield from listing(HEARTBEATS)
+    now, wall_ms, found = (yield from load_timeline(names)), (yield WallMs()), []
+    for instant in (each.key.removeprefix(HEARTBEATS) for each in listed):
+        if instant in now.pending or not (instant.isdecimal() and len(instant) in (14, 17)):
+            continue
+        pulse = yield from look(instant)
+        if pulse.version is not None and expired(pulse, wall_ms, rules):
+            found.append(instant)
+    return tuple(found)
+
+
+def about_to_go(names: Names, now: Timeline) -> Procedure[frozenset[FileGroup]]:
+    """File groups that a clustering is planned to replace."""
+    plans = yield from clusterings(names, now)
+    return frozenset(group for plan in plans.values() for group in plan.inputs or ())
+
+
+def half_done(
+    config: TableConfig, now: Timeline, action: str, rules: HeartbeatRules
+) -> Procedure[tuple[str, ...]]:
+    """Pending rollbacks or cleans to be finished by their plan.
+
+    On a fenced table any: to finish one that its maker is at harms nobody. Hudi would find a second
+    completed file beside its own: where it writes too, only what its maker must have left.
+    """
+    wall_ms = yield WallMs()
+    left_ms = 0 if config.mode == FENCED else rules.ttl_ms + rules.drift_ms
+    return tuple(
+        instant for instant, its in now.pending.items()
+        if its == action and (not left_ms or wall_ms - instant_ms(instant) > left_ms)
+    )  # fmt: skip

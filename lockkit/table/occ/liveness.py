@@ -1,0 +1,289 @@
+"""The pulse: which writers of a table live, and which pending instants nobody works on any more.
+
+`.hoodie/.heartbeat/<instant>` is rewritten at an interval by the writer of that instant
+(`heartbeat`). Whoever wants to roll an instant back ends its heartbeat first, by replacing the very
+version that was seen to have expired: if that fails, the writer lives. (Hudi overwrites an empty
+file unconditionally. Such heartbeats are understood, but to end one is only a request: equal bytes
+have equal versions.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, assert_never
+
+from lockkit.errors import StoreError, TableError, Unanswered
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    Missing,
+    NotModified,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+    over,
+)
+from lockkit.protocol.policy import Expiry
+from lockkit.runtime import (
+    TRIES_MAX,
+    Delete,
+    Note,
+    Procedure,
+    Put,
+    Sleep,
+    Unique,
+    WallMs,
+    pause_s,
+    read,
+)
+from lockkit.table.format.timeline import HOODIE, Names, Timeline, instant_ms, load_timeline
+
+HEARTBEATS = HOODIE + ".heartbeat/"
+INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
+MISSES_KEY = "hoodie.client.heartbeat.tolerable.misses"
+POLICY_KEYS = ("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes")
+"""Of the two names of one setting, the newer goes first."""
+INTERVAL_MS_MIN = 1_000
+TTL_MS_MAX = 86_400_000
+BODY_BYTES_MAX = 2_000
+MARGIN_MS = 1_000
+
+_WRITES = frozenset({"commit", "replacecommit"})
+"""A clustering, a clean, a rollback that did not complete is taken up again by its own service."""
+
+Policy = Literal["EAGER", "LAZY", "NEVER"]
+_POLICIES: tuple[Policy, ...] = ("EAGER", "LAZY", "NEVER")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRules:
+    """When a writer is taken for dead; the defaults are Hudi's."""
+
+    interval_ms: int = 60_000
+    misses: int = 2
+    expiry: Expiry = Expiry.STORE
+    """Judged on the store's own clock where it tells the time, else on mine (`WALL`)."""
+    slack_ms: int = 2_000
+    """`STORE`: 1 s of flooring by HTTP dates, and up to 1 s between the store's front ends."""
+    drift_ms: int = 500
+    """`WALL`: how far another's clock may be off."""
+
+    @property
+    def ttl_ms(self) -> int:
+        return min(self.interval_ms * self.misses, TTL_MS_MAX)
+
+    @property
+    def belief_ms(self) -> int:
+        """How long its writer believes in a beat: it stops before anybody may end it."""
+        return self.ttl_ms - min(MARGIN_MS, self.ttl_ms // 10)
+
+
+def heartbeat_rules(options: Mapping[str, Any]) -> HeartbeatRules:
+    """From Hudi's option names; `TableError` names one that cannot be."""
+    default = HeartbeatRules()
+    return HeartbeatRules(
+        interval_ms=_whole(options, INTERVAL_KEY, default.interval_ms, INTERVAL_MS_MIN),
+        misses=_whole(options, MISSES_KEY, default.misses, 1),
+    )
+
+
+def _whole(options: Mapping[str, Any], key: str, default: int, least: int) -> int:
+    said = str(options.get(key, default))
+    if not said.isascii() or not said.isdecimal() or len(said) > 9 or int(said) < least:
+        raise TableError(f"{key}={said[:40]!r} must be a whole number of at least {least}")
+    return int(said)
+
+
+def failed_writes_policy(options: Mapping[str, Any], *, writers: int = 1) -> Policy:
+    """Which dead writers are rolled back: EAGER by default, LAZY where several may write.
+
+    `TableError` where the option says EAGER among several writers: it would kill live ones.
+    """
+    said = next((str(options[key]).upper() for key in POLICY_KEYS if key in options), None)
+    if said is None:
+        return "LAZY" if writers > 1 else "EAGER"
+    for policy in _POLICIES:
+        if said == policy:
+            if policy == "EAGER" and writers > 1:
+                raise TableError(
+                    f"{POLICY_KEYS[0]}=EAGER rolls back every other writer's instant, also of "
+                    "those that live; with several writers choose LAZY"
+                )
+            return policy
+    raise TableError(f"{POLICY_KEYS[0]}={said[:40]!r} must be one of {', '.join(_POLICIES)}")
+
+
+# --- what is seen of a heartbeat -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """A heartbeat as one read showed it."""
+
+    instant: str
+    version: Version | None
+    """None: there is no such object."""
+    attempt: str | None = None
+    ttl_ms: int | None = None
+    """What its writer promised; None where the body says nothing (Hudi's is empty)."""
+    ended: bool = False
+    modified_ms: int | None = None
+    date_ms: int | None = None
+    holder: str = ""
+    """Who beats, as it says itself; for humans."""
+
+
+def heartbeat_key(instant: str) -> str:
+    return HEARTBEATS + instant
+
+
+def pulse_of(instant: str, answer: Found | Missing) -> Pulse:
+    """What an object says. A body that is not ours is a sign of life, and promises nothing."""
+    if isinstance(answer, Missing):
+        return Pulse(instant, None)
+    try:
+        body: Any = json.loads(answer.body) if len(answer.body) <= BODY_BYTES_MAX else {}
+    except (ValueError, RecursionError):
+        body = {}
+    fields = body if isinstance(body, dict) else {}
+    attempt, ttl_ms, holder = (fields.get(name) for name in ("attempt", "ttlMs", "holder"))
+    return Pulse(
+        instant,
+        answer.version,
+        attempt if isinstance(attempt, str) else None,
+        ttl_ms if type(ttl_ms) is int and 0 < ttl_ms <= TTL_MS_MAX else None,
+        fields.get("ended") is True,
+        answer.modified_ms,
+        answer.date_ms,
+        holder if isinstance(holder, str) else "",
+    )
+
+
+def expired(pulse: Pulse, wall_ms: int, rules: HeartbeatRules) -> bool:
+    """Whether its writer has certainly stopped, if it keeps the rules.
+
+    Where there is no heartbeat it counts when the instant was taken: its writer may be about to
+    start one. The instant's own time, by its writer's clock, counts only where that is not known.
+    """
+    if pulse.ended:
+        return True
+    ttl_ms = pulse.ttl_ms or rules.ttl_ms
+    if pulse.modified_ms is None:
+        taken_ms = instant_ms(pulse.instant)
+        return pulse.version is None and wall_ms - taken_ms > ttl_ms + rules.drift_ms
+    if rules.expiry is Expiry.STORE and pulse.date_ms is not None:
+        return pulse.date_ms - pulse.modified_ms > ttl_ms + rules.slack_ms
+    return wall_ms - pulse.modified_ms > ttl_ms + rules.drift_ms
+
+
+def look(instant: str, requested: str = "") -> Procedure[Pulse]:
+    """Of an instant without a heartbeat the times are those of `requested`, its first file."""
+    match (yield from read(heartbeat_key(instant), limit=BODY_BYTES_MAX)):
+        case Missing() if requested:
+            pass
+        case Found() | Missing() as answer:
+            return pulse_of(instant, answer)
+        case NotModified():
+            raise AssertionError("an unconditional read was answered 304")
+        case never:
+            assert_never(never)
+    match (yield from read(requested)):
+        case Found(_, _, modified_ms, date_ms):
+            return Pulse(instant, None, modified_ms=modified_ms, date_ms=date_ms)
+        case _:
+            return Pulse(instant, None)
+
+
+def lives(instant: str, rules: HeartbeatRules, requested: str = "") -> Procedure[bool]:
+    pulse = yield from look(instant, requested)
+    return not expired(pulse, (yield WallMs()), rules)
+
+
+# --- before and after a rollback -----------------------------------------------------------------
+
+
+def end(pulse: Pulse) -> Procedure[bool]:
+    """End the heartbeat that was seen, before its instant is rolled back. False: its writer lives.
+
+    Replaces that very version by a tombstone, so that every later beat is refused, a late start
+    too; where none was there, it is created. `forget` it when the rollback is done.
+    """
+    key = heartbeat_key(pulse.instant)
+    for tries in range(TRIES_MAX):
+        body = {"instant": pulse.instant, "attempt": (yield Unique()), "ended": True}
+        match (yield Put(key, json.dumps(body).encode(), over(pulse.version))):
+            case Applied():
+                yield Note("note", {"text": f"ended the heartbeat of {pulse.instant}"})
+                return True
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+                continue
+            case PreconditionFailed() | Unknown():
+                pass
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        now = yield from look(pulse.instant)
+        if now.ended or (now.version is None and pulse.version is not None):
+            return True
+        if now.version != pulse.version:
+            return False
+        yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"{key} could not be ended in {TRIES_MAX} tries; roll {pulse.instant} back later",
+        doubt=True,
+    )
+
+
+def forget(instant: str) -> Procedure[None]:
+    """Delete the heartbeat of an instant that is committed or rolled back."""
+    yield from discard(heartbeat_key(instant))
+
+
+def discard(key: str) -> Procedure[None]:
+    """Delete what says nothing to anybody any more: a file that stays is not an error."""
+    for tries in range(TRIES_MAX):
+        try:
+            match (yield Delete(key)):
+                case Applied():
+                    return
+                case Throttled(after_s):
+                    yield Sleep(pause_s(tries, after_s))
+                case _:
+                    yield Sleep(pause_s(tries))
+        except StoreError:
+            return
+
+
+def dead_instants(
+    names: Names,
+    now: Timeline,
+    policy: Policy,
+    *,
+    mine: str = "",
+    rules: HeartbeatRules = HeartbeatRules(),
+    spare: frozenset[str] = frozenset(),
+) -> Procedure[tuple[Pulse, ...]]:
+    """Pending writes that may be rolled back, oldest first, each after `end(pulse)` said True.
+
+    EAGER: every one but mine (for a table's only writer). LAZY: those whose heartbeat has expired,
+    and which a timeline that is loaded after that still shows as pending: a writer deletes its
+    heartbeat when it has committed. NEVER: none. `spare` are plans that their table service will
+    take up again (a clustering of version 6 is called `replacecommit`, as an overwrite is).
+    """
+    if policy == "NEVER":
+        return ()
+    wall_ms = yield WallMs()
+    dead: list[Pulse] = []
+    for instant, action in now.pending.items():
+        if action not in _WRITES or instant == mine or instant in spare:
+            continue
+        pulse = yield from look(instant, names.requested(instant, action))
+        if policy == "EAGER" or expired(pulse, wall_ms, rules):
+            dead.append(pulse)
+    if policy == "EAGER" or not dead:
+        return tuple(dead)
+    again = yield from load_timeline(names)
+    return tuple(pulse for pulse in dead if pulse.instant in again.pending)

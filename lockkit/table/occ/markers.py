@@ -1,0 +1,180 @@
+"""Markers: which data files a writer is about to write, told before it writes them.
+
+`.hoodie/.temp/<instant>/<data file's path>.marker.CREATE|MERGE`, empty, as Hudi's direct markers.
+Whoever rolls a dead writer back finds its files by them, the files of failed tasks too; and a
+writer that would lose its commit to one that began earlier stops before its work is wasted.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from lockkit.errors import EarlyConflict, TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, all_of, create, listing, read
+from lockkit.stores import Entry
+from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.partition import is_inside
+from lockkit.table.format.timeline import HOODIE, Names, Timeline, load_timeline
+from lockkit.table.occ.conflict import SIMPLE, Strategy, find_conflict, shared, winners
+from lockkit.table.occ.conflicting import Conflict, Mine, Pending, Winner
+from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.liveness import HEARTBEATS, HeartbeatRules, discard, lives
+
+MARKERS = HOODIE + ".temp/"
+EARLY_KEY = "hoodie.write.concurrency.early.conflict.detection.enable"
+EARLY_STRATEGY_KEY = "hoodie.write.concurrency.early.conflict.detection.strategy"
+EARLY_COMMITS_KEY = "hoodie.write.concurrency.early.conflict.check.commit.conflict"
+EARLY_STRATEGY = "SimpleDirectMarkerBasedDetectionStrategy"
+SERVED_BYTES_MAX = 16_000_000
+
+Io = Literal["CREATE", "MERGE", "APPEND"]
+
+_INSTANT = re.compile(r"[0-9]{17}|[0-9]{14}")
+_MARKER = re.compile(r"(?:(.+)/)?([^/_]+)_([^/]+)\.marker\.(CREATE|MERGE|APPEND)", re.S)
+# Hudi's timeline server keeps the names of its markers in files of lines, beside their type's.
+_SERVED = re.compile(r"MARKERS\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A data file that an instant wrote, or was about to."""
+
+    path: str
+    group: FileGroup
+    io: str
+
+
+def early_detection(options: Mapping[str, Any]) -> bool:
+    """Whether Hudi's options ask for `early_conflict`; `TableError` if not for one of ours."""
+    strategy = str(options.get(EARLY_STRATEGY_KEY, EARLY_STRATEGY))
+    wanted = _flag(options, EARLY_KEY)
+    if wanted and strategy.rpartition(".")[2] != EARLY_STRATEGY:
+        raise TableError(
+            f"{EARLY_STRATEGY_KEY}={strategy[:120]!r} needs Hudi's timeline server or ZooKeeper; "
+            f"only {EARLY_STRATEGY} is known here"
+        )
+    return wanted
+
+
+def early_commits(options: Mapping[str, Any]) -> bool:
+    """Whether Hudi's options ask for `overtaken` as well."""
+    return early_detection(options) and _flag(options, EARLY_COMMITS_KEY)
+
+
+def _flag(options: Mapping[str, Any], key: str) -> bool:
+    said = str(options.get(key, "false")).lower()
+    if said not in ("true", "false"):
+        raise TableError(f"{key}={said[:40]!r} must be true or false")
+    return said == "true"
+
+
+def marker_key(instant: str, path: str, io: Io) -> str:
+    """Of the data file at `path`, which is relative to the table and begins with its partition."""
+    assert io in get_args(Io), io
+    return f"{MARKERS}{instant}/{path}.marker.{io}"
+
+
+def mark(instant: str, path: str, io: Io) -> Procedure[None]:
+    """Before the data file is written: proven, so that no data file is ever without its marker."""
+    yield from create(marker_key(instant, path, io), b"")
+
+
+def unmark(instant: str) -> Procedure[None]:
+    """After the commit, or the end of a rollback: nobody asks any more."""
+    entries: list[Entry] = yield from listing(f"{MARKERS}{instant}/")
+    yield from all_of(discard(each.key) for each in entries)
+
+
+def files_of(instant: str) -> Procedure[tuple[Marker, ...]]:
+    """Every data file that the instant's markers name, by path, whoever wrote them."""
+    folder = f"{MARKERS}{instant}/"
+    entries: list[Entry] = yield from listing(folder)
+    names = [each.key.removeprefix(folder) for each in entries]
+    served = yield from all_of(_served(folder + each) for each in names if _SERVED.fullmatch(each))
+    for lines in served:
+        names += lines
+    found = {marker.path: marker for name in names if (marker := parse_marker(name))}
+    return tuple(found[path] for path in sorted(found))
+
+
+def parse_marker(name: str) -> Marker | None:
+    """What a name below the instant's folder says; None if it is no marker, or leads elsewhere."""
+    match = _MARKER.fullmatch(name)
+    if match is None or not is_inside(name):
+        return None
+    partition, file_id, rest, io = match.groups()
+    path = f"{file_id}_{rest}"
+    return Marker(f"{partition}/{path}" if partition else path, (partition or "", file_id), io)
+
+
+def _served(key: str) -> Procedure[list[str]]:
+    match (yield from read(key)):
+        case Found(body, _) if len(body) <= SERVED_BYTES_MAX:
+            return body.decode(errors="replace").splitlines()
+        case Found(body, _):
+            raise TableError(
+                f"{key} has {len(body)} bytes, which no list of markers has; look who wrote it"
+            )
+        case _missing:
+            return []
+
+
+def early_conflict(
+    mine: Mine, *, rules: HeartbeatRules = HeartbeatRules(), strategy: Strategy = SIMPLE
+) -> Procedure[None]:
+    """Raise `EarlyConflict` if a living writer of an earlier instant has marked what I write.
+
+    Ask after marking: of two writers that mark one file group, the later instant then sees the
+    earlier's marker, or marked it first and sees it when it asks again. Only the later one yields,
+    so two never stop each other. What `mine` covers is committed, and no rival any more.
+    """
+    entries: list[Entry] = yield from listing(HEARTBEATS)
+    for instant in (os.path.basename(each.key) for each in entries):
+        if not _INSTANT.fullmatch(instant) or instant >= mine.instant or mine.covers(instant):
+            continue
+        marked = yield from files_of(instant)
+        theirs = frozenset(each.group for each in marked)
+        both = shared(mine.writes | mine.replaced, theirs, strategy.unit)
+        if both and (yield from lives(instant, rules)):
+            conflict = Conflict(
+                instant, min(both), "began earlier and is writing",
+                "nothing more was written; begin again when that commit is done",
+            )  # fmt: skip
+            raise conflict.refusal(mine.instant, EarlyConflict)
+
+
+def overtaken(names: Names, mine: Mine, *, strategy: Strategy = SIMPLE) -> Procedure[None]:
+    """Raise `EarlyConflict` if a commit that completed since I began has decided against me."""
+    now = yield from load_timeline(names, after=mine.horizon)
+    won = []
+    for instant in winners(mine, now):
+        files = yield from read_commit(names, instant, now)
+        won.append(Winner.of(files, now.completed[instant]))
+    if conflict := find_conflict(mine, won, strategy=strategy):
+        raise conflict.refusal(mine.instant, EarlyConflict)
+
+
+def at_work(
+    names: Names, now: Timeline, *, mine: str, rules: HeartbeatRules = HeartbeatRules()
+) -> Procedure[tuple[Pending, ...]]:
+    """Writers that live and have not committed, with what they marked: `prefer_writer` asks.
+
+    `inputs` is None where nothing is marked yet. Hudi's table services give way to such a one only
+    under `hoodie.clustering.fail.on.pending.ingestion.during.conflict.resolution`; else leave it
+    out.
+    """
+    found = []
+    for instant, action in now.pending.items():
+        if action != "commit" or instant == mine:
+            continue
+        if not (yield from lives(instant, rules, names.requested(instant))):
+            continue
+        marked = yield from files_of(instant)
+        groups = frozenset(each.group for each in marked) if marked else None
+        found.append(Pending(instant, action, groups))
+    return tuple(found)

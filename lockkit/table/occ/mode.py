@@ -1,0 +1,155 @@
+"""The switch of a table's mode: through the fence, so that no paused writer commits after it.
+
+A writer that began in fenced mode asks nothing but the fence when it commits. So the fence is
+closed before the table's properties say `hudi`, and opened before they say `fenced`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lockkit.errors import TableError, Unanswered
+from lockkit.protocol.outcome import Applied, Found, PreconditionFailed, Throttled, Unknown, over
+from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, pause_s, read
+from lockkit.table.format.java_properties import (
+    PROPERTIES_BYTES_MAX,
+    format_properties,
+    parse_properties,
+)
+from lockkit.table.format.properties import (
+    FENCED,
+    HUDI,
+    MODE,
+    PROPERTIES_KEY,
+    SWITCHES,
+    TableConfig,
+    from_properties,
+    load_config,
+)
+from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
+from lockkit.table.occ.decide import (
+    commits_under_way,
+    is_in_use,
+    lost_fence,
+    replace_fence,
+    settle,
+)
+from lockkit.table.occ.fence import (
+    CLOSED,
+    NO_INSTANT,
+    Decided,
+    Fence,
+    Seen,
+    follow,
+    opened,
+    read_fence,
+)
+
+
+def switch_mode(
+    mode: str, guard: Guard, *, believe: Callable[[], None] = trust
+) -> Procedure[bool]:  # fmt: skip
+    """Put the table into this mode, while holding its lock; False if it is in it already.
+
+    To `hudi`: what the fence decided last is made visible, then the fence is closed. A fenced
+    writer that was paused finds the fence changed and is refused. To `fenced`: refused while a
+    commit is under way, which could still be published without the fence; then the fence is opened.
+    A switch that was interrupted is finished, or taken back, by another one. Raises `TableError`.
+    """
+    if mode not in (FENCED, HUDI):
+        raise TableError(f"a table's mode is {FENCED} or {HUDI}, not {mode[:40]!r}")
+    config, _ = yield from load_config()
+    for _ in range(ROUNDS_MAX):
+        seen = yield from read_fence()
+        now = yield from load_timeline(config.names)
+        if mode == FENCED and config.mode == HUDI:
+            _refuse_under_way(now)
+        closed = seen.fence is not None and seen.fence.head.kind == CLOSED
+        if closed == (mode == HUDI) and seen.fence is not None:
+            break
+        if mode == HUDI:
+            entry = yield from _closing(config, seen, now, guard)
+        else:
+            entry = yield from _opening(config, seen, now, guard)
+        believe()
+        if (yield from replace_fence(config.names, seen, entry)):
+            break
+    else:
+        raise Unanswered(
+            f"the switch to {mode} lost the fence to others {ROUNDS_MAX} times; try again",
+            doubt=False,
+        )
+    return (yield from _say_in_properties(mode, believe))
+
+
+def _closing(config: TableConfig, seen: Seen, now: Timeline, guard: Guard) -> Procedure[Fence]:
+    under_way = commits_under_way(now)
+    if seen.fence is None and config.mode == FENCED and under_way:
+        raise lost_fence(under_way)
+    yield from settle(config.names, seen, frozenset(now.commits), [])
+    return follow(
+        seen.fence, Decided(CLOSED, NO_INSTANT), epoch=guard.epoch, attempt=(yield Unique()),
+        sha256="", whole=False,
+    )  # fmt: skip
+
+
+def _refuse_under_way(now: Timeline) -> None:
+    """Raise if a commit could still be published without the fence."""
+    if under_way := commits_under_way(now):
+        raise TableError(
+            f"{', '.join(sorted(under_way)[:5])} is under way in hudi mode, and could be published "
+            "without the fence: let its writer finish, or take it back with lockkit table "
+            "rollback, then switch the mode"
+        )
+
+
+def _opening(config: TableConfig, seen: Seen, now: Timeline, guard: Guard) -> Procedure[Fence]:
+    """It remembers no decision: what was committed in `hudi` mode is not in its window."""
+    before = seen.fence
+    if before is None and config.mode == FENCED and is_in_use(now):
+        raise lost_fence(commits_under_way(now))
+    times = [*now.completion.values(), *filter(None, [before.completion if before else None])]
+    epoch = max(guard.epoch, before.epoch if before else 0)
+    return opened(epoch, (yield Unique()), completion=max(times, default=None))
+
+
+def _say_in_properties(mode: str, believe: Callable[[], None]) -> Procedure[bool]:
+    def switched(config: TableConfig) -> dict[str, str]:
+        if config.mode == mode:
+            return {}
+        return {MODE: mode, SWITCHES: str(config.switches + 1)}
+
+    return (yield from say_in_properties(switched, believe))
+
+
+def say_in_properties(
+    news: Callable[[TableConfig], dict[str, str]], believe: Callable[[], None]
+) -> Procedure[bool]:
+    """Write what `news` makes of the table's config over exactly the properties that were read.
+
+    False where it makes nothing of them and nothing was tried before.
+    """
+    for tries in range(TRIES_MAX):
+        match (yield from read(PROPERTIES_KEY, limit=PROPERTIES_BYTES_MAX)):
+            case Found(body, version):
+                keys = parse_properties(body)
+            case _missing:
+                raise TableError(f"{PROPERTIES_KEY} is gone; nothing was changed")
+        changed = news(from_properties(keys))
+        if not changed:
+            return tries > 0
+        believe()
+        match (yield Put(PROPERTIES_KEY, format_properties({**keys, **changed}), over(version))):
+            case Applied():
+                return True
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+            case PreconditionFailed() | Unknown():
+                yield Sleep(pause_s(tries))
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+    raise Unanswered(
+        f"{PROPERTIES_KEY} could not be written in {TRIES_MAX} tries; run this again",
+        doubt=True,
+    )

@@ -1,0 +1,53 @@
+"""What is pending and decides over others: plans of table services, and rollbacks under way."""
+
+from __future__ import annotations
+
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, all_of, read
+from lockkit.table.format.plans import RollbackPlan, parse_replace_plan, parse_rollback_plan
+from lockkit.table.format.timeline import Names, Timeline
+from lockkit.table.occ.conflicting import Pending
+
+REPLACING = frozenset({"replacecommit", "clustering"})
+
+
+def load_pending(
+    names: Names, now: Timeline, *, since: Timeline | None = None
+) -> Procedure[tuple[Pending, ...]]:
+    """The plans among a timeline's pending instants; also rollbacks completed after `since`.
+
+    A plan that is gone was completed or taken back meanwhile: the fence has changed with it.
+    """
+    asked = [
+        *(_pending(names, instant, action) for instant, action in now.pending.items()
+          if action in REPLACING),
+        *(_pending(names, instant, "rollback") for instant, done in now.rollbacks.items()
+          if not done or (since is not None and not since.rollbacks.get(instant))),
+    ]  # fmt: skip
+    found = yield from all_of(asked)
+    return tuple(each for each in found if each is not None)
+
+
+def _pending(names: Names, instant: str, action: str) -> Procedure[Pending | None]:
+    if action == "rollback":
+        plan = yield from load_rollback_plan(names, instant)
+        return Pending(instant, action, takes_back=frozenset({plan.target})) if plan else None
+    key = names.requested(instant, action)
+    match (yield from read(key)):
+        case Found(body, _):
+            planned = parse_replace_plan(key, body)
+            # An insert_overwrite asks for no plan: what it replaces shows when it completes.
+            kind = "clustering" if planned.clusters else "replacecommit"
+            return Pending(instant, kind, planned.inputs)
+        case _missing:
+            return None
+
+
+def load_rollback_plan(names: Names, instant: str) -> Procedure[RollbackPlan | None]:
+    """What a rollback takes back; None if its plan is gone: it was completed and tidied away."""
+    key = names.requested(instant, "rollback")
+    match (yield from read(key)):
+        case Found(body, _):
+            return parse_rollback_plan(key, body)
+        case _missing:
+            return None

@@ -1,0 +1,366 @@
+"""Publishing: a prepared transaction through its lock, with what can go together going together.
+
+Uncontended: the claim of the lock goes out beside the reads of the fence and of the table's
+properties, then the fence is replaced, then the completed file is created while the lock is
+released. Three round trips instead of six.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+from lockkit.clock import Clock
+from lockkit.errors import CommitUnknown, StoreError, TableError
+from lockkit.lock.handle import Lock, leave
+from lockkit.protocol.outcome import Found, NotModified
+from lockkit.runtime import Procedure, all_of, read, run
+from lockkit.sinks import Emit, silent, warn_of
+from lockkit.stores import Store
+from lockkit.table.format.properties import FENCED, recheck_config
+from lockkit.table.occ.commit import Ahead, Committed, Guard, commit, complete, decide
+from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.decide import completed_key
+from lockkit.table.occ.fence import (
+    COMMIT,
+    FENCE_BYTES_MAX,
+    FENCE_KEY,
+    Seen,
+    parse_fence,
+    read_fence,
+)
+from lockkit.table.occ.locks import AnyLock
+from lockkit.table.occ.transaction import Prepared
+
+T = TypeVar("T")
+
+
+def publish(
+    prepared: Prepared,
+    lock: Lock,
+    store: Store,
+    clock: Clock,
+    emit: Emit = silent,
+    *,
+    strategy: Strategy = SIMPLE,
+    fence: bool | None = None,
+) -> Committed:
+    """Acquire the lock, commit, release it. Raises `LockBusy`, and whatever `commit` raises.
+
+    `fence=None` does as the table's mode says. Once the commit is decided nothing but
+    `CommitUnknown` or an interrupt is raised: neither the release nor an observer can fail it.
+    """
+    fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
+    with told_if_interrupted(prepared), deferred(emit) as later:
+        hold = _LockHold(lock, store, clock, later)
+        committed: Committed = run(
+            publish_under(hold, prepared, strategy=strategy, fenced=fenced), store, clock, later
+        )
+    return committed
+
+
+class Hold(Protocol):
+    """The table's own lock, for one commit: held by threads here, by tasks in the simulator.
+
+    `run` carries out one step of the commit. `complete` runs a step while the lock is released;
+    before it nothing that can fail for lack of resources is left to be done.
+    """
+
+    @property
+    def guard(self) -> Guard: ...
+
+    def believe(self) -> None: ...
+
+    def run(self, way: Procedure[T]) -> Procedure[T]: ...
+
+    def acquire(self, scout: Scout | None) -> Procedure[None]: ...
+
+    def rise_above(self, epoch: int) -> Procedure[None]: ...
+
+    def complete(self, way: Procedure[T]) -> Procedure[T]: ...
+
+    def leave(self, error: BaseException) -> Procedure[None]: ...
+
+
+def publish_under(
+    hold: Hold, prepared: Prepared, *, strategy: Strategy = SIMPLE, fenced: bool = True
+) -> Procedure[Committed]:
+    """Acquire, decide, complete beside the release. The same text for every kind of `Hold`."""
+    scout = Scout(prepared) if fenced else None
+    try:
+        yield from hold.acquire(scout)
+        if scout is None:
+            committed = yield from hold.run(commit(
+                prepared, hold.guard, believe=hold.believe, fence=False, strategy=strategy
+            ))  # fmt: skip
+            return (yield from hold.complete(_already(committed)))
+        yield from _rise_above_fence(hold, scout)
+        decision = yield from hold.run(decide(
+            prepared, hold.guard, believe=hold.believe, strategy=strategy, ahead=scout.ahead
+        ))  # fmt: skip
+        return (yield from hold.complete(complete(decision)))
+    except GeneratorExit:  # its process is gone: nobody carries out requests any more
+        raise
+    except BaseException as error:
+        yield from hold.leave(error)
+        raise
+
+
+def _rise_above_fence(hold: Hold, scout: Scout) -> Procedure[None]:
+    """Make sure, before the grant is used, that its epoch is above the fence's.
+
+    A lock object that was deleted, or rewritten by Hudi, starts its epochs again from 1, and a
+    commit under such an epoch would be refused as superseded.
+    """
+    if scout.ahead.seen is None:
+        scout.ahead = replace(scout.ahead, seen=(yield from hold.run(read_fence())))
+    fence = scout.ahead.seen.fence if scout.ahead.seen else None
+    if fence is not None:
+        yield from hold.rise_above(fence.epoch)
+
+
+def _already(committed: Committed) -> Procedure[Committed]:
+    yield from ()
+    return committed
+
+
+@contextmanager
+def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
+    """Ctrl-C ends the commit wherever it is, perhaps after the moment that decides it."""
+    try:
+        yield
+    except CommitUnknown as unknown:
+        unknown.prepared = prepared
+        raise
+    except KeyboardInterrupt as interrupt:
+        names, instant = prepared.names, prepared.instant
+        own = f"{names.folder}{instant}*"
+        interrupt.add_note(str(CommitUnknown(instant, "interrupted", (FENCE_KEY, own))))
+        raise
+
+
+@contextmanager
+def after_commit(committed: Committed) -> Iterator[None]:
+    """What follows an acknowledged commit; an interrupt there says that the rows are committed."""
+    try:
+        yield
+    except BaseException as interrupt:
+        interrupt.add_note(f"{committed.instant} was committed before this.")
+        raise
+
+
+@contextmanager
+def deferred(emit: Emit) -> Iterator[Emit]:
+    """An `Emit` that runs no observer between a commit's deciding write and its acknowledgement.
+
+    `checked` is the last event before that write. Events after it are kept until the next `checked`
+    (then the write decided nothing) or until the block ends. What an observer raises then is a
+    warning (`ObserverFailed`): an error would tell the caller that the commit failed.
+    """
+    kept: list[tuple[str, dict[str, Any]]] | None = None
+
+    def keep(kind: str, **fields: Any) -> None:
+        nonlocal kept
+        if kind == "checked":
+            _tell(emit, kept)
+            kept = None
+            emit(kind, **fields)
+            kept = []
+        elif kept is None:
+            emit(kind, **fields)
+        else:
+            kept.append((kind, fields))
+
+    try:
+        yield keep
+    finally:
+        _tell(emit, kept)
+
+
+def _tell(emit: Emit, kept: list[tuple[str, dict[str, Any]]] | None) -> None:
+    for kind, fields in kept or ():
+        try:
+            emit(kind, **fields)
+        except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
+            warn_of(kind, error)
+
+
+@contextmanager
+def held(lock: AnyLock) -> Iterator[Callable[[], None]]:
+    """As `with lock`; once the block has called what it is given, the release cannot fail it."""
+    done = False
+
+    def published() -> None:
+        nonlocal done
+        done = True
+        lock.published()
+
+    acquired = False
+    try:
+        acquired = lock.acquire(timeout=lock.timeout)
+        if not acquired:
+            raise lock.busy_error()
+        yield published
+        if done:
+            _let_go(lock)
+        else:
+            lock.release()
+    except BaseException as error:
+        release_after(lock, error, acquired)
+        raise
+
+
+def release_after(lock: AnyLock, error: BaseException, acquired: bool) -> None:
+    """Release at the end of what raised `error`, if it had acquired; that error goes first.
+
+    An interrupt may come between the grant and its return. An error of `acquire` itself leaves the
+    lock alone: another thread of this handle may hold it.
+    """
+
+    def release() -> None:
+        with suppress(RuntimeError):  # not held: before the grant, or after a release
+            lock.release()
+
+    if acquired or not isinstance(error, Exception):
+        leave(release, error)
+
+
+class _LockHold:
+    """A `Lock`, whose requests go out from its own threads: none of these procedures yields."""
+
+    def __init__(self, lock: Lock, store: Store, clock: Clock, emit: Emit) -> None:
+        self._lock, self._store, self._clock, self._emit = lock, store, clock, emit
+        self._letting_go, self._acquired = _Release(lock), False
+
+    @property
+    def guard(self) -> Guard:
+        return self._lock.fence
+
+    def believe(self) -> None:
+        self._lock.check()
+
+    def run(self, way: Procedure[T]) -> Procedure[T]:
+        yield from ()
+        return run(way, self._store, self._clock, self._emit)
+
+    def acquire(self, scout: Scout | None) -> Procedure[None]:
+        yield from ()
+
+        def beside(claiming: bool) -> None:
+            assert scout is not None
+            run(scout.look(claiming), self._store, self._clock)
+
+        lock = self._lock
+        self._acquired = lock.acquire(timeout=lock.timeout, beside=beside if scout else None)
+        if not self._acquired:
+            raise lock.busy_error()
+        self._letting_go.begin()
+
+    def rise_above(self, epoch: int) -> Procedure[None]:
+        yield from ()
+        self._lock.rise_above(epoch)
+
+    def complete(self, way: Procedure[T]) -> Procedure[T]:
+        yield from ()
+        self._lock.published()
+        self._letting_go.go()
+        try:
+            return run(way, self._store, self._clock, self._emit)
+        finally:
+            self._letting_go.end()
+            if self._letting_go.ident is None:
+                _let_go(self._lock)
+
+    def leave(self, error: BaseException) -> Procedure[None]:
+        yield from ()
+        self._letting_go.end()
+        release_after(self._lock, error, self._acquired)
+
+
+class _Release(threading.Thread):
+    """Releases the lock beside the write of the completed file, once the commit is decided.
+
+    Begun before anything is decided: a process at its limit of threads releases in its own thread.
+    """
+
+    def __init__(self, lock: AnyLock) -> None:
+        super().__init__(name="release", daemon=True)
+        self._lock, self._releases, self._woken = lock, False, threading.Event()
+
+    def begin(self) -> None:
+        with suppress(RuntimeError, MemoryError):  # can't start new thread
+            self.start()
+
+    def go(self) -> None:
+        self._releases = True
+        self._woken.set()
+
+    def end(self) -> None:
+        self._woken.set()
+        if self.ident is not None:
+            self.join()
+
+    def run(self) -> None:
+        self._woken.wait()
+        if self._releases:
+            _let_go(self._lock)
+
+
+def _let_go(lock: AnyLock) -> None:
+    """What can go wrong with a release after a commit is a warning, and `release` warns of it."""
+    try:
+        lock.release()
+    except Exception:  # noqa: BLE001 - denied, closed, lost: the commit stands, and the lease ends
+        return
+
+
+@dataclass(slots=True)
+class Scout:
+    """Reads beside the lock's own requests what the commit will ask first (`Lock.acquire`)."""
+
+    prepared: Prepared
+    ahead: Ahead = field(default_factory=Ahead)
+
+    def look(self, claiming: bool) -> Procedure[None]:
+        """One look beside one request for the lock; replaces `ahead`.
+
+        A check of the config counts only if it was made beside the latest request: the holders
+        since an earlier one may have changed the table.
+        """
+        self.ahead = replace(self.ahead, config_checked=False)
+        try:
+            self.ahead = yield from self._look(claiming)
+        except (TableError, StoreError):
+            self.ahead = Ahead()  # the commit asks again, and tells
+
+    def _look(self, claiming: bool) -> Procedure[Ahead]:
+        transaction, seen = self.prepared.transaction, self.ahead.seen
+        proven = self.ahead.proven
+        asked: list[Procedure[Any]] = [
+            read(FENCE_KEY, unless=seen.version if seen else None, limit=FENCE_BYTES_MAX)
+        ]
+        head = seen.fence.head if seen and seen.fence else None
+        proving = (
+            head is not None and head.kind == COMMIT
+            and head.instant not in proven and head.instant not in transaction.base
+        )  # fmt: skip
+        if head is not None and proving:
+            asked.append(read(completed_key(self.prepared.names, head)))
+        if claiming:
+            asked.append(
+                recheck_config(transaction.config, transaction.taken.known.config_version)
+            )
+        fence, *others = yield from all_of(asked)
+        if head is not None and proving and isinstance(others[0], Found):
+            proven |= {head.instant}
+        match fence:
+            case Found(body, version):
+                seen = Seen(parse_fence(body), version)
+            case NotModified():
+                pass
+            case _missing:
+                seen = Seen(None, None)
+        return Ahead(seen, proven, claiming)

@@ -1,0 +1,214 @@
+"""The rollback: what takes an instant back whose writer seems dead, and beats it if it is not.
+
+docs/protocol.md, rule F4. Whether a writer is dead is for others to say (`heartbeat`); here it
+may be alive, and in the middle of its commit: the fence decides between the two, and only once it
+has decided for the rollback is anything deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from lockkit.errors import TableError, Unanswered
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Note, Procedure, Unique, WallMs, all_of, create, delete, listing, read
+from lockkit.stores import Entry
+from lockkit.table.format.plans import (
+    NO_BASE,
+    RollbackPlan,
+    format_rollback,
+    format_rollback_plan,
+    parse_rollback_plan,
+)
+from lockkit.table.format.properties import FENCED, PROPERTIES_KEY
+from lockkit.table.format.timeline import HOODIE, Names, Timeline, is_ahead, parse_timeline
+from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
+from lockkit.table.occ.decide import (
+    commits_under_way,
+    completion_time,
+    lost_fence,
+    refuse_closed,
+    replace_fence,
+    settle,
+)
+from lockkit.table.occ.fence import ROLLBACK, Decided, Seen, follow, read_fence
+from lockkit.table.occ.liveness import forget
+from lockkit.table.occ.markers import files_of, unmark
+from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.transaction import Known, take
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """An instant that will never be visible; its files are gone."""
+
+    instant: str
+    target: str
+    deleted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """An instant that is committed: its writer, or somebody for it, was faster."""
+
+    target: str
+
+
+def roll_back(
+    target: str,
+    guard: Guard,
+    known: Known,
+    *,
+    believe: Callable[[], None] = trust,
+    resume: str | None = None,
+    base: str = NO_BASE,
+    paths: Collection[str] | None = None,
+) -> Procedure[RolledBack | Spared]:
+    """Take the pending commit `target` back, under the lock, or find that it is committed.
+
+    `base` is the table's address (`hadoop_base`), which Hudi needs to finish this if we die.
+    `resume` is a rollback of it that is pending already: its maker died, and its plan is carried
+    out. `paths` are the files that the instant wrote, where its own writer knows them all; else its
+    markers or a listing of the table tell. Raises `CommitUnknown` where nobody can tell whether it
+    was decided (nothing was deleted), `LockLost` (nor then), `TableError` or `StoreError`.
+    """
+    names, fenced = known.config.names, known.config.mode == FENCED
+    if not (fenced or base):
+        raise TableError(
+            f"the rollback of {target} needs the table's address, base=hadoop_base(url): if it is "
+            "left half done, no write of Hudi's succeeds until its plan can be carried out"
+        )
+    plan: RollbackPlan | None = None
+    if resume is not None:
+        plan = yield from load_rollback_plan(names, resume)
+    for _ in range(ROUNDS_MAX):
+        seen = (yield from read_fence()) if fenced else Seen(None, None)
+        refuse_closed(seen)
+        yield from settle(names, seen, frozenset(), [])
+        own = yield from _files_of(names, target)
+        under_way = commits_under_way(own)
+        if fenced and seen.fence is None and (known.newest or under_way):
+            raise lost_fence(under_way)
+        if target in own.completed:
+            if plan is not None:  # it decided nothing, and nobody need carry it out
+                yield from _drop(plan, names)
+            return Spared(target)
+        if plan is None:
+            plan = yield from _write_plan(target, own, known, base, paths)
+        if not fenced:
+            believe()
+            completion = yield from completion_time(names, seen, plan.instant)
+            return (yield from _carry_out(plan, names, completion))
+        completion = yield from completion_time(names, seen, plan.instant)
+        decided = Decided(ROLLBACK, target, completion=completion)
+        entry = follow(
+            seen.fence, decided, epoch=guard.epoch, attempt=(yield Unique()), sha256="",
+            whole=not (known.horizon or known.newest),
+        )  # fmt: skip
+        believe()
+        yield Note("note", {"text": f"about to decide that {target} is rolled back",
+                            "instant": plan.instant})  # fmt: skip
+        if (yield from replace_fence(names, seen, entry)):
+            return (yield from _carry_out(plan, names, completion))
+    raise Unanswered(
+        f"the rollback of {target} lost the fence to others {ROUNDS_MAX} times; nothing was "
+        "deleted: try again",
+        doubt=False,
+    )
+
+
+def _files_of(names: Names, target: str) -> Procedure[Timeline]:
+    """How far one instant got: a listing of its own few files."""
+    entries = yield from listing(names.folder + target)
+    return parse_timeline(entries, names)
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def _write_plan(
+    target: str, own: Timeline, known: Known, base: str, paths: Collection[str] | None
+) -> Procedure[RollbackPlan]:
+    """Durably, before the decision: whoever finds this rollback half done goes by it."""
+    action = own.pending.get(target, "commit")
+    if paths is None:
+        files = yield from written_by(target)
+    else:
+        files = _with_partitions(paths)
+    plan = RollbackPlan("", target, action, files, base)
+    # After its target, which a completed rollback dooms. But one that is days ahead would block
+    # all writers, and nobody takes that instant again by a right clock.
+    ahead = is_ahead(target, (yield WallMs()), known.config.accepted)
+    later = known if ahead else replace(known, newest=max(known.newest, target))
+    taken = yield from take(later, action="rollback", plan=format_rollback_plan(plan))
+    return replace(plan, instant=taken.instant)
+
+
+def written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
+    """(partition, path) of every file that the instant wrote or meant to write.
+
+    Its markers tell, which are there before the files; of a writer without markers only a listing
+    of the whole table finds what it left, its failed tasks' files among it.
+    """
+    paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
+    if not paths:
+        everything: list[Entry] = yield from listing("")
+        keys = [each.key for each in everything]
+        # Another table under this one's folder may have the same instant.
+        others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
+                       if key.endswith("/" + PROPERTIES_KEY))  # fmt: skip
+        paths = {key for key in keys if _is_data_of(key, target) and not key.startswith(others)}
+    return _with_partitions(paths)
+
+
+def _with_partitions(paths: Collection[str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((path.rpartition("/")[0], path) for path in paths))
+
+
+def _drop(plan: RollbackPlan, names: Names) -> Procedure[None]:
+    """Delete a plan that decided nothing, by the versions that hold it: its instant may be taken
+    again, and the file of another rollback is not ours to delete.
+    """
+    requested = names.requested(plan.instant, "rollback")
+    match (yield from read(requested)):
+        case Found(body, version) if parse_rollback_plan(requested, body).target == plan.target:
+            inflight = names.inflight(plan.instant, "rollback")
+            match (yield from read(inflight)):
+                case Found(_, begun):
+                    yield from delete(inflight, begun)
+            yield from delete(requested, version)
+
+
+def _is_data_of(key: str, target: str) -> bool:
+    return key.endswith(f"_{target}.parquet") and not key.startswith(HOODIE)
+
+
+# --- once it is decided ---------------------------------------------------------------------------
+
+
+def _carry_out(plan: RollbackPlan, names: Names, completion: str | None) -> Procedure[RolledBack]:
+    """Delete, the instant's own files last: until then the next one finds what is left to do."""
+    began_ms = yield WallMs()
+    yield from create(names.inflight(plan.instant, "rollback"), b"")
+    yield from all_of(delete(path) for _, path in plan.files)
+    yield from unmark(plan.target)
+    yield from delete(names.inflight(plan.target, plan.target_action))
+    yield from delete(names.requested(plan.target, plan.target_action))
+    took_ms = (yield WallMs()) - began_ms
+    done = names.completed(plan.instant, "rollback", completion)
+    yield from create(done, format_rollback(plan, took_ms=took_ms))
+    yield from forget(plan.target)
+    yield Note("note", {"text": f"rolled {plan.target} back: {len(plan.files)} files deleted",
+                        "instant": plan.instant})  # fmt: skip
+    return RolledBack(plan.instant, plan.target, tuple(path for _, path in plan.files))
+
+
+def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
+    """Delete the files that `target`, which is not decided yet, wrote and will not name.
+
+    Of a task that was done again both files would stay, and other readers take what is there for
+    what was committed: Hudi's go by the instant in a file's name.
+    """
+    files = yield from written_by(target)
+    yield from all_of(delete(path) for _, path in files if path not in kept)

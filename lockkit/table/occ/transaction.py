@@ -1,0 +1,424 @@
+"""A transaction: a writer's instant, from taking it to the bytes that its commit will have.
+
+`begin`, then the caller's data files, then `prepare`. On a fenced table none of it needs the lock
+(where Hudi writes too, `begin` does), and none of it is visible to a reader.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from lockkit.errors import TableError, Unanswered
+from lockkit.protocol.outcome import Found, Version
+from lockkit.runtime import Note, Procedure, Unique, WallMs, all_of, create, delete, read
+from lockkit.table.format.avro import stamp
+from lockkit.table.format.base_file import Target
+from lockkit.table.format.layout import (
+    ATTEMPT,
+    NO_COMMIT,
+    FileGroup,
+    WriteStat,
+    format_commit,
+    overwritten_by,
+    partition_file,
+)
+from lockkit.table.format.plans import format_overwrite_plan
+from lockkit.table.format.properties import FENCED, TableConfig, load_config
+from lockkit.table.format.timeline import (
+    LANES,
+    Names,
+    Timeline,
+    instant_of,
+    load_timeline,
+    next_instant_ms,
+    refuse_ahead,
+)
+from lockkit.table.occ.conflict import refuse_unreadable
+from lockkit.table.occ.conflicting import Mine
+from lockkit.table.occ.covered import Covered, settle
+from lockkit.table.occ.fence import digest
+from lockkit.table.occ.pending import load_rollback_plan
+
+TAKES_MAX = 50
+"""How many instants in a row may be taken by others before `take` gives up."""
+OVERTAKEN_MAX = 16
+"""How many instants in a row may be of no use before `begin` gives up."""
+LEAD_FIRST_MS, LEAD_MAX_MS = 50, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a handle remembers of its table between transactions."""
+
+    config: TableConfig
+    config_version: Version
+    """Checked again by every commit, under the lock."""
+    horizon: str = ""
+    """Instants up to it are covered, and not listed any more (`Covered`)."""
+    newest: str = ""
+    """The newest completed commit or rollback that was seen; a new instant is later."""
+
+    def after(self, now: Timeline) -> Known:
+        """The same, after a listing that began behind `horizon`."""
+        newest = max(now.latest, self.newest)
+        if self.config.mode != FENCED:
+            return replace(self, newest=newest)
+        covered = settle(Covered(self.horizon), now, now.commits)
+        return replace(self, newest=newest, horizon=covered.horizon)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An instant that is ours alone; whether it is of use shows in the listing after it."""
+
+    instant: str
+    attempt: str
+    action: str
+    known: Known
+    body: bytes = field(repr=False)
+    """Of its requested file; it holds the attempt, so it proves whose the instant is."""
+    version: Version
+    """The requested file's, as it was created."""
+
+    @property
+    def names(self) -> Names:
+        return self.known.config.names
+
+    @property
+    def requested(self) -> str:
+        return self.names.requested(self.instant, self.action)
+
+    @property
+    def target(self) -> Target:
+        """What executors need to write its files."""
+        return Target(self.instant, self.known.config)
+
+
+Trying = Callable[[Taken], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A writer's place on the timeline, and what the table was when it took it."""
+
+    taken: Taken
+    timeline: Timeline
+    """Listed after the instant was taken, from `horizon` on."""
+
+    @property
+    def instant(self) -> str:
+        return self.taken.instant
+
+    @property
+    def attempt(self) -> str:
+        return self.taken.attempt
+
+    @property
+    def action(self) -> str:
+        return self.taken.action
+
+    @property
+    def config(self) -> TableConfig:
+        return self.taken.known.config
+
+    @property
+    def names(self) -> Names:
+        return self.taken.names
+
+    @property
+    def horizon(self) -> str:
+        """Instants up to it are covered, though `base` does not name them."""
+        return self.taken.known.horizon
+
+    @property
+    def base(self) -> frozenset[str]:
+        """Commits later than the horizon; a clean may share its instant with one to come."""
+        return frozenset(self.timeline.commits)
+
+    @property
+    def covered(self) -> Covered:
+        """What it stands on: read the table with `load_snapshot(covering=covered)`."""
+        return Covered(self.horizon, later=self.base)
+
+    @property
+    def target(self) -> Target:
+        return self.taken.target
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction whose files are written and whose commit's bytes are final."""
+
+    transaction: Transaction
+    stats: tuple[WriteStat, ...]
+    replaced: frozenset[FileGroup]
+    operation: str
+    """Hudi's name for what it does."""
+    body: bytes
+    grows: bool = False
+    """Whether its schema has columns that its snapshot's has not: then others look at it."""
+    sent_as: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Without the fence: what a commit of unknown outcome was sent with, to be sent again."""
+
+    @property
+    def sha256(self) -> str:
+        return digest(self.body)
+
+    @property
+    def instant(self) -> str:
+        return self.transaction.instant
+
+    @property
+    def names(self) -> Names:
+        return self.transaction.names
+
+    @property
+    def inflight(self) -> str:
+        return self.names.inflight(self.instant, self.transaction.action)
+
+    @property
+    def writes(self) -> frozenset[FileGroup]:
+        return frozenset(stat.group for stat in self.stats)
+
+    @property
+    def mine(self) -> Mine:
+        began = self.transaction
+        return Mine(
+            self.instant, began.base, self.writes, self.replaced, self.operation,
+            frozenset(began.timeline.pending), began.horizon,
+            overwritten_by(self.operation, self.writes | self.replaced),
+        )  # fmt: skip
+
+
+# --- begin --------------------------------------------------------------------------------------
+
+
+def untold(_taken: Taken) -> None:
+    """For a writer that nobody withdraws."""
+
+
+def begin(
+    known: Known | None = None, *, action: str = "commit", plan: bytes = b"",
+    trying: Trying = untold,
+) -> Procedure[Transaction]:  # fmt: skip
+    """Take an instant on the timeline; `TableError` if this is no table that may be written to.
+
+    `plan` is what its requested file says: nothing for a commit. `trying` as for `take`.
+    """
+    known = known or Known(*(yield from load_config()))
+    for tries in range(OVERTAKEN_MAX):
+        taken = yield from take(
+            known, action=action, plan=plan, lead_ms=lead_ms(tries), trying=trying
+        )
+        transaction, now = yield from survey(taken)
+        # An inflight file that is there before ours is another's: what a dead process sent late.
+        if transaction is not None and taken.instant not in now.inflight:
+            return transaction
+        yield from discard(taken, now)
+        known = replace(known, newest=max(taken.instant, now.latest, known.newest))
+    raise overtaken(taken)
+
+
+def lead_ms(tries: int) -> int:
+    """How far ahead of the newest instant the next try begins, after `tries` useless instants.
+
+    A writer whose clock is slow begins right after the newest instant that it saw, and every commit
+    in between overtakes it. With a growing lead it is overtaken a few times at most.
+    """
+    return min(LEAD_MAX_MS, LEAD_FIRST_MS * 2 ** (tries - 1)) if tries else 0
+
+
+def overtaken(taken: Taken) -> TableError:
+    return TableError(
+        f"{OVERTAKEN_MAX} instants up to {taken.instant} were overtaken by other writers; nothing "
+        "was written: try again"
+    )
+
+
+def take(
+    known: Known, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0,
+    trying: Trying = untold,
+) -> Procedure[Taken]:  # fmt: skip
+    """Create a requested file that holds this attempt: then the instant belongs to it alone.
+
+    Whether the file is ours is told by its content, also after a lost answer or a 412 that some
+    hidden retry of our own request caused. `trying` is told each instant before its file is sent,
+    without a version: after an interrupt the file may be there.
+    """
+    attempt = yield Unique()
+    body = first_file(action, plan, attempt, known.config.version)
+    wall_ms = yield WallMs()
+    refuse_ahead(known.newest, wall_ms, known.config.accepted)
+    at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms)
+    for tries in range(TAKES_MAX):
+        instant = instant_of(at_ms)
+        trying(Taken(instant, attempt, action, known, body, ""))
+        made = yield from create(known.config.names.requested(instant, action), body)
+        if not isinstance(made, Found):
+            return Taken(instant, attempt, action, known, body, made)
+        # Writers that met at one instant spread over the next ones.
+        at_ms += len(LANES) * (1 + zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
+    raise TableError(f"{TAKES_MAX} instants up to {instant} were taken by others; try again")
+
+
+def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
+    """The bytes of `T.<action>.requested`: the plan, stamped with the attempt that it belongs to.
+
+    Hudi's own file for a commit is empty. Ours is a commit's metadata without any file: where Hudi
+    reads the file at all (to resolve conflicts, to archive), it reads it as that, and an empty one
+    as the same.
+    """
+    if plan:
+        return stamp(plan, ATTEMPT, attempt)
+    if action == "commit":
+        return format_commit((), operation="UNKNOWN", schema="", attempt=attempt, version=version)
+    return stamp(format_overwrite_plan(), ATTEMPT, attempt)
+
+
+def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
+    """What the table is, now that the instant is taken; no transaction if it is of no use.
+
+    It is of no use
+    - if a later instant is completed (`Timeline.latest`): a rewrite must sort after every slice
+      that it reads, and readers of increments and horizons have passed it;
+    - if its requested file is not ours any more: somebody took us for dead and rolled it back;
+    - if a rollback that is under way names it;
+    - if another action asked for it too (a writer that knows no lanes): two actions of one instant
+      would take each other's files for their own.
+    Then the caller deletes what it wrote (`discard`), and takes another one.
+    """
+    horizon = taken.known.horizon
+    now = yield from load_timeline(taken.names, after=Covered(horizon).listed_after)
+    if horizon and horizon not in now.completed:
+        raise TableError(
+            f"{horizon} was completed and is gone from the timeline: the table was restored to an "
+            "earlier state, or made anew; open it again"
+        )
+    refuse_unreadable(now, known=frozenset(now.completed))
+    useless = now.latest > taken.instant or taken.instant in now.doubled
+    if useless or not (yield from is_ours(taken, now)) or (yield from _named(taken, now)):
+        return None, now
+    yield Note("began", {"instant": taken.instant})
+    return Transaction(taken, now), now
+
+
+def is_ours(taken: Taken, now: Timeline) -> Procedure[bool]:
+    """Whether the requested file is pending and still holds this attempt, by version or content."""
+    place = taken.instant, taken.action
+    if taken.instant not in now.pending or place not in now.first:
+        return False
+    if now.first[place] == taken.version:
+        return True
+    return isinstance((found := (yield from read(taken.requested))), Found) and (
+        found.body == taken.body
+    )
+
+
+def _named(taken: Taken, now: Timeline) -> Procedure[bool]:
+    """Whether a rollback that is under way names this instant.
+
+    A later one writes its plan after this listing, and so decides after all that the listing
+    covers: the commit will meet it in the fence.
+    """
+    for instant, done in now.rollbacks.items():
+        plan = None if done else (yield from load_rollback_plan(taken.names, instant))
+        if plan is not None and plan.target == taken.instant:
+            return True
+    return False
+
+
+def discard(taken: Taken, now: Timeline, paths: Iterable[str] = ()) -> Procedure[None]:
+    """Delete what a useless instant left, `paths` first; `now` was listed after it was taken.
+
+    Its timeline files go only if the instant is doomed (a later one is completed), so that nobody
+    can ever complete it: then it harms nobody whose file a late delete removes. Otherwise only our
+    own requested file goes, by its version. A store that does not answer leaves the rest to the
+    rollback of dead writers.
+    """
+    try:
+        yield from all_of(delete(path) for path in paths)
+        if now.latest > taken.instant:
+            yield from delete(taken.names.inflight(taken.instant, taken.action))
+            yield from delete(taken.requested)
+        elif (yield from is_ours(taken, now)):
+            yield from delete(taken.requested, taken.version)
+    except Unanswered as error:
+        yield Note("note", {"text": f"left to a rollback: {error}", "instant": taken.instant})
+
+
+# --- prepare ------------------------------------------------------------------------------------
+
+
+def prepare(
+    transaction: Transaction,
+    stats: Iterable[WriteStat],
+    *,
+    schema: str,
+    operation: str | None = None,
+    known_partitions: frozenset[str] = frozenset(),
+    replaced: frozenset[FileGroup] = frozenset(),
+    extra: Mapping[str, str] | None = None,
+    grows: bool = False,
+) -> Procedure[Prepared]:
+    """Write `T.inflight`, the very bytes that `T.commit` will have; no lock is needed for it.
+
+    The data files are there: whoever rolls this commit forward must find them. `schema` comes from
+    `avro_schema`; partitions not in `known_partitions` get their metadata file, if absent.
+    `replaced` are the file groups that a replacecommit takes away; `grows` is to be true where
+    `schema` is not the snapshot's.
+    """
+    stats = tuple(stats)
+    for stat in stats:
+        base, horizon = transaction.base, transaction.horizon
+        if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > horizon:
+            raise TableError(
+                f"{stat.path} was made from {stat.previous}, which {transaction.instant} does not "
+                "cover; read the table with load_snapshot(covering=transaction.covered)"
+            )
+    rewrites = any(stat.previous != NO_COMMIT for stat in stats)
+    operation = operation or ("UPSERT" if rewrites else "INSERT")
+    body = yield from draft(
+        transaction.taken, stats, schema=schema, operation=operation, replaced=replaced,
+        known_partitions=known_partitions, extra=extra,
+    )  # fmt: skip
+    return Prepared(transaction, stats, replaced, operation, body, grows)
+
+
+def draft(
+    taken: Taken,
+    stats: tuple[WriteStat, ...],
+    *,
+    schema: str,
+    operation: str,
+    known_partitions: frozenset[str] = frozenset(),
+    replaced: frozenset[FileGroup] = frozenset(),
+    extra: Mapping[str, str] | None = None,
+) -> Procedure[bytes]:
+    """Write the inflight file of an instant whose survey may still be under way; its bytes."""
+    _refuse_stats(taken, stats)
+    body = format_commit(
+        stats, operation=operation, schema=schema, attempt=taken.attempt, action=taken.action,
+        replaced=replaced, extra=extra, version=taken.known.config.version,
+    )  # fmt: skip
+    inflight = taken.names.inflight(taken.instant, taken.action)
+    found = {s.partition for s in stats if s.previous == NO_COMMIT} - known_partitions
+    partitions = [create(*partition_file(each, taken.instant)) for each in sorted(found)]
+    standing, *_ = yield from all_of([create(inflight, body), *partitions])
+    if isinstance(standing, Found):
+        raise TableError(
+            f"{inflight} is there and says something else; a transaction is prepared once, since "
+            "its bytes may be decided on: begin again"
+        )
+    return body
+
+
+def _refuse_stats(taken: Taken, stats: tuple[WriteStat, ...]) -> None:
+    groups: set[FileGroup] = set()
+    for stat in stats:
+        if stat.group in groups:
+            raise TableError(f"two files for file group {stat.group} in one commit; merge them")
+        groups.add(stat.group)
+        if not stat.path.endswith(f"_{taken.instant}.parquet"):
+            raise TableError(f"{stat.path} was not written for {taken.instant}; begin again")

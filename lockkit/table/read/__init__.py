@@ -1,0 +1,1 @@
+"""What a reader sees: snapshots, increments and the rows of file slices."""

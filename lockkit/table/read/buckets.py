@@ -1,0 +1,45 @@
+"""The ids of file groups: bucketed ones, that all writers agree on, and free ones.
+
+Two writers of the first row of one bucket choose the same id, and so meet in the conflict check. A
+free group, which an insert makes, has an id of its own, and meets nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha1
+from typing import TYPE_CHECKING
+
+from lockkit.clock import Clock
+
+if TYPE_CHECKING:
+    from lockkit.table.format.layout import FileGroup
+    from lockkit.table.read.snapshot import Snapshot
+
+_BUCKETED = re.compile(r"[0-9]{8}-[0-9a-f]{20}-[0-9]{1,18}")
+
+
+def bucket_file_id(partition: str, bucket: int, generation: int = 0) -> str:
+    """The id of a bucket's file group; the next `generation` once the last one was replaced."""
+    name = sha1(f"{partition}\0{bucket}".encode()).hexdigest()[:20]
+    return f"{bucket:08d}-{name}-{generation}"
+
+
+def is_bucketed(file_id: str) -> bool:
+    return _BUCKETED.fullmatch(file_id) is not None
+
+
+def free_file_id(clock: Clock) -> str:
+    """Unlike any bucket's, also to Hudi, to which eight leading digits are a bucket's number."""
+    return f"f{clock.unique()[1:]}-0"
+
+
+def generations(snapshot: Snapshot) -> dict[FileGroup, int]:
+    """How often each bucket's group was replaced: a replaced file id is never read again."""
+    found: dict[FileGroup, int] = {}
+    for partition, file_id in (*snapshot.replaced, *snapshot.groups):
+        if is_bucketed(file_id):
+            bucket, number = (partition, file_id[:8]), int(file_id.rpartition("-")[2])
+            gone = (partition, file_id) not in snapshot.groups
+            found[bucket] = max(found.get(bucket, 0), number + gone)
+    return {bucket: number for bucket, number in found.items() if number}

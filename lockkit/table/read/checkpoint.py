@@ -1,0 +1,211 @@
+"""The checkpoint: a snapshot saved beside the timeline, so that opening an old table stays cheap.
+
+`.hoodie/.lockkit/checkpoint.json` is a cache and nothing else. Readers start from it and list what
+is later than its horizon (`covered.py` says why nothing at or below that can change), so that an
+older one is as right as a newer one. One that is missing, damaged, of another table or of a later
+format, or that tells of commits which the timeline no longer shows, is passed over, and the table
+is read from its start. Other people's readers look for instants in `.hoodie/` itself, or in
+`.hoodie/timeline/`, and never meet it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+    over,
+)
+from lockkit.runtime import Procedure, Put, read
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.layout import FileGroup, in_partition
+from lockkit.table.format.partition import is_inside
+from lockkit.table.format.properties import FENCED, TableConfig
+from lockkit.table.format.timeline import HOODIE, instant_ms
+from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read.snapshot import Opened, Point, Snapshot, open_table, snapshot_at
+
+CHECKPOINT_KEY = HOODIE + ".lockkit/checkpoint.json"
+CHECKPOINT_EVERY = 16
+"""Commits between two checkpoints: a cold opener reads at most about so many of their files.
+
+Few, because each of them costs a part of a trip, and writing one for 16 openings that read it adds
+little to what they cost.
+"""
+CHECKPOINT_BYTES_MAX = 64_000_000
+"""About 500,000 file groups; a table with more is read without one."""
+FORMAT = 1
+
+
+class LaterFormat(ValueError):
+    """A newer lockkit wrote it: not ours to read, nor to replace."""
+
+
+def read_checkpoint() -> Procedure[Snapshot | None]:
+    """The saved snapshot; None where there is none that can be used."""
+    match (yield from read(CHECKPOINT_KEY)):
+        case Found(body, _):
+            try:
+                return parse_checkpoint(body)
+            except ValueError:
+                return None
+        case _missing:
+            return None
+
+
+def look_over(*, every: int | None = None) -> Procedure[tuple[Known, Snapshot]]:
+    """What a writer must know before it begins, and the snapshot; saves a checkpoint if it is due.
+
+    So that neither grows with the table's age, whoever writes to it. A checkpoint is due `every` so
+    many commits, by default `CHECKPOINT_EVERY`.
+    """
+    opened = yield from open_table()
+    snapshot = yield from snapshot_at(opened, Point())
+    yield from keep_checkpoint(snapshot, opened.before.covered.count, every=every)
+    return known_by(opened, snapshot), snapshot
+
+
+def known_by(opened: Opened, snapshot: Snapshot) -> Known:
+    covered = snapshot.covered
+    return Known(opened.config, opened.version, covered.horizon, covered.newest)
+
+
+def keep_checkpoint(
+    snapshot: Snapshot, saved: int, *, every: int | None = None
+) -> Procedure[int]:
+    """Save it if it is due, where `saved` commits are in the checkpoint; how many are now."""
+    if snapshot.covered.count < saved + (every or CHECKPOINT_EVERY):
+        return saved
+    yield from write_checkpoint(snapshot, every=every)
+    return snapshot.covered.count
+
+
+def write_checkpoint(
+    snapshot: Snapshot, *, every: int | None = None
+) -> Procedure[bool]:
+    """Save the snapshot if it is `every` commits ahead of the saved one; True if it did.
+
+    For whoever has just read the table and may write to it: a writer after its commit, a service.
+    It costs one read where nothing is due. Of two at once one wins, and which does not matter.
+    """
+    if snapshot.config.mode != FENCED:
+        return False
+    saved: Snapshot | None = None
+    version: Version | None = None
+    match (yield from read(CHECKPOINT_KEY)):
+        case Found(found, version):
+            try:
+                saved = parse_checkpoint(found)
+            except LaterFormat:
+                return False
+            except ValueError:
+                pass  # damaged: replaced
+        case _missing:
+            pass
+    if not _due(snapshot, saved, every or CHECKPOINT_EVERY):
+        return False
+    body = format_checkpoint(snapshot)
+    try:
+        if parse_checkpoint(body) != snapshot:
+            return False
+    except ValueError:
+        return False  # too much to say, or a name that does not tell its group: no cache, then
+    match (yield Put(CHECKPOINT_KEY, body, over(version))):
+        case Applied():
+            return True
+        case PreconditionFailed() | Throttled() | Unknown():
+            return False  # somebody else's is there, or the next one will do
+        case other:
+            raise AssertionError(f"not an answer to a write: {other!r}")
+
+
+def _due(snapshot: Snapshot, saved: Snapshot | None, every: int) -> bool:
+    if saved is None or saved.config != snapshot.config:
+        return snapshot.covered.count >= every
+    ahead = snapshot.covered.count - saved.covered.count
+    if saved.covered.horizon < snapshot.covered.horizon and ahead < 0:
+        return True  # fewer commits up to a later horizon: the table was taken back, or made anew
+    return saved.covered.horizon <= snapshot.covered.horizon and ahead >= every
+
+
+# --- its bytes ------------------------------------------------------------------------------------
+
+
+def format_checkpoint(snapshot: Snapshot) -> bytes:
+    """JSON: the format, a digest, and what it is a digest of."""
+    slices: dict[str, list[str]] = {}
+    for each in snapshot.slices:
+        slices.setdefault(each.partition, []).append(each.path.rpartition("/")[2])
+    covered = snapshot.covered
+    table = {
+        "config": asdict(snapshot.config),
+        "horizon": covered.horizon,
+        "settled": covered.settled,
+        "later": sorted(covered.later),
+        "completion": covered.completion,
+        "schema": snapshot.schema,
+        "schemaFrom": snapshot.schema_from,
+        "slices": slices,
+        "replaced": [[*group, at] for group, at in sorted(snapshot.replaced.items())],
+    }
+    return json.dumps({"format": FORMAT, "sha256": _digest(table), "table": table}).encode()
+
+
+def _digest(table: Mapping[str, Any]) -> str:
+    canonical = json.dumps(table, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def parse_checkpoint(body: bytes) -> Snapshot:
+    """The snapshot; `ValueError` where it is not certainly what was written."""
+    if len(body) > CHECKPOINT_BYTES_MAX:
+        raise ValueError(f"{len(body)} bytes")
+    try:
+        fields = json.loads(body)
+        if fields["format"] != FORMAT:
+            raise LaterFormat(f"format {str(fields['format'])[:20]!r}")
+        table = fields["table"]
+        if fields["sha256"] != _digest(table):
+            raise ValueError("its digest is of something else")
+        slices = [_slice(partition, name)
+                  for partition, names in table["slices"].items() for name in names]  # fmt: skip
+        replaced: dict[FileGroup, str] = {(p, f): _instant(at) for p, f, at in table["replaced"]}
+        return Snapshot(
+            TableConfig(**table["config"]),
+            Covered(table["horizon"] and _instant(table["horizon"]), int(table["settled"]),
+                    frozenset(_instant(each) for each in table["later"]), table["completion"]),
+            MappingProxyType({(each.partition, each.file_id): each for each in slices}),
+            MappingProxyType(replaced),
+            table["schema"],
+            table["schemaFrom"],
+        )  # fmt: skip
+    except LaterFormat:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError,
+            TableError) as why:  # fmt: skip
+        raise ValueError(f"no checkpoint ({type(why).__name__}: {str(why)[:80]})") from None
+
+
+def _slice(partition: str, name: str) -> Slice:
+    file_id, _task, tail = name.split("_")
+    path = in_partition(partition, name)
+    if not is_inside(path) or "/" in name:
+        raise ValueError(f"{partition[:60]!r} leads out of the table")
+    return Slice(partition, file_id, _instant(tail.removesuffix(".parquet")), path)
+
+
+def _instant(text: str) -> str:
+    instant_ms(text)
+    return text

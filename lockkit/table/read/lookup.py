@@ -1,0 +1,36 @@
+"""The look: what a service must know of a table before it does anything to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockkit.runtime import Procedure
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.timeline import Timeline, load_timeline
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read.checkpoint import keep_checkpoint, known_by
+from lockkit.table.read.snapshot import Point, Snapshot, open_table, snapshot_at
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The table as one run of the services found it."""
+
+    known: Known
+    snapshot: Snapshot
+    now: Timeline
+    """The whole timeline: a plan may be older than everything that a snapshot has to list."""
+
+    @property
+    def config(self) -> TableConfig:
+        return self.known.config
+
+
+def look_at(since: Snapshot | None, saved: int) -> Procedure[tuple[Look, int]]:
+    """The table as it is now, and how many commits its checkpoint has; saves one if it is due."""
+    opened = yield from open_table(since=since)
+    snapshot = yield from snapshot_at(opened, Point())
+    saved = opened.before.covered.count if since is None else saved
+    saved = yield from keep_checkpoint(snapshot, saved)
+    now = opened.now if not opened.after else (yield from load_timeline(opened.config.names))
+    return Look(known_by(opened, snapshot), snapshot, now), saved

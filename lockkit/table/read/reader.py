@@ -1,0 +1,219 @@
+"""Reading: the rows of some file slices, as Arrow batches, without Spark.
+
+A `Scan` says what to read and is small enough to travel to an executor; its rows come slice by
+slice, so that memory holds a few row groups and never a file, let alone the table.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, BinaryIO
+
+from lockkit.clock import Clock
+from lockkit.errors import TableError, Unanswered
+from lockkit.protocol.outcome import Found, Missing
+from lockkit.runtime import Procedure, read, run
+from lockkit.stores import Store
+from lockkit.table.format.base_file import Slice, read_base_file
+from lockkit.table.format.data_files import open_data_file
+from lockkit.table.format.properties import PROPERTIES_KEY
+from lockkit.table.format.schema import META_COLUMNS, arrow_schema
+from lockkit.table.occ.covered import read_commit
+from lockkit.table.read.incremental import Increment, load_increment
+from lockkit.table.read.predicate import Filter, expression, partitions_of
+from lockkit.table.read.snapshot import Snapshot, load_snapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+__all__ = [
+    "Increment", "Scan", "Snapshot", "load_increment", "load_snapshot", "open_slice", "plan_scan",
+    "read_commit", "read_increment", "read_slice", "read_table", "scan", "scan_slice",
+]  # fmt: skip
+
+SLICES_AT_ONCE = 4
+"""Base files that are fetched, or on this machine's disk, at one time."""
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What to read: which slices, under which schema, and which rows and columns of them."""
+
+    slices: tuple[Slice, ...]
+    schema: pa.Schema
+    """Of the table, meta columns first: a slice that lacks a column has nulls in it."""
+    columns: tuple[str, ...]
+    where: pc.Expression | None
+    commits: int = 0
+    """How many commits the snapshot is made of: of two snapshots of a table, which is the older."""
+
+    @property
+    def result(self) -> pa.Schema:
+        """The schema of the batches."""
+        import pyarrow as pa
+
+        return pa.schema([self.schema.field(name) for name in self.columns])
+
+
+# --- from a table to its rows ---------------------------------------------------------------------
+
+
+def read_table(
+    store: Store, clock: Clock | None = None, *, columns: Sequence[str] | None = None,
+    filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
+) -> pa.Table:  # fmt: skip
+    """The rows of the latest snapshot, or of one in the past; with `meta`, the meta columns too.
+
+    `filters` as in `predicate.py`; what is said of the partition's field spares whole partitions.
+    Memory holds all of the result: `scan` does not.
+    """
+    clock = clock or Clock()
+    found: Snapshot = run(load_snapshot(as_of=as_of), store, clock)
+    return _table(store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta))
+
+
+def scan(
+    store: Store, clock: Clock | None = None, *, columns: Sequence[str] | None = None,
+    filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The same rows as `read_table` in batches; the snapshot is taken before the first of them."""
+    clock = clock or Clock()
+    found: Snapshot = run(load_snapshot(as_of=as_of), store, clock)
+    yield from _batches(
+        store, clock, plan_scan(found, columns=columns, filters=filters, meta=meta)
+    )
+
+
+def read_increment(
+    store: Store, start: str = "", end: str | None = None, *, clock: Clock | None = None,
+    columns: Sequence[str] | None = None, filters: Sequence[Filter] = (), meta: bool = False,
+) -> tuple[pa.Table, Increment]:  # fmt: skip
+    """The rows that changed in (start, end], and the increment, whose `end` is the next start."""
+    import pyarrow as pa
+
+    clock = clock or Clock()
+    found: Increment = run(load_increment(start, end), store, clock)
+    if found.snapshot is None:
+        return pa.table({}), found
+    wanted = plan_scan(found.snapshot, columns=columns, filters=filters, meta=meta,
+                       slices=found.slices, where=found.where)  # fmt: skip
+    return _table(store, clock, wanted), found
+
+
+def plan_scan(
+    snapshot: Snapshot, *, columns: Sequence[str] | None = None, filters: Sequence[Filter] = (),
+    meta: bool = False, slices: Sequence[Slice] | None = None, where: pc.Expression | None = None,
+) -> Scan:  # fmt: skip
+    """What to read of a snapshot, of all its slices or of some; `TableError` for unknown columns.
+
+    `where` is a further condition, on any column.
+    """
+    import pyarrow as pa
+
+    if snapshot.groups and not snapshot.schema:
+        raise TableError("no commit of this table carries its schema; read it with Hudi")
+    plain = arrow_schema(snapshot.schema) if snapshot.schema else pa.schema([])
+    schema = pa.schema([*((name, pa.string()) for name in META_COLUMNS), *plain])
+    if columns is None:
+        columns = schema.names if meta else plain.names
+    if unknown := [name for name in columns if name not in schema.names]:
+        raise TableError(
+            f"no column {unknown[0][:60]!r}; there are {', '.join(schema.names)[:400]}"
+        )
+    condition = expression(filters, schema)
+    if where is not None:
+        condition = where if condition is None else where & condition
+    may_hold = partitions_of(filters, snapshot.config, schema)
+    slices = snapshot.slices if slices is None else slices
+    return Scan(
+        tuple(each for each in slices if may_hold(each.partition)),
+        schema, tuple(columns), condition, snapshot.covered.count,
+    )  # fmt: skip
+
+
+def _table(store: Store, clock: Clock, wanted: Scan) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(_batches(store, clock, wanted), schema=wanted.result)
+
+
+def _batches(store: Store, clock: Clock, wanted: Scan) -> Iterator[pa.RecordBatch]:
+    waiting = iter(wanted.slices)
+    coming: deque[tuple[Slice, Future[BinaryIO]]] = deque()
+    with ThreadPoolExecutor(SLICES_AT_ONCE) as pool, ExitStack() as left_over:
+        left_over.callback(_close_all, coming)
+        for of in islice(waiting, SLICES_AT_ONCE):
+            coming.append((of, pool.submit(open_slice, of, store, clock)))
+        while coming:
+            of, arriving = coming.popleft()
+            with arriving.result() as file:
+                yield from scan_slice(wanted, of, file)
+            for following in islice(waiting, 1):
+                coming.append((following, pool.submit(open_slice, following, store, clock)))
+
+
+def _close_all(coming: deque[tuple[Slice, Future[BinaryIO]]]) -> None:
+    """What was asked for and is not wanted any more, because the reader stopped."""
+    for _, arriving in coming:
+        if arriving.exception() is None:
+            arriving.result().close()
+
+
+# --- slices ---------------------------------------------------------------------------------------
+
+
+def open_slice(of: Slice, store: Store, clock: Clock) -> BinaryIO:
+    """A base file on this machine's disk, for the caller to close; `TableError` if it is gone."""
+    try:
+        return open_data_file(store, of.path, clock)
+    except Unanswered:
+        raise
+    except TableError:
+        raise run(_gone(of), store, clock) from None
+
+
+def _gone(of: Slice) -> Procedure[TableError]:
+    if isinstance((yield from read(PROPERTIES_KEY)), Missing):
+        return TableError(
+            f"{of.path}, of commit {of.instant}, is gone, and so is {PROPERTIES_KEY}: the table "
+            "was deleted under this reader"
+        )
+    return TableError(
+        f"{of.path}, of commit {of.instant}, is gone: a cleaner took it from under this reader; "
+        "take a new snapshot, or an increment that ends later, and let the cleaner keep more"
+    )
+
+
+def read_slice(of: Slice) -> Procedure[pa.Table]:
+    """All rows of a slice as its file has them, meta columns included; memory holds them all."""
+    match (yield from read(of.path, limit=None)):
+        case Found(body, _):
+            return read_base_file(of.path, body)
+        case _missing:
+            raise (yield from _gone(of))
+
+
+def scan_slice(wanted: Scan, of: Slice, file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of one base file; row groups whose statistics rule them out stay packed."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    # Neither whole columns of the file nor many batches ahead: memory holds about a row group.
+    lean = ds.ParquetFragmentScanOptions(pre_buffer=False)
+    try:
+        scanner = ds.ParquetFileFormat().make_fragment(pa.PythonFile(file, "r")).scanner(
+            schema=wanted.schema, columns=list(wanted.columns), filter=wanted.where,
+            batch_size=BATCH_ROWS, batch_readahead=1, fragment_scan_options=lean,
+        )  # fmt: skip
+        yield from (batch for batch in scanner.to_batches() if batch.num_rows)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
+        raise TableError(
+            f"{of.path} is not a readable parquet file of this table: {str(error)[:200]}"
+        ) from None

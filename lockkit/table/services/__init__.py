@@ -1,0 +1,1 @@
+"""Table services: clean, cluster, roll back failed writers, repair the fence."""

@@ -1,0 +1,212 @@
+"""A clustering's plan: which small file groups are to be rewritten into few larger ones.
+
+The plan is durable before a row is copied (`rewrite`), so that writers see which file groups are
+about to go. It commits as any writer does, taking its inputs away: whoever wrote to one of them
+meanwhile is in conflict with it, and so no row is lost or doubled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal, get_args
+
+from lockkit.errors import TableError
+from lockkit.runtime import Procedure, all_of, listing
+from lockkit.stores import Entry
+from lockkit.table.format.base_file import Slice
+from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.plans import NO_BASE, OURS, ClusteringGroup, Input, ReplacePlan
+from lockkit.table.format.timeline import HOODIE, Names
+from lockkit.table.read.buckets import is_bucketed
+from lockkit.table.read.snapshot import Snapshot
+
+Layout = Literal["free", "bucketed"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+LAYOUT_KEY = "lockkit.clustering.layout"
+_PLAN = "hoodie.clustering.plan.strategy."
+SMALL_KEY, TARGET_KEY = _PLAN + "small.file.limit", _PLAN + "target.file.max.bytes"
+BYTES_KEY, GROUPS_KEY = _PLAN + "max.bytes.per.group", _PLAN + "max.num.groups"
+PARTITION_KEY = _PLAN + "partition.selected"
+INPUTS_MAX = 10_000
+LISTED_APART_MAX = 16
+"""Partitions that are listed one by one; of more the whole table is, a thousand keys at a time."""
+_MB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRules:
+    """What is rewritten, and into what; the defaults are Hudi's."""
+
+    layout: Layout = "free"
+    """`free`: larger groups, whose keys an upsert has to look up. `bucketed`: one for each bucket,
+    where an upsert finds them by their hash."""
+    small_file_bytes: int = 300 * _MB
+    """Only base files that are smaller; `bucketed` takes free groups of any size."""
+    target_file_bytes: int = 1024 * _MB
+    group_bytes_max: int = 2048 * _MB
+    """What is rewritten together, at most."""
+    groups_max: int = 30
+    partitions: frozenset[str] = frozenset()
+    """Their paths; none: all."""
+
+
+def cluster_rules(options: Mapping[str, Any]) -> ClusterRules:
+    """From Hudi's option names; `TableError` names one that cannot be."""
+    default = ClusterRules()
+    said = str(options.get(LAYOUT_KEY, default.layout)).lower()
+    partitions = str(options.get(PARTITION_KEY, ""))
+    for layout in LAYOUTS:
+        if said == layout:
+            return ClusterRules(
+                layout=layout,
+                small_file_bytes=_whole(options, SMALL_KEY, default.small_file_bytes),
+                target_file_bytes=_whole(options, TARGET_KEY, default.target_file_bytes),
+                group_bytes_max=_whole(options, BYTES_KEY, default.group_bytes_max),
+                groups_max=_whole(options, GROUPS_KEY, default.groups_max),
+                partitions=frozenset(filter(None, partitions.split(","))),
+            )
+    raise TableError(f"{LAYOUT_KEY}={said[:40]!r} must be {' or '.join(LAYOUTS)}")
+
+
+def _whole(options: Mapping[str, Any], key: str, default: int) -> int:
+    said = str(options.get(key, default))
+    if not said.isascii() or not said.isdecimal() or len(said) > 15 or not int(said):
+        raise TableError(f"{key}={said[:40]!r} must be a whole number greater than 0")
+    return int(said)
+
+
+def action_of(names: Names) -> str:
+    """What a clustering is called while it is pending; completed it is a replacecommit."""
+    return "replacecommit" if names.layout == 1 else "clustering"
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A slice, and the size of its file."""
+
+    of: Slice
+    size_bytes: int
+
+    @property
+    def bucketed(self) -> bool:
+        return is_bucketed(self.of.file_id)
+
+
+def plan_cluster(
+    snapshot: Snapshot,
+    rules: ClusterRules = ClusterRules(),
+    *,
+    busy: Collection[FileGroup] = (),
+    base: str = NO_BASE,
+) -> Procedure[ReplacePlan | None]:
+    """Which file groups of the snapshot are to be rewritten; None if none is. Writes nothing.
+
+    Partitions with a `busy` group are left alone. `base` as for `roll_back`.
+    """
+    left = {partition for partition, _ in busy}
+    slices = [each for each in snapshot.slices if each.partition not in left
+              and (not rules.partitions or each.partition in rules.partitions)]  # fmt: skip
+    sizes: dict[str, int] = {}
+    partitions = sorted({each.partition for each in slices})
+    ways = [_listed(each) for each in partitions]
+    if len(ways) > LISTED_APART_MAX:
+        ways = [listing("")]
+    for listed in (yield from all_of(ways)):
+        sizes.update({each.key: each.size for each in listed})
+    # What another service has cleaned meanwhile was replaced before: that partition moved on.
+    moved = {each.partition for each in slices if each.path not in sizes}
+    sized = [Sized(each, sizes[each.path]) for each in slices if each.partition not in moved]
+    groups = choose(sized, rules, buckets=snapshot.config.buckets)
+    if not groups:
+        return None
+    return ReplacePlan(groups, {OURS: "cluster", LAYOUT_KEY: rules.layout,
+                                TARGET_KEY: str(rules.target_file_bytes)}, base)  # fmt: skip
+
+
+def _listed(partition: str) -> Procedure[list[Entry]]:
+    # A table without partitions has its files beside `.hoodie/`, which may hold far more.
+    return listing(f"{partition}/") if partition else listing("", after=HOODIE + "~")
+
+
+def choose(
+    slices: Iterable[Sized], rules: ClusterRules, *, buckets: int
+) -> tuple[ClusteringGroup, ...]:
+    """Pure: the groups of one rewrite; a partition's small files packed together, smallest first.
+
+    What would not come out as fewer files is left alone.
+    """
+    chosen: list[ClusteringGroup] = []
+    by_partition = groupby(
+        sorted(slices, key=lambda each: each.of.partition), lambda each: each.of.partition
+    )
+    for _, here in by_partition:
+        if rules.layout == "bucketed":
+            chosen += _into_buckets(list(here), rules, buckets)
+        else:
+            chosen += _into_larger(list(here), rules)
+    return tuple(chosen[: rules.groups_max])
+
+
+def _into_larger(here: list[Sized], rules: ClusterRules) -> Iterator[ClusteringGroup]:
+    """Not the bucketed ones: they are few, and where upserts look."""
+    free = (each for each in here if not each.bucketed)
+    small = sorted((each for each in free if each.size_bytes < rules.small_file_bytes), key=_order)
+    for pack in _packs(small, rules.group_bytes_max):
+        outputs = math.ceil(sum(each.size_bytes for each in pack) / rules.target_file_bytes)
+        if len(pack) > max(outputs, 1):
+            yield ClusteringGroup(tuple(_input(each) for each in pack), max(outputs, 1))
+
+
+def _into_buckets(
+    here: list[Sized], rules: ClusterRules, buckets: int
+) -> Iterator[ClusteringGroup]:
+    """The bucketed groups too: a bucket's rows are all in one group, or a key would have two."""
+    free = sorted((each for each in here if not each.bucketed), key=_order)
+    if not free:
+        return
+    first = next(_packs(free, rules.group_bytes_max))
+    pack = [*(each for each in here if each.bucketed), *first]
+    yield ClusteringGroup(tuple(_input(each) for each in pack), buckets)
+
+
+def _order(each: Sized) -> tuple[int, str]:
+    return each.size_bytes, each.of.file_id
+
+
+def _packs(slices: list[Sized], bytes_max: int) -> Iterator[list[Sized]]:
+    pack: list[Sized] = []
+    for each in slices:
+        held = sum(one.size_bytes for one in pack)
+        if pack and (held + each.size_bytes > bytes_max or len(pack) == INPUTS_MAX):
+            yield pack
+            pack = []
+        pack.append(each)
+    if pack:
+        yield pack
+
+
+def _input(each: Sized) -> Input:
+    return Input(each.of.partition, each.of.file_id, each.of.path)
+
+
+def stands(plan: ReplacePlan, snapshot: Snapshot) -> bool:
+    """Whether each input is still the latest slice of its file group; and, of a plan to fill
+    buckets, whether it has all the bucketed ones: two groups of one bucket may have one key twice.
+    """
+    inputs = {(each.partition, each.file_id): each.path
+              for group in plan.groups for each in group.slices}  # fmt: skip
+    if plan.params[LAYOUT_KEY] == "bucketed":
+        partitions = {partition for partition, _ in inputs}
+        now = {group for group in snapshot.groups
+               if group[0] in partitions and is_bucketed(group[1])}  # fmt: skip
+        if not now <= inputs.keys():
+            return False
+    return all(
+        (of := snapshot.groups.get(group)) and of.path == path for group, path in inputs.items()
+    )

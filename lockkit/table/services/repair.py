@@ -1,0 +1,372 @@
+"""The repair of a fence that cannot be read, or that is gone.
+
+A broken fence may have decided one commit that no reader sees yet: each decision is made only after
+the one before it is visible, so at most the last one is not. A repair has to find that commit. It
+never deletes anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from lockkit.errors import BrokenFence, CannotTell, TableError, Unanswered
+from lockkit.protocol.outcome import (
+    Applied,
+    Found,
+    Missing,
+    PreconditionFailed,
+    Throttled,
+    Unknown,
+    Version,
+    over,
+)
+from lockkit.protocol.record import is_believed
+from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, pause_s, read
+from lockkit.table.format.layout import NO_COMMIT, parse_commit
+from lockkit.table.format.properties import FENCED, load_config
+from lockkit.table.format.timeline import Names, Timeline, instant_ms, instant_of, load_timeline
+from lockkit.table.occ.commit import Guard, trust
+from lockkit.table.occ.decide import commits_under_way, settle
+from lockkit.table.occ.fence import (
+    COMMIT,
+    FENCE_BYTES_MAX,
+    FENCE_KEY,
+    FORMAT,
+    NO_INSTANT,
+    ROLLBACK,
+    Decided,
+    Fence,
+    Seen,
+    digest,
+    format_fence,
+    parse_fence,
+    parse_whatever_epoch,
+)
+from lockkit.table.occ.liveness import HeartbeatRules, expired, look
+from lockkit.table.read.snapshot import Snapshot, load_snapshot
+
+NOTHING = "none"
+"""What an operator says who knows that the fence decided no commit that is not visible."""
+VERSIONS_MAX = 20
+"""Old versions of the fence that are read; damage that was written over more often is rare."""
+STORE_SLACK_MS = 2_000
+"""Times of two objects of one store are compared only where they differ by more (`Rules`)."""
+_HEADER = re.compile(
+    rb'\{"format":%d,"epoch":([0-9]{1,19}),"instant":"([0-9]{14,17})","attempt":"[^"]*",'
+    rb'"sha256":"([0-9a-f]{64}|)"(?:,"completion":(?:"([0-9]{17})"|null)[,}])?' % FORMAT
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the first fields of a damaged fence still say: its last decision."""
+
+    epoch: int
+    instant: str
+    sha256: str
+    """Of the commit's inflight file; empty where the last decision was no commit."""
+    completion: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pending commit whose inflight file is final: the fence may have decided it."""
+
+    instant: str
+    action: str
+    body: bytes
+    modified_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a repair writes, and over what. Making it changes nothing."""
+
+    names: Names
+    broken: str
+    """What is wrong with the fence."""
+    version: Version | None
+    """Only this version is replaced; None: the fence is gone."""
+    fence: Fence
+    source: str
+    """What the new fence was made from."""
+    publishes: str | None
+    """The commit that the fence had decided, and that becomes visible."""
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def plan_repair(
+    kept: Sequence[bytes], *, said: str | None = None, rules: HeartbeatRules = HeartbeatRules()
+) -> Procedure[Repair | None]:
+    """What to write in place of a broken fence; None if the fence is sound. Reads only.
+
+    `kept` are old versions of the fence, newest first, where the bucket keeps them. `said` is what
+    the operator knows: the instant that was decided, or `NOTHING`. Raises `CannotTell`.
+
+    Why it is safe. Nothing is decided while the fence is broken, because every writer refuses it.
+    So the newest readable version is the last decision, and is put back with its window. Without
+    one, the commit that was decided last is among the pending ones (`commits_under_way`), and each
+    is ruled out only by evidence:
+
+    - the damaged fence still begins with its last decision, which names one commit by the digest
+      of its inflight file, or names one that is visible already;
+    - its inflight file was written after the fence was damaged;
+    - a file group that it rewrites has changed since it was read. Its own conflict check would
+      have refused it before the change, and nothing was decided after a commit that is not visible.
+
+    If one is left, nothing here can tell, and the operator must. What was not decided stays as it
+    is: its writer meets the new fence and checks for conflicts again. The new fence remembers no
+    decision but the last, so the next conflict checks list the timeline.
+    """
+    config, _ = yield from load_config()
+    names = config.names
+    if config.mode != FENCED:
+        raise TableError(f"the table's mode is {config.mode}: it has no fence to repair")
+    answer = yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)
+    there = answer if isinstance(answer, Found) else None
+    broken = "it is gone" if there is None else _what_is_wrong(there.body)
+    if broken is None:
+        return None
+    version = there.version if there else None
+    now = yield from load_timeline(names)
+    restored = _newest([there.body, *kept] if there else kept)
+    if restored is not None and not _is_behind(restored, now):
+        head = restored.head
+        waits = head.kind == COMMIT and head.instant not in now.completed
+        _refuse_other(said, head.instant if waits else None)
+        return Repair(
+            names, broken, version, restored, "its newest readable version",
+            head.instant if waits else None,
+        )  # fmt: skip
+    candidates = yield from _candidates(names, now)
+    header = _header(there.body) if there else None
+    told, last = _by_header(header, candidates, now)
+    if not told:
+        left = yield from _not_ruled_out(candidates, there.modified_ms if there else None)
+        last = yield from _choose(names, left, said, rules)
+    else:
+        _refuse_other(said, last.instant if last else None)
+    if told and last and header and names.layout == 2 and header.completion is None:
+        # Its writer, if it lives, publishes it under the completion time that is lost here.
+        last = yield from _choose(names, [last], last.instant, rules)
+    before = [each for each in (header, restored) if each is not None]
+    completion = yield from _completion(names, now, header, restored, last)
+    return Repair(
+        names, broken, version,
+        _rebuilt(last, completion, max((each.epoch for each in before), default=0)),
+        "the timeline and what is left of it", last.instant if last else None,
+    )  # fmt: skip
+
+
+def _refuse_other(said: str | None, last: str | None) -> None:
+    """Raise if the operator says something else than what is left of the fence."""
+    if said is not None and said != (last or NOTHING):
+        raise TableError(
+            f"what is left of the fence shows that it decided {last or 'nothing that waits'}, and "
+            f"not {said[:40]}; leave --decided out"
+        )
+
+
+def _what_is_wrong(body: bytes) -> str | None:
+    """None if it is a fence; `NewerFence` if it is one of a newer lockkit."""
+    try:
+        parse_fence(body)
+    except BrokenFence as error:
+        return error.why
+    return None
+
+
+def _newest(kept: Sequence[bytes]) -> Fence | None:
+    """The newest version that can be read; `NewerFence` if a newer lockkit wrote one since."""
+    for body in kept:
+        try:
+            fence = parse_whatever_epoch(body)
+        except BrokenFence:
+            continue
+        return fence if is_believed(fence.epoch) else replace(fence, epoch=0)
+    return None
+
+
+def _is_behind(fence: Fence, now: Timeline) -> bool:
+    """Whether commits are visible that it does not know: then it is not the last decision."""
+    times = [now.completion[each] for each in now.commits if each in now.completion]
+    if times:
+        return max(times) > (fence.completion or "")
+    known = {each.instant for each in fence.window if each.kind == COMMIT}
+    return bool(known) and any(each > min(known) and each not in known for each in now.commits)
+
+
+def _candidates(names: Names, now: Timeline) -> Procedure[list[Candidate]]:
+    found = []
+    for instant in sorted(commits_under_way(now)):
+        action = now.pending[instant]
+        match (yield from read(names.inflight(instant, action))):
+            case Found(body, _, modified_ms):
+                found.append(Candidate(instant, action, body, modified_ms))
+            case _missing:
+                pass  # rolled back meanwhile
+    return found
+
+
+def _header(body: bytes) -> Header | None:
+    found = _HEADER.match(body)
+    if found is None:
+        return None
+    epoch, instant, sha256 = int(found[1]), found[2].decode(), found[3].decode()
+    completion = found[4].decode() if found[4] else None
+    return Header(epoch if is_believed(epoch) else 0, instant, sha256, completion)
+
+
+def _by_header(
+    header: Header | None, candidates: Sequence[Candidate], now: Timeline
+) -> tuple[bool, Candidate | None]:
+    """Whether the first fields of the damaged fence tell what was decided last, and what."""
+    if header is None:
+        return False, None
+    for each in candidates:
+        if header.sha256 and digest(each.body) == header.sha256:
+            return True, each
+    # Of an older fence that was damaged and put back, the header would say too little.
+    times = [now.completion[each] for each in now.commits if each in now.completion]
+    newest = max(times) if times else max(now.commits, default="")
+    at = (header.completion or "") if times else header.instant
+    if header.sha256:
+        return header.instant in now.completed and at >= newest, None
+    return bool(times) and at >= newest, None
+
+
+def _not_ruled_out(
+    candidates: Sequence[Candidate], modified_ms: int | None
+) -> Procedure[list[Candidate]]:
+    left = [
+        each for each in candidates
+        if modified_ms is None or each.modified_ms is None
+        or each.modified_ms <= modified_ms + STORE_SLACK_MS
+    ]  # fmt: skip
+    if not left:
+        return []
+    snapshot = yield from load_snapshot()
+    return [each for each in left if not _is_overtaken(each, snapshot)]
+
+
+def _is_overtaken(each: Candidate, snapshot: Snapshot) -> bool:
+    """Whether a file group that it rewrites is no longer what it read."""
+    for stat in parse_commit(each.instant, each.instant, each.body).stats:
+        there = snapshot.groups.get(stat.group)
+        if (there.instant if there else NO_COMMIT) != stat.previous:
+            return True
+    return False
+
+
+def _choose(
+    names: Names, left: Sequence[Candidate], said: str | None, rules: HeartbeatRules
+) -> Procedure[Candidate | None]:
+    """What the operator says, of commits whose writers are dead."""
+    listed = ", ".join(each.instant for each in left)
+    if not left:
+        if said not in (None, NOTHING):
+            raise TableError(f"{str(said)[:40]} is not a pending commit that may have been decided")
+        return None
+    wall_ms = yield WallMs()
+    for each in left:
+        pulse = yield from look(each.instant, names.requested(each.instant, each.action))
+        if not expired(pulse, wall_ms, rules):
+            raise CannotTell(
+                f"the fence may have decided {each.instant}, and its writer may be alive: stop it, "
+                "wait until its heartbeat has expired, then repair the fence"
+            )
+    if said is None:
+        raise CannotTell(
+            f"the fence may have decided one of {listed}, and nothing that is left shows which, or "
+            "whether it did. Nothing was changed. Look into the logs of the writers: the one whose "
+            "last event is `fenced`, or that ended with CommitUnknown, was decided. Then repeat "
+            f"with --decided INSTANT; or with --decided {NOTHING} if no writer had got so far"
+        )
+    if said == NOTHING:
+        return None
+    chosen = next((each for each in left if each.instant == said), None)
+    if chosen is None:
+        raise TableError(f"{said[:40]} cannot have been decided last; it may be one of {listed}")
+    return chosen
+
+
+# --- the new fence --------------------------------------------------------------------------------
+
+
+def _completion(
+    names: Names, now: Timeline, header: Header | None, restored: Fence | None,
+    last: Candidate | None,
+) -> Procedure[str | None]:  # fmt: skip
+    """Version 9: the greatest completion time so far, that of the last decision if there is one."""
+    if names.layout == 1:
+        return None
+    if last is not None and header is not None and header.sha256 == digest(last.body):
+        if header.completion is not None:
+            return header.completion
+    told = [header.completion if header else None, restored.completion if restored else None]
+    latest = max([*filter(None, told), *now.completion.values(), *now.pending], default=NO_INSTANT)
+    return instant_of(max((yield WallMs()), instant_ms(latest) + 1))
+
+
+def _rebuilt(last: Candidate | None, completion: str | None, epoch: int) -> Fence:
+    """A fence that remembers nothing but what was decided last: checks list the timeline."""
+    window: tuple[Decided, ...] = (Decided(ROLLBACK, NO_INSTANT),)
+    sha256 = ""
+    if last is not None:
+        window += (Decided(COMMIT, last.instant, last.action, completion, None, None, None),)
+        sha256 = digest(last.body)
+    return Fence(epoch, "(a new id)", sha256, window, False, completion)
+
+
+def carry_out(
+    repair: Repair, guard: Guard, *, believe: Callable[[], None] = trust
+) -> Procedure[tuple[str, ...]]:
+    """Replace exactly what was looked at, under the lock; the commits that became visible.
+
+    The one guarded write is the whole repair. A crash before it changes nothing. After it the fence
+    is sound and names the commit that was decided, so any writer makes that commit visible.
+    """
+    fence = replace(
+        repair.fence, epoch=max(repair.fence.epoch, guard.epoch), attempt=(yield Unique())
+    )
+    believe()
+    if not (yield from _put(repair.version, format_fence(fence))):
+        raise TableError(
+            f"{FENCE_KEY} has changed since it was looked at; nothing was changed: look again"
+        )
+    forward: list[str] = []
+    yield from settle(repair.names, Seen(fence, None), frozenset(), forward)
+    return tuple(forward)
+
+
+def _put(version: Version | None, body: bytes) -> Procedure[bool]:
+    """The same bytes under the same condition, until it is known what became of them."""
+    doubt = False
+    for tries in range(TRIES_MAX):
+        match (yield Put(FENCE_KEY, body, over(version))):
+            case Applied():
+                return True
+            case Throttled(after_s):
+                yield Sleep(pause_s(tries, after_s))
+                continue
+            case PreconditionFailed() | Unknown() as answer:
+                doubt = doubt or isinstance(answer, Unknown)
+            case other:
+                raise AssertionError(f"not an answer to a write: {other!r}")
+        match (yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)):
+            case Found(found, _) if found == body:
+                return True
+            case Found(_, there) if there != version:
+                return False
+            case Missing() if version is not None:
+                return False
+        yield Sleep(pause_s(tries))
+    raise Unanswered(
+        f"{FENCE_KEY} could not be written in {TRIES_MAX} tries; see that the store answers, then "
+        "repair it again",
+        doubt=doubt,
+    )

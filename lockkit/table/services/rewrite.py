@@ -1,0 +1,133 @@
+"""A rewrite: the files that a clustering's plan makes of its inputs.
+
+Rows are copied as they are, with their keys, commit times and sequence numbers, a few batches in
+memory. Nothing here publishes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lockkit.clock import Clock
+from lockkit.runtime import run
+from lockkit.stores import Store
+from lockkit.table.format.base_file import Draft, Slice, Target, rows_to_copy
+from lockkit.table.format.data_files import open_data_file, put_data_file
+from lockkit.table.format.layout import NO_COMMIT, WriteStat, in_partition
+from lockkit.table.format.plans import ClusteringGroup, ReplacePlan
+from lockkit.table.format.schema import RECORD_KEY, arrow_schema
+from lockkit.table.occ.markers import mark
+from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.cluster import LAYOUT_KEY, TARGET_KEY
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BUCKETS_AT_ONCE = 8
+"""Files that are written at one time: each holds a row group back."""
+
+
+@dataclass(slots=True)
+class Rewrite:
+    """One plan on its way to new files; each is marked, then written, then put.
+
+    `check` is asked before each file: it raises if this clustering must stop.
+    """
+
+    plan: ReplacePlan
+    snapshot: Snapshot
+    target: Target
+    store: Store
+    clock: Clock
+    check: Callable[[], None]
+    _stats: list[WriteStat] = field(default_factory=list)
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def carry_out(self) -> tuple[WriteStat, ...]:
+        """Raises `TableError` where an input is gone or is no parquet, `StoreError`."""
+        with self._open:
+            for group in self.plan.groups:
+                if self.plan.params[LAYOUT_KEY] == "bucketed":
+                    self._into_buckets(group)
+                else:
+                    self._into_larger(group)
+        return tuple(self._stats)
+
+    def _into_larger(self, group: ClusteringGroup) -> None:
+        target_bytes = int(self.plan.params[TARGET_KEY])
+        draft: Draft | None = None
+        for source, rows in self._rows(group):
+            if draft is not None and draft.size_bytes >= target_bytes:
+                self._put(draft)
+                draft = None
+            if draft is None:
+                draft = self._begin(source, free_file_id(self.clock))
+            draft.copy(rows)
+        if draft is not None:
+            self._put(draft)
+
+    def _into_buckets(self, group: ClusteringGroup) -> None:
+        from lockkit.table.format.xxhash import bucket_of
+
+        count = self.snapshot.config.buckets
+        for first in range(0, count, BUCKETS_AT_ONCE):
+            drafts: dict[int, Draft] = {}
+            for source, rows in self._rows(group):
+                of_row = bucket_of(rows[RECORD_KEY].combine_chunks(), count)
+                for bucket in of_row.unique().to_pylist():
+                    if not first <= bucket < first + BUCKETS_AT_ONCE:
+                        continue
+                    if bucket not in drafts:
+                        file_id = self._bucket_id(source.partition, bucket)
+                        drafts[bucket] = self._begin(source, file_id)
+                    drafts[bucket].copy(_of_bucket(rows, of_row, bucket))
+            for bucket in sorted(drafts):
+                self._put(drafts[bucket])
+
+    def _bucket_id(self, partition: str, bucket: int) -> str:
+        """The next generation where the bucket has a group now, since this one replaces that."""
+        generation = generations(self.snapshot).get((partition, f"{bucket:08d}"), 0)
+        file_id = bucket_file_id(partition, bucket, generation)
+        if (partition, file_id) in self.snapshot.groups:
+            return bucket_file_id(partition, bucket, generation + 1)
+        return file_id
+
+    def _rows(self, group: ClusteringGroup) -> Iterator[tuple[Slice, pa.Table]]:
+        for each in group.slices:
+            source = self.snapshot.groups[each.partition, each.file_id]
+            with closing(open_data_file(self.store, each.path, self.clock)) as file:
+                for rows in rows_to_copy(self.snapshot.config, each.path, file):
+                    if rows.num_rows:
+                        yield source, rows
+
+    def _begin(self, source: Slice, file_id: str) -> Draft:
+        self.check()
+        assert self.snapshot.schema is not None
+        columns = arrow_schema(self.snapshot.schema)
+        out: Any = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        # Like a merge's, its rows bring commit times of their own; but the group is a new one.
+        draft = Draft(
+            self.target, source.partition, file_id, columns, out, previous=source.instant
+        )
+        path = in_partition(draft.partition, draft.name)
+        run(mark(self.target.instant, path, "CREATE"), self.store, self.clock)
+        return draft
+
+    def _put(self, draft: Draft) -> None:
+        with draft.out:
+            stat = replace(draft.close(inserts=0), previous=NO_COMMIT)
+            stat = replace(stat, inserts=stat.writes)
+            self.check()
+            put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
+        self._stats.append(stat)
+
+
+def _of_bucket(rows: pa.Table, of_row: pa.Array, bucket: int) -> pa.Table:
+    import pyarrow.compute as pc
+
+    return rows.filter(pc.equal(of_row, bucket))

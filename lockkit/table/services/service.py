@@ -1,0 +1,243 @@
+"""The table services: failed writes taken back, old files cleaned, small ones joined.
+
+Hudi's three ways to run them. A: a writer does, after its commit. B: a thread beside the writer
+(both: `upkeep`). They share the writer's `turns`, so where it needs no lock, neither do they. C:
+another process, which takes the table's lock like any writer. Readers take part in none of this:
+what they hold is not touched inside the retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from lockkit.clock import Clock
+from lockkit.errors import CommitConflict
+from lockkit.runtime import listing
+from lockkit.sinks import Emit, silent
+from lockkit.stores import Store
+from lockkit.table.format.plans import CleanPlan, ReplacePlan
+from lockkit.table.format.properties import FENCED
+from lockkit.table.format.timeline import (
+    Timeline,
+    instant_ms,
+    is_ahead,
+    load_timeline,
+    parse_timeline,
+)
+from lockkit.table.occ.concurrency import Turns
+from lockkit.table.occ.covered import Covered, pending_commits
+from lockkit.table.occ.failed import failed_writes, half_done, leftovers
+from lockkit.table.occ.liveness import HeartbeatRules, Policy, end, forget
+from lockkit.table.occ.markers import unmark
+from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.rollback import RolledBack, Spared
+from lockkit.table.occ.transaction import Known, Prepared
+from lockkit.table.read.lookup import Look, look_at
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
+from lockkit.table.services.clustering import Clustered, cluster, plan_for
+from lockkit.table.services.context import Desk
+from lockkit.table.services.schedule import ServiceRules, clean_due, cluster_due
+
+OVERDUE_MAX = 3
+"""At how many old pending instants one commit looks."""
+WHOLE_EVERY_MS = 600_000
+"""How often a writer looks for old pending instants in the whole timeline. Between such looks it
+sees those after its horizon. A request that arrived late, when its writer was gone, may be below
+it: that instant can never complete, and would hold new readers of increments back for ever."""
+
+
+def _is_old(instant: str, wall_ms: int, rules: HeartbeatRules) -> bool:
+    """Whether its writer may be dead: it is older than a heartbeat may be, or of a wrong clock."""
+    old = wall_ms - instant_ms(instant) > rules.ttl_ms + rules.drift_ms
+    return old or is_ahead(instant, wall_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What one run did."""
+
+    taken_back: tuple[RolledBack | Spared, ...] = ()
+    cleaned: tuple[Cleaned, ...] = ()
+    clustered: Clustered | None = None
+    yielded: str = ""
+    """Why a clustering gave way to a writer; the next run tries again."""
+
+
+class Service:
+    """The services of one table, for one thread at a time; `before_write` may come from another.
+
+    `turns` are the writer's (models A and B), or a `ByLock` of its own (C). Raises `TableError`,
+    `StoreError`, `LockBusy`; whatever was begun is finished by the next run, of any process.
+    """
+
+    def __init__(
+        self, url: str, store: Store, turns: Turns, *, rules: ServiceRules = ServiceRules(),
+        clock: Clock | None = None, emit: Emit = silent,
+    ) -> None:  # fmt: skip
+        self.desk = Desk(
+            url=url, store=store, turns=turns, rules=rules, clock=clock or Clock(), emit=emit
+        )
+        self._snapshot: Snapshot | None = None
+        self._saved = 0
+        """Commits in the table's checkpoint, as far as is known here."""
+        self._looked_at, self._since = "", ""
+        """The newest commit that was looked at for garbage in vain, and what that retained from."""
+        self._whole_at_ms = self.desk.clock.boot_ms() + WHOLE_EVERY_MS
+        """When to look at the whole timeline again, on the boot clock."""
+        self._look_again_ms: dict[str, int] = {}
+        """When to look again at the heartbeat of an old pending instant whose writer lives."""
+
+    def run(self) -> Served:
+        """All that is due; a clustering that gives way is not an error here."""
+        look = self.look()
+        taken_back = self._take_back_failed(look)
+        cleaned = self._resume_cleans(look)
+        if clean_due(look.now, self.desk.rules, self._looked_at):
+            cleaned += self._clean(look.known)
+        due = self.desk.run(cluster_due(look.config.names, look.now, self.desk.rules))
+        try:
+            clustered = cluster(self.desk, look) if due else None
+        except CommitConflict as conflict:
+            return Served(taken_back, cleaned, yielded=str(conflict))
+        return Served(taken_back, cleaned, clustered)
+
+    def look(self) -> Look:
+        """The table as it is now; what was seen before is not read again."""
+        look, saved = self.desk.run(look_at(self._snapshot, self._saved))
+        self._snapshot, self._saved = look.snapshot, saved
+        assert isinstance(look, Look)
+        return look
+
+    # --- failed writes ---------------------------------------------------------------------------
+
+    def before_write(self, known: Known) -> None:
+        """EAGER: take back whatever is pending and not this process's; for its next write."""
+        if self.desk.rules.failed == "EAGER":
+            with self.desk.turns.hold():  # so that none of ours is pending and not noted
+                after = Covered(known.horizon).listed_after
+                now = self.desk.run(load_timeline(known.config.names, after=after))
+                own = frozenset(self.desk.own)
+            self._take_back(known, now, "EAGER", own)
+
+    def take_back_overdue(self, prepared: Prepared) -> tuple[RolledBack | Spared, ...]:
+        """LAZY: roll back dead writers whose instants `prepared` met when it began; now and then
+        all of them (`WHOLE_EVERY_MS`).
+
+        Looks at the heartbeats of at most `OVERDUE_MAX` instants, none of them younger than a
+        heartbeat may be: a commit that meets no such instant sends nothing.
+        """
+        rules, seen = self.desk.rules.heartbeat, prepared.transaction.timeline
+        if self.desk.rules.failed != "LAZY":
+            return ()
+        if self.desk.clock.boot_ms() >= self._whole_at_ms:
+            self._whole_at_ms = self.desk.clock.boot_ms() + WHOLE_EVERY_MS
+            seen = self.desk.run(load_timeline(prepared.transaction.config.names))
+        wall_ms = self.desk.clock.wall_ms()
+        again = {each: at for each, at in self._look_again_ms.items() if each in seen.pending}
+        old = [
+            each for each in pending_commits(seen)
+            if each != prepared.instant and each not in self.desk.own
+            and _is_old(each, wall_ms, rules)
+            and again.get(each, 0) <= wall_ms
+        ][:OVERDUE_MAX]  # fmt: skip
+        self._look_again_ms = again | dict.fromkeys(old, wall_ms + rules.interval_ms)
+        if not old:
+            return ()
+        names = prepared.transaction.config.names
+        met = replace(seen, pending={each: seen.pending[each] for each in old})
+        dead = self.desk.run(failed_writes(names, met, "LAZY", rules, own=self.desk.own))
+        return self.take_back(only={each.instant for each in dead}) if dead else ()
+
+    def take_back(
+        self, *, only: Collection[str] | None = None
+    ) -> tuple[RolledBack | Spared, ...]:
+        """Finish rollbacks that are half done; take dead writers back, if LAZY."""
+        return self._take_back_failed(self.look(), only)
+
+    def _take_back_failed(
+        self, look: Look, only: Collection[str] | None = None
+    ) -> tuple[RolledBack | Spared, ...]:
+        done = self._resume_rollbacks(look, only)
+        policy: Policy = "LAZY" if self.desk.rules.failed == "LAZY" else "NEVER"
+        now = self.desk.run(load_timeline(look.config.names)) if done else look.now
+        own = frozenset(self.desk.own)
+        done += self._take_back(look.known, now, policy, own, only)
+        if look.config.mode == FENCED:  # what is Hudi's, Hudi tidies away
+            self._tidy(look)
+        return done
+
+    def _tidy(self, look: Look) -> None:
+        """Heartbeats and markers of writers that died after their commit, or after giving up."""
+        for instant in self.desk.run(leftovers(look.config.names, self.desk.rules.heartbeat)):
+            self.desk.run(unmark(instant))
+            self.desk.run(forget(instant))
+
+    def _take_back(
+        self, known: Known, now: Timeline, policy: Policy, own: frozenset[str],
+        only: Collection[str] | None = None,
+    ) -> tuple[RolledBack | Spared, ...]:  # fmt: skip
+        dead = failed_writes(known.config.names, now, policy, self.desk.rules.heartbeat, own=own)
+        return tuple(
+            self.desk.roll_back(known, pulse.instant) for pulse in self.desk.run(dead)
+            if (only is None or pulse.instant in only) and self.desk.run(end(pulse))
+        )  # fmt: skip
+
+    def _resume_rollbacks(
+        self, look: Look, only: Collection[str] | None
+    ) -> tuple[RolledBack | Spared, ...]:
+        names, done = look.config.names, []
+        for instant in self.desk.run(
+            half_done(look.config, look.now, "rollback", self.desk.rules.heartbeat)
+        ):
+            with self.desk.turns.hold():
+                now = parse_timeline(self.desk.run(listing(names.folder + instant)), names)
+                plan = self.desk.run(load_rollback_plan(names, instant))
+            wanted = plan is not None and (only is None or plan.target in only)
+            if plan is not None and wanted and instant in now.pending:
+                done.append(self.desk.roll_back(look.known, plan.target, resume=instant))
+        return tuple(done)
+
+    # --- clean -----------------------------------------------------------------------------------
+
+    def clean(self) -> tuple[Cleaned, ...]:
+        """Finish cleans that are half done, then make one, due or not."""
+        look = self.look()
+        return self._resume_cleans(look) + self._clean(look.known)
+
+    def preview_clean(self) -> CleanPlan:
+        """What a clean would delete."""
+        known = self.look().known
+        plan: CleanPlan = self.desk.run(preview_clean(known, self.desk.rules.clean))
+        return plan
+
+    def _resume_cleans(self, look: Look) -> tuple[Cleaned, ...]:
+        found = half_done(look.config, look.now, "clean", self.desk.rules.heartbeat)
+        names, snapshot = look.config.names, look.snapshot
+        ways = [resume_clean(each, names, snapshot) for each in self.desk.run(found)]
+        return tuple(done for way in ways if (done := self.desk.run(way)) is not None)
+
+    def _clean(self, known: Known) -> tuple[Cleaned, ...]:
+        with self.desk.taking_an_instant(known.config):
+            plan = self.desk.run(plan_clean(
+                known, self.desk.rules.clean, base=self.desk.base(known.config), since=self._since
+            ))  # fmt: skip
+        if not plan.instant:
+            self._looked_at, self._since = plan.last_completed, plan.retain_from
+            return ()
+        self.desk.tell(f"deleting {len(plan.files)} files", plan.instant)
+        return (self.desk.run(carry_out(plan, known.config.names)),)
+
+    # --- clustering ------------------------------------------------------------------------------
+
+    def cluster(self) -> Clustered | None:
+        """Rewrite small files, due or not; None where there is nothing to gain.
+
+        Raises `CommitConflict` where a writer was faster: nothing changed.
+        """
+        return cluster(self.desk, self.look())
+
+    def preview_cluster(self) -> ReplacePlan | None:
+        """What a clustering would rewrite."""
+        return plan_for(self.desk, self.look())

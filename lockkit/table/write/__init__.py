@@ -1,0 +1,1 @@
+"""What a writer puts into a table: appends, merges and file groups."""

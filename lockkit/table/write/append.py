@@ -1,0 +1,106 @@
+"""The append: an instant, its files and its inflight file, in two round trips.
+
+New rows read nothing of the table, so the files go out beside the listing that shows whether the
+instant is of use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, Together, all_of, create
+from lockkit.table.format.base_file import BaseFile, Target
+from lockkit.table.format.layout import WriteStat, parse_commit
+from lockkit.table.format.timeline import Timeline
+from lockkit.table.occ.conflict import outgrown
+from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.transaction import (
+    OVERTAKEN_MAX,
+    Known,
+    Prepared,
+    Taken,
+    Trying,
+    discard,
+    draft,
+    lead_ms,
+    overtaken,
+    survey,
+    take,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewRows:
+    """Rows to be appended, as whoever has them makes files of them."""
+
+    files: Callable[[Target], list[BaseFile]]
+    """The new file groups, for one instant; called again for each further instant."""
+    schema: str
+    partitions: frozenset[str]
+    """Partitions that are known to have their metadata file."""
+    grows: bool
+    """Whether `schema` has columns that the table has not."""
+    schema_at: str
+    """The newest commit that is known to have no other columns than `schema`."""
+
+
+def prepare_append(
+    known: Known,
+    new: NewRows,
+    trying: Trying,
+    began: Callable[[Taken], Procedure[None]],
+    wrote: Callable[[tuple[WriteStat, ...]], None],
+) -> Procedure[tuple[Prepared, Known]]:
+    """Take an instant, write the files, prepare the commit; also what is now known of the table.
+
+    `trying` is told each instant before it is taken, `began` once it is, and `wrote` the files
+    before they are sent: after an error the caller withdraws the last of these instants. Raises
+    `CommitConflict` where another writer's columns do not go with these, `TableError`,
+    `StoreError`.
+    """
+    for tries in range(OVERTAKEN_MAX):
+        taken = yield from take(known, lead_ms=lead_ms(tries), trying=trying)
+        yield from began(taken)
+        files = new.files(taken.target)
+        wrote(tuple(file.stat for file in files))
+        prepared, now = yield from _prepare(taken, files, new)
+        known = replace(known.after(now), newest=max(taken.instant, now.latest, known.newest))
+        if prepared is not None:
+            return prepared, known
+    raise overtaken(taken)
+
+
+def _prepare(
+    taken: Taken, files: list[BaseFile], new: NewRows
+) -> Procedure[tuple[Prepared | None, Timeline]]:
+    """The instant's survey beside its files and its inflight file.
+
+    No `Prepared` where the instant turns out to be of no use; its files are deleted then. Of what
+    others committed after `schema_at` the newest is read: it has the table's columns.
+    """
+    stats = tuple(file.stat for file in files)
+    drafted = draft(
+        taken, stats, schema=new.schema, operation="INSERT", known_partitions=new.partitions
+    )
+    surveyed, body, _ = yield Together((survey(taken), drafted, _create(files)))
+    transaction, now = surveyed
+    if transaction is None:
+        yield from discard(taken, now, [stat.path for stat in stats])
+        return None, now
+    newest = max(now.commits, default="")
+    if newest > new.schema_at:
+        other = yield from read_commit(taken.names, newest, now)
+        if conflict := outgrown(parse_commit(taken.instant, taken.instant, body), other):
+            raise conflict.refusal(taken.instant)
+    return Prepared(transaction, stats, frozenset(), "INSERT", body, new.grows), now
+
+
+def _create(files: list[BaseFile]) -> Procedure[None]:
+    for file, standing in zip(
+        files, (yield from all_of(create(each.key, each.body) for each in files)), strict=True
+    ):
+        if isinstance(standing, Found):
+            raise TableError(f"{file.key} is there already, with other bytes; append again")

@@ -1,0 +1,328 @@
+"""An attempt: one writer's instant, from taking it to the acknowledgement or to its withdrawal.
+
+`Table.append`, a Spark write, a clustering and the simulator's writers all run this text. What
+differs between them is the `Host`: how a step is carried out, what beats, and who holds the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from lockkit.errors import CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError
+from lockkit.runtime import Procedure
+from lockkit.table.format.layout import FileGroup, WriteStat
+from lockkit.table.format.properties import FENCED, HUDI, TableConfig
+from lockkit.table.occ.commit import Committed, commit
+from lockkit.table.occ.concurrency import Epoch, Held
+from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.publish import after_commit, told_if_interrupted
+from lockkit.table.occ.rollback import RolledBack, Spared, roll_back
+from lockkit.table.occ.transaction import Known, Prepared, Taken, Transaction, begin
+from lockkit.table.occ.withdraw import settle_own, withdraw
+from lockkit.table.write.append import NewRows, prepare_append
+
+SETTLE_TRIES_MAX = 3
+"""How often a commit with an unknown outcome is published again to find it out."""
+T = TypeVar("T")
+
+
+class Heart(Protocol):
+    """The heartbeat of one instant."""
+
+    def check(self) -> None:
+        """Raise `HeartbeatExpired` once others may take this writer for dead."""
+
+    def stop(self) -> None:
+        """No more beats."""
+
+    def finished(self) -> Procedure[None]:
+        """The instant is over: its heartbeat is not needed any more."""
+
+    def given_up(self) -> Procedure[None]:
+        """The instant is left to others, who need not wait until the heartbeat expires."""
+
+
+class Host(Protocol):
+    """Where an attempt runs: a process with threads and a store (`StoreHost`), or the simulator.
+
+    On a real store none of these procedures yields, so an interrupt (Ctrl-C) is raised inside the
+    attempt, wherever it is.
+    """
+
+    @property
+    def own(self) -> set[str]:
+        """Instants that this process is at, which its services spare."""
+
+    @property
+    def base(self) -> str:
+        """The table's address, as `roll_back` takes it."""
+
+    def run(self, way: Procedure[T]) -> Procedure[T]:
+        """Carry out one step."""
+
+    def beat(self, taken: Taken) -> Procedure[Heart]:
+        """A heartbeat whose first beat is proven."""
+
+    def beat_later(self, taken: Taken) -> Heart:
+        """A heartbeat that begins only once the write takes long."""
+
+    def take_instant(
+        self, config: TableConfig, block: Callable[[], Procedure[T]]
+    ) -> Procedure[T]:
+        """Carry out `block`, under the lock where Hudi writes too."""
+
+    def hold(self, block: Callable[[Host, Held], Procedure[T]]) -> Procedure[T]:
+        """Carry out `block` while holding the turn: on the host that it is given, which defers
+        events between a decision and its acknowledgement. Raises `LockBusy`."""
+
+    def publish(self, prepared: Prepared, strategy: Strategy) -> Procedure[Committed]:
+        """Take the turn and commit, once."""
+
+
+Files = Callable[[Transaction, Heart], Procedure[Prepared | None]]
+"""Writes an instant's files and prepares its commit; None where there is nothing to commit."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One attempt; whatever ends it without a commit takes its instant back at once."""
+
+    host: Host
+    strategy: Strategy = SIMPLE
+    prepared: Prepared | None = None
+    known: Known | None = None
+    """What an append found out about the table, also where it failed."""
+    groups: list[FileGroup] = field(default_factory=list)
+    _undecided: bool = True
+    """Whether the write that decides was certainly not sent yet."""
+    _taken: Taken | None = None
+    _heart: Heart | None = None
+    _spent: Heart | None = None
+    """Of the useless instant before."""
+    _paths: Collection[str] | None = ()
+    """Its files, where it knows them all."""
+
+    # --- the two kinds of write ------------------------------------------------------------------
+
+    def append(
+        self, known: Known, new: NewRows, ready: Callable[[Prepared], None]
+    ) -> Procedure[Committed]:
+        """Commit new file groups. `ready` is told before the lock is acquired."""
+        committed = yield from self._acknowledged(self._append(known, new, ready))
+        assert committed is not None
+        return committed
+
+    def write(
+        self, known: Known, files: Files, *, action: str = "commit", plan: bytes = b""
+    ) -> Procedure[Committed | None]:
+        """Begin, write `files` on the table as it then is, and commit; None if there are none."""
+        return (yield from self._acknowledged(self._write(known, files, action, plan)))
+
+    def _append(
+        self, known: Known, new: NewRows, ready: Callable[[Prepared], None]
+    ) -> Procedure[Committed]:
+        if known.config.mode != HUDI:
+            prepared = yield from self._prepare_append(self.host, known, new)
+            ready(prepared)
+            return (yield from self._publish(prepared))
+        # Hudi's writers take instants under the lock, and roll back what has no heartbeat: so few
+        # rows are written within one grant.
+        return (yield from self.host.hold(
+            lambda host, held: self._append_under_lock(host, held, known, new)
+        ))  # fmt: skip
+
+    def _append_under_lock(
+        self, host: Host, held: Held, known: Known, new: NewRows
+    ) -> Procedure[Committed]:
+        prepared = yield from self._prepare_append(host, known, new)
+        self._undecided = False
+
+        def once() -> Procedure[Committed]:
+            return host.run(commit(
+                prepared, held.guard, believe=held.believe, strategy=self.strategy
+            ))  # fmt: skip
+
+        with told_if_interrupted(prepared):
+            committed = yield from settled(once, prepared, _stays_open)
+            held.published()
+        return committed
+
+    def _prepare_append(self, host: Host, known: Known, new: NewRows) -> Procedure[Prepared]:
+        way = prepare_append(known, new, self._tries, self._begins_quietly, self._wrote)
+        self.prepared, self.known = yield from host.run(way)
+        return self.prepared
+
+    def _write(
+        self, known: Known, files: Files, action: str, plan: bytes
+    ) -> Procedure[Committed | None]:
+        host = self.host
+
+        def take() -> Procedure[Transaction]:
+            # Hudi's s3a creates a requested file without a condition, so two could have one
+            # instant; and it rolls back at once what has no heartbeat.
+            way = begin(known, action=action, plan=plan, trying=self._tries)
+            transaction = yield from host.run(way)
+            host.own.add(transaction.instant)
+            self._heart = yield from host.beat(transaction.taken)
+            return transaction
+
+        transaction = yield from host.take_instant(known.config, take)
+        assert self._heart is not None
+        self._paths = None
+        self.prepared = yield from files(transaction, self._heart)
+        return None if self.prepared is None else (yield from self._publish(self.prepared))
+
+    # --- its instant -----------------------------------------------------------------------------
+
+    def _tries(self, taken: Taken) -> None:
+        """Another instant, because the one before was of no use; it is about to be taken."""
+        self._spent = self._spent or self._heart
+        self._taken, self._heart, self._paths = taken, None, ()
+
+    def _begins_quietly(self, taken: Taken) -> Procedure[None]:
+        self._taken, self._heart = taken, self.host.beat_later(taken)
+        yield from self._finish_spent()
+
+    def _finish_spent(self) -> Procedure[None]:
+        spent, self._spent = self._spent, None
+        if spent is not None:
+            yield from spent.finished()
+
+    def _wrote(self, stats: tuple[WriteStat, ...]) -> None:
+        self._paths = [each.path for each in stats]
+        self.groups = [each.group for each in stats]
+
+    # --- its commit ------------------------------------------------------------------------------
+
+    def _acknowledged(self, way: Procedure[Committed | None]) -> Procedure[Committed | None]:
+        try:
+            committed = yield from way
+            if committed is None:
+                yield from self._leave(None)
+                return None
+        except GeneratorExit:  # its process is gone: nobody carries out requests any more
+            raise
+        except BaseException as error:
+            yield from self._leave(error)
+            raise
+        finally:
+            if self._taken is not None:
+                self.host.own.discard(self._taken.instant)
+        with after_commit(committed), suppress(Exception):  # else the heartbeat expires
+            assert self._heart is not None
+            self._heart.stop()
+            yield from self._heart.finished()
+        return committed
+
+    def _publish(self, prepared: Prepared) -> Procedure[Committed]:
+        assert self._heart is not None
+        self._heart.check()
+        self._undecided = False
+        return (yield from settled(
+            lambda: self.host.publish(prepared, self.strategy), prepared, self._undo
+        ))  # fmt: skip
+
+    def _undo(self, prepared: Prepared) -> Procedure[bool]:
+        """Whether a transaction that was refused after an unknown outcome is now rolled back.
+
+        What it sent may still land while the fence is unchanged; the rollback replaces the fence.
+        """
+        began = prepared.transaction
+        if began.config.mode != FENCED:
+            return False
+        paths = [stat.path for stat in prepared.stats]
+        way = roll_back(prepared.instant, Epoch(0), began.taken.known, paths=paths)
+        try:
+            return isinstance((yield from self.host.run(way)), RolledBack)
+        except (TableError, StoreError, CommitUnknown):
+            return False
+
+    # --- how it is left --------------------------------------------------------------------------
+
+    def _leave(self, error: BaseException | None) -> Procedure[None]:
+        """Withdraw the instant after `error`, or without one; raises nothing but an interrupt.
+
+        What cannot be done now is left to the next writer: the heartbeat is ended, so nobody waits
+        for it to expire. After `CommitUnknown` nothing is touched, for the rows may be visible.
+        After an interrupt the commit may have been decided, unless that was not begun yet: on a
+        fenced table the rollback finds that out; on another, nothing is touched.
+        """
+        taken, heart = self._taken, self._heart
+        if taken is None:
+            return
+        yield from self._finish_spent()
+        if heart is not None:
+            heart.stop()
+        if isinstance(error, CommitUnknown):
+            return
+        certain = error is None or isinstance(error, Exception) or self._undecided
+        done = False
+        with suppress(TableError, StoreError, LockBusy, LockLost, CommitUnknown, RuntimeError):
+            done = yield from self._withdraw(taken, certain, error)
+        if heart is not None and done:
+            yield from heart.finished()
+        elif heart is not None and certain:
+            yield from heart.given_up()
+
+    def _withdraw(
+        self, taken: Taken, certain: bool, error: BaseException | None
+    ) -> Procedure[bool]:
+        """Whether nothing is left to be done."""
+        host, instant, paths = self.host, taken.instant, self._paths
+        if taken.known.config.mode == FENCED:
+            if certain:
+                yield from host.run(withdraw(taken, Epoch(0), paths=paths))
+            elif isinstance((yield from host.run(settle_own(taken, paths))), Spared):
+                _add_note(error, f"{instant} was committed before the interrupt.")
+                return True
+        elif not certain or isinstance(error, LockBusy):
+            return False
+        else:
+            yield from host.hold(lambda host, held: host.run(withdraw(
+                taken, held.guard, believe=held.believe, base=host.base, paths=paths
+            )))  # fmt: skip
+        if not isinstance(error, Exception):
+            _add_note(error, f"{instant} was not committed; what it had written was taken back.")
+        return True
+
+
+def _add_note(error: BaseException | None, note: str) -> None:
+    if error is not None:
+        error.add_note(note)
+
+
+def settled(
+    once: Callable[[], Procedure[Committed]], prepared: Prepared,
+    undo: Callable[[Prepared], Procedure[bool]],
+) -> Procedure[Committed]:  # fmt: skip
+    """Publish, and if the outcome is not known, publish again: that reads what became of it.
+
+    Raises `CommitUnknown`, with the transaction in `prepared`, after `SETTLE_TRIES_MAX` tries. Once
+    the outcome was unknown, an error that leaves it open is raised as `CommitUnknown` as well;
+    `undo` says whether a refusal is final.
+    """
+    unknown: CommitUnknown | None = None
+    for _ in range(SETTLE_TRIES_MAX):
+        try:
+            return (yield from once())
+        except CommitUnknown as error:
+            unknown = error
+        except Exception as error:
+            if unknown is None:
+                raise
+            if not isinstance(error, CommitConflict) or not (yield from undo(prepared)):
+                unknown.prepared = prepared
+                raise unknown from error
+            raise
+    assert unknown is not None
+    unknown.prepared = prepared
+    raise unknown
+
+
+def _stays_open(_prepared: Prepared) -> Procedure[bool]:
+    """Without a fence nothing can take back what was sent."""
+    yield from ()
+    return False

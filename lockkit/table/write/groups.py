@@ -1,0 +1,186 @@
+"""File groups written straight to the store: what runs where the rows are, with or without Spark.
+
+Whoever writes reads the group's base file, merges and puts the next one itself; only statistics go
+home. Nothing here publishes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from lockkit.clock import Clock
+from lockkit.runtime import run
+from lockkit.stores import Store
+from lockkit.table.format.base_file import (
+    Draft,
+    Slice,
+    Target,
+    column_of,
+    columns_of,
+    plain,
+    rows_to_copy,
+)
+from lockkit.table.format.data_files import open_data_file, put_data_file
+from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
+from lockkit.table.format.partition import partition_path
+from lockkit.table.occ.conflict import Strategy
+from lockkit.table.occ.conflicting import Mine
+from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.markers import Io, early_conflict, mark, overtaken
+from lockkit.table.read.buckets import free_file_id, is_bucketed
+from lockkit.table.write.merge import deletions, merge, refuse_strangers, upserts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_BYTES_MAX = 120 * 1024 * 1024
+"""Where an insert begins the next file: Hudi's `hoodie.parquet.max.file.size`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A file group to write: its partition, its id, and the slice to merge into, if it has one."""
+
+    group: FileGroup
+    base: Slice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """How a task looks, before it writes a file group, whether an earlier writer is at it."""
+
+    covered: Covered
+    """What this transaction covers: no rivals any more."""
+    rules: HeartbeatRules
+    strategy: Strategy
+    commits: bool = False
+    """Whether commits that completed since count as well: one more listing for each look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Where a task's files go and as whose; with `early`, each is marked before it is written."""
+
+    store: Store
+    target: Target
+    task: TaskId
+    clock: Clock
+    early: Early | None = None
+
+    def begin(self, draft: Draft) -> None:
+        """Before any row is read or written for it. Raises `EarlyConflict`."""
+        if self.early is None:
+            return
+        io: Io = "CREATE" if draft.previous == NO_COMMIT else "MERGE"
+        path = in_partition(draft.partition, draft.name)
+        run(mark(self.target.instant, path, io), self.store, self.clock)
+        self._look(draft)
+
+    def _look(self, draft: Draft) -> None:
+        """Who marked this group first sees an earlier writer's marker only at its next look."""
+        free = draft.previous == NO_COMMIT and not is_bucketed(draft.file_id)
+        if self.early is None or free:  # a free group is nobody else's
+            return
+        covered, strategy = self.early.covered, self.early.strategy
+        group = frozenset({(draft.partition, draft.file_id)})
+        mine = Mine(self.target.instant, covered.later, group, horizon=covered.horizon)
+        look = early_conflict(mine, rules=self.early.rules, strategy=strategy)
+        run(look, self.store, self.clock)
+        if self.early.commits:
+            names = self.target.config.names
+            run(overtaken(names, mine, strategy=strategy), self.store, self.clock)
+
+    def put(self, draft: Draft, stat: WriteStat) -> WriteStat:
+        """The finished file, into the store. Raises `EarlyConflict`."""
+        self._look(draft)
+        put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
+        return stat
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write_group(
+    work: Work, aim: Aim, rows: pa.Table, *, delete: bool = False
+) -> WriteStat | None:
+    """Merge `rows` into one file group and put its next file; None if nothing would change.
+
+    With `delete`, take their keys out of it. Only `rows` are in memory. Raises `TableError`.
+    """
+    target, (partition, file_id) = work.target, aim.group
+    rows = plain(rows)
+    if delete and aim.base is None:
+        return None
+    refuse_strangers(target, partition, rows)
+    changes = deletions(target, rows) if delete else upserts(target, rows)
+    with tempfile.TemporaryFile() as out:
+        draft = Draft(
+            target, partition, file_id, columns_of(target, rows.schema), _binary(out), work.task
+        )
+        if aim.base is None:
+            work.begin(draft)
+            stat = merge(draft, (), changes)
+        else:
+            draft.previous = aim.base.instant
+            work.begin(draft)
+            with closing(open_data_file(work.store, aim.base.path, work.clock)) as old:
+                kept = rows_to_copy(target.config, aim.base.path, old)
+                stat = merge(draft, kept, changes)
+        return None if stat is None else work.put(draft, stat)
+
+
+def write_rows(
+    work: Work, tables: Iterable[pa.Table], *, file_bytes_max: int = FILE_BYTES_MAX
+) -> Iterator[WriteStat]:
+    """New file groups of all rows, one after the other; a batch of rows at a time is in memory.
+
+    Rows of one partition stand together: where they do not, a partition gets more files than it
+    needs.
+    """
+    draft: Draft | None = None
+    for rows in tables:
+        for partition, part in by_partition(work.target, plain(rows)):
+            full = draft is not None and draft.size_bytes >= file_bytes_max
+            if draft is not None and (full or draft.partition != partition):
+                yield _finish(work, draft)
+                draft = None
+            if draft is None:
+                file_id = free_file_id(work.clock)
+                out = _binary(tempfile.TemporaryFile())  # noqa: SIM115 - closed when finished
+                columns = columns_of(work.target, part.schema)
+                draft = Draft(work.target, partition, file_id, columns, out, work.task)
+                work.begin(draft)
+            draft.add(part)
+    if draft is not None:
+        yield _finish(work, draft)
+
+
+def _finish(work: Work, draft: Draft) -> WriteStat:
+    with draft.out:
+        return work.put(draft, draft.close(inserts=draft.added))
+
+
+def by_partition(target: Target, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    import pyarrow.compute as pc
+
+    if rows.num_rows == 0:
+        return
+    if target.config.partition_by is None:
+        yield "", rows
+        return
+    column = column_of(rows, target.config.partition_by, "partition field")
+    values = pc.unique(column)
+    for value in values:
+        here = rows
+        if len(values) > 1:
+            here = rows.filter(pc.equal(column, value) if value.is_valid else column.is_null())
+        yield partition_path(target.config, value.as_py()), here
+
+
+def _binary(file: object) -> BinaryIO:
+    return file  # type: ignore[return-value] # a temporary file is one, by another class

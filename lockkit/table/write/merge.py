@@ -1,0 +1,178 @@
+"""The merge: a file group's next slice, made of the slice before it and what a write changes.
+
+The old rows pass through in batches and are never all in memory; the changed rows are, once, since
+of several rows with one key only the greatest may stay. Order is Hudi's EVENT_TIME_ORDERING: the
+greater precombine value wins, also against the row that is stored; of equals the later one.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lockkit.errors import TableError
+from lockkit.table.format.base_file import (
+    BaseFile,
+    Draft,
+    Slice,
+    Target,
+    column_of,
+    columns_of,
+    in_memory,
+    partition_of,
+    plain,
+    record_keys,
+)
+from lockkit.table.format.layout import TaskId, WriteStat
+from lockkit.table.format.schema import RECORD_KEY, conform
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What one write does to one file group: at most one row for each key."""
+
+    keys: pa.StringArray
+    rows: pa.Table | None
+    """The new rows, one for each key; None: the keys are to be deleted."""
+
+
+def upserts(target: Target, rows: pa.Table) -> Changes:
+    """The rows that stay of `rows`: for each key the greatest precombine value, of equals the last.
+
+    A row without a precombine value is less than any that has one. `TableError` on a missing key.
+    """
+    import pyarrow as pa
+
+    config, rows = target.config, plain(rows)
+    keys = record_keys(config, rows).combine_chunks()
+    if config.precombine is not None:
+        column_of(rows, config.precombine, "precombine field")
+    if rows.num_rows > 1 and len(keys.unique()) < len(keys):
+        numbered = pa.table({"key": keys, "row": pa.arange(0, rows.num_rows)})
+        if config.precombine is not None:
+            numbered = _sorted(numbered.append_column("best", rows[config.precombine]))
+        last = numbered.group_by("key", use_threads=False).aggregate([("row", "last")])
+        stay = last["row_last"].combine_chunks().sort()
+        rows, keys = rows.take(stay), keys.take(stay)
+    return Changes(keys, rows)
+
+
+def _sorted(numbered: pa.Table) -> pa.Table:
+    """By the precombine value, rows without one first; equal ones as they came."""
+    import pyarrow as pa
+
+    numbered = numbered.sort_by([("best", "ascending"), ("row", "ascending")])
+    none = numbered["best"].is_null()
+    return pa.concat_tables([numbered.filter(none), numbered.filter(numbered["best"].is_valid())])
+
+
+def deletions(target: Target, rows: pa.Table) -> Changes:
+    """Delete the keys of `rows`, whatever their precombine values."""
+    return Changes(record_keys(target.config, plain(rows)).combine_chunks().unique(), None)
+
+
+def merge(draft: Draft, old: Iterable[pa.Table], changes: Changes) -> WriteStat | None:
+    """Write the old rows that stay, then the new ones; None if nothing would change.
+
+    `old` are tables as read, meta columns included. Of a row that was stored twice, by an insert,
+    every copy is replaced.
+    """
+    import pyarrow.compute as pc
+
+    hits: list[Any] = []
+    beaten: list[Any] = []
+    best = draft.target.config.precombine if changes.rows is not None else None
+    newer = None
+    if best is not None and changes.rows is not None:
+        only = draft.columns.empty_table().select([best]).schema
+        newer = conform(changes.rows.select([best]), only)[best]
+    deleted = 0
+    for rows in old:
+        place = pc.index_in(rows[RECORD_KEY], value_set=changes.keys)
+        if place.null_count == rows.num_rows:
+            draft.copy(rows)
+            continue
+        goes = place.is_valid()
+        hits.append(place.drop_null())
+        if newer is not None and best in rows.column_names:
+            stored = conform(rows.select([best]), draft.columns.empty_table().select([best]).schema)
+            stays = pc.and_(goes, _beats(stored[best], newer.take(place)))
+            beaten.append(place.filter(stays))
+            goes = pc.and_not(goes, stays)
+        deleted += pc.sum(goes).as_py() or 0
+        draft.copy(rows.filter(pc.invert(goes)))
+    found = _distinct(hits)
+    if changes.rows is None:
+        return draft.close(inserts=0, deletes=deleted) if deleted else None
+    lost = _distinct(beaten)
+    if len(lost) == len(changes.keys):
+        return None
+    fresh, keys = changes.rows, changes.keys
+    if len(lost):
+        stay = _others(len(keys), lost)
+        fresh, keys = fresh.take(stay), keys.take(stay)
+    draft.add(fresh, keys)
+    inserts = len(changes.keys) - len(found)
+    return draft.close(inserts=inserts, updates=len(found) - len(lost))
+
+
+def _beats(stored: Any, newer: Any) -> Any:
+    """Where the stored value is greater; null is less than any value, NaN more than any other."""
+    import pyarrow.compute as pc
+    import pyarrow.types as is_
+
+    greater = pc.fill_null(pc.greater(stored, newer), False)
+    if is_.is_floating(stored.type):
+        nan = pc.and_(pc.is_nan(stored), pc.invert(pc.is_nan(newer)))
+        greater = pc.or_(greater, pc.fill_null(nan, False))
+    return pc.or_(greater, pc.and_(stored.is_valid(), newer.is_null()))
+
+
+def _distinct(places: list[Any]) -> Any:
+    import pyarrow as pa
+
+    chunks = [chunk for each in places for chunk in each.chunks]
+    return pa.chunked_array(chunks, pa.int32()).unique()
+
+
+def _others(count: int, without: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    every = pa.arange(0, count).cast(pa.int32())
+    return every.filter(pc.invert(pc.is_in(every, value_set=without)))
+
+
+def rewrite_group(
+    target: Target, base: Slice, old: pa.Table, rows: pa.Table, *, task: TaskId = TaskId()
+) -> BaseFile:
+    """The next slice of a file group in memory: `old` (as read) with the upserts `rows` merged in.
+
+    Rows that are only copied keep their commit time. Where every row is older than what is stored,
+    the slice is written all the same.
+    """
+    if rows.num_rows:
+        refuse_strangers(target, base.partition, rows)
+    out = io.BytesIO()
+    schema = columns_of(target, _both(plain(old).schema, plain(rows).schema))
+    draft = Draft(target, base.partition, base.file_id, schema, out, task, base.instant)
+    stat = merge(draft, [old], upserts(target, rows))
+    return in_memory(stat or draft.close(inserts=0), out)
+
+
+def refuse_strangers(target: Target, partition: str, rows: pa.Table) -> None:
+    """Raise unless every row belongs into `partition`."""
+    found = partition_of(target.config, rows)
+    if found != partition:
+        raise TableError(f"rows of {found} do not belong in a file group of {partition}")
+
+
+def _both(old: pa.Schema, new: pa.Schema) -> pa.Schema:
+    from lockkit.table.format.schema import evolve, stored_schema
+
+    return evolve(stored_schema(old), new)

@@ -1,0 +1,101 @@
+"""One family of errors: their fields, their texts, and their way between processes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockkit
+from lockkit import errors
+from lockkit.errors import CommitUnknown, LockBusy, LockkitError, LossReason
+from lockkit.recipes.queue.asked import Claim
+
+KINDS = [
+    kind for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, LockkitError)
+]  # fmt: skip
+INTERNAL = {
+    # caught before they reach a caller, or ends of a simulated process
+    "Busy", "Cancelled", "DeadlinePassed", "Departs", "Deposed", "DiskFull", "Interrupted",
+    "LaterFormat", "Malformed", "Moved", "NotOurs", "Refusal", "Stopped", "Trouble", "Unreachable",
+    "Unreadable", "Violated", "WireError",
+}  # fmt: skip
+FACTS: dict[str, Any] = {
+    "operation": Claim("j-1", "w-1", 1000), "read": ("a", "b"), "doubt": True,
+    "epoch": 41, "by_epoch": 42, "slot": 7, "commits": 3,
+    "until_ms": 1_767_693_751_000, "reason": LossReason.TAKEN,
+}  # fmt: skip
+
+
+def made(kind: type[LockkitError]) -> LockkitError:
+    """An error of this kind whose fields all differ from their defaults."""
+    if not inspect.isfunction(kind.__init__):
+        return kind("what happened; what to do")
+    parameters = list(inspect.signature(kind).parameters.values())
+    values = {each.name: FACTS.get(each.name, f"the {each.name}") for each in parameters}
+    given = [values[each.name] for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    named = {e.name: values[e.name] for e in parameters if e.kind is e.KEYWORD_ONLY}
+    return kind(*given, **named)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_error_is_the_same_in_another_process(kind: type[LockkitError]) -> None:
+    error = made(kind)
+    error.add_note("seen by W1")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert str(again) == str(error) != ""
+    assert vars(again) == vars(error)
+    assert again.__notes__ == ["seen by W1"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_the_text_of_an_error_says_its_facts(kind: type[LockkitError]) -> None:
+    error = made(kind)
+    facts = [fact for fact in vars(error).values() if isinstance(fact, str)]
+    assert all(fact in str(error) for fact in facts)
+
+
+def test_a_busy_lock_names_its_holder_and_the_end_of_the_lease() -> None:
+    busy = LockBusy(
+        "the lock of s3://b/t", owner="7f3c", holder="orders on host-4", epoch=41,
+        until_ms=1_767_693_751_000, cure="wait",
+    )  # fmt: skip
+    assert str(busy) == (
+        "the lock of s3://b/t is held by '7f3c' ('orders on host-4', epoch 41) until "
+        "2026-01-06T10:02:31Z by its own clock; wait"
+    )
+    assert busy.until == datetime(2026, 1, 6, 10, 2, 31, tzinfo=UTC)
+    assert str(busy.within("stripe 2 was not free")) == f"stripe 2 was not free: {busy}"
+    assert LockBusy("l", owner="o", until_ms=10**18, cure="wait").until is None
+
+
+def test_a_prepared_transaction_stays_in_its_process() -> None:
+    error = CommitUnknown("T", "no answer", ("fence",))
+    error.prepared = object()
+    assert pickle.loads(pickle.dumps(error)).prepared is None
+    assert error.prepared is not None
+
+
+def test_every_error_of_the_package_belongs_to_the_family() -> None:
+    family, strangers = {"LockkitError"}, set()
+    classes = [
+        each
+        for path in sorted(Path(lockkit.__file__).parent.rglob("*.py"))
+        for each in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(each, ast.ClassDef)
+    ]
+    for _ in range(4):  # a base may be defined after its heir
+        family |= {e.name for e in classes if family & {ast.unparse(b) for b in e.bases}}
+    for each in classes:
+        bases = {ast.unparse(base) for base in each.bases}
+        if any(base.endswith(("Error", "Exception")) for base in bases):
+            if each.name not in family:
+                strangers.add(each.name)
+    assert strangers == INTERNAL
