@@ -1,14 +1,18 @@
-"""boto3's client for one AWS service, made to send each request once, and what its errors mean."""
+"""A client for one AWS service, made to send each request once, and what its errors mean.
+
+It is botocore's, which boto3 only wraps: boto3's transfers and resources take time to load.
+"""
 
 from __future__ import annotations
 
 import inspect
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-import boto3
 import botocore.exceptions
+import botocore.loaders
 import botocore.parsers
 import botocore.session
 from botocore.config import Config
@@ -105,8 +109,8 @@ def _said(error: botocore.exceptions.ClientError) -> Refusal:
 
 
 def keywords() -> frozenset[str]:
-    """What `client` takes in `options.extra`: boto3's own parameters, and a profile's name."""
-    taken = inspect.signature(boto3.session.Session.client).parameters
+    """What `client` takes in `options.extra`: botocore's own parameters, and a profile's name."""
+    taken = inspect.signature(botocore.session.Session.create_client).parameters
     return frozenset(taken) - {"self", "service_name", "endpoint_url"} | {"profile_name"}
 
 
@@ -121,8 +125,8 @@ def client(
     """
     extra = dict(options.extra)
     opening = Deadline(max(options.timeout_s, OPENING_S_MIN))
-    core = botocore.session.Session(profile=extra.pop("profile_name", None))
-    session = boto3.session.Session(botocore_session=core)
+    session = botocore.session.Session(profile=extra.pop("profile_name", None))
+    _share_loader(session)
     endpoint = endpoint or _configured(session, service, extra)
     if endpoint:
         own = own.merge(elsewhere)
@@ -139,16 +143,16 @@ def client(
     if endpoint and is_loopback(endpoint):
         config = config.merge(Config(proxies={}))  # HTTP_PROXY leads to another machine
     config = config.merge(extra.pop("config")) if "config" in extra else config
-    if endpoint and not (extra.get("region_name") or session.region_name):
+    if endpoint and not (extra.get("region_name") or session.get_config_variable("region")):
         extra["region_name"] = "us-east-1"
     if endpoint and is_loopback(endpoint) and "aws_access_key_id" not in extra:
         # The embedded server takes any credentials, and a laptop may have none; asking a cloud's
         # metadata service for some would cost seconds and be of no use to a loopback server.
-        core.get_component("credential_provider").remove("iam-role")
+        session.get_component("credential_provider").remove("iam-role")
         if _Answer(session.get_credentials).within(opening) is None:
             extra |= {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit"}
     made = _Answer(
-        lambda: session.client(service, endpoint_url=endpoint, config=config, **extra)
+        lambda: session.create_client(service, endpoint_url=endpoint, config=config, **extra)
     ).within(opening)
     signer = made._request_signer
     if hasattr(signer._credentials, "refresh_needed"):
@@ -218,16 +222,42 @@ class _Answer:
             self._error = error
 
 
-def _configured(session: boto3.session.Session, service: str, extra: dict[str, Any]) -> str | None:
+def _share_loader(session: botocore.session.Session) -> None:
+    """Read and parse the service's description once for a process: it takes 0.2 s of CPU each time.
+
+    The loader remembers what it read, and nobody changes it: all clients of a session share it.
+    """
+    path = session.get_config_variable("data_path") or ""
+    session.register_component("data_loader", _loader(path))
+
+
+@cache
+def _loader(path: str) -> botocore.loaders.Loader:
+    made = botocore.loaders.create_loader(path or None)
+    # Before it reads one service's folder, botocore lists those of all 400.
+    made.list_available_services = lambda type_name: _Every()
+    return made
+
+
+class _Every(list[str]):
+    """The services that there are: the loader fails anyway for one whose folder is missing."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _configured(
+    session: botocore.session.Session, service: str, extra: dict[str, Any]
+) -> str | None:
     """The server that the environment or ~/.aws/config names; None: Amazon's own.
 
     A client is opened to find out, for botocore's rules have many parts: AWS_ENDPOINT_URL and its
     variants, `endpoint_url`, `services`, and the settings that switch those off. It sends nothing,
     and its credentials are made up, so that none are looked for.
     """
-    region = extra.get("region_name") or session.region_name or "us-east-1"
+    region = extra.get("region_name") or session.get_config_variable("region") or "us-east-1"
     unused = {"aws_access_key_id": "unused", "aws_secret_access_key": "unused"}
-    scout = session.client(service, **{**extra, **unused, "region_name": region})
+    scout = session.create_client(service, **{**extra, **unused, "region_name": region})
     scout.close()
     found: str = scout.meta.endpoint_url
     return None if service_of(server_of(found)) == service else found
