@@ -18,7 +18,7 @@ from trickle import ends_within, trickle
 
 from lockkit.errors import NoAnswer
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Unknown
-from lockkit.stores import Store, aws, deadline, open_store
+from lockkit.stores import Store, deadline, open_store, tokens
 
 TIMEOUT_S = 0.5
 PATIENCE_S = 8.0
@@ -203,7 +203,7 @@ def test_a_token_service_that_is_silent_holds_no_call(
 def test_a_credential_process_that_hangs_holds_no_opening(
     no_keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aws, "OPENING_S_MIN", 1.0)
+    monkeypatch.setattr(tokens, "OPENING_S_MIN", 1.0)
     (no_keys / "config").write_text("[default]\ncredential_process = sleep 9\n")
     with trickle(ok) as server, pytest.raises(NoAnswer, match="in the time that it may take"):
         ends_within(PATIENCE_S, lambda: opened("s3", server.url))

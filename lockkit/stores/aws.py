@@ -6,8 +6,6 @@ It is botocore's, which boto3 only wraps: boto3's transfers and resources take t
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -19,7 +17,7 @@ from botocore.config import Config
 
 from lockkit.clock import epoch_ms
 from lockkit.protocol.outcome import Unknown
-from lockkit.stores import StoreOptions
+from lockkit.stores import StoreOptions, tokens
 from lockkit.stores.connections import keep_deadlines
 from lockkit.stores.deadline import Deadline, DeadlinePassed, current
 from lockkit.stores.endpoint import (
@@ -33,9 +31,7 @@ from lockkit.stores.endpoint import (
     service_of,
     timeouts_s,
 )
-
-OPENING_S_MIN = 10.0
-"""How long opening a client may at least take: it reads files, and may run a program."""
+from lockkit.stores.tokens import Awaited, Renewal
 
 NONSENSE = (botocore.parsers.ResponseParserError, ValueError)
 """What the SDK raises over an answer that it cannot read."""
@@ -124,7 +120,7 @@ def client(
     a server that is not Amazon's, wherever its address was configured.
     """
     extra = dict(options.extra)
-    opening = Deadline(max(options.timeout_s, OPENING_S_MIN))
+    opening = Deadline(max(options.timeout_s, tokens.OPENING_S_MIN))
     session = botocore.session.Session(profile=extra.pop("profile_name", None))
     _share_loader(session)
     endpoint = endpoint or _configured(session, service, extra)
@@ -149,9 +145,9 @@ def client(
         # The embedded server takes any credentials, and a laptop may have none; asking a cloud's
         # metadata service for some would cost seconds and be of no use to a loopback server.
         session.get_component("credential_provider").remove("iam-role")
-        if _Answer(session.get_credentials).within(opening) is None:
+        if Awaited(session.get_credentials).within(opening) is None:
             extra |= {"aws_access_key_id": "lockkit", "aws_secret_access_key": "lockkit"}
-    made = _Answer(
+    made = Awaited(
         lambda: session.create_client(service, endpoint_url=endpoint, config=config, **extra)
     ).within(opening)
     signer = made._request_signer
@@ -164,62 +160,26 @@ def client(
 class _TimedCredentials:
     """A client's credentials that are renewed in the time of the call that needs them.
 
-    botocore renews them while it signs a request, by requests (STS, SSO) or a program
-    (credential_process) that may take for ever.
+    botocore renews them while it signs a request, by requests (STS, SSO, IMDS) or a program
+    (credential_process) that may take for ever. Some minutes before they must be renewed, a call
+    goes on with the old ones while the new ones are fetched.
     """
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._renewal: _Answer | None = None
+        self._renewal: Renewal[Any] = Renewal()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def get_frozen_credentials(self) -> Any:
-        call, renewal = current(), self._renewal
+        call = current()
         if call is None or not self._inner.refresh_needed():
             return self._inner.get_frozen_credentials()
-        expires = self._inner.refresh_needed(self._inner._mandatory_refresh_timeout)
-        # While one renewal hangs, the others wait for it if they cannot do with the old ones.
-        if renewal is None or renewal.is_there or not expires:
-            renewal = self._renewal = _Answer(self._inner.get_frozen_credentials)
-        return renewal.within(call)
-
-
-class _Answer:
-    """What a function of botocore's returns, waited for as long as a call may take.
-
-    It runs in a thread of its own, for it keeps no deadline.
-    """
-
-    def __init__(self, ask: Callable[[], Any]) -> None:
-        self._ask = ask
-        self._found: list[Any] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="lockkit-credentials", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # no more threads: botocore's own patience is the bound
-            self._run()
-
-    @property
-    def is_there(self) -> bool:
-        return not self._thread.is_alive()
-
-    def within(self, call: Deadline) -> Any:
-        if self._thread.ident is not None:
-            self._thread.join(call.left_s())
-        if self._error is not None:
-            raise self._error
-        if not self._found:
-            raise DeadlinePassed("the credentials did not come in time")
-        return self._found[0]
-
-    def _run(self) -> None:
-        try:
-            self._found.append(self._ask())
-        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
-            self._error = error
+        renewal = self._renewal.begin(self._inner.get_frozen_credentials)
+        if self._inner.refresh_needed(self._inner._mandatory_refresh_timeout):
+            return renewal.within(call)
+        return self._inner._frozen_credentials
 
 
 def _share_loader(session: botocore.session.Session) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
@@ -37,7 +38,7 @@ from lockkit.stores import (
     split_url,
 )
 from lockkit.stores.connections import keep_deadlines_of
-from lockkit.stores.deadline import Deadline, DeadlinePassed, in_time
+from lockkit.stores.deadline import Deadline, DeadlinePassed, current, in_time
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -51,6 +52,7 @@ from lockkit.stores.endpoint import (
     seconds,
     timeouts_s,
 )
+from lockkit.stores.tokens import Renewal, is_good
 
 # learn.microsoft.com/rest/api/storageservices: "Blob service error codes", "Specifying conditional
 # headers". Rows marked (docs) were never met by a test or a probe of ours.
@@ -93,6 +95,9 @@ DEVELOPMENT_KEY = (
 
 # Its credentials log a paragraph per way to log in; to nowhere, unless the program asks for it.
 logging.getLogger("azure").addHandler(logging.NullHandler())
+
+TOKENS_MAX = 8
+"""One for each scope and tenant that the service asked for, and one for each challenge."""
 
 NONSENSE = (ValueError, AttributeError)
 """What the SDK raises over an answer that it cannot read (UnicodeDecodeError is a ValueError)."""
@@ -329,6 +334,43 @@ def _keep_headers(into: dict[str, str]) -> Any:
     return keep
 
 
+class TimedCredential:
+    """A credential whose tokens are requested in the time of the call that needs them.
+
+    azure-core requests a new one in the last five minutes of the old one, or when the service
+    challenges it (`claims`). While a renewal lasts, calls go on with the old one.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._renewals: dict[str, Renewal[Any]] = {}
+        self._tokens: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return partial(self._in_time, found) if name in ("get_token", "get_token_info") else found
+
+    def _in_time(self, ask: Any, *scopes: str, **options: Any) -> Any:
+        """The token, or the one before it where that is still good."""
+        call = current()
+        if call is None:
+            return ask(*scopes, **options)
+        wanted = repr((ask.__name__, scopes, options))
+        if len(self._renewals) > TOKENS_MAX:
+            self._renewals, self._tokens = {}, {}
+        had = self._tokens.get(wanted)
+        renewal = self._renewals.setdefault(wanted, Renewal()).begin(
+            lambda: self._keep(wanted, ask(*scopes, **options))
+        )
+        if had is not None and is_good(had.expires_on * 1000):
+            return had
+        return renewal.within(call)
+
+    def _keep(self, wanted: str, token: Any) -> Any:
+        self._tokens[wanted] = token
+        return token
+
+
 def _quoted(etag: str) -> Version:
     """Headers carry an ETag in quotes, listings without."""
     return etag if etag.startswith(('"', "W/")) else f'"{etag}"'
@@ -378,6 +420,8 @@ def _client(container: str, account_host: str, options: StoreOptions) -> Contain
         )
     if "credential" not in extra:
         extra["credential"] = _credential(account_url)
+    if hasattr(extra["credential"], "get_token"):
+        extra["credential"] = TimedCredential(extra["credential"])
     if is_loopback(account_url):
         settings["use_env_settings"] = False  # HTTP_PROXY leads to another machine
     return ContainerClient(account_url, container, **settings, **extra)

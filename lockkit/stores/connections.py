@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 import socket
 import threading
+import zlib
 from functools import cache
 from typing import Any
 
@@ -18,7 +20,21 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError, NewConnectionError
 from urllib3.util.connection import allowed_gai_family
 
-from lockkit.stores.deadline import Deadline, DeadlinePassed, TimedSocket, current
+from lockkit.stores.deadline import (
+    OVERHEAD_BYTES_MAX,
+    AnswerTooLong,
+    Deadline,
+    DeadlinePassed,
+    TimedSocket,
+    current,
+)
+
+INFLATED_BYTES_MAX = 32 * 1024 * 1024
+"""The most that a compressed answer may make; a page of a listing makes some MB."""
+INFLATE_BYTES = 256 * 1024
+"""How much is inflated between two looks at the clock."""
+GZIP_MAGIC = b"\x1f\x8b"
+ENCODINGS = ("gzip", "x-gzip", "deflate")
 
 
 def keep_deadlines(pools: dict[str, Any]) -> None:
@@ -71,7 +87,19 @@ class _Timed(HTTPConnection):
         answer = super().getresponse()
         if isinstance(sock, TimedSocket):
             sock.answered(answer.status, answer.length_remaining)
+        encoding = answer.headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            succeeded = 200 <= answer.status < 300
+            length = INFLATED_BYTES_MAX if succeeded else OVERHEAD_BYTES_MAX
+            # In the place of urllib3's own, which knows neither a length nor a deadline.
+            decoder: Any = _Inflater(encoding, length, current())
+            answer._decoder = decoder
         return answer
+
+    def putheader(self, header: Any, *values: Any) -> None:
+        if str(header).lower() == "accept-encoding":
+            values = tuple(asked_for(_text(value)) for value in values)
+        super().putheader(header, *values)
 
     def connect(self) -> None:
         call = current()
@@ -122,6 +150,62 @@ class _Timed(HTTPConnection):
         finally:
             if self.sock is not None:
                 self.sock = raw
+
+
+class _Inflater:
+    """What an answer's gzip or deflate makes, up to a length and within the call's time."""
+
+    has_unconsumed_tail = False  # what urllib3 2.6 and newer ask of a decoder
+
+    def __init__(self, encoding: str, bytes_max: int, call: Deadline | None) -> None:
+        self._known = encoding in ENCODINGS
+        self._left_bytes, self._call = bytes_max, call
+        self._inner = zlib.decompressobj(wbits=47)  # gzip's header or zlib's
+        self._has_begun = False
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        """Raises `AnswerTooLong` for more than the length, `DeadlinePassed` when time is over."""
+        if not self._known:
+            raise AnswerTooLong("the answer is encoded in a way that was not asked for")
+        made: list[bytes] = []
+        while data:
+            if self._call is not None:
+                self._call.left_s()
+            if self._inner.eof:
+                if not data.startswith(GZIP_MAGIC):
+                    break  # padding
+                self._inner = zlib.decompressobj(wbits=47)  # gzip may have several members
+            made.append(self._part(data))
+            self._left_bytes -= len(made[-1])
+            if self._left_bytes < 0:
+                raise AnswerTooLong("the compressed answer is too long to be read")
+            data = self._inner.unconsumed_tail or self._inner.unused_data
+        return b"".join(made)
+
+    def _part(self, data: bytes) -> bytes:
+        try:
+            return self._inner.decompress(data, INFLATE_BYTES)
+        except zlib.error:
+            if self._has_begun:
+                raise
+            self._inner = zlib.decompressobj(wbits=-15)  # some servers' deflate has no header
+            return self._inner.decompress(data, INFLATE_BYTES)
+        finally:
+            self._has_begun = True
+
+    def flush(self) -> bytes:
+        return b""
+
+
+def asked_for(accepted: str) -> str:
+    """An Accept-Encoding without what `_Inflater` does not know (br, zstd)."""
+    names = [each.strip() for each in accepted.split(",")]
+    known = [name for name in names if re.split(r"[ ;]", name)[0] in (*ENCODINGS, "identity")]
+    return ", ".join(known) or "identity"
+
+
+def _text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 def _is_address(name: str) -> bool:

@@ -54,6 +54,10 @@ class DeadlinePassed(Exception):
     """
 
 
+class AnswerTooLong(DeadlinePassed):
+    """The server sends more than the call has any use for: it was given up before its time."""
+
+
 class Deadline:
     """Of one call: one request, or few that belong together. Starts with the first byte."""
 
@@ -261,7 +265,7 @@ class TimedSocket:
             self.deadline.sent(count)
 
     def _received(self, count: int) -> None:
-        """Raises `DeadlinePassed` where no store sends so much before or instead of a body."""
+        """Raises `AnswerTooLong` where no store sends so much before or instead of a body."""
         self._unanswered = 0
         body = min(count, self._body_bytes)
         self._body_bytes -= body
@@ -269,5 +273,5 @@ class TimedSocket:
         if self.deadline is None:
             return
         if self._overhead_bytes < 0:
-            raise DeadlinePassed("the answer's head or its error is too long to be read")
+            raise AnswerTooLong("the answer's head or its error is too long to be read")
         self.deadline.received(body)

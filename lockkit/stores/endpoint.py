@@ -33,7 +33,7 @@ from lockkit.protocol.outcome import (
     WriteAnswer,
 )
 from lockkit.stores import StoreOptions
-from lockkit.stores.deadline import Deadline, DeadlinePassed, deadline
+from lockkit.stores.deadline import AnswerTooLong, Deadline, DeadlinePassed, deadline
 
 ANY_STATUS = 0
 ANY_CODE = ""
@@ -238,6 +238,9 @@ class Endpoint:
         """No answer came. Never "not sent": Azure's ServiceRequestError has been seen after one
         that was applied. What can never have reached anybody is a fault, and raises."""
         causes = list(chain(error))
+        for cause in causes:
+            if isinstance(cause, AnswerTooLong):
+                return Unknown(f"no usable answer to {doing}: {cause}")
         if any(isinstance(cause, DeadlinePassed) for cause in causes):
             return Unknown(f"no complete answer to {doing} in the time that it may take")
         for cause in causes:

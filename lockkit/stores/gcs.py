@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
@@ -45,9 +46,10 @@ from lockkit.stores import (
     StoreOptions,
     shown,
     split_url,
+    tokens,
 )
 from lockkit.stores.connections import keep_deadlines_of
-from lockkit.stores.deadline import Deadline, DeadlinePassed, in_time
+from lockkit.stores.deadline import Deadline, DeadlinePassed, current, in_time
 from lockkit.stores.endpoint import (
     ANY_CODE,
     ANY_STATUS,
@@ -62,6 +64,7 @@ from lockkit.stores.endpoint import (
     seconds,
     timeouts_s,
 )
+from lockkit.stores.tokens import Awaited, Renewal, is_good
 
 # cloud.google.com/storage/docs/json_api/v1/status-codes and /docs/request-preconditions. GCS says
 # `notFound` of an object and of a bucket alike; `noSuchBucket` is our name for the latter, told by
@@ -87,7 +90,7 @@ CURES: Mapping[tuple[int, str], str] = {
 }
 
 CREDENTIALS_CURE = "run `gcloud auth application-default login`, or pass credentials=..."
-ERROR_CHARS_MAX = 100_000
+ERROR_BYTES_MAX = 100_000
 NONSENSE = (ValueError, AttributeError)
 """What the SDK raises over an answer that it cannot read."""
 SDK_ERRORS = (
@@ -355,9 +358,11 @@ class GcsStore:
 
 
 def _refusal(response: requests.Response) -> Refusal:
+    # Not `.text`: of a body that names no charset it analyses every byte, for seconds.
+    text = response.content[:ERROR_BYTES_MAX].decode("utf-8", "replace")
     return Refusal(
         status=response.status_code,
-        code=_code(response.status_code, response.text[:ERROR_CHARS_MAX]),
+        code=_code(response.status_code, text),
         retry_after_s=seconds(response.headers.get("Retry-After")),
         date_ms=epoch_ms(response.headers.get("Date")),
     )
@@ -373,6 +378,38 @@ def _code(status: int, text: str) -> str:
         return ""
 
 
+class _TimedCredentials:
+    """A client's credentials that are renewed in the time of the call that needs them.
+
+    google-auth renews a token 3 min 45 s before its end. While that lasts, calls go on with the old
+    one.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._renewal: Renewal[None] = Renewal()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
+        call = current()
+        if call is not None and not self._inner.valid:
+            renewal = self._renewal.begin(
+                lambda: self._inner.before_request(request, method, url, {})
+            )
+            if self._is_good():
+                self._inner.apply(headers)
+                return
+            renewal.within(call)
+        self._inner.before_request(request, method, url, headers)
+
+    def _is_good(self) -> bool:
+        expiry = getattr(self._inner, "expiry", None)  # in UTC, without saying so
+        token = getattr(self._inner, "token", None)
+        return bool(token and expiry and is_good(expiry.replace(tzinfo=UTC).timestamp() * 1000))
+
+
 def _client(options: StoreOptions) -> google.cloud.storage.Client:
     extra = dict(options.extra)
     if options.endpoint:
@@ -384,8 +421,11 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
         extra["client_options"] = {"api_endpoint": options.endpoint.rstrip("/")}
         # A server of one's own has no Google accounts; one that Google runs has.
         extra.setdefault("use_auth_w_custom_endpoint", options.endpoint.startswith("https://"))
-    client = google.cloud.storage.Client(
-        client_info=ClientInfo(user_agent=agent(options.client)), **extra
+    # To find credentials may mean to ask a metadata server or to run a program.
+    opening = Deadline(max(options.timeout_s, tokens.OPENING_S_MIN))
+    about = ClientInfo(user_agent=agent(options.client))
+    client = Awaited(lambda: google.cloud.storage.Client(client_info=about, **extra)).within(
+        opening
     )
     # The SDK follows redirects of all but downloads. Conditions were tested at the server that was
     # named, and no other may get the request.
@@ -398,6 +438,7 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
     renewal = getattr(client._http, "_auth_request_session", None)  # asks for its tokens
     if renewal is not None:
         keep_deadlines_of(renewal)
+    client._http.credentials = _TimedCredentials(client._http.credentials)
     if options.faults is not None:
         options.faults.install(client)
     return client
