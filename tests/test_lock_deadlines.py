@@ -16,7 +16,7 @@ import trickle as slow
 from lock_world import SCHEMES, Tale, memory, record, until
 from trickle import ends_within, trickle
 
-from lockkit.errors import LockLost
+from lockkit.errors import LockBusy, LockLost
 from lockkit.events import event
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
@@ -262,3 +262,17 @@ def test_a_release_told_to_wait_longer_than_the_lease_is_retried_before_its_end(
         ends_within(6.0 + BUSY_S, lock.release)
     assert time.monotonic() - began < 5.0, "half of the lease is waited for, not all of it"
     assert record(lock).expired
+
+
+def test_an_acquirer_that_the_store_sends_away_says_for_how_long(
+    throttling: tuple[str, Proxy],
+) -> None:
+    url, proxy = throttling
+    for _ in range(3):  # it tries once more at its own time's end
+        throttle(proxy)
+    began = time.monotonic()
+    with pytest.raises(LockBusy, match="throttled; come again after 60 s"):
+        ends_within(
+            2.0 + BUSY_S, lambda: Lock(url, endpoint=proxy.url, acquire_timeout=1).__enter__()
+        )
+    assert time.monotonic() - began < 1.0 + BUSY_S

@@ -324,7 +324,7 @@ class Client:
         if not isinstance(answer, Unknown):  # a time-out says nothing about a trip
             self.pace.answered(self.clock.boot_ms() - began_ms)
         why = getattr(answer, "why", "")
-        self.trouble = why or ("throttled" if isinstance(answer, Throttled) else "")
+        self.trouble = _throttled(answer) if isinstance(answer, Throttled) else why
         version = getattr(answer, "version", "") or ""
         self._answered(number, op, type(answer).__name__, version, why)
         return answer
@@ -535,3 +535,8 @@ def request_of(action: Look | Send | Remove) -> Get | Put | Delete:
 
 def sight_of(found: Found) -> Sight:
     return Sight(found.version, decode(found.body), found.modified_ms, found.date_ms)
+
+
+def _throttled(answer: Throttled) -> str:
+    after_s = answer.retry_after_s
+    return f"throttled; come again after {after_s:g} s" if after_s else "throttled"
