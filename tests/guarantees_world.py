@@ -35,7 +35,8 @@ from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import Known
 from lockkit.table.read.buckets import bucket_file_id
 from lockkit.table.read.incremental import load_increment
-from lockkit.table.read.reader import load_snapshot, read_slice
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.reader import read_slice
 from lockkit.table.read.snapshot import Snapshot
 
 REGIONS = ("EU", "US")

@@ -52,7 +52,7 @@ from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import RolledBack, Spared
 from lockkit.table.occ.transaction import Known
 from lockkit.table.services.clean import carry_out, plan_clean, resume_clean
-from lockkit.table.services.retention import CleanRules
+from lockkit.table.services.rules import CleanRules
 
 BEFORE, AFTER = "before", "after"
 BUCKET, LOCK = "lake", "table_lock.json"

@@ -90,12 +90,12 @@ def take_whatever_is_there(
 _BY_NAME = {
     "transaction.next_instant_ms": no_lanes,
     "transaction.is_ours": pending_is_ours,
-        "withdraw.is_ours": pending_is_ours,
+    "rollback.is_ours": pending_is_ours,
     "transaction.survey": survey_that_gives_up,
     "append.survey": survey_that_gives_up,
     "transaction.discard": given_up_by_name,
     "append.discard": given_up_by_name,
-    "withdraw.discard": given_up_by_name,
+    "rollback.discard": given_up_by_name,
 }
 
 REPAIRS: dict[str, dict[str, Any]] = {
@@ -108,13 +108,13 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "an instant that is there is taken for one's own": {
         "transaction.take": take_whatever_is_there, "append.take": take_whatever_is_there,
         "transaction.is_ours": pending_is_ours,
-        "withdraw.is_ours": pending_is_ours,
+        "rollback.is_ours": pending_is_ours,
     },
     "a useless instant is left pending": {
         "transaction.discard": nothing, "append.discard": nothing,
     },
     "an overwrite conflicts with file groups that it saw, and no other": {
-        "transaction.overwritten_by": lambda *_: NOWHERE,
+        "prepared.overwritten_by": lambda *_: NOWHERE,
         "layout.overwritten_by": lambda *_: NOWHERE,
     },
     "a survey does not look for later commits": {

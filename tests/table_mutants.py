@@ -27,7 +27,7 @@ ROOMS = {
         "table.services.clean", "table.occ.commit", "table.occ.decide", "table.occ.failed",
         "table.occ.fence", "table.occ.heartbeat", "table.read.incremental", "table.occ.liveness",
         "table.occ.rollback", "table.format.timeline", "table.occ.transaction",
-        "lab.verify.table_workers",
+        "table.occ.news", "lab.verify.table_workers",
     )
 }  # fmt: skip
 
@@ -113,7 +113,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a rollback does not settle": {"rollback.settle": nothing},
     "a rollback does not look whether it is completed": {"rollback._files_of": unlooked},
     "a rollback deletes before it is decided": {"rollback.replace_fence": yes},
-    "a writer does not look whether it was rolled back": {"commit.ROLLBACK": "nothing"},
+    "a writer does not look whether it was rolled back": {"news.ROLLBACK": "nothing"},
     "completion times come from the writer's clock": {"commit.completion_time": by_its_own_clock},
     "a roll-forward takes a completion time of its own": {"decide.completed_key": another_name},
     "begin does not look for later commits": {

@@ -34,7 +34,7 @@ from lockkit.table.occ.transaction import Known
 from lockkit.table.read.buckets import bucket_file_id, generations
 from lockkit.table.services import clean as cleans
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
-from lockkit.table.services.retention import CleanRules, clean_rules
+from lockkit.table.services.rules import CleanRules, clean_rules
 
 NAMES = count()
 VERSIONS = [6, 9]

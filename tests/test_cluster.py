@@ -31,7 +31,8 @@ from lockkit.table import (
 )
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.format.xxhash import bucket_of
-from lockkit.table.occ.concurrency import Epoch, OneProcess
+from lockkit.table.occ.commit import Epoch
+from lockkit.table.occ.concurrency import OneProcess
 from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, Strategy
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HEARTBEATS, HeartbeatRules
@@ -39,10 +40,10 @@ from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.read.buckets import bucket_file_id, is_bucketed
 from lockkit.table.read.reader import read_increment
 from lockkit.table.services import cluster as plans
-from lockkit.table.services.cluster import ClusterRules, Sized, choose, cluster_rules
-from lockkit.table.services.clustering import Clustered
-from lockkit.table.services.clustering import cluster as cluster_now
-from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.cluster import Sized, choose
+from lockkit.table.services.rewrite import Clustered
+from lockkit.table.services.rewrite import cluster as cluster_now
+from lockkit.table.services.rules import ClusterRules, ServiceRules, cluster_rules
 from lockkit.table.services.service import Service
 
 NAMES = count()

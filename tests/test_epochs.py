@@ -22,7 +22,7 @@ from lockkit.stores import Store, open_store
 from lockkit.table import Table, TableConfig, read_table
 from lockkit.table.occ.concurrency import SHARED, ByLock
 from lockkit.table.occ.fence import FENCE_KEY, read_fence
-from lockkit.table.services.schedule import service_rules
+from lockkit.table.services.rules import service_rules
 from lockkit.table.services.service import Service
 
 NAMES = count()

@@ -30,7 +30,7 @@ from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import Known
-from lockkit.table.read.snapshot import open_table, snapshot_at
+from lockkit.table.read.opening import open_table, snapshot_at
 from lockkit.table.services.repair import NOTHING, Repair, carry_out, plan_repair
 
 NAMES = count()
@@ -281,7 +281,7 @@ def test_of_two_first_commits_without_a_fence_the_second_checks_against_the_firs
 
 
 def snapshot_at_now(opened: Any) -> Procedure[Any]:
-    from lockkit.table.read.snapshot import Point
+    from lockkit.table.read.opening import Point
 
     return snapshot_at(opened, Point())
 

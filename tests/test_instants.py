@@ -41,12 +41,12 @@ from lockkit.table import (
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import LANES, Names, instant_ms, instant_of, load_timeline
-from lockkit.table.occ.concurrency import Epoch
+from lockkit.table.occ.commit import Epoch
 from lockkit.table.occ.fence import FENCE_KEY, WINDOW_MAX
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.publish import _Release
+from lockkit.table.occ.rollback import withdraw
 from lockkit.table.occ.transaction import Known, Transaction, discard, survey, take
-from lockkit.table.occ.withdraw import withdraw
 from lockkit.table.read.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
 
 NUMBERS = count()

@@ -26,10 +26,10 @@ from lockkit.table import (
 )
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Names, instant_ms, load_timeline
-from lockkit.table.occ.concurrency import Epoch
+from lockkit.table.occ.commit import Epoch
+from lockkit.table.occ.rollback import withdraw
 from lockkit.table.occ.transaction import Known, Taken, survey, take
-from lockkit.table.occ.withdraw import withdraw
-from lockkit.table.services.service import WHOLE_EVERY_MS
+from lockkit.table.services.upkeep import WHOLE_EVERY_MS
 
 NUMBERS = count()
 DAYS_MS = 3 * 24 * 3_600_000

@@ -38,9 +38,8 @@ from lockkit.table.read import checkpoint as checkpoints
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY, write_checkpoint
 from lockkit.table.read.incremental import load_increment
 from lockkit.table.read.reader import read_increment
-from lockkit.table.services.cluster import ClusterRules, action_of
-from lockkit.table.services.retention import CleanRules
-from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.cluster import action_of
+from lockkit.table.services.rules import CleanRules, ClusterRules, ServiceRules
 from lockkit.table.services.service import Service
 
 hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,29 @@ SDKS = {
 }
 
 
+# The modules inside the packages that decide on commits; each may import only those before it.
+ORDER = {
+    "table.format": (
+        "timeline java_properties option_values avro records xxhash data_files schema refusals "
+        "properties partition layout base_file plans hudi_options gate"
+    ),
+    "table.occ": (
+        "fence conflicting covered pending conflict liveness heartbeat locks creation decide "
+        "markers transaction failed prepared news commit condition mode ahead publish rollback "
+        "concurrency"
+    ),
+}
+# Cycles of modules that stand, each with its reason.
+CYCLES = {
+    "lab.faults.hook_botocore lab.faults.hook_requests lab.faults.hooks":
+        "a hook module loads an SDK, so `hooks` imports it only when a fault is installed",
+    "lab.processes.fleet lab.processes.supervisor":
+        "the fleet starts the supervisor as its child process, which answers with its types",
+    "lab.widgets.seeds.moments lab.widgets.seeds.sweep":
+        "a sweep is replayed at one of its moments",
+}  # fmt: skip
+
+
 def imports(path: Path) -> Iterator[str]:
     """Full names of everything a file imports, at its top or inside its functions."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -117,6 +141,69 @@ def test_a_room_imports_only_rooms_above_it_and_sdks_made_for_it(module: str) ->
             )
 
 
+def for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(test := node.test, ast.Name) and (
+        test.id == "TYPE_CHECKING"
+    )
+
+
+def imported_modules(module: str) -> set[str]:
+    """Our modules that `module` imports when it is loaded or later, inside its functions."""
+    found, waiting = set(), [ast.parse(MODULES[module].read_text(encoding="utf-8"))]
+    while waiting:
+        node: ast.AST = waiting.pop()
+        if for_types_only(node):
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("lockkit"):
+            home = str(node.module).removeprefix("lockkit").removeprefix(".")
+            for name in node.names:
+                inner = f"{home}.{name.name}".removeprefix(".")
+                found.add(inner if inner in MODULES else home)
+        elif isinstance(node, ast.Import):
+            found |= {name.name.removeprefix("lockkit.") for name in node.names}
+    return {each for each in found if each in MODULES and each != module}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = {module: imported_modules(module) for module in MODULES}
+    found = {" ".join(each) for each in cycles(graph)}
+    assert found == set(CYCLES), "a new cycle, or one that is gone: move what both of them need"
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of two or more modules that reach each other."""
+    reach = {start: reachable(graph, start) for start in graph}
+    groups = {
+        tuple(sorted(each for each in reach[start] if start in reach[each])) for start in graph
+    }
+    return [list(group) for group in sorted(groups) if len(group) > 1]
+
+
+def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        new = graph[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def test_a_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
+    assert cycles(graph) == [["b", "c"]]
+
+
+@pytest.mark.parametrize("package", ORDER)
+def test_modules_of_a_package_import_only_those_before_them(package: str) -> None:
+    order = [f"{package}.{name}" for name in ORDER[package].split()]
+    assert set(order) == {each for each in MODULES if each.startswith(f"{package}.")}
+    for place, module in enumerate(order):
+        later = imported_modules(module) & set(order[place:])
+        assert not later, f"{module} imports {later}, which stand after it in ORDER"
+
+
 @pytest.mark.parametrize("module", [each for each in MODULES if not each.startswith("lab")])
 def test_the_library_never_imports_the_workshop(module: str) -> None:
     found = [name for name in imports(MODULES[module]) if name.startswith("lockkit.lab")]
@@ -143,11 +230,11 @@ def test_a_light_import_loads_no_sdk(statement: str) -> None:
     assert not set(result.stdout.split()) & set(SDKS)
 
 
-def test_every_public_name_is_where_the_map_says() -> None:
-    import lockkit
-
-    for name in lockkit.__all__:
-        assert getattr(lockkit, name) is not None
+@pytest.mark.parametrize("package", ["lockkit", "lockkit.table", "lockkit.spark"])
+def test_every_public_name_is_where_the_map_says(package: str) -> None:
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
 
 
 def ruff(*arguments: str, source: str = "") -> subprocess.CompletedProcess[str]:

@@ -45,15 +45,15 @@ from lockkit.table import (
 )
 from lockkit.table.format.plans import hadoop_base, parse_clean_plan
 from lockkit.table.format.timeline import V6, V9, Timeline, load_timeline, parse_timeline
-from lockkit.table.occ.concurrency import SHARED, ByLock, Epoch
+from lockkit.table.occ.commit import Epoch
+from lockkit.table.occ.concurrency import SHARED, ByLock
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HEARTBEATS
 from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.read import checkpoint
-from lockkit.table.services.retention import CleanRules
-from lockkit.table.services.schedule import AppendsDue, ServiceRules, service_rules
+from lockkit.table.services.rules import CleanRules, ServiceRules, service_rules
 from lockkit.table.services.service import Served, Service
-from lockkit.table.services.upkeep import ServiceFailed, keep
+from lockkit.table.services.upkeep import AppendsDue, ServiceFailed, keep
 
 NAMES = count()
 T = "20250101000000000"

@@ -30,7 +30,8 @@ from lockkit.spark import write
 from lockkit.spark.errors import unwrap, unwrapped
 from lockkit.spark.options import RETRIES, WRITE
 from lockkit.spark.place import Place
-from lockkit.spark.read import Query, plan, query_of, read, register
+from lockkit.spark.query import Query, plan, query_of
+from lockkit.spark.read import read, register
 from lockkit.spark.spool import SPOOLS
 from lockkit.stores import open_store
 from lockkit.table import load_snapshot

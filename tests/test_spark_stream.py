@@ -34,20 +34,19 @@ from lockkit.errors import LockLost, TableError
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
 from lockkit.spark import foreach_batch, register, unwrapped, write
-from lockkit.spark.arrivals import arriving
 from lockkit.spark.land import land
 from lockkit.spark.microbatch import STREAM, STREAMS, MicroBatch
 from lockkit.spark.options import WRITE
 from lockkit.spark.process import tree
 from lockkit.spark.spool import Spooled
-from lockkit.spark.streamer import Streamer, parser, work_of
+from lockkit.spark.streamer import Streamer, arriving, parser, work_of
 from lockkit.stores import open_store
 from lockkit.table import avro_schema, begin, commit, load_snapshot, prepare, read_table
 from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.timeline import V9, load_timeline
-from lockkit.table.occ.concurrency import Epoch
+from lockkit.table.occ.commit import Epoch
 from lockkit.table.occ.covered import read_commit
-from lockkit.table.occ.withdraw import withdraw
+from lockkit.table.occ.rollback import withdraw
 
 pytestmark = MARKS
 
@@ -185,7 +184,7 @@ def test_a_batch_whose_run_is_only_slow_is_committed_by_one_of_the_two(here: Any
     assert land(*rows, ("q", 0)) is not None
     go.set()
     thread.join(60)
-    assert "took its writer for dead" in str(results[0])
+    assert "rolled it back as dead" in str(results[0])
     assert stored(here) == [("a", "EU", 1)]
 
 

@@ -18,7 +18,7 @@ from lockkit.lab.course.program import ANEW, ONCE
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.spark import write
-from lockkit.spark.batches import BATCH_BYTES, NOT_BY_BYTES, by_rows
+from lockkit.spark.frame import BATCH_BYTES, NOT_BY_BYTES, by_rows
 from lockkit.spark.options import RETRIES, asked
 from lockkit.stores import open_store
 from lockkit.stores.local import LocalStore

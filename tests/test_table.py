@@ -217,7 +217,7 @@ def test_inflight_and_completed_file_are_equal_and_carry_one_attempt(memory: Sto
     done, inflight = (memory.get(key(prepared.instant)) for key in (V6.completed, V6.inflight))
     assert isinstance(done, Found) and isinstance(inflight, Found)
     assert done.body == inflight.body == prepared.body
-    assert f'"attempt": "{prepared.transaction.attempt}"'.encode() in done.body
+    assert f'"attempt": "{prepared.transaction.taken.attempt}"'.encode() in done.body
 
 
 def test_a_transaction_is_prepared_once(memory: Store) -> None:

@@ -159,7 +159,7 @@ def test_failed_writes_are_lazy_among_several_writers_and_eager_is_refused_there
     assert failed_writes_policy({"hoodie.cleaner.policy.failed.writes": "x", key: "LAZY"}) == "LAZY"
     with pytest.raises(TableError, match=r"every other writer's instant.*LAZY"):
         failed_writes_policy({key: "EAGER"}, writers=2)
-    with pytest.raises(TableError, match="'SOON' must be one of EAGER, LAZY, NEVER"):
+    with pytest.raises(TableError, match="'soon' must be one of EAGER, LAZY, NEVER"):
         failed_writes_policy({key: "soon"})
 
 
@@ -520,7 +520,7 @@ def test_a_writer_whose_heartbeat_was_ended_fails_at_once(
         while not run(end(run(look(T), store, CLOCK)), store, CLOCK):
             heart.check()  # a beat came between: it lives
         until(lambda: gone(heart))
-        with pytest.raises(HeartbeatExpired, match=r"somebody ended it.*begin again"):
+        with pytest.raises(HeartbeatExpired, match=r"another writer ended it.*begin again"):
             heart.check()
     assert run(look(T), store, CLOCK).ended
 

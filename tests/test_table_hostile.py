@@ -46,9 +46,9 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
-from lockkit.table.format.base_file import partition_of
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.layout import file_name, parse_commit
+from lockkit.table.format.partition import partition_of
 from lockkit.table.format.properties import from_properties, to_properties
 from lockkit.table.format.refusals import checksum
 from lockkit.table.format.timeline import V6

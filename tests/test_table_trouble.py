@@ -36,8 +36,8 @@ from lockkit.lab.faults import Fault, Proxy
 from lockkit.protocol.outcome import Applied, IfAbsent, Missing
 from lockkit.runtime import create, run
 from lockkit.spark.options import asked as asked_for
+from lockkit.spark.options import known_config
 from lockkit.spark.place import Place
-from lockkit.spark.write import known_config
 from lockkit.stores import Store, open_store
 from lockkit.table import (
     FENCE_KEY,

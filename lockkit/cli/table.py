@@ -13,8 +13,7 @@ from lockkit.clock import clock_time
 from lockkit.events import plain
 
 if TYPE_CHECKING:
-    from lockkit.table.occ.barrier import HeldBack
-    from lockkit.table.occ.condition import Condition
+    from lockkit.table.occ.condition import Condition, HeldBack
     from lockkit.table.occ.fence import Decided
 
 ABOUT = "Look at a table, clean it, join its small files, take back what dead writers left."
@@ -61,7 +60,7 @@ def _verb(verbs: Any, name: str, help: str, about: str, example: str) -> argpars
 
 
 def show(args: argparse.Namespace) -> int:
-    from lockkit.table.occ.barrier import held_in
+    from lockkit.table.occ.condition import held_in
 
     found = looked_up(args)
     held = held_in(found)

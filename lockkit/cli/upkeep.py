@@ -115,7 +115,7 @@ def clean(args: argparse.Namespace) -> int:
 
 def cluster(args: argparse.Namespace) -> int:
     from lockkit.errors import CommitConflict
-    from lockkit.table.services.cluster import LAYOUT_KEY, SMALL_KEY, TARGET_KEY
+    from lockkit.table.services.rules import LAYOUT_KEY, SMALL_KEY, TARGET_KEY
 
     options = {
         SMALL_KEY: args.small_mb * MB, TARGET_KEY: args.target_mb * MB, LAYOUT_KEY: args.layout
@@ -254,7 +254,7 @@ def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Serv
     from lockkit.table.format.gate import check_options
     from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SHARED, ByLock, concurrency_mode
     from lockkit.table.occ.locks import open_table_lock
-    from lockkit.table.services.schedule import service_rules
+    from lockkit.table.services.rules import service_rules
     from lockkit.table.services.service import Service
 
     def progress(_kind: str, *, text: str = "", instant: str = "", **_of: Any) -> None:

@@ -4,14 +4,20 @@
 
     write(df, "s3://lake/orders", record_key="id", precombine="at", partition_path="region")
 
-In reading order: `write` (begin, files, commit), `options` (Hudi's names), `frame` (what executors
-do), `batches` (how they get the rows), `place` (a table's address); `read`; `stream` and
-`microbatch` (each batch once), `streamer` and `arrivals` (a folder into a table); `source` and
-`sink` (`format("lockkit")`) on `spool` and `land`, `errors` (what Spark makes of one of ours); then
-`fleet` (what a kernel holds), `supervisor` (the process that owns the writers), `writer` (one of
-them), `orders` (the rows it commits), `connect` (the Spark server that writers share), `java`
-(found, or prepared from pip), `archive` (starts it faster) and `process` (nothing outlives its
-parent). None of it is imported by `import lockkit`.
+In reading order:
+
+- `write` begins, has the executors write files (`rows`, `frame`) and commits; `options` reads
+  Hudi's option names, `place` is a table's address.
+- `query` and `read`: a table as a DataFrame; `fresh` refuses to write back rows that are out of
+  date.
+- `stream` and `microbatch` commit each batch once; `streamer` ingests a folder or a Kafka topic.
+- `source` and `sink` are `format("lockkit")`, on `spool` and `land`; `errors` turns what Spark
+  makes of an error of ours back into it.
+- `java` finds a runtime or prepares one from pip, `archive` makes it start faster, `connect` is the
+  Spark server that writers share, `process` ends child processes with their parent, and `orders`
+  are the rows that the laboratory's writers commit.
+
+`import lockkit` imports none of it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from lockkit.spark.java import cache_folder
 
 SWITCH = "LOCKKIT_APPCDS"
 MAKING_S_MAX = 300
-"""A job that takes longer is ended; nobody tries again before that time is over."""
+"""A job that takes longer is ended, and not tried again before that time is over."""
 QUIET = "-Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
 

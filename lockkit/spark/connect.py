@@ -1,8 +1,8 @@
 """One Spark Connect server that the writers of a fleet share: one JVM instead of one each.
 
 The commit, the lock and the lease's clock stay in each writer's own process; only the compute is
-shared, as on a real cluster. The server listens on loopback and asks for a token, because whoever
-can reach it can run code as the user who started it.
+shared, as on a real cluster. The server listens on loopback and requires a token, because a client
+that reaches it can run code as the user who started it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONF = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
     "spark.sql.shuffle.partitions": "2",
-    # Spark still writes INT96 timestamps unless told otherwise, and pyarrow reads those as ns.
+    # Spark still writes INT96 timestamps by default, and pyarrow reads those as ns.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
@@ -89,7 +89,7 @@ def spark_home() -> Path:
 
 
 def free_port() -> int:
-    """A loopback port that nobody uses now. Spark does not tell which one it took for port 0."""
+    """A free loopback port. Spark does not say which one it took for port 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -47,11 +47,11 @@ def unwrapped() -> Iterator[None]:
 
 
 def unwrap(text: str) -> Exception | None:
-    """The last error of ours that a text of Spark's tells of."""
-    told = OURS.findall(text)
-    if not told:
+    """The last error of ours in a text of Spark's."""
+    found = OURS.findall(text)
+    if not found:
         return None
-    module, name, message = told[-1]
+    module, name, message = found[-1]
     try:
         kind = getattr(import_module(module), name, None)
     except ImportError:

@@ -3,7 +3,7 @@
 Each task merges and puts its files into the store itself; only a row of statistics per file comes
 back, and what went wrong with the rows comes back as such a row too, not as a page of JVM stack.
 One action on each result and no more: a second would write every file again. A task that is done
-again leaves an orphan, which is why a file's name tells the attempt; the driver deletes it before
+again leaves an orphan, which is why a file's name holds the attempt; the driver deletes it before
 it commits.
 """
 
@@ -12,14 +12,13 @@ from __future__ import annotations
 import base64
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.errors import CommitConflict, StoreError, TableError
 from lockkit.runtime import run
-from lockkit.spark.batches import by_rows
 from lockkit.spark.place import Place
 from lockkit.table.format.base_file import Slice, Target, base_file_batches
 from lockkit.table.format.data_files import open_data_file
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 GROUP = "_lockkit_group"
 """The column that says which file group a row goes to: a bucket's number, or a file id."""
 PART = "_lockkit_part"
-"""The column with the value that tells its partition."""
+"""The column with the partition's value."""
 KEY, STORED_PART = "_lockkit_key", "_lockkit_stored_part"
 STATISTICS = (
     "partition string, file_id string, path string, previous string, writes long, inserts long, "
@@ -56,7 +55,7 @@ TASKS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every task of a write is told."""
+    """What every task of a write receives."""
 
     place: Place
     target: Target
@@ -225,7 +224,7 @@ def _statistics(frame: DataFrame, written: DataFrame, job: Job) -> list[WriteSta
 
 
 def _done_again(session: Any, rows: list[dict[str, Any]]) -> bool:
-    """Whether a task may have left a file that no row tells of.
+    """Whether a task may have left a file that no row reports.
 
     When a stage is repeated, because the executor with its shuffled rows is gone, its tasks count
     from 0 again; a Connect session can not ask for that, so there the answer is yes on a cluster.
@@ -240,3 +239,32 @@ def _done_again(session: Any, rows: list[dict[str, Any]]) -> bool:
     tracker = context.statusTracker()
     stages = [tracker.getStageInfo(each) for each in {row["stage"] for row in rows}]
     return any(each is None or each.currentAttemptId or each.numFailedTasks for each in stages)
+
+
+# --- how Spark cuts rows into the batches that it hands to Python ---------------------------------
+
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+NOT_BY_BYTES = str(2**31 - 1)
+LARGE = ("array", "binary", "map", "struct", "variant")
+"""Column types of which the 10,000 values of a batch may well not fit into memory."""
+
+
+@contextmanager
+def by_rows(frame: DataFrame) -> Iterator[None]:
+    """What begins in here counts its batches' rows only, as every Spark before 4.1 did.
+
+    Since then Spark sums up its buffers after each row to see whether they have grown too large,
+    which takes it longer than all else that it does with the row. That stays where a column's
+    type may be large, or where the session says how large a batch may be.
+    """
+    conf = frame.sparkSession.conf
+    if conf.get(BATCH_BYTES, None) is not None or any(
+        kind.startswith(LARGE) for _, kind in frame.dtypes
+    ):
+        yield
+        return
+    conf.set(BATCH_BYTES, NOT_BY_BYTES)
+    try:
+        yield
+    finally:
+        conf.unset(BATCH_BYTES)

@@ -1,11 +1,12 @@
-"""Rows that were read from a table go back into it only if nobody has committed to it in between.
+"""Old rows: rows read from a table are refused by it once another writer has committed.
 
-A DataFrame keeps the files that it was planned with: one of `read` those of that call, one of
-`format("lockkit").load()` those of its first evaluation; a cached one, or a checkpoint, keeps its
-rows. Written back after another commit, they would put older rows over newer ones, and the commit's
-conflict check begins too late to notice. So every attempt carries the number of commits it stands
-on, and older rows are refused in two places: by the tasks that read them (`refuse_old_share`), and
-by the mark that reading leaves on each column (`refuse_old_frame`), where no task reads them again.
+A DataFrame keeps the files that it was planned with. A frame of `read` keeps those of that call, a
+frame of `format("lockkit").load()` those of its first evaluation, and a cached frame or a
+checkpoint keeps its rows. Written back after another commit, they would put older rows over newer
+ones, and the commit's conflict check begins too late to see that. So every attempt carries the
+number of commits that it stands on, and older rows are refused in two places: by the tasks that
+read them (`refuse_old_share`), and by the mark that reading leaves in each column's metadata
+(`refuse_old_frame`), where no task reads them again. docs/howto/spark.md lists the remaining gaps.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _KEPT_ROWS = ("InMemoryRelation", "LogicalRDD", "Scan ExistingRDD")
 
 def _name(place: Place) -> str:
     """Of a table, short enough for a tag; the same for everybody who spells its address alike."""
-    told = f"{place.url.replace('s3a://', 's3://', 1)} {place.endpoint or ''}"
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    address = f"{place.url.replace('s3a://', 's3://', 1)} {place.endpoint or ''}"
+    return hashlib.sha256(address.encode()).hexdigest()[:12]
 
 
 def attempt_tag(instant: str, place: Place, commits: int) -> str:
@@ -62,7 +63,7 @@ def mark(kind: str, place: Place, commits: int) -> dict[str, str]:
 def refuse_old_frame(frame: DataFrame, place: Place, instant: str, commits: int) -> None:
     """Raise `OldRows` if `frame` has rows that may have been read before others committed.
 
-    Where Spark keeps rows without any column of the table, nothing tells where they come from.
+    Rows that Spark keeps without any column of the table have no mark, so they are not recognised.
     """
     for kind, text in _marked(frame):
         for found, table, count in _MARK.findall(text):
@@ -71,7 +72,7 @@ def refuse_old_frame(frame: DataFrame, place: Place, instant: str, commits: int)
 
 
 def _marked(frame: Any) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What may have marks, and which of them tell of rows that are not read again."""
+    """Texts that may hold marks, each with the kinds of mark that are of rows not read again."""
     schema = frame.schema.json()
     if hasattr(frame, "_jdf"):
         yield (WHEN_READ,), schema

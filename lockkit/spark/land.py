@@ -18,18 +18,11 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
-from lockkit.spark.options import Asked
+from lockkit.spark.options import Asked, known_config
 from lockkit.spark.place import Place
+from lockkit.spark.rows import check_columns
 from lockkit.spark.spool import AT_ONCE, Spool, Spooled, SpoolGroup, way_of
-from lockkit.spark.write import (
-    Claim,
-    Write,
-    check_columns,
-    known_config,
-    open_lock,
-    open_upkeep,
-    unclaimed,
-)
+from lockkit.spark.write import Claim, Write, open_lock, open_upkeep, unclaimed
 from lockkit.table.format.base_file import Slice, Target, base_file_batches, record_keys
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import TaskId, WriteStat
@@ -51,7 +44,7 @@ INSERTS_AT_ONCE_ROWS = 1_000_000
 def spool_for(
     place: Place, wanted: Asked, options: Mapping[str, str], schema: Any
 ) -> Spool:  # fmt: skip
-    """Where the rows of a write wait; raises `TableError` where it cannot succeed."""
+    """The spool for a write; raises `TableError` if the write cannot succeed."""
     store, clock = place.open(), Clock()
     try:
         open_lock(place, options, clock, silent).close()  # a lock that cannot be is refused now
@@ -69,7 +62,7 @@ def land(
     rows: Spooled, wanted: Asked, options: Mapping[str, str],
     batch: tuple[str, int] | None = None, emit: Emit = silent,
 ) -> Committed | None:  # fmt: skip
-    """Commit what tasks have put away; with `batch`, a query's id and batch, only once.
+    """Commit the rows in a spool; with `batch`, a query's id and batch number, only once.
 
     Raises what `write` raises. The spool is the caller's to remove.
     """
@@ -179,7 +172,7 @@ class _Merge:
     def _of_slice(
         self, of: Slice, where: list[tuple[str, int]], found: dict[tuple[str, int], Any]
     ) -> pa.Table | None:
-        """The rows whose keys a slice has, which `found` then tells of each batch."""
+        """The rows whose keys a slice has, which `found` then checks for each batch."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -1,10 +1,10 @@
 """A micro-batch of a streaming query: committed once, however often Spark sends it.
 
-Spark repeats a batch whose end it did not hear of. `.hoodie/.streams/<query id>` tells which batch
-the query came to and under which instant, and is replaced before a file of that instant is written:
-whoever repeats the batch looks at that one instant, and takes it back if it is not committed,
-whether its writer is dead or only slow. So nothing is searched for, at any age of the table. The
-commit says it too, in its extraMetadata: only that proves that the batch is over.
+Spark repeats a batch when it does not know that the batch ended. `.hoodie/.streams/<query id>`
+names the query's latest batch and the instant that was to commit it, and is replaced before a file
+of that instant is written. A run that repeats the batch checks that one instant, and rolls it back
+if it is not committed, whether its writer is dead or only slow. So the cost does not grow with the
+table. The commit records the batch too, in its extraMetadata; only that proves that it is done.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError, Unanswered
+from lockkit.lock.contract import LockHandle
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -37,7 +38,6 @@ from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_
 from lockkit.table.occ.concurrency import guard_of
 from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.liveness import Pulse, end, forget, look
-from lockkit.table.occ.locks import AnyLock
 from lockkit.table.occ.rollback import Spared, roll_back
 from lockkit.table.occ.transaction import Known
 
@@ -51,7 +51,7 @@ BODY_BYTES_MAX = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the object of a query says: its latest batch, and the instant that was to commit it."""
+    """A query's latest batch, and the instant that was to commit it."""
 
     batch: int
     instant: str
@@ -81,12 +81,12 @@ class MicroBatch:
     def extra(self) -> dict[str, str]:
         return {STREAM: f"{self.query} {self.batch}"}
 
-    def is_over(self, lock: AnyLock) -> bool:
-        """Whether the batch is committed. If not, nobody but who asks can commit it any more.
+    def is_over(self, lock: LockHandle) -> bool:
+        """Whether the batch is committed. If not, only this run can commit it from now on.
 
         Only the batch's own commit proves it, by its extraMetadata. A batch of a new checkpoint is
-        another batch, whatever its number. Raises `TableError` where another writer of this very
-        batch lives and cannot be stopped.
+        another batch, whatever its number. Raises `TableError` where another writer of this batch
+        is alive and cannot be stopped.
         """
         before, self._version = run(read_claim(self.query), self.store, self.clock)
         if before is None:
@@ -130,15 +130,15 @@ class MicroBatch:
         said = write_claim(self.query, mine, self._version)
         self._version = run(said, self.store, self.clock)
 
-    def _take_back(self, instant: str, lock: AnyLock) -> bool:
+    def _take_back(self, instant: str, lock: LockHandle) -> bool:
         known, pulse = run(_survey(instant), self.store, self.clock)
-        # A repeated batch is proof enough that its query's earlier run is over. Where the fence
-        # decides it may even live; where only the lock does, it must have stopped.
+        # A repeated batch shows that its query's earlier run is over. Where the fence decides, that
+        # run may even be alive; where only the lock does, it must have stopped.
         ended = run(end(pulse), self.store, self.clock)
         if not ended and known.config.mode != FENCED:
             raise TableError(
                 f"batch {self.batch} of query {self.query} is being written as {instant}, by "
-                "another run that lives; stop one of the two"
+                "another run that is alive; stop one of the two"
             )
         with lock:
             ways = roll_back(

@@ -6,44 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.table.format.gate import check_options, described
-from lockkit.table.format.properties import HIVE_STYLE, URLENCODE
+from lockkit.runtime import run
+from lockkit.spark.place import Place
+from lockkit.stores import Store
+from lockkit.table.format.gate import check_options, described, refuse_other
+from lockkit.table.format.hudi_options import NAMES
+from lockkit.table.format.option_values import flag, whole
+from lockkit.table.format.properties import (
+    PROPERTIES_KEY,
+    TableConfig,
+    load_config,
+)
 from lockkit.table.occ.concurrency import concurrency_mode
 from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
 from lockkit.table.occ.liveness import HeartbeatRules, heartbeat_rules
 from lockkit.table.occ.markers import early_commits, early_detection
-from lockkit.table.services.schedule import service_rules
+from lockkit.table.services.rules import service_rules
 from lockkit.table.write.groups import FILE_BYTES_MAX
 
 Operation = Literal[
     "insert", "bulk_insert", "upsert", "delete", "insert_overwrite", "insert_overwrite_table"
 ]
 OPERATIONS: tuple[str, ...] = get_args(Operation)
-RETRIES = "hoodie.write.num.retries.on.conflict.failures"
+(RETRIES,) = NAMES["retries"]
 RETRIES_MAX = 1000
 WRITE = "hoodie.datasource.write."
-
-_ONE_NAME = {
-    "operation": (WRITE + "operation",),
-    "record_key": (WRITE + "recordkey.field", "hoodie.table.recordkey.fields"),
-    "precombine": (WRITE + "precombine.field", "hoodie.table.precombine.field",
-                   "hoodie.table.ordering.fields"),
-    "partition_path": (WRITE + "partitionpath.field", "hoodie.table.partition.fields"),
-    "table_name": ("hoodie.table.name", "hoodie.datasource.write.table.name"),
-    "version": ("hoodie.write.table.version",),
-    "mode": ("lockkit.commit.mode",),
-    "buckets": ("hoodie.bucket.index.num.buckets",),
-    "hive_style": (HIVE_STYLE,),
-    "urlencode": (URLENCODE,),
-    "retries": (RETRIES,),
-    "drop_duplicates": (WRITE + "insert.drop.duplicates",),
-    "combine": ("hoodie.combine.before.insert",),
-    "allow_empty": ("hoodie.allow.empty.commit",),
-    "file_bytes_max": ("hoodie.parquet.max.file.size",),
-    "tasks": ("hoodie.upsert.shuffle.parallelism",),
-}  # fmt: skip
-KEYWORDS = frozenset(_ONE_NAME)
+KEYWORDS = frozenset(NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +73,11 @@ def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
     given = check_options(options, stacklevel=4)
     service_rules(given, concurrency_mode(given))  # refuses here what it would refuse at the commit
     said: dict[str, Any] = {}
-    for keyword, names in _ONE_NAME.items():
+    for keyword, names in NAMES.items():
         value = keywords.get(keyword)
         key = next((name for name in names if given.get(name) not in (None, "")), None)
         if value is None and key is not None:
-            value = _typed(keyword, key, given[key])
+            value = _typed(keyword, given, key)
         if value is not None:
             said[keyword] = value
     found = Asked(
@@ -101,18 +91,11 @@ def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
     return _checked(found)
 
 
-def _typed(keyword: str, key: str, value: Any) -> Any:
+def _typed(keyword: str, given: Mapping[str, Any], key: str) -> Any:
     kind = str(Asked.__annotations__[keyword])
-    text = str(value)
     if "bool" in kind:
-        if text.lower() not in ("true", "false"):
-            raise TableError(f"{key}={text[:40]!r} must be true or false")
-        return text.lower() == "true"
-    if "int" in kind:
-        if not text.isascii() or not text.isdecimal() or len(text) > 15:
-            raise TableError(f"{key}={text[:40]!r} must be a whole number")
-        return int(text)
-    return text
+        return flag(given, key)
+    return whole(given, key, default=0, least=0) if "int" in kind else str(given[key])
 
 
 def _checked(found: Asked) -> Asked:
@@ -129,3 +112,58 @@ def _checked(found: Asked) -> Asked:
     if found.file_bytes_max <= 0:
         raise TableError(f"file_bytes_max={found.file_bytes_max} must be greater than 0")
     return found
+
+
+# --- the table that is meant ----------------------------------------------------------------------
+
+
+def known_config(
+    asked: Asked, place: Place, store: Store, clock: Clock
+) -> tuple[TableConfig, bool]:
+    """The table's config, or the one that it is to be made with, and whether it is there."""
+    try:
+        config, _version = run(load_config(), store, clock)
+    except TableError:
+        if not store.list(PROPERTIES_KEY):
+            config = new_config(asked, place)
+            refuse_other(asked.described, config)
+            return config, False
+        config, _version = run(load_config(), store, clock)  # made meanwhile, or no table of ours
+    refuse_another(asked, config)
+    return config, True
+
+
+def new_config(asked: Asked, place: Place) -> TableConfig:
+    if asked.record_key is None:
+        raise TableError(
+            f"there is no table at {place.url} yet, and without a record_key none can be made"
+        )
+    default = TableConfig(name="t", record_key="k")
+    return TableConfig(
+        name=asked.table_name or place.url.rpartition("/")[2],
+        record_key=asked.record_key,
+        partition_by=asked.partition_path,
+        precombine=asked.precombine,
+        version=asked.version or default.version,
+        mode=asked.mode or default.mode,
+        buckets=asked.buckets or default.buckets,
+        hive_style=default.hive_style if asked.hive_style is None else asked.hive_style,
+        urlencode=default.urlencode if asked.urlencode is None else asked.urlencode,
+    )
+
+
+def refuse_another(asked: Asked, config: TableConfig) -> None:
+    """Raise where the write describes another table than the one that is there."""
+    for name in ("record_key", "partition_path", "precombine", "table_name", "version", "mode",
+                 "buckets"):  # fmt: skip
+        mine, theirs = getattr(asked, name), getattr(config, _FIELDS.get(name, name))
+        if mine is not None and mine != theirs:
+            raise TableError(
+                f"{name} is {theirs!r} in the table and {mine!r} in this write; leave it out to "
+                "take the table's, or choose another place"
+            )
+    refuse_other(asked.described, config)
+
+
+_FIELDS = {"partition_path": "partition_by", "table_name": "name"}
+"""Keywords that the table's config has under other names."""

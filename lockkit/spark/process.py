@@ -76,7 +76,7 @@ def own_mb() -> float:
 
 
 def tell(processes: Iterable[psutil.Process], number: int) -> None:
-    """Send each a signal; those that are gone need none (psutil tells a reused pid)."""
+    """Send each a signal; those that are gone need none (psutil detects a reused pid)."""
     for process in processes:
         try:
             process.send_signal(number)
@@ -87,7 +87,7 @@ def tell(processes: Iterable[psutil.Process], number: int) -> None:
 def freeze(pid: int) -> list[psutil.Process]:
     """SIGSTOP for the process and everything below it, parents first; returns them.
 
-    Again until nobody new is found: a child may have been started while the list was read.
+    Again until no new one is found: a child may have been started while the list was read.
     """
     stopped: dict[int, psutil.Process] = {}
     for _ in range(PASSES_MAX):

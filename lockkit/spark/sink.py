@@ -35,7 +35,7 @@ OPERATION = WRITE + "operation"
 
 
 class Kept(WriterCommitMessage):
-    """What a task put away, or what it met; small."""
+    """A task's message: where it put its rows, or the error that it met."""
 
     def __init__(self, spool: Spool, runs: Sequence[Run], query: str, error: Exception | None):
         self.spool, self.runs, self.query, self.error = spool, tuple(runs), query, error

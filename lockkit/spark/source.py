@@ -24,7 +24,15 @@ from lockkit.spark.errors import first_line
 from lockkit.spark.frame import TASKS_MAX
 from lockkit.spark.fresh import WHEN_LOADED, mark, refuse_old_share
 from lockkit.spark.place import Place
-from lockkit.spark.read import AS_OF, Query, instant_text, plan, query_of, slice_rows, spark_schema
+from lockkit.spark.query import (
+    AS_OF,
+    Query,
+    instant_text,
+    plan,
+    query_of,
+    slice_rows,
+    spark_schema,
+)
 from lockkit.spark.sink import Save, Sink
 from lockkit.stores import check_keywords
 from lockkit.table.read.incremental import Increment, load_increment
@@ -82,7 +90,7 @@ class Lockkit(DataSource):
 
 
 def _said(options: Mapping[str, str]) -> tuple[Place, dict[str, str]]:
-    """Where the table is, and what is said of it; what is neither is the store client's."""
+    """Where the table is, and the options for it; the rest are the store client's."""
     given = {str(name).lower(): str(value) for name, value in options.items()}
     url = given.pop("path", "")
     if not url:

@@ -1,10 +1,10 @@
 """A spool: rows on their way into a table from tasks that cannot know its latest snapshot.
 
 A data source's tasks run before its commit begins, and Spark sends their rows anywhere. So each
-task puts its rows under `.hoodie/.temp/`, ordered by the file group they are for, and whoever
-commits merges group by group in its own process: the instant, the heartbeat, the lock and every new
-attempt after a conflict are there, and nothing but the spool is left of a write that failed. The
-rows are written twice, and merged on one machine: `lockkit.spark.write` does neither.
+task puts its rows under `.hoodie/.temp/`, ordered by the file group they are for, and the process
+that commits merges them group by group. The instant, the heartbeat, the lock and every new attempt
+after a conflict are there, and a failed write leaves only the spool. The rows are written twice,
+and merged on one machine; `lockkit.spark.write` does neither.
 """
 
 from __future__ import annotations
@@ -151,8 +151,7 @@ def way_of(config: TableConfig) -> tuple[object, ...]:
 
 
 def remove_spool(prefix: str) -> Procedure[None]:
-    """Nothing of it is part of the table, whatever became of the commit; nor of those that a save
-    left which was killed.
+    """Delete it, and the spools of killed saves. None of it is part of the table.
     """
     listed = [each.key for each in (yield from listing(SPOOLS))]
     old = (yield WallMs()) - KEPT_MS

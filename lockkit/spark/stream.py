@@ -1,4 +1,4 @@
-"""A streaming query's batches into a table, each of them once: `foreach_batch`.
+"""The batches of a streaming query into a table, each exactly once: `foreach_batch`.
 
     rows.writeStream.foreachBatch(foreach_batch("s3://lake/orders", record_key="id")).start()
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STREAM_RETRIES = 20
-"""A conflict that ends the attempts ends the query: so there are many."""
+"""Many, because the conflict after the last attempt ends the query."""
 QUERY_ID = "sql.streaming.queryId"
 
 
@@ -39,13 +39,13 @@ def foreach_batch(
     emit: Emit = silent,
     **how: Any,
 ) -> Callable[[DataFrame, int], None]:
-    """What `foreachBatch` takes: writes each batch as `write` does, with its keywords, and once.
+    """A function for `foreachBatch` that writes each batch exactly once, with `write`'s keywords.
 
-    `query` names the query to the table, the same after every restart, and after a new checkpoint
-    another; by default it is Spark's own id, which Spark Connect does not tell. A batch that the
-    table has already is passed over; conflicts are retried in place. With a new checkpoint and the
-    old name there is a warning; the batches are written where Spark tells its id, and elsewhere
-    those with numbers that the table has are passed over.
+    `query` identifies the query to the table: keep it over restarts, and change it with a new
+    checkpoint. The default is Spark's own id, which Spark Connect does not give. A batch that the
+    table already has is skipped, and conflicts are retried (20 times by default). A new checkpoint
+    under an old name gives a warning. Then the batches are written if Spark gives its id; otherwise
+    batches whose number the table already has are skipped. Raises what `write` raises.
     """
     store_options = {name: value for name, value in how.items() if name not in KEYWORDS}
     check_keywords(foreach_batch, url, store_options, KEYWORDS)

@@ -1,8 +1,8 @@
 """The streamer: ingests files as they arrive in a folder, or a Kafka topic, once or continuously.
 
-Hudi's streamer by the names of its options. Spark's checkpoint tells what was read, the table which
-batch was committed: a streamer that dies at any moment loses and repeats nothing when it is started
-again. Files must arrive whole (be moved into the folder), as for every such source.
+It takes the options of Hudi's streamer. Spark's checkpoint holds what was read, and the table which
+batch was committed, so a streamer that dies at any moment loses and repeats nothing when it is
+started again. Files must arrive whole (be moved into the folder), as for every such source.
 """
 
 from __future__ import annotations
@@ -15,19 +15,37 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.errors import LockkitError, TableError
-from lockkit.spark.arrivals import ROOT, SOURCES, TOPIC, Work, arriving
 from lockkit.spark.connect import CONF
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.java import spark_env
 from lockkit.spark.options import WRITE, asked
+from lockkit.spark.query import spark_schema
 from lockkit.spark.stream import foreach_batch
 from lockkit.table.format.java_properties import parse_properties
+from lockkit.table.format.schema import arrow_schema
 
+SOURCES = {
+    "JsonDFSSource": "json", "CsvDFSSource": "csv", "ParquetDFSSource": "parquet",
+    "JsonKafkaSource": "kafka",
+}  # fmt: skip
+ROOT, TOPIC = "source.dfs.root", "source.kafka.topic"
+SCHEMA = "schemaprovider.source.schema.file"
+READ = (ROOT, TOPIC, SCHEMA)
+PREFIXES = ("hoodie.streamer.", "hoodie.deltastreamer.")
+"""Hudi renamed them in 0.14; the newer goes first."""
+# Spark forgets files that are a week older than the newest one, and passes over late ones.
+FOR_EVER = "36500d"
+# A line that is no record ends the run: nothing is dropped, and nothing becomes nulls.
+READING: dict[str, dict[str, str]] = {
+    "json": {"mode": "FAILFAST"}, "csv": {"mode": "FAILFAST", "header": "true"}, "parquet": {},
+}  # fmt: skip
+KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 OPS = ("upsert", "insert", "bulk_insert")
 POLL_S = 0.2
 KEPT = (
@@ -47,6 +65,43 @@ The schema is Avro, in a file that hoodie.streamer.schemaprovider.source.schema.
 of the files which are there at the start. What was read is kept at --checkpoint-path: without it
 all is read anew, which an upsert does not mind. Exit: 0 when all is read; 128 + n when signal n
 ended it (the batch under way is finished first, unless the signal comes twice); 1 for an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one streamer is to do."""
+
+    url: str
+    kind: str
+    props: Mapping[str, str]
+    checkpoint: str
+    endpoint: str | None = None
+    continuous: bool = False
+    interval_s: float = 1.0
+    limit: int | None = None
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {k: v for k, v in self.props.items() if k.startswith(("hoodie.", "lockkit."))}
+
+    def said(self, name: str) -> str | None:
+        return next((self.props[p + name] for p in PREFIXES if self.props.get(p + name)), None)
+
+    def refuse_unread(self) -> None:
+        """Raise for an option of Hudi's streamer that this one would ignore: a transformer, say."""
+        for key in self.props:
+            prefix = next((each for each in PREFIXES if key.startswith(each)), "")
+            if prefix and key.removeprefix(prefix) not in READ:
+                raise TableError(
+                    f"{key[:100]} is refused: this streamer reads only {', '.join(READ)} of "
+                    f"{prefix}*; leave it out"
+                )
+
+    def needs(self, name: str) -> str:
+        found = self.said(name)
+        if found is None:
+            raise TableError(f"the properties do not set {PREFIXES[0]}{name}")
+        return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,27 +130,27 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def work_of(told: argparse.Namespace) -> Work:
-    """Raises `TableError` for what cannot be."""
+def work_of(given: argparse.Namespace) -> Work:
+    """Raises `TableError` for an option or a file that cannot be used."""
     try:
-        props = parse_properties(Path(told.props).read_bytes())
+        props = parse_properties(Path(given.props).read_bytes())
     except OSError as error:
-        raise TableError(f"--props {told.props}: {error.strerror}") from None
-    props |= _pairs(told.hoodie_conf)
-    props[WRITE + "operation"] = told.op
-    if told.target_table:
-        props["hoodie.table.name"] = told.target_table
-    if told.source_ordering_field:
-        props[WRITE + "precombine.field"] = told.source_ordering_field
-    url = told.target_base_path or props.get("hoodie.base.path")
+        raise TableError(f"--props {given.props}: {error.strerror}") from None
+    props |= _pairs(given.hoodie_conf)
+    props[WRITE + "operation"] = given.op
+    if given.target_table:
+        props["hoodie.table.name"] = given.target_table
+    if given.source_ordering_field:
+        props[WRITE + "precombine.field"] = given.source_ordering_field
+    url = given.target_base_path or props.get("hoodie.base.path")
     if not url:
         raise TableError("which table? --target-base-path s3://bucket/table")
-    kind = SOURCES.get(told.source_class.rpartition(".")[2])
+    kind = SOURCES.get(given.source_class.rpartition(".")[2])
     if kind is None:
-        raise TableError(f"--source-class {told.source_class[:80]}: choose {', '.join(SOURCES)}")
-    checkpoint = told.checkpoint_path or f"{Path(told.props).absolute()}.checkpoint"
-    found = Work(url, kind, props, checkpoint, told.endpoint, told.continuous,
-                 told.min_sync_interval_seconds, told.source_limit)  # fmt: skip
+        raise TableError(f"--source-class {given.source_class[:80]}: choose {', '.join(SOURCES)}")
+    checkpoint = given.checkpoint_path or f"{Path(given.props).absolute()}.checkpoint"
+    found = Work(url, kind, props, checkpoint, given.endpoint, given.continuous,
+                 given.min_sync_interval_seconds, given.source_limit)  # fmt: skip
     found.refuse_unread()
     asked(found.options)
     found.needs(TOPIC if kind == "kafka" else ROOT)
@@ -105,8 +160,69 @@ def work_of(told: argparse.Namespace) -> Work:
 def _pairs(said: list[str]) -> dict[str, str]:
     for each in said:
         if "=" not in each:
-            raise TableError(f"{each[:80]!r} is no KEY=VALUE")
+            raise TableError(f"{each[:80]!r} is not KEY=VALUE")
     return dict(each.split("=", 1) for each in said)
+
+
+# --- what arrives ---------------------------------------------------------------------------------
+
+
+def arriving(spark: Any, work: Work) -> Any:
+    """The rows as a stream; None while there is no file yet to take the schema from."""
+    if work.kind == "kafka":
+        return _from_kafka(spark, work)
+    root = work.needs(ROOT)
+    if "://" not in root and not Path(root).is_dir():
+        raise TableError(f"{PREFIXES[0]}{ROOT}={root[:200]}: there is no such folder")
+    options, schema = READING[work.kind], _schema(work)
+    if schema is None:
+        if "://" not in root and not any(_is_file(each) for each in Path(root).iterdir()):
+            return None
+        reader = spark.read.options(**options)
+        if work.kind == "csv":
+            reader = reader.option("inferSchema", "true")
+        schema = reader.format(work.kind).load(root).schema
+    source = spark.readStream.format(work.kind).schema(schema).options(**options)
+    if work.limit is not None:
+        source = source.option("maxBytesPerTrigger", work.limit)
+    return source.option("maxFileAge", FOR_EVER).load(root)
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_dir() or not path.name.startswith((".", "_"))
+
+
+def _schema(work: Work) -> Any:
+    file = work.said(SCHEMA)
+    if file is None:
+        return None
+    try:
+        return spark_schema(arrow_schema(Path(file).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise TableError(f"{PREFIXES[0]}{SCHEMA}={file[:200]}: {error.strerror}") from None
+
+
+def _from_kafka(spark: Any, work: Work) -> Any:
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as f
+
+    schema, servers = _schema(work), work.props.get("bootstrap.servers")
+    if schema is None or not servers:
+        raise TableError(f"a topic needs {PREFIXES[0]}{SCHEMA} and bootstrap.servers")
+    start = work.props.get("auto.offset.reset", "earliest")
+    source = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
+    source = source.option("subscribe", work.needs(TOPIC)).option("startingOffsets", start)
+    try:
+        rows = source.load()
+    except AnalysisException as error:
+        if "kafka" not in str(error).lower():
+            raise
+        raise TableError(
+            "Spark has no Kafka source here; add its jar: "
+            f"--conf spark.jars.packages={KAFKA}:{spark.version}"
+        ) from None
+    value = f.from_json(f.col("value").cast("string"), schema, READING["json"]).alias("value")
+    return rows.select(value).select("value.*")
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -156,7 +272,7 @@ class Streamer:
         return self._code()
 
     def end(self, number: int, _frame: object) -> None:
-        """The first signal asks; the second does not wait for the batch."""
+        """The first signal ends the query after the batch, the second at once."""
         if self.signal:
             raise KeyboardInterrupt
         self.signal = number
@@ -200,12 +316,12 @@ def session(master: str, conf: Mapping[str, str]) -> Iterator[Any]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code; an error is one line."""
-    told = parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     from pyspark.errors import PySparkException
 
     try:
-        work = work_of(told)
-        with session(told.master, _pairs(told.conf)) as spark:
+        work = work_of(given)
+        with session(given.master, _pairs(given.conf)) as spark:
             streamer = Streamer(spark, work)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, streamer.end)

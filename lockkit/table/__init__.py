@@ -5,19 +5,21 @@ In reading order; each package may import only those above it:
 - `format`: what is written down. `timeline` (instants), `properties` and `refusals` (what kind of
   table), `layout` (commits), `plans` (of table services), `schema` and `base_file`; `gate` and
   `hudi_options` decide what becomes of each option of Hudi.
-- `occ`: optimistic concurrency control. `transaction`, `conflict`, `fence`, `decide` and `commit`;
-  `publish` (with the lock), `rollback`, `heartbeat`, `liveness` and `markers`.
-- `read`: `snapshot`, `checkpoint`, `incremental` and `reader`.
+- `occ`: optimistic concurrency control. `transaction`, `prepared`, `conflict`, `fence`, `decide`,
+  `news` and `commit`; `publish` (with the lock), `rollback`, `heartbeat`, `liveness` and `markers`.
+- `read`: `snapshot`, `checkpoint`, `opening`, `incremental` and `reader`.
 - `write`: `attempt` (what every writer does), `append`, `merge` and `groups`.
-- `services`: `clean`, `cluster`, `repair` of a fence, and when each of them runs (`schedule`).
+- `services`: `rules` (Hudi's options for them), `upkeep` (when each runs), `service` (runs them),
+  `clean`, `cluster` and `rewrite`, `repair` of a fence.
 - `handle` has `Table`, which holds all of that for one writer; `inspect` says who holds a table's
   lock and whether it may be broken.
 
-    run(create_table(TableConfig(name="orders", record_key="id", partition_by="region")), store)
+    config = TableConfig(name="orders", record_key="id", partition_by="region")
+    run(create_table(config), open_store("s3://lake/orders"), Clock())
     with Table("s3://lake/orders") as table:
         table.append(rows)
 
-A name is imported when it is first asked for: who asks only for a lock's state needs no pyarrow.
+A name is imported when it is first used, so what needs only a lock's state loads no pyarrow.
 """
 
 from __future__ import annotations
@@ -46,67 +48,52 @@ if TYPE_CHECKING:
     from lockkit.table.occ.commit import commit as commit
     from lockkit.table.occ.creation import create_table as create_table
     from lockkit.table.occ.fence import FENCE_KEY as FENCE_KEY
+    from lockkit.table.occ.prepared import Prepared as Prepared
+    from lockkit.table.occ.prepared import prepare as prepare
     from lockkit.table.occ.publish import publish as publish
     from lockkit.table.occ.rollback import roll_back as roll_back
-    from lockkit.table.occ.transaction import Prepared as Prepared
     from lockkit.table.occ.transaction import Transaction as Transaction
     from lockkit.table.occ.transaction import begin as begin
-    from lockkit.table.occ.transaction import prepare as prepare
     from lockkit.table.read.incremental import load_increment as load_increment
+    from lockkit.table.read.opening import load_snapshot as load_snapshot
     from lockkit.table.read.reader import read_increment as read_increment
     from lockkit.table.read.reader import read_slice as read_slice
     from lockkit.table.read.reader import read_table as read_table
     from lockkit.table.read.reader import scan as scan
     from lockkit.table.read.snapshot import Snapshot as Snapshot
-    from lockkit.table.read.snapshot import load_snapshot as load_snapshot
     from lockkit.table.write.merge import rewrite_group as rewrite_group
 
-_HOME = {
-    "CommitConflict": "lockkit.errors",
-    "CommitUnknown": "lockkit.errors",
-    "TableError": "lockkit.errors",
-    "Unanswered": "lockkit.errors",
-    "BaseFile": "lockkit.table.format.base_file",
-    "Slice": "lockkit.table.format.base_file",
-    "Target": "lockkit.table.format.base_file",
-    "avro_schema": "lockkit.table.format.base_file",
-    "read_base_file": "lockkit.table.format.base_file",
-    "write_inserts": "lockkit.table.format.base_file",
-    "TaskId": "lockkit.table.format.layout",
-    "WriteStat": "lockkit.table.format.layout",
-    "partition_path": "lockkit.table.format.partition",
-    "PROPERTIES_KEY": "lockkit.table.format.properties",
-    "TableConfig": "lockkit.table.format.properties",
-    "Table": "lockkit.table.handle",
-    "Committed": "lockkit.table.occ.commit",
-    "commit": "lockkit.table.occ.commit",
-    "create_table": "lockkit.table.occ.creation",
-    "FENCE_KEY": "lockkit.table.occ.fence",
-    "publish": "lockkit.table.occ.publish",
-    "roll_back": "lockkit.table.occ.rollback",
-    "Prepared": "lockkit.table.occ.transaction",
-    "Transaction": "lockkit.table.occ.transaction",
-    "begin": "lockkit.table.occ.transaction",
-    "prepare": "lockkit.table.occ.transaction",
-    "load_increment": "lockkit.table.read.incremental",
-    "read_increment": "lockkit.table.read.reader",
-    "read_slice": "lockkit.table.read.reader",
-    "read_table": "lockkit.table.read.reader",
-    "scan": "lockkit.table.read.reader",
-    "Snapshot": "lockkit.table.read.snapshot",
-    "load_snapshot": "lockkit.table.read.snapshot",
-    "rewrite_group": "lockkit.table.write.merge",
+_MODULE = {
+    "errors": "CommitConflict CommitUnknown TableError Unanswered",
+    "table.format.base_file": "BaseFile Slice Target avro_schema read_base_file write_inserts",
+    "table.format.layout": "TaskId WriteStat",
+    "table.format.partition": "partition_path",
+    "table.format.properties": "PROPERTIES_KEY TableConfig",
+    "table.handle": "Table",
+    "table.occ.commit": "Committed commit",
+    "table.occ.creation": "create_table",
+    "table.occ.fence": "FENCE_KEY",
+    "table.occ.publish": "publish",
+    "table.occ.rollback": "roll_back",
+    "table.occ.prepared": "Prepared prepare",
+    "table.occ.transaction": "Transaction begin",
+    "table.read.incremental": "load_increment",
+    "table.read.opening": "load_snapshot",
+    "table.read.reader": "read_increment read_slice read_table scan",
+    "table.read.snapshot": "Snapshot",
+    "table.write.merge": "rewrite_group",
 }
-__all__ = sorted(_HOME)
+_HOME = {name: module for module, names in _MODULE.items() for name in names.split()}
+__all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported from its module when first asked for (PEP 562)."""
     if name not in _HOME:
-        raise AttributeError(f"module 'lockkit.table' has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(_HOME[name]), name)
+    found = globals()[name] = getattr(import_module(f"lockkit.{_HOME[name]}"), name)
     return found
 
 

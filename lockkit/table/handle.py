@@ -1,11 +1,10 @@
-"""A handle on a table, for one writer: what it knows of the table, its store and its lock.
+"""A handle on a table, for one writer: its store, its lock, and what it knows about the table.
 
     with Table("s3://lake/orders", endpoint=...) as table:
         table.append(rows)
 
-A warm handle's append takes five round trips one after the other: the instant; its listing beside
-the files; the lock beside the fence and the properties; the fence; the completed file beside the
-release.
+A warm handle's append takes five round trips: the instant; its listing beside the files; the lock
+beside the fence and the properties; the fence; the completed file beside the release.
 """
 
 from __future__ import annotations
@@ -20,52 +19,65 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.lock.contract import LockHandle
 from lockkit.runtime import run
 from lockkit.sinks import Emit, Voice, silent
 from lockkit.stores import Store, check_keywords, open_store
 from lockkit.table.format.base_file import BaseFile, Target, write_inserts
-from lockkit.table.format.gate import check_options, described, refuse_other
+from lockkit.table.format.partition import by_partition
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import turns_of
 from lockkit.table.occ.conflict import SIMPLE, Strategy
 from lockkit.table.occ.liveness import heartbeat_rules
-from lockkit.table.occ.locks import AnyLock, open_table_lock
+from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.occ.publish import after_commit
 from lockkit.table.occ.transaction import Known
 from lockkit.table.read.buckets import free_file_id
-from lockkit.table.read.checkpoint import look_over
+from lockkit.table.read.opening import look_over
 from lockkit.table.read.snapshot import Snapshot
-from lockkit.table.services.context import Desk
-from lockkit.table.services.host import StoreHost
+from lockkit.table.services.context import Desk, StoreHost
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import Attempt
-from lockkit.table.write.groups import by_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class Table:
-    """One writer's hold of a table that exists. Not for two threads at a time, which is refused.
+    """A table that exists, opened by one writer. One thread may use it at a time.
 
-    `lock` is a handle of any service's lock (which stays the caller's to close), or options as
-    `Lock` takes them (`ttl_s`, `renew_interval_s`, `acquire_timeout`); by default the lock that the
-    provider named by `options` grants, else the table's own lock object. Store options are those of
-    `open_store`; `TypeError` names a keyword that nothing takes. `options` are Hudi's, and so are
-    their defaults: the writer cleans inline after its commits and rolls back dead writers that it
-    meets, unless `hoodie.clean.automatic` or `hoodie.table.services.enabled` is false;
-    `hoodie.clustering.inline` is off unless it is asked for. As the table's `single_writer` it
-    sends no lock request. Raises `TableError` where there is no table that can be written to.
+    ===============  =======================  =====================================================
+    parameter        default                  meaning
+    ===============  =======================  =====================================================
+    `url`                                     the table's folder (s3://, gs://, az://, file://)
+    `lock`           by `options`             a handle of any lock, which the caller closes, or
+                                              keywords of `Lock` (`ttl_s`, `acquire_timeout`)
+    `options`        Hudi's defaults          Hudi's options; docs/options.md lists what each does
+    `strategy`       `SIMPLE`                 which commits conflict, and which writer gives way
+    `emit`           no sink                  called with each event
+    `clock`          the machine's            the source of time
+    `client`         ""                       the name of this writer in events
+    `store_options`  those of `open_store`    passed to `open_store` (`endpoint`, `timeout_s`)
+    ===============  =======================  =====================================================
+
+    Times are in seconds. By default the table's own lock object guards commits;
+    `hoodie.write.lock.provider` names another lock, and as the table's `single_writer` the handle
+    sends no lock request. Table services run inline, as in Hudi: the writer cleans after its
+    commits and rolls back dead writers that it meets, unless `hoodie.clean.automatic` or
+    `hoodie.table.services.enabled` is false. Clustering needs `hoodie.clustering.inline`.
+
+    Raises `TypeError` for a keyword that nothing takes, `TableError` for an option that is refused
+    or a table that cannot be written, `StoreError` where the store cannot be used.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        lock: AnyLock | Mapping[str, Any] | None = None,
+        lock: LockHandle | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         strategy: Strategy = SIMPLE,
         emit: Emit = silent,
@@ -74,13 +86,19 @@ class Table:
         **store_options: Any,
     ) -> None:
         check_keywords(Table, url, store_options)
-        given = check_options(options or {})
-        self._described = described(given)
+        given: dict[str, Any] = {}
+        self._described: dict[str, Any] = {}
+        """What the options say of the table."""
+        if options:
+            from lockkit.table.format.gate import check_options, described
+
+            given = check_options(options)
+            self._described = described(given)
         self.url = url.rstrip("/")
         self.clock = clock or Clock()
         self.store: Store = open_store(self.url, client=client, **store_options)
         self._own_lock = lock is None or isinstance(lock, Mapping)
-        self.lock: AnyLock = open_table_lock(
+        self.lock: LockHandle = open_table_lock(
             self.url, given, clock=self.clock, emit=emit, client=client, how=lock,
             **store_options,
         ) if lock is None or isinstance(lock, Mapping) else lock  # fmt: skip
@@ -98,9 +116,20 @@ class Table:
         self._busy = threading.Lock()
 
     def append(self, rows: pa.Table) -> Committed:
-        """Commit `rows` (in memory, of any partitions) as new file groups.
+        """Commit `rows` as new file groups, and return the commit once every reader sees it.
 
-        Raises what `publish` raises, and `TableError` for rows that do not fit the table.
+        `rows` are in memory and may be of any partitions.
+
+        ================  =========================================================================
+        error             what it means
+        ================  =========================================================================
+        `CommitConflict`  another commit conflicts (added columns, an overwrite); append again
+        `LockBusy`        the lock was not free within its `acquire_timeout`; nothing was committed
+        `LockLost`        the lease ended before the commit; nothing was committed
+        `CommitUnknown`   the outcome is not known yet; `.prepared` can be published again
+        `TableError`      the rows do not fit the table, or the table cannot be written
+        `StoreError`      the store refused or did not answer; nothing was committed
+        ================  =========================================================================
         """
         import pyarrow as pa
 
@@ -141,16 +170,16 @@ class Table:
 
     @property
     def _desk(self) -> Desk:
-        shared = self._upkeep.service.desk
+        shared = self._upkeep.desk
         return replace(shared, store=self.store, clock=self.clock, emit=self.emit)
 
     def refresh(self) -> Snapshot:
-        """The latest snapshot; what this handle knows of the table is read anew."""
+        """Read the table again and return its latest snapshot."""
         with self._alone("refresh"):
             return self._load()
 
     def close(self) -> None:
-        """Close the lock's and the table's clients; a service that is under way ends first."""
+        """Close the clients of the table and of its own lock, after a running service has ended."""
         self._upkeep.close()
         if self._own_lock:
             self.lock.close()
@@ -196,7 +225,10 @@ class Table:
     def _load(self) -> Snapshot:
         snapshot: Snapshot
         self._known, snapshot = run(look_over(), self.store, self.clock, self.emit)
-        refuse_other(self._described, self._known.config)
+        if self._described:
+            from lockkit.table.format.gate import refuse_other
+
+            refuse_other(self._described, self._known.config)
         self._schema = arrow_schema(snapshot.schema) if snapshot.schema else None
         self._schema_at = snapshot.covered.newest
         self._partitions = frozenset(partition for partition, _ in snapshot.groups)
@@ -206,7 +238,7 @@ class Table:
     def _files(self, target: Target, rows: pa.Table) -> list[BaseFile]:
         return [
             write_inserts(target, part, file_id=free_file_id(self.clock))
-            for _, part in by_partition(target, rows)
+            for _, part in by_partition(target.config, rows)
         ]
 
 

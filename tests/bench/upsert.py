@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from lockkit.spark.batches import by_rows
+from lockkit.spark.frame import by_rows
 from tests.bench.spark import frame, ratios, session, walls_s
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from lockkit.table.format.plans import (
 from lockkit.table.occ.concurrency import ByLock
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.services.cluster import action_of
-from lockkit.table.services.retention import CleanRules
-from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.rules import CleanRules, ServiceRules
 from lockkit.table.services.service import Service
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

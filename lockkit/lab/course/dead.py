@@ -16,8 +16,9 @@ from lockkit.table.occ.failed import failed_writes
 from lockkit.table.occ.liveness import HeartbeatRules, Policy, Pulse, end
 from lockkit.table.occ.markers import MARKERS, early_conflict, mark
 from lockkit.table.occ.rollback import RolledBack
-from lockkit.table.read.snapshot import Snapshot, load_snapshot
-from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.rules import ServiceRules
 
 STALL_S = 300.0
 PAUSE_S, GONE_WITHIN_S = 100.0, 300.0

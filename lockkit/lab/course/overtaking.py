@@ -17,7 +17,7 @@ from lockkit.lab.widgets.stage.staged import Staged
 from lockkit.lab.widgets.stage.steps import Grant
 from lockkit.runtime import Procedure, create
 from lockkit.table.format.timeline import V6, Timeline, load_timeline
-from lockkit.table.occ.transaction import Prepared
+from lockkit.table.occ.prepared import Prepared
 
 UPDATE_1, UPDATE_2, INSERT_3, OVERWRITE = WRITES = (
     "update order-1", "update order-2", "insert order-3", "overwrite all",

@@ -40,11 +40,12 @@ from lockkit.table import (
     read_slice,
     read_table,
 )
+from lockkit.table.format.partition import by_partition
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import bucket_file_id
-from lockkit.table.write.groups import Aim, Work, by_partition, write_group
+from lockkit.table.write.groups import Aim, Work, write_group
 
 NAMES = ("id", "region", "at", "amount")
 COLUMNS = "id string, region string, at long, amount long"
@@ -108,7 +109,7 @@ class Plain:
         now = run(load_snapshot(covering=way.covered), store, self.clock)
         old = [run(read_slice(each), store, self.clock) for each in now.slices]
         table, stats = table_of(rows([row for each in old for row in rows_of(each)])), []
-        for partition, part in by_partition(way.target, table):
+        for partition, part in by_partition(way.target.config, table):
             for bucket, few in self._by_bucket(way, part):
                 group = partition, bucket_file_id(partition, bucket)
                 work = Work(store, way.target, TaskId(), self.clock)

@@ -44,7 +44,7 @@ from lockkit.table.occ.conflict import SIMPLE, Strategy
 from lockkit.table.occ.heartbeat import Beating, beat, start
 from lockkit.table.occ.liveness import HeartbeatRules, forget
 from lockkit.table.occ.markers import mark, unmark
-from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.services.rules import ServiceRules
 from lockkit.table.services.service import Service
 
 CONFIG = TableConfig(name="orders", record_key="id", version=6)

@@ -16,10 +16,9 @@ from lockkit.stores import Store
 from lockkit.table import Committed, Prepared, publish, read_slice
 from lockkit.table.occ.concurrency import ByLock
 from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, Strategy
-from lockkit.table.read.snapshot import Snapshot, load_snapshot
-from lockkit.table.services.cluster import ClusterRules
-from lockkit.table.services.retention import CleanRules
-from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.rules import CleanRules, ClusterRules, ServiceRules
 from lockkit.table.services.service import Service
 
 AS_IT_WAS, ERROR, AS_IT_IS = (

@@ -51,7 +51,7 @@ from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.occ.publish import publish
 from lockkit.table.occ.transaction import Known, Transaction
-from lockkit.table.read.checkpoint import look_over
+from lockkit.table.read.opening import look_over
 from lockkit.table.write.groups import Aim
 
 TROUBLE_MAX = 8

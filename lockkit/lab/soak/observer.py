@@ -26,7 +26,7 @@ from lockkit.stores import Store
 from lockkit.table import Snapshot, create_table, load_snapshot
 from lockkit.table.occ.concurrency import SHARED, ByLock
 from lockkit.table.occ.liveness import INTERVAL_KEY, MISSES_KEY
-from lockkit.table.services.schedule import CLEAN_KEY, service_rules
+from lockkit.table.services.rules import CLEAN_KEY, service_rules
 from lockkit.table.services.service import Service
 from lockkit.table.services.upkeep import TROUBLE
 

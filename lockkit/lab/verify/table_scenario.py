@@ -40,8 +40,9 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.occ.commit import commit
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY
-from lockkit.table.occ.transaction import begin, prepare
-from lockkit.table.read.snapshot import load_snapshot
+from lockkit.table.occ.prepared import prepare
+from lockkit.table.occ.transaction import begin
+from lockkit.table.read.opening import load_snapshot
 
 STEPS = 900
 STALLS_DECIDED = 0.2

@@ -26,12 +26,13 @@ from lockkit.table.occ.heartbeat import Beating, beat, start
 from lockkit.table.occ.liveness import HeartbeatRules, end, forget
 from lockkit.table.occ.markers import mark, unmark
 from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.rollback import roll_back
-from lockkit.table.occ.transaction import Known, Prepared, begin, prepare
+from lockkit.table.occ.transaction import Known, begin
 from lockkit.table.read.incremental import load_increment
-from lockkit.table.read.snapshot import load_snapshot
+from lockkit.table.read.opening import load_snapshot
 from lockkit.table.services.clean import carry_out, plan_clean
-from lockkit.table.services.retention import CleanRules
+from lockkit.table.services.rules import CleanRules
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table_scenario import TableRun

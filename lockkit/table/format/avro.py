@@ -1,9 +1,9 @@
 """An Avro object container with one record: the form of Hudi's plans, and of version 9's commits.
 
-Equal records give equal bytes (the sync marker, elsewhere random, is a digest), so that whoever
-finishes what another began writes the very file that the other would have. A container from a
-bucket brings its own schema; one that could make little data into much is refused before any of it
-is decoded.
+Equal records give equal bytes (the sync marker, elsewhere random, is a digest), so that every
+process that finishes what another began writes the very file that the other would have. A container
+from a bucket brings its own schema; one that could make little data into much is refused before any
+of it is decoded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A base file: one file group's rows as parquet, with Hudi's five meta columns in front.
 
-Written as a stream: rows go in batch by batch, and only a row group's worth of them is held. Plain
-functions over Arrow, so that Spark's executors can call them and send home one row of statistics.
+Written as a stream: rows are added in batches, and only one row group is held in memory. Plain
+functions over Arrow, so that Spark's executors can call them and return one row of statistics.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lockkit.errors import TableError
 from lockkit.table.format.layout import NO_COMMIT, TaskId, WriteStat, file_name, in_partition
-from lockkit.table.format.partition import partition_path
+from lockkit.table.format.partition import partition_of
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import (
     COMMIT_SEQNO,
@@ -25,6 +25,7 @@ from lockkit.table.format.schema import (
     META_COLUMNS,
     PARTITION_PATH,
     RECORD_KEY,
+    column_of,
     conform,
     stored_schema,
 )
@@ -221,7 +222,7 @@ def _hardly_repeats(kind: pa.DataType) -> bool:
 
 @contextmanager
 def _room() -> Iterator[None]:
-    """A disk that is full, the executor's perhaps, is told as what it is."""
+    """Report a full disk, perhaps an executor's, as what it is."""
     try:
         yield
     except OSError as error:
@@ -262,24 +263,6 @@ def plain(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([name for name in META_COLUMNS if name in rows.column_names])
 
 
-def partition_of(config: TableConfig, rows: pa.Table) -> str:
-    """The one partition that all rows belong to; `TableError` if there are several, or no rows."""
-    import pyarrow.compute as pc
-
-    if rows.num_rows == 0:
-        raise TableError("no rows: an empty file group is not written")
-    if config.partition_by is None:
-        return ""
-    values = pc.unique(column_of(rows, config.partition_by, "partition field")).to_pylist()
-    paths = {partition_path(config, value) for value in values}
-    if len(paths) != 1:
-        raise TableError(
-            f"rows of {len(paths)} partitions ({config.partition_by}) for one file group; split "
-            "them by partition first"
-        )
-    return paths.pop()
-
-
 def record_keys(config: TableConfig, rows: pa.Table) -> Any:
     """Each row's record key as a string; `TableError` if one has none."""
     import pyarrow as pa
@@ -292,12 +275,6 @@ def record_keys(config: TableConfig, rows: pa.Table) -> Any:
             "every row needs one, or it could never be updated"
         )
     return keys
-
-
-def column_of(rows: pa.Table, name: str, what: str) -> Any:
-    if name not in rows.column_names:
-        raise TableError(f"the rows have no column {name!r}, the table's {what}")
-    return rows[name]
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from itertools import groupby
 from typing import Any
 
 from lockkit.errors import TableError
-from lockkit.table.format.hudi_options import TABLE, Entry
-from lockkit.table.format.properties import HIVE_STYLE, URLENCODE, TableConfig
+from lockkit.table.format.hudi_options import NAMES, TABLE, Entry
+from lockkit.table.format.option_values import lowered
+from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.refusals import (
     BY_COMMIT,
     BY_EVENT,
@@ -52,22 +53,6 @@ def check_options(
             _unknown(key, stacklevel + 1)
         elif value not in (None, "") and entry.reader == reading:
             _judge(entry, key, str(value))
-    return given
-
-
-def lowered(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by their names in lower case; `TableError` for a name that cannot be one."""
-    given: dict[str, Any] = {}
-    for name, value in options.items():
-        key = str(name).lower()
-        if key != key.strip():
-            raise TableError(f"option {key[:SHOWN]!r} has a space around its name; remove it")
-        if key in given and str(given[key]) != str(value):
-            raise TableError(
-                f"option {key[:SHOWN]} is given twice, in upper and lower case, with two values; "
-                "leave one of them out"
-            )
-        given[key] = value
     return given
 
 
@@ -124,19 +109,12 @@ def _in_words(values: str) -> str:
 
 # --- what options say of the table ----------------------------------------------------------------
 
-_DESCRIBES = {
-    "record_key": ("hoodie.datasource.write.recordkey.field", "hoodie.table.recordkey.fields"),
-    "precombine": ("hoodie.datasource.write.precombine.field", "hoodie.table.precombine.field",
-                   "hoodie.table.ordering.fields"),
-    "partition_by": ("hoodie.datasource.write.partitionpath.field",
-                     "hoodie.table.partition.fields"),
-    "name": ("hoodie.table.name", "hoodie.datasource.write.table.name"),
-    "version": ("hoodie.write.table.version",),
-    "mode": ("lockkit.commit.mode",),
-    "buckets": ("hoodie.bucket.index.num.buckets",),
-    "hive_style": (HIVE_STYLE,),
-    "urlencode": (URLENCODE,),
+_DESCRIBES = {"partition_by": NAMES["partition_path"], "name": NAMES["table_name"]} | {
+    field: NAMES[field] for field in (
+        "record_key", "precombine", "version", "mode", "buckets", "hive_style", "urlencode",
+    )
 }  # fmt: skip
+"""The fields of a table's config, and the options that say them."""
 _ORDERS = {
     BY_EVENT: True, BY_COMMIT: False, EVENT_PAYLOAD: True, LATEST_PAYLOAD: False,
     "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5": True, "ce9acb64-bde0-424c-9b91-f6ebba25356d": False,

@@ -8,6 +8,8 @@ stands for all keys that begin so. `values` says what an option may be: `flag`, 
 same with it and without it; it tunes a part of Hudi's engine that is not here. `refused`: without
 it rows, guarantees or other systems would be otherwise than asked for. A refused option may have
 `values` that are accepted, because they ask for nothing else than what is done anyway.
+
+It is one table, and so one file, although it has more than 400 lines.
 """
 
 from __future__ import annotations
@@ -50,7 +52,6 @@ def _refused(
 
 
 H, W, L = "hoodie.", "hoodie.datasource.write.", "hoodie.write.lock."
-LOCK_CLASS = "org.apache.hudi.client.transaction.lock."
 PARQUET = "a codec other than snappy is not written here"
 METADATA = "it tunes the metadata table, which lockkit does not keep"
 ENGINE = "it tunes Hudi's own engine"
@@ -444,3 +445,24 @@ TABLE: tuple[Entry, ...] = (
               "enable.data.skipping file.group.reader.enabled file.index.* query.as.ro.table "
               "read.blob.inline.mode", READS, reader=True),
 )  # fmt: skip
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "operation": (W + "operation",),
+    "record_key": (W + "recordkey.field", "hoodie.table.recordkey.fields"),
+    "precombine": (W + "precombine.field", "hoodie.table.precombine.field",
+                   "hoodie.table.ordering.fields"),
+    "partition_path": (W + "partitionpath.field", "hoodie.table.partition.fields"),
+    "table_name": ("hoodie.table.name", W + "table.name"),
+    "version": ("hoodie.write.table.version",),
+    "mode": ("lockkit.commit.mode",),
+    "buckets": ("hoodie.bucket.index.num.buckets",),
+    "hive_style": (W + "hive_style_partitioning",),
+    "urlencode": (W + "partitionpath.urlencode",),
+    "retries": ("hoodie.write.num.retries.on.conflict.failures",),
+    "drop_duplicates": (W + "insert.drop.duplicates",),
+    "combine": ("hoodie.combine.before.insert",),
+    "allow_empty": ("hoodie.allow.empty.commit",),
+    "file_bytes_max": ("hoodie.parquet.max.file.size",),
+    "tasks": ("hoodie.upsert.shuffle.parallelism",),
+}  # fmt: skip
+"""The options that a Python keyword stands for; of several the first that is given counts."""

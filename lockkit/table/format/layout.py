@@ -1,8 +1,8 @@
 """What a commit writes down: the statistics of its files, by partition and file group.
 
 The body of `T.inflight` and `T.commit`: JSON in Hudi's table version 6, Avro in version 9. The two
-are equal byte for byte, so that whoever rolls a commit forward writes the very file that its writer
-would have.
+are equal byte for byte, so that a process that rolls a commit forward writes the very file that its
+writer would have.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ATTEMPT = "lockkit.attempt"
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """Which attempt of which task writes; part of the file's name, so that two never meet."""
+    """The task and attempt that write a file; part of its name, so that no two files share one."""
 
     task: int = 0
     stage: int = 0
@@ -142,7 +142,7 @@ def in_partition(partition: str, name: str) -> str:
 
 
 def partition_file(partition: str, instant: str) -> tuple[str, bytes]:
-    """The key and body of the file that tells Hudi that a folder is a partition."""
+    """The key and body of the file by which Hudi knows that a folder is a partition."""
     depth = len(partition.split("/")) if partition else 0
     return in_partition(partition, PARTITION_FILE), (
         f"#partition metadata\ncommitTime={instant}\npartitionDepth={depth}\n".encode()
@@ -184,16 +184,17 @@ def format_commit(
             for partition, of_partition in groupby(sorted(replaced), key=itemgetter(0))
         }
     if version == 6:
-        told = json.dumps({**body, "attempt": attempt}, indent=2, ensure_ascii=True).encode()
+        content = json.dumps({**body, "attempt": attempt}, indent=2, ensure_ascii=True).encode()
     else:
-        told = avro.encode(records.COMMIT if action == "commit" else records.REPLACE_COMMIT, body)
-    if len(told) > METADATA_BYTES_MAX:
+        record = records.COMMIT if action == "commit" else records.REPLACE_COMMIT
+        content = avro.encode(record, body)
+    if len(content) > METADATA_BYTES_MAX:
         count = sum(map(len, body["partitionToWriteStats"].values()))
         raise TableError(
-            f"a commit of {count} files takes {len(told)} bytes to tell, and no reader takes more "
-            f"than {METADATA_BYTES_MAX}; write to fewer partitions at once"
+            f"a commit of {count} files needs {len(content)} bytes of metadata, and no reader "
+            f"takes more than {METADATA_BYTES_MAX}; write to fewer partitions at once"
         )
-    return told
+    return content
 
 
 def _to_hudi(stat: WriteStat) -> dict[str, Any]:

@@ -7,10 +7,16 @@ path is what conflicts, statistics and readers go by, so every writer must spell
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import date, datetime
+from typing import TYPE_CHECKING
 
 from lockkit.errors import TableError
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.schema import column_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null, and for the empty string."""
@@ -89,3 +95,42 @@ def _text(field: str, value: object) -> str:
                 f"{field} cannot be the partition field with values like {str(value)[:60]!r} "
                 f"({type(value).__name__}), which others spell otherwise: make it a string"
             )
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def partition_of(config: TableConfig, rows: pa.Table) -> str:
+    """The one partition that all rows belong to; `TableError` if there are several, or no rows."""
+    import pyarrow.compute as pc
+
+    if rows.num_rows == 0:
+        raise TableError("no rows: an empty file group is not written")
+    if config.partition_by is None:
+        return ""
+    values = pc.unique(column_of(rows, config.partition_by, "partition field")).to_pylist()
+    paths = {partition_path(config, value) for value in values}
+    if len(paths) != 1:
+        raise TableError(
+            f"rows of {len(paths)} partitions ({config.partition_by}) for one file group; split "
+            "them by partition first"
+        )
+    return paths.pop()
+
+
+def by_partition(config: TableConfig, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each partition, in the order in which its first row comes."""
+    import pyarrow.compute as pc
+
+    if rows.num_rows == 0:
+        return
+    if config.partition_by is None:
+        yield "", rows
+        return
+    column = column_of(rows, config.partition_by, "partition field")
+    values = pc.unique(column)
+    for value in values:
+        here = rows
+        if len(values) > 1:
+            here = rows.filter(pc.equal(column, value) if value.is_valid else column.is_null())
+        yield partition_path(config, value.as_py()), here

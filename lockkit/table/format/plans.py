@@ -9,7 +9,8 @@ what a dead process of ours began, and every write of Hudi's fails while it cann
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,7 +121,7 @@ def format_rollback_plan(plan: RollbackPlan) -> bytes:
 
 def parse_rollback_plan(key: str, body: bytes) -> RollbackPlan:
     """What a `T.rollback.requested` says; `TableError` names the file where it makes no sense."""
-    with _Sense(key):
+    with _making_sense(key):
         fields = decode(body, "HoodieRollbackPlan")
         target = fields["instantToRollback"]
         files = [
@@ -177,7 +178,7 @@ def format_clean_plan(plan: CleanPlan) -> bytes:
 
 def parse_clean_plan(key: str, body: bytes) -> CleanPlan:
     """What a `T.clean.requested` says; `TableError` names the file where it makes no sense."""
-    with _Sense(key):
+    with _making_sense(key):
         fields = decode(body, "HoodieCleanerPlan")
         if fields.get("filesToBeDeletedPerPartition") or fields.get("partitionsToBeDeleted"):
             raise ValueError("it deletes whole partitions, or is of Hudi before 0.6")
@@ -227,7 +228,7 @@ def format_clean(
 
 def parse_clean(key: str, body: bytes) -> CleanPlan:
     """What a completed clean did: its plan, with the files that it proved deleted."""
-    with _Sense(key):
+    with _making_sense(key):
         fields = decode(body, "HoodieCleanMetadata")
         retain_from = fields["earliestCommitToRetain"]
         cleaned = sorted(fields["partitionMetadata"].items())
@@ -293,7 +294,7 @@ def parse_replace_plan(key: str, body: bytes) -> ReplacePlan:
     """What it will replace; an overwrite's file is empty, or says nothing."""
     if not body:
         return ReplacePlan()
-    with _Sense(key):
+    with _making_sense(key):
         fields = decode(body, "HoodieRequestedReplaceMetadata")
         planned = fields["clusteringPlan"]
         if not planned:
@@ -320,22 +321,17 @@ def _group(fields: Mapping[str, Any]) -> tuple[str, ClusteringGroup]:
 # --- what they share ------------------------------------------------------------------------------
 
 
-class _Sense:
-    """Turns what does not fit into a `TableError` that names the file."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, (AttributeError, LookupError, TypeError, ValueError)):
-            raise TableError(
-                f"{self.key} is no plan that can be carried out or respected "
-                f"({type(error).__name__} {str(error)[:160]}); let the writer that made it "
-                "finish it, or restore it"
-            ) from None
+@contextmanager
+def _making_sense(key: str) -> Iterator[None]:
+    """Raise `TableError`, which names the file, for contents that do not fit."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise TableError(
+            f"{key} is not a plan that can be carried out or respected "
+            f"({type(error).__name__} {str(error)[:160]}); let the writer that made it finish it, "
+            "or restore it"
+        ) from None
 
 
 def _absolute(base: str, path: str) -> str:

@@ -96,8 +96,8 @@ def stored_schema(rows: pa.Schema) -> pa.Schema:
         _refuse_name(name, f"column {name[:SHOWN]!r}")
         if (other := seen.setdefault(name.lower(), name)) != name or names.count(name) > 1:
             raise TableError(
-                f"columns {other[:SHOWN]!r} and {name[:SHOWN]!r} are one to Spark, which does not "
-                "tell upper from lower case; rename one of them"
+                f"columns {other[:SHOWN]!r} and {name[:SHOWN]!r} are the same to Spark, which "
+                "ignores case; rename one of them"
             )
     return pa.schema([(name, stored(rows.field(name).type, name)) for name in names])
 
@@ -303,3 +303,9 @@ def _from_avro(kind: Any, name: str, depth: int) -> pa.DataType:
     except (KeyError, TypeError, ValueError, pa.ArrowInvalid):
         pass
     raise unknown from None
+
+
+def column_of(rows: pa.Table, name: str, what: str) -> Any:
+    if name not in rows.column_names:
+        raise TableError(f"the rows have no column {name!r}, the table's {what}")
+    return rows[name]

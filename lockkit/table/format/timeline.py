@@ -2,7 +2,7 @@
 
 Names are those of Hudi's timeline layout 1 (table version 6: `T.commit.requested`, `T.inflight`,
 `T.commit`, and the same for the other actions) or 2 (version 9: in a folder of their own, and
-completed as `T_C.commit`, C being the completion time). What is in the files is for other rooms.
+completed as `T_C.commit`, C being the completion time). Other modules know what is in the files.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Names:
     @property
     def prefix(self) -> str:
         """Instants of the years 2000 to 2999 and nothing else: markers, locks, archive and audit
-        files live under the same folder and may be thousands; nobody's commit pages through them.
+        files live under the same folder and may be thousands; no commit pages through them.
         """
         return self.folder + "2"
 
@@ -193,7 +193,7 @@ def refuse_ahead(newest: str, wall_ms: int, accepted: str) -> None:
 
 
 def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
-    """What a listing of the timeline's folder says; names that say nothing are foreign."""
+    """What a listing of the timeline's folder says; unknown names are kept as foreign."""
     completed: dict[str, str] = {}
     completion: dict[str, str] = {}
     pending: dict[str, str] = {}
@@ -278,7 +278,7 @@ def load_timeline(names: Names, *, after: str = "") -> Procedure[Timeline]:
         entries = again
     raise TableError(
         f"the timeline changed between any two of {LISTINGS_MAX} listings of {len(entries)} files; "
-        "try again when fewer writers are about, or archive old instants"
+        "try again when fewer writers are active, or archive old instants"
     )
 
 

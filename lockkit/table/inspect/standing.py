@@ -24,11 +24,11 @@ LOOKS_MAX = 60
 RENEWALS_PER_LEASE = 10
 """Hudi's rule and ours: at least ten renewals fit into a lease."""
 NO_RECORD = (
-    "it is no lock record, so nobody can hold the lock or take it; find out what wrote it, then "
+    "it is not a lock record, so no one can hold the lock or take it; find out what wrote it, then "
     "break it"
 )
 NO_RECORD_WRITTEN = (
-    "it is no lock record, and it changed while it was watched: stop the program that writes it"
+    "it is not a lock record, and it changed while it was watched: stop the program that writes it"
 )
 MISSED_MAX = 3
 """A holder that missed so many renewals does not renew."""
@@ -36,7 +36,7 @@ MISSED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """How long the lease still lasts, in ms, by each clock; None: this one cannot tell."""
+    """How long the lease still lasts, in ms, by each clock; None: unknown by this clock."""
 
     ours_ms: int | None = None
     """This machine's clock against `validUntil`: Hudi's rule."""
@@ -53,11 +53,11 @@ class Holder:
 
     sight: Sight
     state: str
-    """absent, released, held, overdue (nobody renewed it in time) or garbled."""
+    """absent, released, held, overdue (not renewed in time) or garbled."""
     left: Left
     watched_ms: int
     renews: bool | None
-    """None: two looks so close together cannot tell."""
+    """None: two reads so close together do not show it."""
     breakable: bool
     why: str
     """Why it may, or may not, be broken."""
@@ -135,7 +135,7 @@ def judge(first: Sight, second: Sight, *, watched_ms: int, wall_ms: int, policy:
     record = second.record
     match record:
         case None:
-            why = "nobody has it: nothing is to be broken, acquire it"
+            why = "the lock is free: there is nothing to break, acquire it"
             return Holder(second, "absent", Left(), watched_ms, None, False, why)
         case Garbled():
             written = second.version != first.version
@@ -151,7 +151,7 @@ def judge(first: Sight, second: Sight, *, watched_ms: int, wall_ms: int, policy:
     if renews:
         safe, why = False, "its holder renews it: it lives, and would go on writing"
     elif over:
-        safe, why = True, "its lease is over, and nobody renewed it: any writer may take it"
+        safe, why = True, "its lease is over and was not renewed: any writer may take it"
     else:
         seconds = max(0, decides or 0) / 1000
         why = f"its lease lasts {seconds:.0f} s more: wait, unless you know that its holder is dead"

@@ -1,6 +1,6 @@
 """Breaking a lock: a guarded takeover that leaves a tombstone, and is logged before it is done.
 
-Never a delete: the epoch goes on rising, and the holder's next renewal meets another's version.
+It never deletes the object: epochs keep rising, and the holder's next renewal is refused.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def guard(holder: Holder, *, shown: Version, epoch: int | None) -> Version:
     if record is None or version is None or (isinstance(record, Record) and record.expired):
         raise BreakRefused(f"not broken: {holder.why}")
     if isinstance(record, Garbled) and epoch is not None:
-        raise BreakRefused("not broken: what is no lock record has no epoch; omit --epoch")
+        raise BreakRefused("not broken: it is not a lock record and has no epoch; omit --epoch")
     if isinstance(record, Record) and epoch is not None and epoch != record.epoch:
         raise BreakRefused(
             f"not broken: it is epoch {record.epoch}, and not {epoch}; look again before you break"

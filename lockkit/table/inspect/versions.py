@@ -1,4 +1,4 @@
-"""A lock object's generations, as a bucket that keeps versions tells them: data and events."""
+"""A lock object's generations, from a bucket that keeps versions: data and events."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Generation:
     number: ObjectVersion
     record: Record | Garbled | None
     digests: frozenset[str] = frozenset()
-    """Of its bytes, as SDKs' logs tell them."""
+    """Of its bytes, as SDKs' logs show it."""
 
 
 def generations(store: Store, *, newest: int) -> list[Generation]:
-    """The newest ones, newest first; a read each. Only the current one where none are kept."""
+    """The newest states, newest first; one read each. Without versions only the current one."""
     return [
         Generation(each, None) if each.deleted else _read(each, store.get_version(LOCK_KEY, each))
         for each in list(store.versions(LOCK_KEY))[:newest]

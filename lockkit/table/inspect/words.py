@@ -83,4 +83,4 @@ def is_left(each: Unfinished) -> bool:
 def lock_lines(holder: Holder, since_ms: float | None = None) -> list[str]:
     """The state stands for itself; every other fact after its name."""
     (_, state), *facts = lock_facts(holder, since_ms)
-    return [state, *(f"{name:8} {told}" for name, told in facts)]
+    return [state, *(f"{name:8} {value}" for name, value in facts)]

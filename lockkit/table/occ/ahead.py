@@ -3,7 +3,8 @@
 A new instant is later than every completed one. So a commit, or a rollback, that is days ahead
 would draw every later instant after it, and is not followed until somebody has looked at it. What
 was committed there stays: once that instant is accepted, new ones follow it, until the clocks have
-caught up. (One that is only pending blocks nobody, and its rollback is not made ahead of it.)
+caught up. (An instant that is only pending blocks no writer, and its rollback is not made ahead of
+it.)
 """
 
 from __future__ import annotations

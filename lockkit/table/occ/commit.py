@@ -1,48 +1,41 @@
 """The commit: the moment after which every reader sees what a transaction wrote.
 
-A procedure, so that the same text runs against a real store, in the simulator, and one request at a
-time. The fence of docs/protocol.md decides: a commit whose conflict check did not cover
-everything that was published before it is refused by the store, however long its writer slept.
+A procedure, so that the same code runs against a real store, in the simulator, and one request at a
+time. The fence of docs/protocol.md decides: the store refuses a commit whose conflict check did not
+cover everything that was published before it, however long its writer was paused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from lockkit.errors import CommitUnknown as CommitUnknown
 from lockkit.errors import LockLost, LossReason, StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique, all_of, create, read
-from lockkit.table.format.layout import CommitFiles, Overwritten, parse_commit
+from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.properties import FENCED, recheck_config
-from lockkit.table.format.timeline import Timeline, glance, load_timeline
+from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.conflict import (
     SIMPLE,
     Strategy,
     find_conflict,
     outgrown,
-    refuse_missing,
-    refuse_unreadable,
-    winners,
 )
-from lockkit.table.occ.conflicting import Pending, Winner
 from lockkit.table.occ.decide import (
-    commits_under_way,
     completed_key,
     completion_time,
-    is_in_use,
-    lost_fence,
     refuse_closed,
     refuse_open,
     replace_fence,
     settle,
     unknown,
 )
-from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, Seen, follow, read_fence
-from lockkit.table.occ.pending import load_pending
-from lockkit.table.occ.transaction import Prepared
+from lockkit.table.occ.fence import COMMIT, Decided, Seen, follow, read_fence
+from lockkit.table.occ.news import News, Work, news_listed, news_of, taken_back
+from lockkit.table.occ.prepared import Prepared
 
 T = TypeVar("T")
 COMPLETION = "completion"
@@ -58,12 +51,19 @@ class Guard(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Epoch:
+    """The guard of a writer that holds no lock: the epoch that the fence has."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """What was read while the lock was being acquired; the fence may always be read early.
 
     `config_checked` is only true of a read that counts as made under the lock: it was sent when the
     lock object was known to be free, and the claim that went out beside it replaced that very
-    version, so nobody held the lock in between.
+    version, so no one held the lock in between.
     """
 
     seen: Seen | None = None
@@ -74,7 +74,7 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A commit that is decided: nobody can take it back, and readers may not see it yet."""
+    """A commit that is decided: it cannot be undone, and readers may not see it yet."""
 
     prepared: Prepared
     decided: Decided
@@ -101,7 +101,7 @@ class Committed:
 
 
 def trust() -> None:
-    """A belief that never ends: for a commit that no lock protects."""
+    """Never raises: for a commit that no lock protects."""
 
 
 def commit(
@@ -115,8 +115,8 @@ def commit(
     """Publish, while holding the lock. `believe` raises `LockLost` once the lease is over.
 
     Raises `CommitConflict` or `LockLost` (then it is not, and will never be, visible),
-    `CommitUnknown` (then nobody knows yet), `TableError` or `StoreError` (not committed). Whatever
-    was refused leaves its data files and its requested and inflight instants to a table service.
+    `CommitUnknown` (the outcome is not known yet), `TableError` or `StoreError` (not committed). A
+    refused commit leaves its data files and its requested and inflight files to a table service.
 
     `fence=None` does as the table's mode says. Without the fence there is only create-if-absent of
     `T.commit`, as in Hudi, and the commit of a writer that wakes too late is accepted.
@@ -206,7 +206,7 @@ def _decide(
     for rounds in range(1, ROUNDS_MAX + 1):
         refuse_closed(seen)
         yield from settle(names, seen, proven, work.rolled_forward)
-        found = yield from _news(work, seen)
+        found = yield from news_of(work, seen)
         if found.mine is not None:  # an earlier call of ours was decided after all
             yield from _prove_mine(prepared, found.mine)
             return Decision(prepared, found.mine, guard.epoch, rounds, tuple(work.rolled_forward))
@@ -236,143 +236,6 @@ def _decide(
     )
 
 
-@dataclass(slots=True)
-class Work:
-    """What one commit has found out so far, over all its rounds."""
-
-    prepared: Prepared
-    strategy: Strategy
-    rolled_forward: list[str] = field(default_factory=list)
-    files: dict[str, CommitFiles] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class News:
-    """What happened to the table since the transaction began."""
-
-    winners: tuple[Winner, ...]
-    covered: tuple[str, ...]
-    """Every commit that this check looked at, or that the transaction began with."""
-    mine: Decided | None = None
-    """This very commit, if an earlier call decided it."""
-    pending: tuple[Pending, ...] = ()
-
-
-def _news(work: Work, seen: Seen) -> Procedure[News]:
-    """From the fence's own window where that reaches back far enough, else from a listing.
-
-    Plans that were pending when the transaction began are looked at; a plan that was made since
-    meets this commit when it wants to complete, and is the one that gives way.
-    """
-    prepared, fence = work.prepared, seen.fence
-    transaction = prepared.transaction
-    decided = None
-    if fence is not None and not _strangers(prepared, seen):
-        decided = fence.since(transaction.base, transaction.horizon)
-    if decided is None:
-        return (yield from _listed(work, seen))
-    commits = set(transaction.timeline.commits)
-    mine, found = None, []
-    for each in decided:
-        if each.instant == prepared.instant and each.kind == COMMIT:
-            mine = each
-        elif each.kind == ROLLBACK:
-            found.append(Winner(each.instant, "rollback", takes_back=frozenset({each.instant})))
-        else:
-            commits.add(each.instant)
-            found.append((yield from _winner(work, each)))
-    pending = yield from load_pending(prepared.names, transaction.timeline)
-    return News(tuple(found), tuple(sorted(commits)), mine, pending)
-
-
-def _strangers(prepared: Prepared, seen: Seen) -> bool:
-    """Whether the transaction's listing held commits that the fence should know, and does not.
-
-    They were made without the fence, so that its window does not tell the whole story.
-    """
-    assert seen.fence is not None
-    known = {each.instant for each in seen.fence.window}
-    listed = prepared.transaction.timeline.commits
-    return any(each > min(known) and each not in known for each in listed)
-
-
-def _winner(work: Work, each: Decided) -> Procedure[Winner]:
-    """Its write sets: as the fence names them, or, of a wide commit, from its own file.
-
-    So too where one of the two adds columns: its file has the schema. And where the fence does not
-    say what a replacecommit overwrote, because an older lockkit wrote that entry.
-    """
-    match each.writes, each.replaced, each.overwrites:
-        case frozenset() as writes, frozenset() as replaced, Overwritten() as overwrites:
-            if not work.prepared.grows:
-                return Winner(each.instant, each.action, writes, replaced, overwrites=overwrites)
-    if each.instant not in work.files:
-        key = completed_key(work.prepared.names, each)
-        work.files[each.instant] = yield from _read_files(each.instant, key)
-    return Winner.of(work.files[each.instant], each.action)
-
-
-def _read_files(instant: str, key: str) -> Procedure[CommitFiles]:
-    match (yield from read(key)):
-        case Found(body, _):
-            return parse_commit(instant, key, body)
-        case _missing:
-            raise TableError(f"{key} is gone: it was rolled back or archived; begin again")
-
-
-def _listed(work: Work, seen: Seen) -> Procedure[News]:
-    """The same from one listing, made after the fence was read and settled.
-
-    One is enough, however many pages it has: if anything was decided meanwhile, the fence has
-    changed, and replacing it fails.
-    """
-    prepared = work.prepared
-    now = yield from glance(prepared.names, after=prepared.transaction.covered.listed_after)
-    head = seen.fence.head if seen.fence else None
-    if seen.fence is None and prepared.transaction.config.mode == FENCED:
-        yield from _refuse_lost(now, prepared.instant)
-    if head is not None and head.kind == COMMIT and head.instant > prepared.transaction.horizon:
-        if head.instant not in now.completed:
-            raise TableError(
-                f"{completed_key(prepared.names, head)} is there and is not listed: this store's "
-                "listings lag behind, and no conflict check can be made on them"
-            )
-    return (yield from _news_of(work, now))
-
-
-def _refuse_lost(now: Timeline, own: str) -> Procedure[None]:
-    """Raise `BrokenFence` where a table in use has no fence.
-
-    Tables are made with one. One that was made without may get its fence from its first commit;
-    another writer's first commit may have come between the read of the fence and this listing.
-    """
-    others = replace(now, inflight=now.inflight - {own})
-    if is_in_use(others) and (yield from read_fence()).fence is None:
-        raise lost_fence(commits_under_way(others))
-
-
-def _news_of(work: Work, now: Timeline) -> Procedure[News]:
-    prepared, names = work.prepared, work.prepared.names
-    mine = prepared.mine
-    if mine.instant in now.completed:
-        landed = Decided(
-            COMMIT, mine.instant, now.completed[mine.instant], now.completion.get(mine.instant)
-        )
-        return News((), tuple(now.commits), landed)
-    if mine.instant not in now.inflight:
-        why = (
-            "its inflight file is gone, so somebody took its writer for dead and rolled it back"
-        )
-        raise _taken_back(mine.instant, why)
-    refuse_missing(mine, now)
-    before = prepared.transaction.timeline
-    refuse_unreadable(now, known=frozenset(before.completed))
-    found = []
-    for instant in winners(mine, now):
-        action, completion = now.completed[instant], now.completion.get(instant)
-        found.append((yield from _winner(work, Decided(COMMIT, instant, action, completion, None))))
-    pending = yield from load_pending(names, now, since=before)
-    return News(tuple(found), tuple(now.commits), None, pending)
 
 
 # --- without it ---------------------------------------------------------------------------------
@@ -391,7 +254,7 @@ def _commit_unfenced(
     if transaction.config.mode != FENCED:
         refuse_open(seen)
     work = Work(prepared, strategy)
-    found = yield from _news_of(work, now)
+    found = yield from news_listed(work, now)
     landed = found.mine
     if landed is not None:
         yield from _prove_mine(prepared, landed)
@@ -450,8 +313,8 @@ def _judge(work: Work, found: News) -> None:
     mine = work.prepared.mine
     for each in found.winners:
         if mine.instant in each.takes_back:
-            why = "somebody took its writer for dead and rolled it back"
-            raise _taken_back(mine.instant, why)
+            why = "another writer rolled it back as dead"
+            raise taken_back(mine.instant, why)
     conflict = find_conflict(mine, found.winners, pending=found.pending, strategy=work.strategy)
     if conflict is None and work.files:
         own = parse_commit(mine.instant, work.prepared.inflight, work.prepared.body)
@@ -471,9 +334,6 @@ def _refuse_superseded(prepared: Prepared, guard: Guard, seen: Seen) -> None:
         )  # fmt: skip
 
 
-def _taken_back(instant: str, why: str) -> LockLost:
-    what = f"{instant} was not committed"
-    return LockLost(what, why, "begin again", reason=LossReason.ROLLED_BACK)
 
 
 def _later_than(prepared: Prepared) -> list[str]:

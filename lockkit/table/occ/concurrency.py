@@ -1,11 +1,10 @@
-"""Turns: how those who change a table keep their short state changes apart.
+"""Concurrency control: how writers and services of one table keep their state changes apart.
 
 Hudi's `hoodie.write.concurrency.mode`. `single_writer`: one process writes, with its services
-inline (model A) or in threads beside it (B); a mutex is enough, and no lock request is sent.
-`optimistic_concurrency_control`: several processes write or serve (C), through the table's lock.
-Which of the two a writer was told decides nothing on a fenced table: the fence does, so that who
-was told wrong is refused, and loses nothing of anybody's. On a table in `hudi` mode nothing else
-keeps a second process out.
+inline (model A) or in threads beside it (B). A mutex is enough, and no lock request is sent.
+`optimistic_concurrency_control`: several processes write or run services (C), under the table's
+lock. On a fenced table a wrong choice loses nothing, because the fence decides and refuses the
+commit. On a table in `hudi` mode only the lock excludes a second process.
 """
 
 from __future__ import annotations
@@ -17,34 +16,28 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.lock.contract import LockHandle
 from lockkit.lock.handle import Lock
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
+from lockkit.table.format.option_values import one_of
 from lockkit.table.format.properties import FENCED
-from lockkit.table.occ.commit import Ahead, Committed, Guard, commit, complete, decide, trust
+from lockkit.table.occ.commit import Ahead, Committed, Epoch, Guard, commit, complete, decide, trust
 from lockkit.table.occ.conflict import SIMPLE, Strategy
 from lockkit.table.occ.fence import read_fence
-from lockkit.table.occ.locks import AnyLock
+from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred, held, publish, told_if_interrupted
-from lockkit.table.occ.transaction import Prepared
 
 CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
 SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
-    """The guard of who holds no lock: the epoch that the fence has anyway."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
-    """A turn: what a state change attaches to its decision, and how it asks whether it may go on.
+    """A held lock or mutex: what a state change attaches to its decision, and how it checks the
+    lease.
 
     `believe` raises `LockLost` once the turn is over. After a commit, `published` says that it is.
     """
@@ -55,7 +48,7 @@ class Held:
 
 
 class Turns(Protocol):
-    """What a writer and its services share. `hold` is for changes that are no commit."""
+    """What a writer and its services share. `hold` is for state changes that are not commits."""
 
     @property
     def mode(self) -> str: ...
@@ -71,7 +64,7 @@ class Turns(Protocol):
 
 
 class OneProcess:
-    """`single_writer`: the threads of this process, one at a time; no lock request is ever sent."""
+    """`single_writer`: the threads of this process take turns; no lock request is ever sent."""
 
     mode = SINGLE
 
@@ -87,31 +80,31 @@ class OneProcess:
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
         strategy: Strategy = SIMPLE,
     ) -> Committed:  # fmt: skip
-        """Raises whatever `commit` raises."""
+        """Raises what `commit` raises."""
         prove_conditions(store, clock, key=TABLE_KEY)
         with self._mutex, told_if_interrupted(prepared), deferred(emit) as later:
             done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, later)
             return done
 
     def close(self) -> None:
-        """There is nothing to let go."""
+        """Nothing to release."""
 
 
 class ByLock:
-    """`optimistic_concurrency_control`: the holder of the lock. `close` closes the lock.
+    """`optimistic_concurrency_control`: under the lock. `close` closes the lock.
 
     The lock is the table's own lock object, or any other service's.
     """
 
     mode = SHARED
 
-    def __init__(self, lock: AnyLock) -> None:
+    def __init__(self, lock: LockHandle) -> None:
         self.lock = lock
-        self._mutex = threading.Lock()  # a lock is one holder's: its threads take turns first
+        self._mutex = threading.Lock()  # a lock has one holder: its threads take turns first
 
     @contextmanager
     def hold(self) -> Iterator[Held]:
-        """Raises `LockBusy`. A block that ended well does not fail by the release after it."""
+        """Raises `LockBusy`. A failed release does not fail a block that succeeded."""
         with self._mutex, held(self.lock) as published:
             yield Held(guard_of(self.lock), self.lock.check, published)
 
@@ -119,7 +112,7 @@ class ByLock:
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
         strategy: Strategy = SIMPLE,
     ) -> Committed:  # fmt: skip
-        """Raises `LockBusy`, and whatever `commit` raises."""
+        """Raises `LockBusy`, and what `commit` raises."""
         prove_conditions(store, clock, key=TABLE_KEY)
         with self._mutex:
             if isinstance(self.lock, Lock):
@@ -130,22 +123,19 @@ class ByLock:
         self.lock.close()
 
 
-def turns_of(options: Mapping[str, Any], open_lock: Callable[[], AnyLock]) -> Turns:
-    """As `CONCURRENCY_KEY` says; else `TableError`.
+def turns_of(options: Mapping[str, Any], open_lock: Callable[[], LockHandle]) -> Turns:
+    """By `CONCURRENCY_KEY`; raises `TableError` for an unknown mode.
 
-    By default through the lock (Hudi's is `single_writer`): nobody knows who else writes.
+    By default through the lock (Hudi's default is `single_writer`), because others may write too.
     """
     return OneProcess() if concurrency_mode(options) == SINGLE else ByLock(open_lock())
 
 
 def concurrency_mode(options: Mapping[str, Any]) -> str:
-    said = str(options.get(CONCURRENCY_KEY, SHARED)).lower()
-    if said not in (SINGLE, SHARED):
-        raise TableError(f"{CONCURRENCY_KEY}={said[:60]!r} is not known here: {SINGLE} or {SHARED}")
-    return said
+    return one_of(options, CONCURRENCY_KEY, of=(SINGLE, SHARED), default=SHARED)
 
 
-def guard_of(lock: AnyLock) -> Guard:
+def guard_of(lock: LockHandle) -> Guard:
     """What a state change that is no commit attaches to its decision.
 
     Only the epochs of the table's own lock object count on with those of the fence. A number of
@@ -156,7 +146,7 @@ def guard_of(lock: AnyLock) -> Guard:
 
 
 def _publish_under(
-    prepared: Prepared, lock: AnyLock, store: Store, clock: Clock, emit: Emit, strategy: Strategy
+    prepared: Prepared, lock: LockHandle, store: Store, clock: Clock, emit: Emit, strategy: Strategy
 ) -> Committed:
     """Publish under another service's lock; where the table has a fence, the fence decides."""
     way = commit_alone(prepared, strategy=strategy, believe=lock.check, newer=1)

@@ -1,13 +1,19 @@
-"""The condition of a table: what is decided, what is pending, and whether anybody works on it."""
+"""The condition of a table: what is pending, who works on it, and which readers wait for it.
+
+Only on tables of version 6, where increments follow the order of the instants (`incremental`), does
+a pending commit hold readers back.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from lockkit.clock import clock_time
 from lockkit.runtime import Procedure, WallMs
 from lockkit.table.format.plans import OURS
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Names, Timeline, instant_ms, load_timeline
+from lockkit.table.occ.covered import first_pending
 from lockkit.table.occ.failed import clusterings
 from lockkit.table.occ.fence import Fence, read_fence
 from lockkit.table.occ.liveness import HeartbeatRules, Pulse, expired, look
@@ -25,8 +31,8 @@ class Unfinished:
     age_ms: int
     """Since its last beat; without a heartbeat, since it was begun."""
     lives: bool
-    """Whether somebody may be at it, or take it up as Hudi does its own clusterings. Of a rollback
-    or a clean nobody knows: any run of a service finishes it."""
+    """Whether somebody may be at it, or take it up as Hudi does its own clusterings. Unknown
+    for a rollback or a clean: any run of a service finishes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +70,89 @@ def unfinished(
     return Unfinished(
         instant, "clustering" if plan else action, instant in now.inflight, pulse,
         max(0, until_ms - since_ms), hudis or not expired(pulse, wall_ms, rules),
+    )  # fmt: skip
+
+
+# --- what holds readers back ----------------------------------------------------------------------
+
+
+class ReaderHeldBack(UserWarning):
+    """Completed commits are not read yet, because an earlier instant is still pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Why an increment ends before the newest commit."""
+
+    instant: str
+    """The pending instant that the reader waits for."""
+    action: str
+    since_ms: int
+    """When that instant began."""
+    alive: bool
+    """Whether its writer may still be working on it."""
+    last_beat_ms: int | None
+    """The writer's last heartbeat; None if it never sent one."""
+    waiting: int
+    """Completed commits behind it, which the increment leaves out."""
+
+    @property
+    def since(self) -> str:
+        return clock_time(self.since_ms)
+
+    def describe(self, url: str = "URL") -> str:
+        """What holds the reader back, and what to do next; `url` is for the command to run."""
+        beat = None if self.last_beat_ms is None else clock_time(self.last_beat_ms)
+        if self.alive:
+            writer = f"alive: last heartbeat {beat}" if beat else "alive: no heartbeat yet"
+            remedy = "reading goes on when that writer has committed or was rolled back"
+        else:
+            writer = f"dead: no heartbeat since {beat or 'it began'}"
+            remedy = (
+                "a lockkit writer rolls it back at one of its next commits; to do so now: "
+                f"lockkit table rollback {url} --instant {self.instant}"
+            )
+        waits = "commit waits" if self.waiting == 1 else "commits wait"
+        return (
+            f"held back since {self.since} by instant {self.instant} (writer {writer}); "
+            f"{self.waiting} completed {waits} behind it; {remedy}"
+        )
+
+    def __str__(self) -> str:
+        return self.describe()
+
+
+def held_back(
+    names: Names, now: Timeline, start: str = "", end: str | None = None, *,
+    rules: HeartbeatRules = HeartbeatRules(),
+) -> Procedure[HeldBack | None]:  # fmt: skip
+    """What holds increments of (`start`, `end`] back; None in version 9, and where no commit waits.
+
+    Reads one heartbeat where something does.
+    """
+    barrier, waiting = _barrier(names, now, start, end)
+    if not waiting:
+        return None
+    by = yield from unfinished(names, now, barrier, (yield WallMs()), rules)
+    return _held_by(by, waiting)
+
+
+def held_in(found: Condition) -> HeldBack | None:
+    """The same of a table that was looked at already."""
+    barrier, waiting = _barrier(found.config.names, found.timeline, "", None)
+    by = next((each for each in found.pending if each.instant == barrier), None)
+    return _held_by(by, waiting) if by and waiting else None
+
+
+def _barrier(names: Names, now: Timeline, start: str, end: str | None) -> tuple[str, int]:
+    """The first pending commit after `start`, and how many completed ones wait for it."""
+    barrier = first_pending(now, start)
+    behind = [each for each in now.commits if each > barrier and (end is None or each <= end)]
+    return barrier, len(behind) if names.layout == 1 else 0
+
+
+def _held_by(by: Unfinished, waiting: int) -> HeldBack:
+    beat_ms = None if by.pulse.version is None else by.pulse.modified_ms
+    return HeldBack(
+        by.instant, by.action, instant_ms(by.instant), by.lives, beat_ms, waiting
     )  # fmt: skip

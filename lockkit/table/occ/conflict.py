@@ -1,11 +1,11 @@
 """Conflicts: what another commit did that makes this one impossible, and what to do about it.
 
 Pure. Each rule is a named check of one transaction against one other: a commit that completed since
-the transaction began, or a plan or writer that is still pending. Which check speaks is a table, by
-what the two of them are; the first conflict is reported. The rules are Hudi's for overlapping sets
-of (partition, file id), with its three strategies. In one thing they are stricter: an overwrite of
-a partition does not go together with any other write in it, since a file group that one of the two
-never saw would stay beside the other's rows.
+the transaction began, or a plan or writer that is still pending. A table chooses the checks by the
+kinds of the two; the first conflict is reported. The rules are Hudi's for overlapping sets
+of (partition, file id), with its three strategies. One rule is stricter: an overwrite of a
+partition conflicts with every other write in it, because a file group that one of the two never saw
+would stay beside the other's rows.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def compacted_after_me(mine: Mine, other: Winner, unit: Unit | None) -> Conflict
 
 
 def took_me_back(mine: Mine, other: Winner | Pending, _unit: Unit | None) -> Conflict | None:
-    """Somebody took this writer for dead."""
+    """Another writer rolled this one back as dead."""
     if mine.instant not in other.takes_back:
         return None
     return Conflict(
@@ -143,7 +143,7 @@ def took_me_back(mine: Mine, other: Winner | Pending, _unit: Unit | None) -> Con
 
 
 def planned(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
-    """Its plan is made on the file group as it was, and it will replace that."""
+    """Its plan is based on the file group as it was, and will replace it."""
     touched = mine.writes | mine.replaced
     return _on_shared(
         touched, other.inputs or frozenset(), unit, other, "is pending and is going to replace",
@@ -157,7 +157,7 @@ def planned_after_me(mine: Mine, other: Pending, unit: Unit | None) -> Conflict 
 
 
 def yields_to_writer(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
-    """A table service can run again at any time; the rows that a writer brings can not wait."""
+    """A table service can run again at any time; a writer's rows cannot wait."""
     cure = "writers go first: run this table service again when that commit is done"
     if other.inputs is None:
         cause = "is pending, and what it will write is not known yet"
@@ -238,7 +238,7 @@ _WRITERS_FIRST: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """How two writers are told apart, and who gives way to what is still pending."""
+    """What counts as one place of two writers, and who gives way to what is still pending."""
 
     name: str
     hudi: str
@@ -283,7 +283,7 @@ def find_conflict(
     pending: Iterable[Pending] = (),
     strategy: Strategy = SIMPLE,
 ) -> Conflict | None:
-    """The conflict with the oldest instant, completed ones first; None if all go together."""
+    """The conflict with the oldest instant, completed ones first; None if there is none."""
     replaces = bool(mine.replaced or mine.overwrites)
     me = kind_of("replacecommit" if replaces else "commit", mine.operation)
     won = [each if isinstance(each, Winner) else Winner.of(each) for each in others]
@@ -332,7 +332,7 @@ def refuse_unreadable(now: Timeline, *, known: frozenset[str]) -> None:
     """Raise rather than guess, where the timeline holds an action that decides over this commit.
 
     A completed action that was there when the transaction began (`known`) is history, except where
-    it shows that base files alone do not tell what is in the table.
+    it shows that base files alone do not show what is in the table.
     """
     for instant, action in now.completed.items():
         if action == "deltacommit" or (action in _UNREADABLE and instant not in known):

@@ -1,6 +1,6 @@
-"""Rivals: a transaction that is about to commit, and those that it must go together with.
+"""The two sides of a conflict check: a transaction that is about to commit, and the others.
 
-What each of them wrote, took away or will take away, and what is told when two do not go together.
+What each of them wrote, replaced or will replace, and the error for two that conflict.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Mine:
     horizon: str = ""
     """Completed instants up to this one are covered too, unless they were pending."""
     overwrites: Overwritten = NOWHERE
-    """Where it takes every row away: there nobody may have added one that it has not seen."""
+    """Where it removes every row: no row that it has not seen may have been added there."""
 
     def covers(self, instant: str) -> bool:
         """Whether its snapshot holds that instant, if that instant is completed."""
@@ -54,7 +54,7 @@ class Winner:
     """File groups that got a new slice."""
     replaced: Groups = _NONE
     operation: str = ""
-    """Hudi's name, where it is known: tells a compaction from other commits."""
+    """Hudi's name, where it is known: it distinguishes a compaction from other commits."""
     takes_back: frozenset[str] = frozenset()
     """Of a rollback: the instants that will never be visible."""
     overwrites: Overwritten = NOWHERE
@@ -74,7 +74,7 @@ class Pending:
     """A plan, or a writer's inflight instant, that has not completed yet.
 
     `action` of a clustering is `clustering`, also where its files are called `replacecommit`
-    (table version 6): its plan tells.
+    (table version 6); its plan shows which it is.
     """
 
     instant: str

@@ -1,4 +1,4 @@
-"""Covered: which commits a snapshot is made of, told in a size that does not grow with age.
+"""Covered: which commits a snapshot is made of, in a size that does not grow with the table's age.
 
 The horizon is an instant at or below which every commit is covered and nothing can ever be newly
 completed, nor taken back. Where lockkit alone writes (`fenced` mode) it is found in one listing:
@@ -12,10 +12,10 @@ still complete T?
 - It was there earlier and was rolled back: the rollback's entry in the fence is what the commit
   would have to replace unseen, so the store refuses it (docs/protocol.md, rule F4).
 - It is created by a write that was under way for long: its writer either proved it, and then
-  listed, or gave up; and of an instant that exists nobody else may begin.
+  listed, or gave up; and no other writer may begin an instant that exists.
 
 In `hudi` mode instants come from other clocks under a lock that may lapse: there is no horizon, and
-each commit is told by name.
+each commit is named.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from lockkit.table.format.properties import (
 from lockkit.table.occ.fence import FENCE_KEY, format_fence, opened
 
 CREATED = "created with the table"
-"""The attempt of a table's first fence: whoever else makes the same table writes the same fence."""
+"""The attempt of a table's first fence: all who make the same table write the same fence."""
 
 
 def create_table(config: TableConfig) -> Procedure[TableConfig]:

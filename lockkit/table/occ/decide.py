@@ -1,6 +1,6 @@
-"""The decision: replacing the fence, so that exactly one of all who read it goes on.
+"""The decision: replacing the fence, so that exactly one of the writers that read it goes on.
 
-Shared by whoever decides anything about a table: a commit, and the rollback of a dead writer's.
+Commits and rollbacks both decide this way.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def inflight_key(names: Names, decided: Decided) -> str:
 def completion_time(names: Names, seen: Seen, *later_than: str) -> Procedure[str | None]:
     """Layout 2: now, but later than these instants and than every completion so far; else None.
 
-    Chosen before the fence is replaced and carried in it, so that the writer and whoever rolls
-    forward create one name.
+    Chosen before the fence is replaced and carried in it, so that the writer and a
+    process that rolls it forward create the same name.
     """
     if names.layout == 1:
         return None
@@ -112,8 +112,8 @@ def settle(
     """Make sure that what the fence decided last has its completed file; nothing is decided before.
 
     `proven` are instants that were seen completed. If the file is not there, its writer died or
-    sleeps between deciding and publishing, and we publish for it. What was decided earlier needs no
-    look: whoever replaced it has settled it.
+    sleeps between deciding and publishing, and we publish for it. Earlier
+    decisions need no check: the writer that replaced them has settled them.
     """
     if seen.fence is None or seen.fence.head.kind != COMMIT:
         return
@@ -152,7 +152,7 @@ def replace_fence(names: Names, seen: Seen, entry: Fence) -> Procedure[bool]:
 
     The lease is not asked again once the write is out: sending the same bytes under the same
     condition decides nothing new, and only so can it be found out what became of the first copy.
-    Raises `CommitUnknown` where neither the fence nor the completed file can tell.
+    Raises `CommitUnknown` where neither the fence nor the completed file shows the outcome.
     """
     body = format_fence(entry)
     doubt, why = False, ""
@@ -169,7 +169,7 @@ def replace_fence(names: Names, seen: Seen, entry: Fence) -> Procedure[bool]:
                     # Perhaps only a hidden second copy was throttled, and the first landed: look.
                 case PreconditionFailed():
                     # Perhaps of a hidden second copy, whose first one landed. Look.
-                    doubt, why = True, "refused, though nobody else is seen to have written"
+                    doubt, why = True, "refused, although no other writer is seen to have written"
                 case Unknown(why):
                     doubt = True
                 case other:
@@ -187,7 +187,7 @@ def replace_fence(names: Names, seen: Seen, entry: Fence) -> Procedure[bool]:
     except CommitUnknown:
         raise
     except Exception as error:
-        # Whatever it was, a write that may have decided is out: only its fate counts now.
+        # A write that may have decided is out: only its outcome counts now.
         if not doubt and isinstance(error, StoreError):
             raise  # refused by configuration, so certainly not done
         raise unknown(names, entry.head, str(error)) from error
@@ -203,23 +203,23 @@ def replace_fence(names: Names, seen: Seen, entry: Fence) -> Procedure[bool]:
 def _was_superseded(names: Names, seen: Seen, entry: Fence, now: Seen) -> Procedure[bool]:
     """The fence holds somebody else's entry: was ours there in between?
 
-    Whoever replaced it took over its window: if ours is not in it, although the window reaches back
-    to what we replaced, ours never landed, and since the version that it asked for is gone, never
-    will. Where the window is too short the completed file decides, which a superseder makes sure
-    of *before* it replaces: only where `T.inflight` is missing too has somebody archived or rolled
-    back the instant, and nothing here can tell.
+    The writer that replaced it carried on its window. If ours is not in it, although the window
+    reaches back to what we replaced, ours never landed, and since the version that it asked for is
+    gone, never will. Where the window is too short the completed file decides, which a superseder
+    makes sure of *before* it replaces: only where `T.inflight` is missing too has somebody archived
+    or rolled back the instant, and the outcome is unknown.
     """
     mine = entry.head
     if now.fence is None:
         raise unknown(names, mine, "the fence was deleted")
     latest = now.fence.decision_on(mine.instant)
     if latest is not None:
-        return latest == mine  # a rollback: whoever decides it has seen that ours did not land
+        return latest == mine  # a rollback: its writer has seen that ours did not land
     before = seen.fence.head if seen.fence else None
     if now.fence.whole or (before is not None and before in now.fence.window):
         return False
     if mine.kind != COMMIT:
-        return False  # deciding a rollback once more harms nobody
+        return False  # deciding a rollback once more is harmless
     if isinstance((yield from read(completed_key(names, mine))), Found):
         return True
     if isinstance((yield from read(inflight_key(names, mine))), Missing):

@@ -1,9 +1,9 @@
-"""Failed writes: which pending instants nobody works on any more, by Hudi's three policies.
+"""Failed writes: which pending instants are abandoned, by Hudi's three policies.
 
-`hoodie.clean.failed.writes.policy`. EAGER: before its next write a table's only writer takes back
-whatever is pending and not its own. LAZY: a service takes back what has no heartbeat any more.
-NEVER: it stays. A clustering of ours whose maker died is taken back under each of them, for its
-plan makes writers give way; a clustering of Hudi's is Hudi's.
+`hoodie.clean.failed.writes.policy`. EAGER: before each write, a table's only writer rolls back
+every pending instant that is not its own. LAZY: a service rolls back instants whose heartbeat has
+expired. NEVER: they stay. A clustering of ours whose process died is rolled back under each policy,
+because writers give way to its plan. A clustering of Hudi's is left to Hudi.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from lockkit.table.occ.pending import REPLACING
 def failed_writes(
     names: Names, now: Timeline, policy: Policy, rules: HeartbeatRules, *, own: Collection[str] = ()
 ) -> Procedure[tuple[Pulse, ...]]:
-    """Pending instants that may be taken back, each once `end(pulse)` said True.
+    """Pending instants that may be rolled back, each once `end(pulse)` returned True.
 
-    `own` are instants that this process is at.
+    `own` are instants that this process works on.
     """
     plans = yield from clusterings(names, now)
     spare = frozenset(plans) | frozenset(own)
@@ -52,8 +52,8 @@ def failed_writes(
 
 
 def clusterings(names: Names, now: Timeline) -> Procedure[dict[str, ReplacePlan]]:
-    """The pending ones by instant, whoever planned them; in version 6 their action does not tell
-    them from an overwrite.
+    """The pending clusterings by instant, Hudi's included; in version 6 they share an overwrite's
+    action.
     """
     found = {}
     for instant, action in now.pending.items():
@@ -69,7 +69,7 @@ def clusterings(names: Names, now: Timeline) -> Procedure[dict[str, ReplacePlan]
 
 
 def leftovers(names: Names, rules: HeartbeatRules) -> Procedure[tuple[str, ...]]:
-    """Instants that are over, and whose expired heartbeat their writer did not take with it."""
+    """Instants that are over, whose writer left an expired heartbeat behind."""
     listed = yield from listing(HEARTBEATS)
     now, wall_ms, found = (yield from load_timeline(names)), (yield WallMs()), []
     for instant in (each.key.removeprefix(HEARTBEATS) for each in listed):
@@ -92,8 +92,8 @@ def half_done(
 ) -> Procedure[tuple[str, ...]]:
     """Pending rollbacks or cleans to be finished by their plan.
 
-    On a fenced table any: to finish one that its maker is at harms nobody. Hudi would find a second
-    completed file beside its own: where it writes too, only what its maker must have left.
+    On a fenced table all of them: finishing one that another process works on is harmless. Where
+    Hudi writes too it would find a second completed file, so there only abandoned ones.
     """
     wall_ms = yield WallMs()
     left_ms = 0 if config.mode == FENCED else rules.ttl_ms + rules.drift_ms

@@ -1,8 +1,8 @@
 """The fence: the object whose replacement is the moment of commit.
 
 `.hoodie/.locks/fence.json` names what was decided last, and what each of the latest decisions
-wrote, so that a conflict check needs no listing. Whoever wants to commit replaces exactly the fence
-that it read before it checked for conflicts; if anything was decided in between, the store refuses.
+wrote, so that a conflict check needs no listing. A commit replaces exactly the fence that
+it read before it checked for conflicts; if anything was decided in between, the store refuses it.
 docs/protocol.md section 4 has the rules, each with the counterexample it closes.
 """
 
@@ -60,7 +60,7 @@ class Decided:
     """File groups that got a new slice; None: too many to be named here."""
     replaced: frozenset[FileGroup] | None = frozenset()
     overwrites: Overwritten | None = field(default=NOWHERE, compare=False)
-    """Where it took every row away; None: not told here, so that its own file is read.
+    """Where it took every row away; None: not recorded here; its own file says it.
 
     Not compared: an older lockkit that carries the entry on leaves this out, and it is still the
     same decision.
@@ -90,10 +90,11 @@ class Fence:
         return next((each for each in reversed(self.window) if each.instant == instant), None)
 
     def since(self, base: frozenset[str], horizon: str = "") -> tuple[Decided, ...] | None:
-        """What was decided after all that `base` covers; None if the window is too short to tell.
+        """What was decided after all that `base` covers; None if the window does not reach back far
+        enough.
 
-        `base` comes from one listing, and whoever decides makes sure first that the decision before
-        it is completed: so everything up to a covered decision is covered. Instants up to `horizon`
+        `base` comes from one listing, and before anything is decided the decision before it is
+        completed. So everything up to a covered decision is covered. Instants up to `horizon`
         count as covered (`Transaction.horizon`).
         """
         for place in range(len(self.window) - 1, -1, -1):
@@ -180,7 +181,7 @@ def format_fence(fence: Fence) -> bytes:
 
 
 def _to_json(each: Decided) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kind": each.kind,
         "instant": each.instant,
         "action": each.action,
@@ -190,8 +191,8 @@ def _to_json(each: Decided) -> dict[str, Any]:
     }
     if each.action == REPLACES and each.overwrites is not None:
         whole = each.overwrites.whole_table
-        told["overwrites"] = WHOLE_TABLE if whole else sorted(each.overwrites.partitions)
-    return told
+        fields["overwrites"] = WHOLE_TABLE if whole else sorted(each.overwrites.partitions)
+    return fields
 
 
 def parse_fence(body: bytes) -> Fence:

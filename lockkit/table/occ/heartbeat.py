@@ -1,8 +1,8 @@
-"""The heartbeat of a writer: as long as it beats, nobody rolls its instant back.
+"""The heartbeat of a writer: while it is fresh, no other writer rolls its instant back.
 
-Each beat replaces the version of the beat before, with bytes that never were there, so a heartbeat
-that somebody ended is never resurrected, however long its writer slept; and the writer knows at
-once that it must stop, not hours later at its commit.
+Each beat replaces the version of the beat before with bytes that never were there. So a heartbeat
+that another writer ended is never revived, however long its writer was paused, and that writer
+learns at its next beat that it must stop, not hours later at its commit.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Beating:
 
 
 def beat(now: Beating) -> Procedure[Beating]:
-    """One more beat: sent once, and looked at once if its answer was none.
+    """One more beat: sent once, and read back once if there was no answer.
 
-    Unproven, it comes back with something in `out`, or as it was where the store was too busy: the
-    same call again settles it. Raises `HeartbeatExpired` if another took the heartbeat away.
+    An unproven beat is returned with its attempt in `out`, or unchanged if the store was too busy;
+    the next call settles it. Raises `HeartbeatExpired` if another writer ended the heartbeat.
     """
     attempt = yield Unique()  # of every sending: a late copy must not look like the version we own
     body = {"instant": now.instant, "attempt": attempt, "ttlMs": now.ttl_ms, "holder": now.holder}
@@ -83,9 +83,9 @@ def beat(now: Beating) -> Procedure[Beating]:
             # The others of `out` asked for a version that is gone: none of them can land any more.
             return replace(now, version=found.version, out=frozenset())
         case Found(_, version) if version != now.version:
-            raise HeartbeatExpired(now.instant, "somebody ended it, or has this very instant")
+            raise HeartbeatExpired(now.instant, "another writer ended it, or has this instant")
         case Missing() if now.version is not None:
-            raise HeartbeatExpired(now.instant, "somebody ended it, and it is gone")
+            raise HeartbeatExpired(now.instant, "another writer ended it, and it is gone")
         case _:
             return replace(now, out=out)
 
@@ -190,15 +190,15 @@ class Beats:
 
 
 class Heartbeat:
-    """Beats in a thread of its own from construction on; `check` before every step that matters.
+    """Beats in its own thread from construction on; call `check` before every step that matters.
 
-    Goes on from `begun`, where the first beat was made before. Raises `HeartbeatExpired` where the
-    instant's heartbeat is not to be had, `Unanswered` where the store does not say. `with` gives it
-    up on leaving, unless the commit was told by `finish`, or may have been made all the same
-    (`CommitUnknown`, Ctrl-C): then it expires by itself. `user` is the thread that writes: when it
-    has ended, nobody beats for it. `on_lost()` is called from the beating thread, and may end what
-    the writer is waiting for. With `quiet_s` the first beat comes only after so long: nobody takes
-    an instant for dead before its time to live is over, and a short write needs no heartbeat.
+    It continues from `begun` if the first beat was made before. Raises `HeartbeatExpired` if
+    another writer has the instant's heartbeat, `Unanswered` if the store does not answer. `with`
+    gives it up on leaving, unless `finish` was called or the commit may have been made all the same
+    (`CommitUnknown`, Ctrl-C); then it expires by itself. `user` is the thread that writes: the
+    beats stop when it has ended. `on_lost()` is called from the beating thread, and may cancel what
+    the writer waits for. With `quiet_s` (seconds) the first beat comes that much later: no writer
+    treats an instant as dead before its time to live is over, so a short write needs no heartbeat.
     """
 
     def __init__(

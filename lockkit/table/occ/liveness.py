@@ -1,10 +1,10 @@
-"""The pulse: which writers of a table live, and which pending instants nobody works on any more.
+"""Liveness: which writers of a table are alive, and which pending instants are abandoned.
 
 `.hoodie/.heartbeat/<instant>` is rewritten at an interval by the writer of that instant
-(`heartbeat`). Whoever wants to roll an instant back ends its heartbeat first, by replacing the very
-version that was seen to have expired: if that fails, the writer lives. (Hudi overwrites an empty
-file unconditionally. Such heartbeats are understood, but to end one is only a request: equal bytes
-have equal versions.)
+(`heartbeat`). Before an instant is rolled back its heartbeat is ended, by replacing exactly the
+version that was seen to have expired; if that fails, the writer is alive. (Hudi overwrites an empty
+file unconditionally. Such heartbeats are understood, but ending one is not final: equal bytes have
+equal versions.)
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from lockkit.runtime import (
     pause_s,
     read,
 )
+from lockkit.table.format.option_values import one_of, whole
 from lockkit.table.format.timeline import HOODIE, Names, Timeline, instant_ms, load_timeline
 
 HEARTBEATS = HOODIE + ".heartbeat/"
@@ -65,7 +66,7 @@ class HeartbeatRules:
     interval_ms: int = 60_000
     misses: int = 2
     expiry: Expiry = Expiry.STORE
-    """Judged on the store's own clock where it tells the time, else on mine (`WALL`)."""
+    """Judged by the store's clock where it reports one, else by this machine's (`WALL`)."""
     slack_ms: int = 2_000
     """`STORE`: 1 s of flooring by HTTP dates, and up to 1 s between the store's front ends."""
     drift_ms: int = 500
@@ -85,16 +86,11 @@ def heartbeat_rules(options: Mapping[str, Any]) -> HeartbeatRules:
     """From Hudi's option names; `TableError` names one that cannot be."""
     default = HeartbeatRules()
     return HeartbeatRules(
-        interval_ms=_whole(options, INTERVAL_KEY, default.interval_ms, INTERVAL_MS_MIN),
-        misses=_whole(options, MISSES_KEY, default.misses, 1),
+        interval_ms=whole(
+            options, INTERVAL_KEY, default=default.interval_ms, least=INTERVAL_MS_MIN, most=10**9
+        ),
+        misses=whole(options, MISSES_KEY, default=default.misses, most=10**9),
     )
-
-
-def _whole(options: Mapping[str, Any], key: str, default: int, least: int) -> int:
-    said = str(options.get(key, default))
-    if not said.isascii() or not said.isdecimal() or len(said) > 9 or int(said) < least:
-        raise TableError(f"{key}={said[:40]!r} must be a whole number of at least {least}")
-    return int(said)
 
 
 def failed_writes_policy(options: Mapping[str, Any], *, writers: int = 1) -> Policy:
@@ -102,18 +98,14 @@ def failed_writes_policy(options: Mapping[str, Any], *, writers: int = 1) -> Pol
 
     `TableError` where the option says EAGER among several writers: it would kill live ones.
     """
-    said = next((str(options[key]).upper() for key in POLICY_KEYS if key in options), None)
-    if said is None:
-        return "LAZY" if writers > 1 else "EAGER"
-    for policy in _POLICIES:
-        if said == policy:
-            if policy == "EAGER" and writers > 1:
-                raise TableError(
-                    f"{POLICY_KEYS[0]}=EAGER rolls back every other writer's instant, also of "
-                    "those that live; with several writers choose LAZY"
-                )
-            return policy
-    raise TableError(f"{POLICY_KEYS[0]}={said[:40]!r} must be one of {', '.join(_POLICIES)}")
+    usual: Policy = "LAZY" if writers > 1 else "EAGER"
+    policy = one_of(options, *POLICY_KEYS, of=_POLICIES, default=usual)
+    if policy == "EAGER" and writers > 1:
+        raise TableError(
+            f"{POLICY_KEYS[0]}=EAGER rolls back every other writer's instant, also those of live "
+            "writers; with several writers choose LAZY"
+        )
+    return policy
 
 
 # --- what is seen of a heartbeat -----------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Markers: which data files a writer is about to write, told before it writes them.
+"""Markers: which data files a writer is about to write, recorded before it writes them.
 
 `.hoodie/.temp/<instant>/<data file's path>.marker.CREATE|MERGE`, empty, as Hudi's direct markers.
-Whoever rolls a dead writer back finds its files by them, the files of failed tasks too; and a
-writer that would lose its commit to one that began earlier stops before its work is wasted.
+A rollback finds a dead writer's files by them, including those of failed tasks. And a writer that
+would lose its commit to one that began earlier stops before its work is wasted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, all_of, create, listing, read
 from lockkit.stores import Entry
 from lockkit.table.format.layout import FileGroup
+from lockkit.table.format.option_values import flag
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.timeline import HOODIE, Names, Timeline, load_timeline
 from lockkit.table.occ.conflict import SIMPLE, Strategy, find_conflict, shared, winners
@@ -42,7 +43,7 @@ _SERVED = re.compile(r"MARKERS\d+")
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A data file that an instant wrote, or was about to."""
+    """A data file that an instant wrote, or was about to write."""
 
     path: str
     group: FileGroup
@@ -52,7 +53,7 @@ class Marker:
 def early_detection(options: Mapping[str, Any]) -> bool:
     """Whether Hudi's options ask for `early_conflict`; `TableError` if not for one of ours."""
     strategy = str(options.get(EARLY_STRATEGY_KEY, EARLY_STRATEGY))
-    wanted = _flag(options, EARLY_KEY)
+    wanted = flag(options, EARLY_KEY)
     if wanted and strategy.rpartition(".")[2] != EARLY_STRATEGY:
         raise TableError(
             f"{EARLY_STRATEGY_KEY}={strategy[:120]!r} needs Hudi's timeline server or ZooKeeper; "
@@ -63,14 +64,7 @@ def early_detection(options: Mapping[str, Any]) -> bool:
 
 def early_commits(options: Mapping[str, Any]) -> bool:
     """Whether Hudi's options ask for `overtaken` as well."""
-    return early_detection(options) and _flag(options, EARLY_COMMITS_KEY)
-
-
-def _flag(options: Mapping[str, Any], key: str) -> bool:
-    said = str(options.get(key, "false")).lower()
-    if said not in ("true", "false"):
-        raise TableError(f"{key}={said[:40]!r} must be true or false")
-    return said == "true"
+    return early_detection(options) and flag(options, EARLY_COMMITS_KEY)
 
 
 def marker_key(instant: str, path: str, io: Io) -> str:
@@ -85,13 +79,13 @@ def mark(instant: str, path: str, io: Io) -> Procedure[None]:
 
 
 def unmark(instant: str) -> Procedure[None]:
-    """After the commit, or the end of a rollback: nobody asks any more."""
+    """After the commit, or the end of a rollback: the markers are no longer needed."""
     entries: list[Entry] = yield from listing(f"{MARKERS}{instant}/")
     yield from all_of(discard(each.key) for each in entries)
 
 
 def files_of(instant: str) -> Procedure[tuple[Marker, ...]]:
-    """Every data file that the instant's markers name, by path, whoever wrote them."""
+    """Every data file that the instant's markers name, by path, including those that Hudi wrote."""
     folder = f"{MARKERS}{instant}/"
     entries: list[Entry] = yield from listing(folder)
     names = [each.key.removeprefix(folder) for each in entries]

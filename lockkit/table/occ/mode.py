@@ -1,7 +1,7 @@
 """The switch of a table's mode: through the fence, so that no paused writer commits after it.
 
-A writer that began in fenced mode asks nothing but the fence when it commits. So the fence is
-closed before the table's properties say `hudi`, and opened before they say `fenced`.
+A writer that began in fenced mode checks only the fence when it commits. So the fence is closed
+before the table's properties say `hudi`, and opened before they say `fenced`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publishing: a prepared transaction through its lock, with what can go together going together.
+"""Publishing: committing a prepared transaction under the table's lock, with parallel requests.
 
 Uncontended: the claim of the lock goes out beside the reads of the fence and of the table's
 properties, then the fence is replaced, then the completed file is created while the lock is
@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import CommitUnknown, StoreError, TableError
+from lockkit.lock.contract import LockHandle
 from lockkit.lock.handle import Lock, leave
 from lockkit.protocol.outcome import Found, NotModified
 from lockkit.runtime import Procedure, all_of, read, run
@@ -32,8 +33,7 @@ from lockkit.table.occ.fence import (
     parse_fence,
     read_fence,
 )
-from lockkit.table.occ.locks import AnyLock
-from lockkit.table.occ.transaction import Prepared
+from lockkit.table.occ.prepared import Prepared
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def publish(
     strategy: Strategy = SIMPLE,
     fence: bool | None = None,
 ) -> Committed:
-    """Acquire the lock, commit, release it. Raises `LockBusy`, and whatever `commit` raises.
+    """Acquire the lock, commit, release it. Raises `LockBusy`, and what `commit` raises.
 
     `fence=None` does as the table's mode says. Once the commit is decided nothing but
     `CommitUnknown` or an interrupt is raised: neither the release nor an observer can fail it.
@@ -88,7 +88,7 @@ class Hold(Protocol):
 def publish_under(
     hold: Hold, prepared: Prepared, *, strategy: Strategy = SIMPLE, fenced: bool = True
 ) -> Procedure[Committed]:
-    """Acquire, decide, complete beside the release. The same text for every kind of `Hold`."""
+    """Acquire, decide, then complete beside the release. The same code for every kind of `Hold`."""
     scout = Scout(prepared) if fenced else None
     try:
         yield from hold.acquire(scout)
@@ -102,7 +102,7 @@ def publish_under(
             prepared, hold.guard, believe=hold.believe, strategy=strategy, ahead=scout.ahead
         ))  # fmt: skip
         return (yield from hold.complete(complete(decision)))
-    except GeneratorExit:  # its process is gone: nobody carries out requests any more
+    except GeneratorExit:  # its process is gone: requests are no longer carried out
         raise
     except BaseException as error:
         yield from hold.leave(error)
@@ -129,7 +129,7 @@ def _already(committed: Committed) -> Procedure[Committed]:
 
 @contextmanager
 def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
-    """Ctrl-C ends the commit wherever it is, perhaps after the moment that decides it."""
+    """Ctrl-C ends the commit at any point, perhaps after the write that decides it."""
     try:
         yield
     except CommitUnknown as unknown:
@@ -144,7 +144,7 @@ def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
 
 @contextmanager
 def after_commit(committed: Committed) -> Iterator[None]:
-    """What follows an acknowledged commit; an interrupt there says that the rows are committed."""
+    """For steps after an acknowledged commit: an error there says that the rows are committed."""
     try:
         yield
     except BaseException as interrupt:
@@ -184,12 +184,12 @@ def _tell(emit: Emit, kept: list[tuple[str, dict[str, Any]]] | None) -> None:
     for kind, fields in kept or ():
         try:
             emit(kind, **fields)
-        except Exception as error:  # noqa: BLE001 - whatever somebody's observer raises
+        except Exception as error:  # noqa: BLE001 - an observer may raise anything
             warn_of(kind, error)
 
 
 @contextmanager
-def held(lock: AnyLock) -> Iterator[Callable[[], None]]:
+def held(lock: LockHandle) -> Iterator[Callable[[], None]]:
     """As `with lock`; once the block has called what it is given, the release cannot fail it."""
     done = False
 
@@ -213,8 +213,8 @@ def held(lock: AnyLock) -> Iterator[Callable[[], None]]:
         raise
 
 
-def release_after(lock: AnyLock, error: BaseException, acquired: bool) -> None:
-    """Release at the end of what raised `error`, if it had acquired; that error goes first.
+def release_after(lock: LockHandle, error: BaseException, acquired: bool) -> None:
+    """Release after `error`, if the lock was acquired; `error` is the one that is raised.
 
     An interrupt may come between the grant and its return. An error of `acquire` itself leaves the
     lock alone: another thread of this handle may hold it.
@@ -286,7 +286,7 @@ class _Release(threading.Thread):
     Begun before anything is decided: a process at its limit of threads releases in its own thread.
     """
 
-    def __init__(self, lock: AnyLock) -> None:
+    def __init__(self, lock: LockHandle) -> None:
         super().__init__(name="release", daemon=True)
         self._lock, self._releases, self._woken = lock, False, threading.Event()
 
@@ -309,8 +309,8 @@ class _Release(threading.Thread):
             _let_go(self._lock)
 
 
-def _let_go(lock: AnyLock) -> None:
-    """What can go wrong with a release after a commit is a warning, and `release` warns of it."""
+def _let_go(lock: LockHandle) -> None:
+    """A release that fails after a commit is only a warning, which `release` gives."""
     try:
         lock.release()
     except Exception:  # noqa: BLE001 - denied, closed, lost: the commit stands, and the lease ends
@@ -319,7 +319,7 @@ def _let_go(lock: AnyLock) -> None:
 
 @dataclass(slots=True)
 class Scout:
-    """Reads beside the lock's own requests what the commit will ask first (`Lock.acquire`)."""
+    """Reads what the commit needs first, beside the lock's own requests (`Lock.acquire`)."""
 
     prepared: Prepared
     ahead: Ahead = field(default_factory=Ahead)
@@ -334,7 +334,7 @@ class Scout:
         try:
             self.ahead = yield from self._look(claiming)
         except (TableError, StoreError):
-            self.ahead = Ahead()  # the commit asks again, and tells
+            self.ahead = Ahead()  # the commit reads again, and reports it
 
     def _look(self, claiming: bool) -> Procedure[Ahead]:
         transaction, seen = self.prepared.transaction, self.ahead.seen

@@ -1,8 +1,8 @@
-"""The rollback: what takes an instant back whose writer seems dead, and beats it if it is not.
+"""The rollback of an instant: a dead writer's by others, or its own writer's (`withdraw`).
 
-docs/protocol.md, rule F4. Whether a writer is dead is for others to say (`heartbeat`); here it
-may be alive, and in the middle of its commit: the fence decides between the two, and only once it
-has decided for the rollback is anything deleted.
+docs/protocol.md, rule F4. `liveness` decides whether a writer is dead. The writer may be alive all
+the same, and in the middle of its commit: the fence decides between the two, and nothing is deleted
+before it has decided for the rollback.
 """
 
 from __future__ import annotations
@@ -22,8 +22,16 @@ from lockkit.table.format.plans import (
     parse_rollback_plan,
 )
 from lockkit.table.format.properties import FENCED, PROPERTIES_KEY
-from lockkit.table.format.timeline import HOODIE, Names, Timeline, is_ahead, parse_timeline
-from lockkit.table.occ.commit import ROUNDS_MAX, Guard, trust
+from lockkit.table.format.timeline import (
+    HOODIE,
+    Names,
+    Timeline,
+    is_ahead,
+    load_timeline,
+    parse_timeline,
+)
+from lockkit.table.occ.commit import ROUNDS_MAX, Epoch, Guard, trust
+from lockkit.table.occ.covered import Covered
 from lockkit.table.occ.decide import (
     commits_under_way,
     completion_time,
@@ -36,7 +44,7 @@ from lockkit.table.occ.fence import ROLLBACK, Decided, Seen, follow, read_fence
 from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import files_of, unmark
 from lockkit.table.occ.pending import load_rollback_plan
-from lockkit.table.occ.transaction import Known, take
+from lockkit.table.occ.transaction import Known, Taken, discard, is_ours, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +78,8 @@ def roll_back(
     `base` is the table's address (`hadoop_base`), which Hudi needs to finish this if we die.
     `resume` is a rollback of it that is pending already: its maker died, and its plan is carried
     out. `paths` are the files that the instant wrote, where its own writer knows them all; else its
-    markers or a listing of the table tell. Raises `CommitUnknown` where nobody can tell whether it
-    was decided (nothing was deleted), `LockLost` (nor then), `TableError` or `StoreError`.
+    markers or a listing of the table show them. Raises `CommitUnknown` where it is unknown whether
+    it was decided (nothing was deleted), `LockLost` (nor then), `TableError` or `StoreError`.
     """
     names, fenced = known.config.names, known.config.mode == FENCED
     if not (fenced or base):
@@ -91,7 +99,7 @@ def roll_back(
         if fenced and seen.fence is None and (known.newest or under_way):
             raise lost_fence(under_way)
         if target in own.completed:
-            if plan is not None:  # it decided nothing, and nobody need carry it out
+            if plan is not None:  # it decided nothing, and need not be carried out
                 yield from _drop(plan, names)
             return Spared(target)
         if plan is None:
@@ -130,7 +138,7 @@ def _files_of(names: Names, target: str) -> Procedure[Timeline]:
 def _write_plan(
     target: str, own: Timeline, known: Known, base: str, paths: Collection[str] | None
 ) -> Procedure[RollbackPlan]:
-    """Durably, before the decision: whoever finds this rollback half done goes by it."""
+    """Durably, before the decision: a rollback that is left half done is finished by its plan."""
     action = own.pending.get(target, "commit")
     if paths is None:
         files = yield from written_by(target)
@@ -138,7 +146,7 @@ def _write_plan(
         files = _with_partitions(paths)
     plan = RollbackPlan("", target, action, files, base)
     # After its target, which a completed rollback dooms. But one that is days ahead would block
-    # all writers, and nobody takes that instant again by a right clock.
+    # all writers, and no right clock takes that instant again.
     ahead = is_ahead(target, (yield WallMs()), known.config.accepted)
     later = known if ahead else replace(known, newest=max(known.newest, target))
     taken = yield from take(later, action="rollback", plan=format_rollback_plan(plan))
@@ -148,8 +156,8 @@ def _write_plan(
 def written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
     """(partition, path) of every file that the instant wrote or meant to write.
 
-    Its markers tell, which are there before the files; of a writer without markers only a listing
-    of the whole table finds what it left, its failed tasks' files among it.
+    Its markers name them, which are written before the files. Without markers only a listing of the
+    whole table finds them, including those of failed tasks.
     """
     paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
     if not paths:
@@ -212,3 +220,51 @@ def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
     """
     files = yield from written_by(target)
     yield from all_of(delete(path) for _, path in files if path not in kept)
+
+
+# --- a writer's own instant -----------------------------------------------------------------------
+
+
+def withdraw(
+    taken: Taken,
+    guard: Guard,
+    *,
+    believe: Callable[[], None] = trust,
+    base: str = NO_BASE,
+    paths: Collection[str] | None = None,
+) -> Procedure[RolledBack | Spared | None]:
+    """Take an own instant back that was certainly not decided; None where no rollback was needed.
+
+    A pending instant holds back incremental readers of a version 6 table, and the horizon of every
+    table. So a writer that was refused, failed or was interrupted does not leave its instant.
+
+    Where a later instant is completed, this one cannot be committed any more, and its files are
+    deleted. Otherwise a rollback ensures that first: the instant is never used again.
+    `paths` as for `roll_back`, and the same errors.
+    """
+    names, instant = taken.names, taken.instant
+    now = yield from load_timeline(names, after=Covered(taken.known.horizon).listed_after)
+    if instant not in now.pending:
+        return None  # never taken; or somebody took us for dead, and rolled it back
+    if now.latest < instant:
+        if not (yield from is_ours(taken, now)):
+            return None
+        return (yield from roll_back(
+            instant, guard, taken.known, believe=believe, base=base, paths=paths
+        ))  # fmt: skip
+    if paths is None:
+        paths = [path for _, path in (yield from written_by(instant))]
+    yield from discard(taken, now, paths)
+    yield from unmark(instant)
+    return None
+
+
+def settle_own(
+    taken: Taken, paths: Collection[str] | None
+) -> Procedure[RolledBack | Spared | None]:
+    """Roll an own instant back that may have been decided, or find that it was (fenced tables)."""
+    match (yield from read(taken.requested)):
+        case Found(body, _) if body == taken.body:
+            return (yield from roll_back(taken.instant, Epoch(0), taken.known, paths=paths))
+        case _:  # never taken, or rolled back: then what we sent can decide nothing any more
+            return (yield from withdraw(taken, Epoch(0), paths=paths))

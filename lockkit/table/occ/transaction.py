@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from lockkit.errors import TableError, Unanswered
@@ -17,12 +17,7 @@ from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import (
     ATTEMPT,
-    NO_COMMIT,
-    FileGroup,
-    WriteStat,
     format_commit,
-    overwritten_by,
-    partition_file,
 )
 from lockkit.table.format.plans import format_overwrite_plan
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
@@ -36,9 +31,7 @@ from lockkit.table.format.timeline import (
     refuse_ahead,
 )
 from lockkit.table.occ.conflict import refuse_unreadable
-from lockkit.table.occ.conflicting import Mine
 from lockkit.table.occ.covered import Covered, settle
-from lockkit.table.occ.fence import digest
 from lockkit.table.occ.pending import load_rollback_plan
 
 TAKES_MAX = 50
@@ -50,7 +43,7 @@ LEAD_FIRST_MS, LEAD_MAX_MS = 50, 10_000
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a handle remembers of its table between transactions."""
+    """What a handle remembers about its table between transactions."""
 
     config: TableConfig
     config_version: Version
@@ -71,7 +64,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An instant that is ours alone; whether it is of use shows in the listing after it."""
+    """An instant that is ours alone; the listing after it shows whether it can be used."""
 
     instant: str
     attempt: str
@@ -112,20 +105,12 @@ class Transaction:
         return self.taken.instant
 
     @property
-    def attempt(self) -> str:
-        return self.taken.attempt
-
-    @property
     def action(self) -> str:
         return self.taken.action
 
     @property
     def config(self) -> TableConfig:
         return self.taken.known.config
-
-    @property
-    def names(self) -> Names:
-        return self.taken.names
 
     @property
     def horizon(self) -> str:
@@ -147,56 +132,13 @@ class Transaction:
         return self.taken.target
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A transaction whose files are written and whose commit's bytes are final."""
-
-    transaction: Transaction
-    stats: tuple[WriteStat, ...]
-    replaced: frozenset[FileGroup]
-    operation: str
-    """Hudi's name for what it does."""
-    body: bytes
-    grows: bool = False
-    """Whether its schema has columns that its snapshot's has not: then others look at it."""
-    sent_as: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """Without the fence: what a commit of unknown outcome was sent with, to be sent again."""
-
-    @property
-    def sha256(self) -> str:
-        return digest(self.body)
-
-    @property
-    def instant(self) -> str:
-        return self.transaction.instant
-
-    @property
-    def names(self) -> Names:
-        return self.transaction.names
-
-    @property
-    def inflight(self) -> str:
-        return self.names.inflight(self.instant, self.transaction.action)
-
-    @property
-    def writes(self) -> frozenset[FileGroup]:
-        return frozenset(stat.group for stat in self.stats)
-
-    @property
-    def mine(self) -> Mine:
-        began = self.transaction
-        return Mine(
-            self.instant, began.base, self.writes, self.replaced, self.operation,
-            frozenset(began.timeline.pending), began.horizon,
-            overwritten_by(self.operation, self.writes | self.replaced),
-        )  # fmt: skip
 
 
 # --- begin --------------------------------------------------------------------------------------
 
 
 def untold(_taken: Taken) -> None:
-    """For a writer that nobody withdraws."""
+    """For a writer whose instant is never withdrawn."""
 
 
 def begin(
@@ -243,9 +185,9 @@ def take(
 ) -> Procedure[Taken]:  # fmt: skip
     """Create a requested file that holds this attempt: then the instant belongs to it alone.
 
-    Whether the file is ours is told by its content, also after a lost answer or a 412 that some
-    hidden retry of our own request caused. `trying` is told each instant before its file is sent,
-    without a version: after an interrupt the file may be there.
+    The file's content proves that it is ours, also after a lost answer or a 412 caused by a hidden
+    retry of our own request. `trying` is called with each instant before its file is sent, without
+    a version: after an interrupt the file may be there.
     """
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
@@ -278,12 +220,12 @@ def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
 
 
 def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
-    """What the table is, now that the instant is taken; no transaction if it is of no use.
+    """What the table is, now that the instant is taken; no transaction if it is useless.
 
-    It is of no use
+    An instant is useless
     - if a later instant is completed (`Timeline.latest`): a rewrite must sort after every slice
       that it reads, and readers of increments and horizons have passed it;
-    - if its requested file is not ours any more: somebody took us for dead and rolled it back;
+    - if its requested file is not ours any more: another writer rolled it back as dead;
     - if a rollback that is under way names it;
     - if another action asked for it too (a writer that knows no lanes): two actions of one instant
       would take each other's files for their own.
@@ -332,8 +274,8 @@ def _named(taken: Taken, now: Timeline) -> Procedure[bool]:
 def discard(taken: Taken, now: Timeline, paths: Iterable[str] = ()) -> Procedure[None]:
     """Delete what a useless instant left, `paths` first; `now` was listed after it was taken.
 
-    Its timeline files go only if the instant is doomed (a later one is completed), so that nobody
-    can ever complete it: then it harms nobody whose file a late delete removes. Otherwise only our
+    Its timeline files go only if the instant is doomed (a later one is completed), so that it
+    can never be completed; then a late delete is harmless. Otherwise only our
     own requested file goes, by its version. A store that does not answer leaves the rest to the
     rollback of dead writers.
     """
@@ -346,79 +288,3 @@ def discard(taken: Taken, now: Timeline, paths: Iterable[str] = ()) -> Procedure
             yield from delete(taken.requested, taken.version)
     except Unanswered as error:
         yield Note("note", {"text": f"left to a rollback: {error}", "instant": taken.instant})
-
-
-# --- prepare ------------------------------------------------------------------------------------
-
-
-def prepare(
-    transaction: Transaction,
-    stats: Iterable[WriteStat],
-    *,
-    schema: str,
-    operation: str | None = None,
-    known_partitions: frozenset[str] = frozenset(),
-    replaced: frozenset[FileGroup] = frozenset(),
-    extra: Mapping[str, str] | None = None,
-    grows: bool = False,
-) -> Procedure[Prepared]:
-    """Write `T.inflight`, the very bytes that `T.commit` will have; no lock is needed for it.
-
-    The data files are there: whoever rolls this commit forward must find them. `schema` comes from
-    `avro_schema`; partitions not in `known_partitions` get their metadata file, if absent.
-    `replaced` are the file groups that a replacecommit takes away; `grows` is to be true where
-    `schema` is not the snapshot's.
-    """
-    stats = tuple(stats)
-    for stat in stats:
-        base, horizon = transaction.base, transaction.horizon
-        if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > horizon:
-            raise TableError(
-                f"{stat.path} was made from {stat.previous}, which {transaction.instant} does not "
-                "cover; read the table with load_snapshot(covering=transaction.covered)"
-            )
-    rewrites = any(stat.previous != NO_COMMIT for stat in stats)
-    operation = operation or ("UPSERT" if rewrites else "INSERT")
-    body = yield from draft(
-        transaction.taken, stats, schema=schema, operation=operation, replaced=replaced,
-        known_partitions=known_partitions, extra=extra,
-    )  # fmt: skip
-    return Prepared(transaction, stats, replaced, operation, body, grows)
-
-
-def draft(
-    taken: Taken,
-    stats: tuple[WriteStat, ...],
-    *,
-    schema: str,
-    operation: str,
-    known_partitions: frozenset[str] = frozenset(),
-    replaced: frozenset[FileGroup] = frozenset(),
-    extra: Mapping[str, str] | None = None,
-) -> Procedure[bytes]:
-    """Write the inflight file of an instant whose survey may still be under way; its bytes."""
-    _refuse_stats(taken, stats)
-    body = format_commit(
-        stats, operation=operation, schema=schema, attempt=taken.attempt, action=taken.action,
-        replaced=replaced, extra=extra, version=taken.known.config.version,
-    )  # fmt: skip
-    inflight = taken.names.inflight(taken.instant, taken.action)
-    found = {s.partition for s in stats if s.previous == NO_COMMIT} - known_partitions
-    partitions = [create(*partition_file(each, taken.instant)) for each in sorted(found)]
-    standing, *_ = yield from all_of([create(inflight, body), *partitions])
-    if isinstance(standing, Found):
-        raise TableError(
-            f"{inflight} is there and says something else; a transaction is prepared once, since "
-            "its bytes may be decided on: begin again"
-        )
-    return body
-
-
-def _refuse_stats(taken: Taken, stats: tuple[WriteStat, ...]) -> None:
-    groups: set[FileGroup] = set()
-    for stat in stats:
-        if stat.group in groups:
-            raise TableError(f"two files for file group {stat.group} in one commit; merge them")
-        groups.add(stat.group)
-        if not stat.path.endswith(f"_{taken.instant}.parquet"):
-            raise TableError(f"{stat.path} was not written for {taken.instant}; begin again")

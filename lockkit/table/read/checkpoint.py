@@ -1,11 +1,11 @@
 """The checkpoint: a snapshot saved beside the timeline, so that opening an old table stays cheap.
 
-`.hoodie/.lockkit/checkpoint.json` is a cache and nothing else. Readers start from it and list what
-is later than its horizon (`covered.py` says why nothing at or below that can change), so that an
-older one is as right as a newer one. One that is missing, damaged, of another table or of a later
-format, or that tells of commits which the timeline no longer shows, is passed over, and the table
-is read from its start. Other people's readers look for instants in `.hoodie/` itself, or in
-`.hoodie/timeline/`, and never meet it.
+`.hoodie/.lockkit/checkpoint.json` is only a cache. Readers start from it and list what is later
+than its horizon; `covered.py` says why nothing at or below the horizon can change, so an old
+checkpoint is as correct as a new one. A checkpoint is ignored, and the table read from its start,
+if it is missing, damaged, of another table, of a later format, or names commits that the timeline
+no longer shows. Other readers look for instants in `.hoodie/` itself, or in `.hoodie/timeline/`,
+and never see it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from lockkit.table.format.partition import is_inside
 from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.format.timeline import HOODIE, instant_ms
 from lockkit.table.occ.covered import Covered
-from lockkit.table.occ.transaction import Known
-from lockkit.table.read.snapshot import Opened, Point, Snapshot, open_table, snapshot_at
+from lockkit.table.read.snapshot import Snapshot
 
 CHECKPOINT_KEY = HOODIE + ".lockkit/checkpoint.json"
 CHECKPOINT_EVERY = 16
@@ -65,23 +64,6 @@ def read_checkpoint() -> Procedure[Snapshot | None]:
             return None
 
 
-def look_over(*, every: int | None = None) -> Procedure[tuple[Known, Snapshot]]:
-    """What a writer must know before it begins, and the snapshot; saves a checkpoint if it is due.
-
-    So that neither grows with the table's age, whoever writes to it. A checkpoint is due `every` so
-    many commits, by default `CHECKPOINT_EVERY`.
-    """
-    opened = yield from open_table()
-    snapshot = yield from snapshot_at(opened, Point())
-    yield from keep_checkpoint(snapshot, opened.before.covered.count, every=every)
-    return known_by(opened, snapshot), snapshot
-
-
-def known_by(opened: Opened, snapshot: Snapshot) -> Known:
-    covered = snapshot.covered
-    return Known(opened.config, opened.version, covered.horizon, covered.newest)
-
-
 def keep_checkpoint(
     snapshot: Snapshot, saved: int, *, every: int | None = None
 ) -> Procedure[int]:
@@ -97,8 +79,8 @@ def write_checkpoint(
 ) -> Procedure[bool]:
     """Save the snapshot if it is `every` commits ahead of the saved one; True if it did.
 
-    For whoever has just read the table and may write to it: a writer after its commit, a service.
-    It costs one read where nothing is due. Of two at once one wins, and which does not matter.
+    For a process that has just read the table and may write to it: a writer after its commit, or a
+    service. It costs one read if nothing is due. Of two at once one wins; either will do.
     """
     if snapshot.config.mode != FENCED:
         return False
@@ -121,7 +103,7 @@ def write_checkpoint(
         if parse_checkpoint(body) != snapshot:
             return False
     except ValueError:
-        return False  # too much to say, or a name that does not tell its group: no cache, then
+        return False  # too large, or a file name that does not show its group: no checkpoint
     match (yield Put(CHECKPOINT_KEY, body, over(version))):
         case Applied():
             return True

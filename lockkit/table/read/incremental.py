@@ -26,16 +26,10 @@ from lockkit.runtime import Procedure
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.schema import COMMIT_TIME
 from lockkit.table.format.timeline import Timeline, load_timeline
-from lockkit.table.occ.barrier import HeldBack, held_back
+from lockkit.table.occ.condition import HeldBack, held_back
 from lockkit.table.occ.covered import first_pending
-from lockkit.table.read.snapshot import (
-    Opened,
-    Point,
-    Snapshot,
-    known_instant,
-    open_table,
-    snapshot_at,
-)
+from lockkit.table.read.opening import Opened, Point, known_instant, open_table, snapshot_at
+from lockkit.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc

@@ -1,7 +1,7 @@
 """A filter: which rows a reader wants, as (column, operator, value), all of which must hold.
 
 hudi-rs's form, so that one filter can be put to both. A row whose column is null meets none of
-them, as in SQL. What is said of the partition's field also tells which partitions to leave alone.
+them, as in SQL. A filter on the partition's field also excludes whole partitions.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def expression(filters: Sequence[Filter], schema: pa.Schema) -> pc.Expression | 
     return whole
 
 
-def _one(told: Filter, schema: pa.Schema) -> pc.Expression:
+def _one(given: Filter, schema: pa.Schema) -> pc.Expression:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    name, operator, value = told
+    name, operator, value = given
     if name not in schema.names:
         raise TableError(
             f"no column {name[:60]!r} to filter by; there are {', '.join(schema.names)[:400]}"

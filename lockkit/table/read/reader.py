@@ -23,19 +23,14 @@ from lockkit.table.format.base_file import Slice, read_base_file
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.properties import PROPERTIES_KEY
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema
-from lockkit.table.occ.covered import read_commit
 from lockkit.table.read.incremental import Increment, load_increment
+from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.predicate import Filter, expression, partitions_of
-from lockkit.table.read.snapshot import Snapshot, load_snapshot
+from lockkit.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
-
-__all__ = [
-    "Increment", "Scan", "Snapshot", "load_increment", "load_snapshot", "open_slice", "plan_scan",
-    "read_commit", "read_increment", "read_slice", "read_table", "scan", "scan_slice",
-]  # fmt: skip
 
 SLICES_AT_ONCE = 4
 """Base files that are fetched, or on this machine's disk, at one time."""
@@ -69,10 +64,21 @@ def read_table(
     store: Store, clock: Clock | None = None, *, columns: Sequence[str] | None = None,
     filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
 ) -> pa.Table:  # fmt: skip
-    """The rows of the latest snapshot, or of one in the past; with `meta`, the meta columns too.
+    """The rows of the latest snapshot, or of one in the past, in memory. `scan` reads in batches.
 
-    `filters` as in `predicate.py`; what is said of the partition's field spares whole partitions.
-    Memory holds all of the result: `scan` does not.
+    ==========  ===============  ==================================================================
+    parameter   default          meaning
+    ==========  ===============  ==================================================================
+    `store`                      the table's store, from `open_store(url)`
+    `clock`     the machine's    the source of time
+    `columns`   all              the columns to read
+    `filters`   none             (column, operator, value), all of which must hold; a filter on the
+                                 partition's field skips whole partitions
+    `as_of`     now              an instant, yyyyMMddHHmmssSSS in UTC
+    `meta`      False            whether Hudi's meta columns are read too
+    ==========  ===============  ==================================================================
+
+    Raises `TableError` for an unknown column or instant, or a table that cannot be read.
     """
     clock = clock or Clock()
     found: Snapshot = run(load_snapshot(as_of=as_of), store, clock)
@@ -83,7 +89,7 @@ def scan(
     store: Store, clock: Clock | None = None, *, columns: Sequence[str] | None = None,
     filters: Sequence[Filter] = (), as_of: str | None = None, meta: bool = False,
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """The same rows as `read_table` in batches; the snapshot is taken before the first of them."""
+    """The rows of `read_table`, with its parameters, in batches of one snapshot."""
     clock = clock or Clock()
     found: Snapshot = run(load_snapshot(as_of=as_of), store, clock)
     yield from _batches(
@@ -95,7 +101,11 @@ def read_increment(
     store: Store, start: str = "", end: str | None = None, *, clock: Clock | None = None,
     columns: Sequence[str] | None = None, filters: Sequence[Filter] = (), meta: bool = False,
 ) -> tuple[pa.Table, Increment]:  # fmt: skip
-    """The rows that changed in (start, end], and the increment, whose `end` is the next start."""
+    """The rows that changed in (`start`, `end`], and the increment, whose `end` is the next start.
+
+    `start` and `end` are instants in version 6, completion times in version 9; "" is before the
+    first commit, and None the newest. The other parameters are those of `read_table`.
+    """
     import pyarrow as pa
 
     clock = clock or Clock()

@@ -7,20 +7,15 @@ never changes: a file that is taken away under it is an error, never a smaller a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from lockkit.errors import TableError
-from lockkit.protocol.outcome import Version
-from lockkit.runtime import Procedure, Together, all_of, listing
-from lockkit.stores import Entry
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import CommitFiles, FileGroup
-from lockkit.table.format.properties import FENCED, TableConfig, load_config
-from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
-from lockkit.table.occ.covered import Covered, read_commit, settle
-from lockkit.table.read.buckets import is_bucketed
+from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.timeline import instant_ms
+from lockkit.table.occ.covered import Covered
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,166 +78,3 @@ def every_slice(commits: Iterable[CommitFiles]) -> dict[FileGroup, tuple[Slice, 
             of = Slice(stat.partition, stat.file_id, commit.instant, stat.path)
             found.setdefault(stat.group, []).append(of)
     return {group: tuple(slices) for group, slices in found.items()}
-
-
-# --- which commits are wanted ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The commits that a snapshot is to have: all that completed, as far as each field allows."""
-
-    covering: Covered | None = None
-    as_of: str | None = None
-    """An instant: the commits at or before it."""
-    completed_by: str | None = None
-    """A completion time (layout 2)."""
-
-    def commits(self, now: Timeline) -> list[str]:
-        """Those of a listing, oldest first."""
-        return [each for each in now.commits
-                if (self.covering is None or each in self.covering)
-                and (self.as_of is None or instant_ms(each) <= instant_ms(self.as_of))
-                and (self.completed_by is None or now.completion[each] <= self.completed_by)
-                ]  # fmt: skip
-
-    def has_all(self, covered: Covered, now: Timeline) -> bool:
-        """Whether every commit that is `covered` is wanted; `now` begins after `lowest`."""
-        if self.as_of is not None and covered.newest > self.as_of:
-            return False
-        if self.completed_by is not None and covered.completion > self.completed_by:
-            return False
-        # A transaction that began when an older instant was pending does not cover that one.
-        settled = [each for each in now.commits if each <= covered.horizon]
-        if self.covering is not None and any(each not in self.covering for each in settled):
-            return False
-        return covered.later <= set(self.commits(now))
-
-    def lowest(self, covered: Covered) -> str:
-        """After which instant a listing has to begin for `has_all`: up to the horizon of `covering`
-        a transaction covers whatever is there.
-        """
-        if self.covering is None:
-            return covered.listed_after
-        return min(covered.listed_after, self.covering.listed_after)
-
-
-# --- opening a table ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A table as found: what was known of it already, and a listing of what is later."""
-
-    config: TableConfig
-    version: Version
-    """Of the properties file."""
-    before: Snapshot
-    now: Timeline
-    after: str
-    """The listing shows instants later than this; empty: all."""
-
-
-def load_snapshot(
-    *,
-    covering: Covered | None = None,
-    since: Snapshot | None = None,
-    as_of: str | None = None,
-) -> Procedure[Snapshot]:
-    """The table as of now, as of an instant, or of exactly `covering`: `transaction.covered`.
-
-    Reads each commit's file once, some at a time; with `since`, an earlier snapshot, or with the
-    table's checkpoint, only those of later commits.
-    """
-    point = Point(covering, None if as_of is None else known_instant(as_of))
-    opened = yield from open_table(point, since=since)
-    return (yield from snapshot_at(opened, point))
-
-
-def known_instant(text: str) -> str:
-    """The instant itself; `TableError` where it is none."""
-    try:
-        if not text.isdecimal() or len(text) not in (14, 17):
-            raise ValueError
-        instant_ms(text)
-    except ValueError:
-        raise TableError(
-            f"{text[:40]!r} is no instant; write yyyyMMddHHmmssSSS in UTC, as the timeline does"
-        ) from None
-    return text
-
-
-def open_table(point: Point = Point(), *, since: Snapshot | None = None) -> Procedure[Opened]:
-    """The config, the checkpoint (or `since`), and the timeline from there on: three requests,
-    the first two at once.
-    """
-    from lockkit.table.read.checkpoint import read_checkpoint  # it saves what is defined here
-
-    if since is None:
-        (config, version), since = yield Together((load_config(), read_checkpoint()))
-    else:
-        config, version = yield from load_config()
-    if since is None or since.config != config:
-        since = nothing(config)
-    after = point.lowest(since.covered)
-    now = yield from load_timeline(config.names, after=after)
-    return Opened(config, version, since, now, after)
-
-
-def snapshot_at(opened: Opened, point: Point) -> Procedure[Snapshot]:
-    """The snapshot of the commits that are wanted, from the start where `before` does not serve."""
-    names, before, now = opened.config.names, opened.before, opened.now
-    if not (
-        before.covered.stands_in(now, opened.after) and point.has_all(before.covered, now)
-    ):
-        before = nothing(opened.config)
-    if not before.covered.count:
-        # After the timeline: what was moved before it was listed is in the archive by now.
-        listed = yield from listing(opened.config.archive_prefix)
-        # Hadoop leaves an empty key, `history/`, for a folder that it made.
-        archived = [each for each in listed if not each.key.endswith("/")]
-        _refuse_archived(archived, opened.config.archive_prefix)
-        if opened.after:
-            now = yield from load_timeline(names)
-    refuse_log_files(now)
-    wanted = point.commits(now)
-    new = [each for each in wanted if each not in before.covered]
-    commits = yield from all_of([read_commit(names, each, now) for each in new])
-    return _covering(advance(before, commits), now, wanted)
-
-
-def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snapshot:
-    if snapshot.config.mode != FENCED:
-        return replace(snapshot, covered=Covered(later=frozenset(wanted)))
-    covered = settle(snapshot.covered, now, wanted)
-    standing = {
-        group: at for group, at in snapshot.replaced.items()
-        if at > covered.horizon or is_bucketed(group[1])
-    }  # fmt: skip
-    return replace(snapshot, covered=covered, replaced=MappingProxyType(standing))
-
-
-# --- what is not read -----------------------------------------------------------------------------
-
-
-def _refuse_archived(archived: Sequence[Entry], prefix: str) -> None:
-    if archived:
-        raise TableError(
-            f"{len(archived)} files in {prefix}: commits that are archived are not "
-            "read here yet, and without them rows would be missing; read this table with Hudi"
-        )
-
-
-def refuse_log_files(now: Timeline) -> None:
-    """Raise where the timeline shows that base files alone do not tell what is in the table."""
-    for instant, action in (*now.completed.items(), *now.pending.items()):
-        if action in ("deltacommit", "compaction", "logcompaction"):
-            raise TableError(
-                f"the timeline holds {instant} ({action}): log files belong to a merge-on-read "
-                "table, which is not read here; read it with Hudi"
-            )
-        if action == "restore" and instant in now.pending:
-            raise TableError(
-                f"the timeline holds {instant} (a pending restore), which takes completed commits "
-                "back one by one; let it finish, then read"
-            )

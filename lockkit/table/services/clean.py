@@ -1,18 +1,18 @@
 """The clean: deletes the files that no reader inside the retention can see any more.
 
-A plan first, durable, then the deletions, then what came of them: whoever finds a clean half done
-deletes by its plan. No fence decides anything here, because a plan can not become wrong. It lists
-slices that a newer one of the same group had superseded before the oldest commit retained, and
-groups replaced before it. What is superseded stays so: completed commits are not taken back, a
-commit older than the retention that was still pending holds the retention back, and none can be
-begun there any more (`covered`; in `hudi` mode the plan is made under the lock, as Hudi's is).
-Nor is a file's name used twice: it ends with its instant. So a cleaner that was paused for hours
-after planning deletes what has been garbage all the time; two with the same plan delete it once.
+It writes a durable plan, then deletes the files, then records the result. Any process that finds a
+clean half done finishes it by its plan. The fence is not needed here, because a plan cannot become
+wrong. It lists slices that a newer slice of the same group superseded before the oldest retained
+commit, and groups that were replaced before it. A superseded slice stays superseded: completed
+commits are never rolled back, a pending commit older than the retention holds the retention back,
+and no commit can begin there any more (`covered`; in `hudi` mode the plan is made under the lock,
+as Hudi's is). No file name is used twice, because it ends with its instant. So a cleaner that was
+paused for hours after planning deletes only garbage, and two cleaners with one plan are harmless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockkit.errors import TableError
@@ -30,25 +30,89 @@ from lockkit.table.format.plans import (
     parse_clean_plan,
 )
 from lockkit.table.format.timeline import Names, Timeline, instant_ms, instant_of, load_timeline
-from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.covered import pending_commits, read_commit
 from lockkit.table.occ.transaction import Known, take
-from lockkit.table.read.snapshot import Snapshot, refuse_log_files
-from lockkit.table.services.retention import CleanRules, Lineage, at_ms, garbage, retained_from
+from lockkit.table.read.opening import refuse_log_files
+from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.rules import CleanRules
 
 FIRST = "19700101000000000"
 COMMITS_AT_ONCE = 2_000
 """Commits whose garbage one clean looks for; the next one goes on from there."""
 EMPTY_AFTER = 100
-"""So many commits without garbage are written down as cleaned, lest they be looked at for ever."""
+"""After so many commits without garbage an empty clean is recorded: they are not read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """A clean that is completed: every file of its plan is gone."""
+    """A completed clean: every file of its plan is deleted."""
 
     instant: str
     retain_from: str
     deleted: tuple[str, ...]
+
+
+# --- the retention: which commits keep the files that they show (pure) ----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The slices of one file group that a clean knows of, by instant, oldest first."""
+
+    instants: tuple[str, ...]
+    gone: str | None = None
+    """The instant that replaced the group."""
+
+
+def retained_from(now: Timeline, rules: CleanRules, wall_ms: int) -> str | None:
+    """The oldest commit that keeps its files; None: all do; "~": none needs more than the newest.
+
+    Never later than a pending commit, whose writer reads the slices before it.
+    """
+    commits = sorted(now.commits, key=instant_ms)
+    oldest = "~"
+    if rules.policy == "KEEP_LATEST_COMMITS":
+        if len(commits) <= rules.commits:
+            return None
+        oldest = commits[-rules.commits]
+    elif rules.policy == "KEEP_LATEST_BY_HOURS":
+        if not commits:
+            return None
+        since_ms = wall_ms - rules.hours * 3_600_000
+        oldest = next((each for each in commits if instant_ms(each) >= since_ms), commits[-1])
+    if pending := pending_commits(now):
+        barrier = min(pending, key=instant_ms)
+        if at_ms(oldest) > instant_ms(barrier):
+            before = [each for each in commits if instant_ms(each) < instant_ms(barrier)]
+            if not before:
+                return None
+            oldest = before[-1]
+    if not now.completion or oldest == "~":
+        return oldest
+    # Readers of increments go by completion times (layout 2), and an older commit may have a later
+    # one: what completed when this one did, or after it, is inside the retention too.
+    since = min(now.completion[each] for each in commits if at_ms(each) >= at_ms(oldest))
+    return min((each for each in commits if now.completion[each] >= since), key=instant_ms)
+
+
+def garbage(
+    lineage: Lineage, retain_from: str, *, versions: int = 1, saved: Collection[str] = ()
+) -> frozenset[str]:
+    """The instants of the slices that go; `saved` are commits that keep all that they show."""
+    gone = lineage.gone is not None and at_ms(lineage.gone) < at_ms(retain_from)
+    before = [each for each in lineage.instants if at_ms(each) < at_ms(retain_from)]
+    newest = 0 if gone else versions
+    doomed = set(before if gone else before[:-1]) & set(
+        lineage.instants[: len(lineage.instants) - newest]
+    )
+    for point in saved:
+        if lineage.gone is None or at_ms(point) < at_ms(lineage.gone):
+            doomed -= set([each for each in lineage.instants if at_ms(each) <= at_ms(point)][-1:])
+    return frozenset(doomed)
+
+
+def at_ms(instant: str) -> float:
+    return float("inf") if instant == "~" else instant_ms(instant)
 
 
 # --- the plan -------------------------------------------------------------------------------------
@@ -57,8 +121,7 @@ class Cleaned:
 def plan_clean(
     known: Known, rules: CleanRules = CleanRules(), *, base: str = NO_BASE, since: str = ""
 ) -> Procedure[CleanPlan]:
-    """Write down what will be deleted. Its `instant` is "" if nothing was written down: nothing is
-    to be deleted.
+    """Write the plan. Its `instant` is "" if there is nothing to delete; then nothing was written.
 
     In `hudi` mode under the lock. `base` as for `roll_back`; `since` is the `retain_from` of an
     earlier plan that came to nothing. Cleans that are pending already are `resume_clean`'s.
@@ -74,7 +137,7 @@ def plan_clean(
 def preview_clean(
     known: Known, rules: CleanRules = CleanRules(), *, base: str = NO_BASE
 ) -> Procedure[CleanPlan]:
-    """What `plan_clean` would write down; reads only."""
+    """What `plan_clean` would write; reads only."""
     return (yield from _look(known, rules, base, ""))[0]
 
 
@@ -97,7 +160,7 @@ def _look(
         retain_from, wanted = wanted[COMMITS_AT_ONCE], wanted[:COMMITS_AT_ONCE]
     commits = yield from all_of(read_commit(names, each, now) for each in wanted)
     work = _Work.of(commits, retain_from, 1 if by_commits else rules.versions, now)
-    if not by_commits:  # no earlier clean tells what is gone already
+    if not by_commits:  # no earlier clean says which files are gone
         work.older |= work.lineages.keys()
     files = yield from work.files()
     return CleanPlan(
@@ -132,7 +195,7 @@ class _Work:
     lineages: dict[FileGroup, Lineage] = field(default_factory=dict)
     paths: dict[tuple[FileGroup, str], str] = field(default_factory=dict)
     older: set[FileGroup] = field(default_factory=set)
-    """Groups to be looked up: these commits do not tell the paths of all their slices."""
+    """Groups to be looked up: these commits do not name the paths of all their slices."""
 
     @classmethod
     def of(
@@ -190,12 +253,12 @@ def _instant_in(path: str) -> str:
 
 
 def carry_out(plan: CleanPlan, names: Names) -> Procedure[Cleaned]:
-    """Delete what the plan lists; what is gone already is as good. Needs no lock."""
+    """Delete the files that the plan lists; a missing file is not an error. Needs no lock."""
     began_ms = yield WallMs()
     yield from create(names.inflight(plan.instant, "clean"), b"")
     yield from all_of(delete(path) for _, path in plan.files)
     took_ms = (yield WallMs()) - began_ms
-    # Nobody orders anything by a clean's completion time: one that all who finish it agree on.
+    # Nothing is ordered by a clean's completion time; all who finish it derive the same one.
     done = instant_of(instant_ms(plan.instant) + 1) if names.layout == 2 else None
     key = names.completed(plan.instant, "clean", done)
     yield from create(key, format_clean(plan, took_ms=took_ms))
@@ -204,9 +267,10 @@ def carry_out(plan: CleanPlan, names: Names) -> Procedure[Cleaned]:
 
 
 def resume_clean(instant: str, names: Names, snapshot: Snapshot) -> Procedure[Cleaned | None]:
-    """Finish a clean whose maker died; None if somebody has. `snapshot` is of now.
+    """Finish a clean whose process died; None if another process has finished it.
 
-    `TableError` if its plan names a file of the snapshot: no clean ever planned that.
+    `snapshot` is the current one. Raises `TableError` if the plan names a file of the snapshot: no
+    clean plans that.
     """
     key = names.requested(instant, "clean")
     match (yield from read(key)):

@@ -1,19 +1,17 @@
 """A clustering's plan: which small file groups are to be rewritten into few larger ones.
 
-The plan is durable before a row is copied (`rewrite`), so that writers see which file groups are
-about to go. It commits as any writer does, taking its inputs away: whoever wrote to one of them
-meanwhile is in conflict with it, and so no row is lost or doubled.
+The plan is durable before a row is copied (`rewrite`), so that writers see which file groups it
+will replace. A clustering commits as any writer does and replaces its inputs. A writer that wrote
+to one of them in the meantime conflicts with it, so no row is lost or doubled.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, get_args
 
-from lockkit.errors import TableError
 from lockkit.runtime import Procedure, all_of, listing
 from lockkit.stores import Entry
 from lockkit.table.format.base_file import Slice
@@ -22,60 +20,11 @@ from lockkit.table.format.plans import NO_BASE, OURS, ClusteringGroup, Input, Re
 from lockkit.table.format.timeline import HOODIE, Names
 from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.snapshot import Snapshot
+from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY, ClusterRules
 
-Layout = Literal["free", "bucketed"]
-LAYOUTS: tuple[Layout, ...] = get_args(Layout)
-LAYOUT_KEY = "lockkit.clustering.layout"
-_PLAN = "hoodie.clustering.plan.strategy."
-SMALL_KEY, TARGET_KEY = _PLAN + "small.file.limit", _PLAN + "target.file.max.bytes"
-BYTES_KEY, GROUPS_KEY = _PLAN + "max.bytes.per.group", _PLAN + "max.num.groups"
-PARTITION_KEY = _PLAN + "partition.selected"
 INPUTS_MAX = 10_000
 LISTED_APART_MAX = 16
 """Partitions that are listed one by one; of more the whole table is, a thousand keys at a time."""
-_MB = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterRules:
-    """What is rewritten, and into what; the defaults are Hudi's."""
-
-    layout: Layout = "free"
-    """`free`: larger groups, whose keys an upsert has to look up. `bucketed`: one for each bucket,
-    where an upsert finds them by their hash."""
-    small_file_bytes: int = 300 * _MB
-    """Only base files that are smaller; `bucketed` takes free groups of any size."""
-    target_file_bytes: int = 1024 * _MB
-    group_bytes_max: int = 2048 * _MB
-    """What is rewritten together, at most."""
-    groups_max: int = 30
-    partitions: frozenset[str] = frozenset()
-    """Their paths; none: all."""
-
-
-def cluster_rules(options: Mapping[str, Any]) -> ClusterRules:
-    """From Hudi's option names; `TableError` names one that cannot be."""
-    default = ClusterRules()
-    said = str(options.get(LAYOUT_KEY, default.layout)).lower()
-    partitions = str(options.get(PARTITION_KEY, ""))
-    for layout in LAYOUTS:
-        if said == layout:
-            return ClusterRules(
-                layout=layout,
-                small_file_bytes=_whole(options, SMALL_KEY, default.small_file_bytes),
-                target_file_bytes=_whole(options, TARGET_KEY, default.target_file_bytes),
-                group_bytes_max=_whole(options, BYTES_KEY, default.group_bytes_max),
-                groups_max=_whole(options, GROUPS_KEY, default.groups_max),
-                partitions=frozenset(filter(None, partitions.split(","))),
-            )
-    raise TableError(f"{LAYOUT_KEY}={said[:40]!r} must be {' or '.join(LAYOUTS)}")
-
-
-def _whole(options: Mapping[str, Any], key: str, default: int) -> int:
-    said = str(options.get(key, default))
-    if not said.isascii() or not said.isdecimal() or len(said) > 15 or not int(said):
-        raise TableError(f"{key}={said[:40]!r} must be a whole number greater than 0")
-    return int(said)
 
 
 def action_of(names: Names) -> str:

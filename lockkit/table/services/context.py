@@ -1,11 +1,15 @@
-"""The desk: what the services of one process work with, and share."""
+"""The context of one process's writes and services: store, lock, clock, heartbeats.
+
+None of `StoreHost`'s procedures yields: each step is carried out before it returns, so an interrupt
+is raised inside the attempt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.runtime import Procedure, run
@@ -13,16 +17,24 @@ from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.plans import NO_BASE, hadoop_base
 from lockkit.table.format.properties import HUDI, TableConfig
-from lockkit.table.occ.concurrency import SINGLE, Turns
-from lockkit.table.occ.liveness import forget
+from lockkit.table.occ.commit import Committed
+from lockkit.table.occ.concurrency import SINGLE, Held, Turns
+from lockkit.table.occ.conflict import Strategy
+from lockkit.table.occ.heartbeat import Heartbeat
+from lockkit.table.occ.liveness import HeartbeatRules, forget
+from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.publish import deferred
 from lockkit.table.occ.rollback import RolledBack, Spared, roll_back
-from lockkit.table.occ.transaction import Known
-from lockkit.table.services.schedule import ServiceRules
+from lockkit.table.occ.transaction import Known, Taken
+from lockkit.table.services.rules import ServiceRules
+from lockkit.table.write.attempt import Host
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
 class Desk:
-    """One table, and the turns that its services take."""
+    """One table, its store, and how this process takes its turns on it."""
 
     url: str
     store: Store
@@ -31,7 +43,7 @@ class Desk:
     clock: Clock = field(default_factory=Clock)
     emit: Emit = silent
     own: set[str] = field(default_factory=set)
-    """Instants that this process is at."""
+    """Instants that this process works on."""
 
     def run(self, way: Procedure[Any]) -> Any:
         return run(way, self.store, self.clock, self.emit)
@@ -53,7 +65,7 @@ class Desk:
     def roll_back(
         self, known: Known, instant: str, *, resume: str | None = None
     ) -> RolledBack | Spared:
-        """Whatever its writer does: whether it is dead is for the caller to know."""
+        """Roll `instant` back; the caller must know that its writer is dead."""
         with self.turns.hold() as held:
             way = roll_back(
                 instant, held.guard, known, believe=held.believe, resume=resume,
@@ -62,3 +74,65 @@ class Desk:
             outcome: RolledBack | Spared = self.run(way)
         self.run(forget(instant))
         return outcome
+
+
+class ThreadHeart(Heartbeat):
+    """A `Heartbeat` with the interface that an attempt needs."""
+
+    def finished(self) -> Procedure[None]:
+        yield from ()
+        self.finish()
+
+    def given_up(self) -> Procedure[None]:
+        yield from ()
+        self.give_up()
+
+
+@dataclass(slots=True)
+class StoreHost:
+    """A process that writes through `desk`, and beats by `rules`."""
+
+    desk: Desk
+    rules: HeartbeatRules
+
+    @property
+    def own(self) -> set[str]:
+        return self.desk.own
+
+    @property
+    def base(self) -> str:
+        return hadoop_base(self.desk.url)
+
+    def run(self, way: Procedure[T]) -> Procedure[T]:
+        yield from ()
+        desk = self.desk
+        return run(way, desk.store, desk.clock, desk.emit)
+
+    def beat(self, taken: Taken) -> Procedure[ThreadHeart]:
+        yield from ()
+        desk = self.desk
+        return ThreadHeart(taken.instant, desk.store, clock=desk.clock, rules=self.rules)
+
+    def beat_later(self, taken: Taken) -> ThreadHeart:
+        desk, quiet_s = self.desk, self.rules.interval_ms / 2000
+        return ThreadHeart(
+            taken.instant, desk.store, clock=desk.clock, rules=self.rules, quiet_s=quiet_s
+        )
+
+    def take_instant(
+        self, config: TableConfig, block: Callable[[], Procedure[T]]
+    ) -> Procedure[T]:
+        with self.desk.taking_an_instant(config):
+            return (yield from block())
+
+    def hold(self, block: Callable[[Host, Held], Procedure[T]]) -> Procedure[T]:
+        desk = self.desk
+        with deferred(desk.emit) as later, desk.turns.hold() as held:
+            return (yield from block(StoreHost(replace(desk, emit=later), self.rules), held))
+
+    def publish(self, prepared: Prepared, strategy: Strategy) -> Procedure[Committed]:
+        yield from ()
+        desk = self.desk
+        return desk.turns.publish(
+            prepared, desk.store, desk.clock, desk.emit, strategy=strategy
+        )

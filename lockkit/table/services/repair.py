@@ -45,7 +45,8 @@ from lockkit.table.occ.fence import (
     parse_whatever_epoch,
 )
 from lockkit.table.occ.liveness import HeartbeatRules, expired, look
-from lockkit.table.read.snapshot import Snapshot, load_snapshot
+from lockkit.table.read.opening import load_snapshot
+from lockkit.table.read.snapshot import Snapshot
 
 NOTHING = "none"
 """What an operator says who knows that the fence decided no commit that is not visible."""
@@ -118,9 +119,9 @@ def plan_repair(
     - a file group that it rewrites has changed since it was read. Its own conflict check would
       have refused it before the change, and nothing was decided after a commit that is not visible.
 
-    If one is left, nothing here can tell, and the operator must. What was not decided stays as it
-    is: its writer meets the new fence and checks for conflicts again. The new fence remembers no
-    decision but the last, so the next conflict checks list the timeline.
+    If one is left, only the operator can know. A commit that was not decided stays as it is: its
+    writer meets the new fence and checks for conflicts again. The new fence has only the last
+    decision, so the next conflict checks list the timeline.
     """
     config, _ = yield from load_config()
     names = config.names
@@ -224,7 +225,7 @@ def _header(body: bytes) -> Header | None:
 def _by_header(
     header: Header | None, candidates: Sequence[Candidate], now: Timeline
 ) -> tuple[bool, Candidate | None]:
-    """Whether the first fields of the damaged fence tell what was decided last, and what."""
+    """Whether the first fields of the damaged fence show what was decided last, and what."""
     if header is None:
         return False, None
     for each in candidates:

@@ -1,62 +1,48 @@
-"""The table services: failed writes taken back, old files cleaned, small ones joined.
+"""The table services: roll back failed writes, clean old files, cluster small ones.
 
-Hudi's three ways to run them. A: a writer does, after its commit. B: a thread beside the writer
-(both: `upkeep`). They share the writer's `turns`, so where it needs no lock, neither do they. C:
-another process, which takes the table's lock like any writer. Readers take part in none of this:
-what they hold is not touched inside the retention.
+Hudi runs them in three ways. A: inline, after a writer's commit. B: in a thread beside the writer
+(both: `upkeep`); they share the writer's `turns`, so they need a lock only if it does. C: in
+another process, under the table's lock like any writer. Readers are not affected: no file inside
+the retention is deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lockkit.clock import Clock
 from lockkit.errors import CommitConflict
-from lockkit.runtime import listing
+from lockkit.runtime import Procedure, all_of, listing
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
 from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import (
+    Names,
     Timeline,
-    instant_ms,
-    is_ahead,
     load_timeline,
     parse_timeline,
 )
 from lockkit.table.occ.concurrency import Turns
-from lockkit.table.occ.covered import Covered, pending_commits
+from lockkit.table.occ.covered import Covered, read_commit
 from lockkit.table.occ.failed import failed_writes, half_done, leftovers
-from lockkit.table.occ.liveness import HeartbeatRules, Policy, end, forget
+from lockkit.table.occ.liveness import Policy, end, forget
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.rollback import RolledBack, Spared
-from lockkit.table.occ.transaction import Known, Prepared
-from lockkit.table.read.lookup import Look, look_at
+from lockkit.table.occ.transaction import Known
+from lockkit.table.read.opening import Look, look_at
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
-from lockkit.table.services.clustering import Clustered, cluster, plan_for
 from lockkit.table.services.context import Desk
-from lockkit.table.services.schedule import ServiceRules, clean_due, cluster_due
-
-OVERDUE_MAX = 3
-"""At how many old pending instants one commit looks."""
-WHOLE_EVERY_MS = 600_000
-"""How often a writer looks for old pending instants in the whole timeline. Between such looks it
-sees those after its horizon. A request that arrived late, when its writer was gone, may be below
-it: that instant can never complete, and would hold new readers of increments back for ever."""
-
-
-def _is_old(instant: str, wall_ms: int, rules: HeartbeatRules) -> bool:
-    """Whether its writer may be dead: it is older than a heartbeat may be, or of a wrong clock."""
-    old = wall_ms - instant_ms(instant) > rules.ttl_ms + rules.drift_ms
-    return old or is_ahead(instant, wall_ms)
+from lockkit.table.services.rewrite import Clustered, cluster, plan_for
+from lockkit.table.services.rules import ServiceRules
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one run did."""
+    """What one run of the services did."""
 
     taken_back: tuple[RolledBack | Spared, ...] = ()
     cleaned: tuple[Cleaned, ...] = ()
@@ -69,7 +55,7 @@ class Service:
     """The services of one table, for one thread at a time; `before_write` may come from another.
 
     `turns` are the writer's (models A and B), or a `ByLock` of its own (C). Raises `TableError`,
-    `StoreError`, `LockBusy`; whatever was begun is finished by the next run, of any process.
+    `StoreError`, `LockBusy`. The next run, of any process, finishes what was begun.
     """
 
     def __init__(
@@ -84,13 +70,16 @@ class Service:
         """Commits in the table's checkpoint, as far as is known here."""
         self._looked_at, self._since = "", ""
         """The newest commit that was looked at for garbage in vain, and what that retained from."""
-        self._whole_at_ms = self.desk.clock.boot_ms() + WHOLE_EVERY_MS
-        """When to look at the whole timeline again, on the boot clock."""
-        self._look_again_ms: dict[str, int] = {}
-        """When to look again at the heartbeat of an old pending instant whose writer lives."""
+
+    @classmethod
+    def at(cls, desk: Desk) -> Service:
+        """With a context that a writer has already, and shares."""
+        made = cls(desk.url, desk.store, desk.turns, clock=desk.clock)
+        made.desk = desk
+        return made
 
     def run(self) -> Served:
-        """All that is due; a clustering that gives way is not an error here."""
+        """Run what is due. A clustering that gives way to a writer is not an error."""
         look = self.look()
         taken_back = self._take_back_failed(look)
         cleaned = self._resume_cleans(look)
@@ -113,7 +102,7 @@ class Service:
     # --- failed writes ---------------------------------------------------------------------------
 
     def before_write(self, known: Known) -> None:
-        """EAGER: take back whatever is pending and not this process's; for its next write."""
+        """EAGER: before a write, roll back every pending instant of other processes."""
         if self.desk.rules.failed == "EAGER":
             with self.desk.turns.hold():  # so that none of ours is pending and not noted
                 after = Covered(known.horizon).listed_after
@@ -121,33 +110,10 @@ class Service:
                 own = frozenset(self.desk.own)
             self._take_back(known, now, "EAGER", own)
 
-    def take_back_overdue(self, prepared: Prepared) -> tuple[RolledBack | Spared, ...]:
-        """LAZY: roll back dead writers whose instants `prepared` met when it began; now and then
-        all of them (`WHOLE_EVERY_MS`).
-
-        Looks at the heartbeats of at most `OVERDUE_MAX` instants, none of them younger than a
-        heartbeat may be: a commit that meets no such instant sends nothing.
-        """
-        rules, seen = self.desk.rules.heartbeat, prepared.transaction.timeline
-        if self.desk.rules.failed != "LAZY":
-            return ()
-        if self.desk.clock.boot_ms() >= self._whole_at_ms:
-            self._whole_at_ms = self.desk.clock.boot_ms() + WHOLE_EVERY_MS
-            seen = self.desk.run(load_timeline(prepared.transaction.config.names))
-        wall_ms = self.desk.clock.wall_ms()
-        again = {each: at for each, at in self._look_again_ms.items() if each in seen.pending}
-        old = [
-            each for each in pending_commits(seen)
-            if each != prepared.instant and each not in self.desk.own
-            and _is_old(each, wall_ms, rules)
-            and again.get(each, 0) <= wall_ms
-        ][:OVERDUE_MAX]  # fmt: skip
-        self._look_again_ms = again | dict.fromkeys(old, wall_ms + rules.interval_ms)
-        if not old:
-            return ()
-        names = prepared.transaction.config.names
-        met = replace(seen, pending={each: seen.pending[each] for each in old})
-        dead = self.desk.run(failed_writes(names, met, "LAZY", rules, own=self.desk.own))
+    def take_back_dead(self, names: Names, met: Timeline) -> tuple[RolledBack | Spared, ...]:
+        """LAZY: roll back those pending instants of `met` whose writers are dead."""
+        rules, own = self.desk.rules.heartbeat, self.desk.own
+        dead = self.desk.run(failed_writes(names, met, "LAZY", rules, own=own))
         return self.take_back(only={each.instant for each in dead}) if dead else ()
 
     def take_back(
@@ -241,3 +207,23 @@ class Service:
     def preview_cluster(self) -> ReplacePlan | None:
         """What a clustering would rewrite."""
         return plan_for(self.desk, self.look())
+
+
+# --- what is due ----------------------------------------------------------------------------------
+
+
+def clean_due(now: Timeline, rules: ServiceRules, looked_at: str) -> bool:
+    """`looked_at` is the newest commit of an earlier look that found nothing."""
+    cleans = (each for each, action in now.completed.items() if action == "clean")
+    last = max(looked_at, *cleans, "")
+    return rules.clean_on and sum(each > last for each in now.commits) >= rules.clean_every
+
+
+def cluster_due(names: Names, now: Timeline, rules: ServiceRules) -> Procedure[bool]:
+    """Whether the latest commits are so many without a clustering among them."""
+    latest = now.commits[-rules.cluster_every :]
+    if not rules.cluster_on or len(latest) < rules.cluster_every:
+        return False
+    replacing = [each for each in latest if now.completed[each] == "replacecommit"]
+    commits = yield from all_of(read_commit(names, each, now) for each in replacing)
+    return not any(each.operation == "CLUSTER" for each in commits)

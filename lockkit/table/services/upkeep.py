@@ -1,6 +1,6 @@
-"""The upkeep: the services that one writer brings along, before its writes and after its commits.
+"""The upkeep: the table services that one writer runs, before its writes and after its commits.
 
-Inline (model A), or in a thread of their own (model B); either way nobody else's turn is needed.
+Inline (model A) or in a thread of their own (model B), under the writer's own lock or mutex.
 """
 
 from __future__ import annotations
@@ -9,22 +9,36 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.errors import CommitUnknown, LockBusy, LockLost, StoreError, TableError
+from lockkit.lock.contract import LockHandle
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store, check_keywords, open_store
-from lockkit.table.format.gate import check_options
 from lockkit.table.format.properties import TableConfig
+from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.concurrency import Turns, turns_of
-from lockkit.table.occ.locks import AnyLock, open_table_lock
-from lockkit.table.occ.transaction import Known, Prepared
-from lockkit.table.services.schedule import AppendsDue, clean_may_find, service_rules
-from lockkit.table.services.service import Service
+from lockkit.table.occ.covered import pending_commits
+from lockkit.table.occ.liveness import HeartbeatRules
+from lockkit.table.occ.locks import open_table_lock
+from lockkit.table.occ.prepared import Prepared
+from lockkit.table.occ.transaction import Known
+from lockkit.table.services.context import Desk
+from lockkit.table.services.rules import ServiceRules, service_rules
+
+if TYPE_CHECKING:
+    from lockkit.table.services.service import Service
 
 IDLE_S = 60.0
 """How often a thread of services looks at the table while nothing is committed."""
+OVERDUE_MAX = 3
+"""At how many old pending instants one commit looks."""
+WHOLE_EVERY_MS = 600_000
+"""How often a writer looks for old pending instants in the whole timeline. Between such looks it
+sees those after its horizon. A request that arrived late, when its writer was gone, may be below
+it: that instant can never complete, and would hold new readers of increments back for ever."""
 TROUBLE = (TableError, StoreError, LockBusy, LockLost, CommitUnknown)
 
 
@@ -41,7 +55,12 @@ class Upkeep:
     ) -> None:  # fmt: skip
         rules = service_rules(options, turns.mode)
         self.turns, self.clock, self.emit = turns, clock or Clock(), emit
-        self.service = Service(url, store, turns, rules=rules, clock=self.clock, emit=emit)
+        self.desk = Desk(
+            url=url, store=store, turns=turns, rules=rules, clock=self.clock, emit=emit
+        )
+        self._service: Service | None = None
+        self._loading = threading.Lock()
+        self._old = OldPending(self.desk)
         self._rules, self._appends = rules, AppendsDue(0, 0)
         self._on = rules.clean_on or rules.cluster_on
         self._serving = threading.Lock()  # writes of several threads may share these services
@@ -51,19 +70,30 @@ class Upkeep:
             self._thread = threading.Thread(target=self._work, name="lockkit-services", daemon=True)
             self._thread.start()
 
+    @property
+    def service(self) -> Service:
+        """What carries the services out; loaded when the first of them is due."""
+        with self._loading:
+            if self._service is None:
+                from lockkit.table.services.service import Service
+
+                self._service = Service.at(self.desk)
+            return self._service
+
     def before_write(self, known: Known) -> None:
         """Raises what a rollback raises: nothing was written yet."""
-        self.service.before_write(known)
+        if self._rules.failed == "EAGER":
+            self.service.before_write(known)
 
     @property
     def own(self) -> set[str]:
         """Instants that writes of this process are at, and EAGER spares. To be added while
         `taking_an_instant`.
         """
-        return self.service.desk.own
+        return self.desk.own
 
     def taking_an_instant(self, config: TableConfig) -> AbstractContextManager[None]:
-        return self.service.desk.taking_an_instant(config)
+        return self.desk.taking_an_instant(config)
 
     def before_commit(self, prepared: Prepared) -> None:
         """Roll back the dead writers whose instants this commit met, under the table's lock.
@@ -74,7 +104,8 @@ class Upkeep:
             return
         try:
             with self._serving:
-                self.service.take_back_overdue(prepared)
+                if (met := self._old.met_by(prepared)) is not None:
+                    self.service.take_back_dead(prepared.names, met)
         except Exception as error:  # noqa: BLE001 - whatever a service raises fails no commit
             self.emit("note", text=f"a dead writer was not rolled back: {error}")
             _warn(f"this commit goes on; a dead writer was not rolled back: {error}")
@@ -142,11 +173,13 @@ def keep(
         with keep("s3://lake/orders", {"hoodie.clean.async.enabled": "true", ...}) as upkeep:
             write(df, "s3://lake/orders", upkeep=upkeep)
     """
+    from lockkit.table.format.gate import check_options
+
     check_keywords(keep, url, store_options)
     clock, url, options = clock or Clock(), url.rstrip("/"), check_options(options, stacklevel=5)
     store = open_store(url, client=client, **store_options)
 
-    def lock() -> AnyLock:
+    def lock() -> LockHandle:
         return open_table_lock(
             url, options, clock=clock, emit=emit, client=client, **store_options
         )
@@ -156,3 +189,88 @@ def keep(
         upkeep = Upkeep(options, url, store, turns, clock=clock, emit=emit)
         with closing(upkeep):
             yield upkeep
+
+
+# --- what is due ----------------------------------------------------------------------------------
+
+
+def clean_may_find(commits: int, rules: ServiceRules) -> bool:
+    """Whether a table with so many commits can have files that its retention does not keep."""
+    return rules.asked or (rules.clean_on and commits > rules.clean.commits)
+
+
+@dataclass(slots=True)
+class AppendsDue:
+    """When a writer that only adds files looks for old ones, unless its options name a service.
+
+    Hudi plans a clean after every commit, which costs more requests than an append. An append
+    makes no file obsolete, so only other writers' commits can have left something to clean: the
+    writer looks when the table's commits pass a multiple of the retained ones, until it has looked
+    once when all of the others' commits were outside the retention.
+    """
+
+    commits: int
+    """How many the table has, as far as this writer knows."""
+    others: int
+    """How many it had when another writer's commit was last seen."""
+    looked: int = 0
+    """How many it had at the last look."""
+
+    def next(self, others: int, rules: ServiceRules) -> bool:
+        """Count one more commit of this writer and `others` of other writers; True: look now."""
+        before, retained = self.commits, rules.clean.commits
+        self.commits += others + 1
+        if others:
+            self.others = self.commits
+        if rules.asked:
+            return True
+        passed = before // retained < self.commits // retained
+        if not (self.others and passed and clean_may_find(self.commits, rules)):
+            return False
+        if self.looked > self.others + retained:
+            return False
+        self.looked = self.commits
+        return True
+
+
+@dataclass(slots=True)
+class OldPending:
+    """Which old pending instants a writer's commits look at, because their writers may be dead."""
+
+    desk: Desk
+    _whole_at_ms: int = field(init=False)
+    """When to look at the whole timeline again, on the boot clock."""
+    _look_again_ms: dict[str, int] = field(default_factory=dict)
+    """When to look again at the heartbeat of an old pending instant whose writer lives."""
+
+    def __post_init__(self) -> None:
+        self._whole_at_ms = self.desk.clock.boot_ms() + WHOLE_EVERY_MS
+
+    def met_by(self, prepared: Prepared) -> Timeline | None:
+        """The timeline that `prepared` began with, cut to the instants to look at; None: to none.
+
+        At most `OVERDUE_MAX` instants, none of them younger than a heartbeat may be: a commit that
+        meets no such instant sends nothing. Once in `WHOLE_EVERY_MS` of the whole timeline.
+        """
+        desk, rules, seen = self.desk, self.desk.rules.heartbeat, prepared.transaction.timeline
+        if desk.rules.failed != "LAZY":
+            return None
+        if desk.clock.boot_ms() >= self._whole_at_ms:
+            self._whole_at_ms = desk.clock.boot_ms() + WHOLE_EVERY_MS
+            seen = desk.run(load_timeline(prepared.names))
+        wall_ms = desk.clock.wall_ms()
+        again = {each: at for each, at in self._look_again_ms.items() if each in seen.pending}
+        old = [
+            each for each in pending_commits(seen)
+            if each != prepared.instant and each not in desk.own
+            and _is_old(each, wall_ms, rules)
+            and again.get(each, 0) <= wall_ms
+        ][:OVERDUE_MAX]  # fmt: skip
+        self._look_again_ms = again | dict.fromkeys(old, wall_ms + rules.interval_ms)
+        return replace(seen, pending={each: seen.pending[each] for each in old}) if old else None
+
+
+def _is_old(instant: str, wall_ms: int, rules: HeartbeatRules) -> bool:
+    """Whether its writer may be dead: it is older than a heartbeat may be, or of a wrong clock."""
+    old = wall_ms - instant_ms(instant) > rules.ttl_ms + rules.drift_ms
+    return old or is_ahead(instant, wall_ms)

@@ -17,14 +17,13 @@ from lockkit.table.format.layout import WriteStat, parse_commit
 from lockkit.table.format.timeline import Timeline
 from lockkit.table.occ.conflict import outgrown
 from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.prepared import Prepared, draft
 from lockkit.table.occ.transaction import (
     OVERTAKEN_MAX,
     Known,
-    Prepared,
     Taken,
     Trying,
     discard,
-    draft,
     lead_ms,
     overtaken,
     survey,
@@ -34,7 +33,7 @@ from lockkit.table.occ.transaction import (
 
 @dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows to be appended, as whoever has them makes files of them."""
+    """Rows to be appended, and how their files are made."""
 
     files: Callable[[Target], list[BaseFile]]
     """The new file groups, for one instant; called again for each further instant."""
@@ -54,11 +53,11 @@ def prepare_append(
     began: Callable[[Taken], Procedure[None]],
     wrote: Callable[[tuple[WriteStat, ...]], None],
 ) -> Procedure[tuple[Prepared, Known]]:
-    """Take an instant, write the files, prepare the commit; also what is now known of the table.
+    """Take an instant, write the files, prepare the commit. Also returns what is now known.
 
-    `trying` is told each instant before it is taken, `began` once it is, and `wrote` the files
-    before they are sent: after an error the caller withdraws the last of these instants. Raises
-    `CommitConflict` where another writer's columns do not go with these, `TableError`,
+    `trying` is called with each instant before it is taken, `began` once it is taken, and `wrote`
+    with the files before they are sent. After an error the caller withdraws the last of these
+    instants. Raises `CommitConflict` where another writer's columns do not fit these, `TableError`,
     `StoreError`.
     """
     for tries in range(OVERTAKEN_MAX):

@@ -1,7 +1,7 @@
 """An attempt: one writer's instant, from taking it to the acknowledgement or to its withdrawal.
 
-`Table.append`, a Spark write, a clustering and the simulator's writers all run this text. What
-differs between them is the `Host`: how a step is carried out, what beats, and who holds the lock.
+`Table.append`, a Spark write, a clustering and the simulator's writers all run this code. They
+differ in their `Host`: how a step is carried out, what sends heartbeats, and how the lock is held.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lockkit.errors import CommitConflict, CommitUnknown, LockBusy, LockLost, St
 from lockkit.runtime import Procedure
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
-from lockkit.table.occ.commit import Committed, commit
-from lockkit.table.occ.concurrency import Epoch, Held
+from lockkit.table.occ.commit import Committed, Epoch, commit
+from lockkit.table.occ.concurrency import Held
 from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, told_if_interrupted
-from lockkit.table.occ.rollback import RolledBack, Spared, roll_back
-from lockkit.table.occ.transaction import Known, Prepared, Taken, Transaction, begin
-from lockkit.table.occ.withdraw import settle_own, withdraw
+from lockkit.table.occ.rollback import RolledBack, Spared, roll_back, settle_own, withdraw
+from lockkit.table.occ.transaction import Known, Taken, Transaction, begin
 from lockkit.table.write.append import NewRows, prepare_append
 
 SETTLE_TRIES_MAX = 3
@@ -33,7 +33,7 @@ class Heart(Protocol):
     """The heartbeat of one instant."""
 
     def check(self) -> None:
-        """Raise `HeartbeatExpired` once others may take this writer for dead."""
+        """Raise `HeartbeatExpired` once other writers may treat this one as dead."""
 
     def stop(self) -> None:
         """No more beats."""
@@ -42,7 +42,7 @@ class Heart(Protocol):
         """The instant is over: its heartbeat is not needed any more."""
 
     def given_up(self) -> Procedure[None]:
-        """The instant is left to others, who need not wait until the heartbeat expires."""
+        """The instant is left to other writers, which need not wait for the heartbeat to expire."""
 
 
 class Host(Protocol):
@@ -54,7 +54,7 @@ class Host(Protocol):
 
     @property
     def own(self) -> set[str]:
-        """Instants that this process is at, which its services spare."""
+        """Instants that this process works on; its services leave them alone."""
 
     @property
     def base(self) -> str:
@@ -88,7 +88,7 @@ Files = Callable[[Transaction, Heart], Procedure[Prepared | None]]
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt; whatever ends it without a commit takes its instant back at once."""
+    """One attempt. If it ends without a commit, its instant is taken back at once."""
 
     host: Host
     strategy: Strategy = SIMPLE
@@ -110,7 +110,7 @@ class Attempt:
     def append(
         self, known: Known, new: NewRows, ready: Callable[[Prepared], None]
     ) -> Procedure[Committed]:
-        """Commit new file groups. `ready` is told before the lock is acquired."""
+        """Commit new file groups. `ready` is called before the lock is acquired."""
         committed = yield from self._acknowledged(self._append(known, new, ready))
         assert committed is not None
         return committed
@@ -203,7 +203,7 @@ class Attempt:
             if committed is None:
                 yield from self._leave(None)
                 return None
-        except GeneratorExit:  # its process is gone: nobody carries out requests any more
+        except GeneratorExit:  # its process is gone: requests are no longer carried out
             raise
         except BaseException as error:
             yield from self._leave(error)
@@ -245,7 +245,7 @@ class Attempt:
     def _leave(self, error: BaseException | None) -> Procedure[None]:
         """Withdraw the instant after `error`, or without one; raises nothing but an interrupt.
 
-        What cannot be done now is left to the next writer: the heartbeat is ended, so nobody waits
+        What cannot be done now is left to the next writer: the heartbeat is ended, so no one waits
         for it to expire. After `CommitUnknown` nothing is touched, for the rows may be visible.
         After an interrupt the commit may have been decided, unless that was not begun yet: on a
         fenced table the rollback finds that out; on another, nothing is touched.

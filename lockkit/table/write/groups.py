@@ -1,7 +1,7 @@
 """File groups written straight to the store: what runs where the rows are, with or without Spark.
 
-Whoever writes reads the group's base file, merges and puts the next one itself; only statistics go
-home. Nothing here publishes.
+Each task reads its group's base file, merges, and puts the next file itself; only statistics are
+returned. Nothing here publishes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,10 @@ from typing import TYPE_CHECKING, BinaryIO
 from lockkit.clock import Clock
 from lockkit.runtime import run
 from lockkit.stores import Store
-from lockkit.table.format.base_file import (
-    Draft,
-    Slice,
-    Target,
-    column_of,
-    columns_of,
-    plain,
-    rows_to_copy,
-)
+from lockkit.table.format.base_file import Draft, Slice, Target, columns_of, plain, rows_to_copy
 from lockkit.table.format.data_files import open_data_file, put_data_file
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
-from lockkit.table.format.partition import partition_path
+from lockkit.table.format.partition import by_partition
 from lockkit.table.occ.conflict import Strategy
 from lockkit.table.occ.conflicting import Mine
 from lockkit.table.occ.covered import Covered
@@ -52,19 +44,19 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """How a task looks, before it writes a file group, whether an earlier writer is at it."""
+    """How a task checks, before it writes a file group, for an earlier writer of the same group."""
 
     covered: Covered
-    """What this transaction covers: no rivals any more."""
+    """The commits that this transaction covers; they cannot conflict with it."""
     rules: HeartbeatRules
     strategy: Strategy
     commits: bool = False
-    """Whether commits that completed since count as well: one more listing for each look."""
+    """Whether commits completed since then count as well: one more listing for each check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Where a task's files go and as whose; with `early`, each is marked before it is written."""
+    """Where a task puts its files, and for which instant; with `early`, it marks each one first."""
 
     store: Store
     target: Target
@@ -82,9 +74,9 @@ class Work:
         self._look(draft)
 
     def _look(self, draft: Draft) -> None:
-        """Who marked this group first sees an earlier writer's marker only at its next look."""
+        """The writer that marked first sees an earlier writer's marker only at its next check."""
         free = draft.previous == NO_COMMIT and not is_bucketed(draft.file_id)
-        if self.early is None or free:  # a free group is nobody else's
+        if self.early is None or free:  # no other writer has a free group
             return
         covered, strategy = self.early.covered, self.early.strategy
         group = frozenset({(draft.partition, draft.file_id)})
@@ -144,7 +136,7 @@ def write_rows(
     """
     draft: Draft | None = None
     for rows in tables:
-        for partition, part in by_partition(work.target, plain(rows)):
+        for partition, part in by_partition(work.target.config, plain(rows)):
             full = draft is not None and draft.size_bytes >= file_bytes_max
             if draft is not None and (full or draft.partition != partition):
                 yield _finish(work, draft)
@@ -163,23 +155,6 @@ def write_rows(
 def _finish(work: Work, draft: Draft) -> WriteStat:
     with draft.out:
         return work.put(draft, draft.close(inserts=draft.added))
-
-
-def by_partition(target: Target, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    import pyarrow.compute as pc
-
-    if rows.num_rows == 0:
-        return
-    if target.config.partition_by is None:
-        yield "", rows
-        return
-    column = column_of(rows, target.config.partition_by, "partition field")
-    values = pc.unique(column)
-    for value in values:
-        here = rows
-        if len(values) > 1:
-            here = rows.filter(pc.equal(column, value) if value.is_valid else column.is_null())
-        yield partition_path(target.config, value.as_py()), here
 
 
 def _binary(file: object) -> BinaryIO:

@@ -18,15 +18,14 @@ from lockkit.table.format.base_file import (
     Draft,
     Slice,
     Target,
-    column_of,
     columns_of,
     in_memory,
-    partition_of,
     plain,
     record_keys,
 )
 from lockkit.table.format.layout import TaskId, WriteStat
-from lockkit.table.format.schema import RECORD_KEY, conform
+from lockkit.table.format.partition import partition_of
+from lockkit.table.format.schema import RECORD_KEY, column_of, conform
 
 if TYPE_CHECKING:
     import pyarrow as pa

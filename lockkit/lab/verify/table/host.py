@@ -18,12 +18,13 @@ from lockkit.protocol.outcome import Unknown
 from lockkit.protocol.state import Aim
 from lockkit.runtime import Get, Procedure, Put, Request, Together, relay
 from lockkit.table.format.properties import FENCED, TableConfig
-from lockkit.table.occ.commit import Committed, trust
-from lockkit.table.occ.concurrency import Epoch, Held, commit_alone
+from lockkit.table.occ.commit import Committed, Epoch, trust
+from lockkit.table.occ.concurrency import Held, commit_alone
 from lockkit.table.occ.conflict import Strategy
 from lockkit.table.occ.fence import FENCE_KEY, read_fence
+from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Scout, publish_under
-from lockkit.table.occ.transaction import Prepared, Taken
+from lockkit.table.occ.transaction import Taken
 from lockkit.table.write.attempt import Host
 
 if TYPE_CHECKING:

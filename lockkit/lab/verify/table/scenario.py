@@ -38,8 +38,9 @@ from lockkit.table.occ.concurrency import commit_alone
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.fence import FENCE_KEY, parse_fence
 from lockkit.table.occ.liveness import HEARTBEATS, pulse_of
-from lockkit.table.occ.transaction import begin, prepare
-from lockkit.table.read.lookup import look_at
+from lockkit.table.occ.prepared import prepare
+from lockkit.table.occ.transaction import begin
+from lockkit.table.read.opening import look_at
 
 STEPS = 2_500
 CLOCK_OFF_MS, AHEAD_MS = 2_000, (0, 6_000, 60_000, 600_000)

@@ -19,15 +19,15 @@ from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
 from lockkit.table.occ.liveness import Policy, end, forget
 from lockkit.table.occ.pending import load_rollback_plan
+from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.rollback import roll_back
-from lockkit.table.occ.transaction import Prepared, Transaction, prepare
+from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import free_file_id
 from lockkit.table.read.incremental import Increment, load_increment
-from lockkit.table.read.lookup import Look, look_at
-from lockkit.table.read.snapshot import load_snapshot
+from lockkit.table.read.opening import Look, load_snapshot, look_at
 from lockkit.table.services.clean import carry_out, plan_clean, resume_clean
-from lockkit.table.services.cluster import ClusterRules, action_of, plan_cluster, stands
-from lockkit.table.services.retention import CleanRules
+from lockkit.table.services.cluster import action_of, plan_cluster, stands
+from lockkit.table.services.rules import CleanRules, ClusterRules
 from lockkit.table.write.attempt import Attempt, Heart
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Service:
     # --- clustering ------------------------------------------------------------------------------
 
     def cluster(self, look: Look) -> Procedure[None]:
-        """As `lockkit.table.services.clustering.cluster`, which rewrites parquet."""
+        """As `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
         busy = yield from about_to_go(look.config.names, look.now)
         layout = ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
         plan = yield from plan_cluster(look.snapshot, layout, busy=busy, base=self._base(look))

@@ -16,10 +16,11 @@ from lockkit.runtime import Procedure, Sleep
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.transaction import Known, Prepared, Transaction, prepare
+from lockkit.table.occ.prepared import Prepared, prepare
+from lockkit.table.occ.transaction import Known, Transaction
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
-from lockkit.table.read.checkpoint import look_over
-from lockkit.table.read.snapshot import Snapshot, load_snapshot
+from lockkit.table.read.opening import load_snapshot, look_over
+from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import Attempt, Heart
 

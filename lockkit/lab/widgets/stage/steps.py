@@ -10,7 +10,7 @@ from lockkit.errors import LockLost, StoreError
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.stage.staged import Staged
 from lockkit.runtime import Procedure, create
-from lockkit.table.occ.transaction import Prepared
+from lockkit.table.occ.prepared import Prepared
 
 VARIANTS = {
     "": ("fenced", 6), "hudi mode": ("hudi", 6), "version 9": ("fenced", 9),

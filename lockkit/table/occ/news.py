@@ -1,0 +1,166 @@
+"""News: what happened to a table since a transaction began, as its conflict check needs it.
+
+From the fence's own window where that reaches back far enough, else from one listing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from lockkit.errors import LockLost, LossReason, TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, read
+from lockkit.table.format.layout import CommitFiles, Overwritten, parse_commit
+from lockkit.table.format.properties import FENCED
+from lockkit.table.format.timeline import Timeline, glance
+from lockkit.table.occ.conflict import Strategy, refuse_missing, refuse_unreadable, winners
+from lockkit.table.occ.conflicting import Pending, Winner
+from lockkit.table.occ.decide import commits_under_way, completed_key, is_in_use, lost_fence
+from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, Seen, read_fence
+from lockkit.table.occ.pending import load_pending
+from lockkit.table.occ.prepared import Prepared
+
+
+@dataclass(slots=True)
+class Work:
+    """What one commit has found out so far, over all its rounds."""
+
+    prepared: Prepared
+    strategy: Strategy
+    rolled_forward: list[str] = field(default_factory=list)
+    files: dict[str, CommitFiles] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What happened to the table since the transaction began."""
+
+    winners: tuple[Winner, ...]
+    covered: tuple[str, ...]
+    """Every commit that this check looked at, or that the transaction began with."""
+    mine: Decided | None = None
+    """This very commit, if an earlier call decided it."""
+    pending: tuple[Pending, ...] = ()
+
+
+def news_of(work: Work, seen: Seen) -> Procedure[News]:
+    """From the fence's own window where that reaches back far enough, else from a listing.
+
+    Plans that were pending when the transaction began are looked at; a plan that was made since
+    meets this commit when it wants to complete, and is the one that gives way.
+    """
+    prepared, fence = work.prepared, seen.fence
+    transaction = prepared.transaction
+    decided = None
+    if fence is not None and not _strangers(prepared, seen):
+        decided = fence.since(transaction.base, transaction.horizon)
+    if decided is None:
+        return (yield from _listed(work, seen))
+    commits = set(transaction.timeline.commits)
+    mine, found = None, []
+    for each in decided:
+        if each.instant == prepared.instant and each.kind == COMMIT:
+            mine = each
+        elif each.kind == ROLLBACK:
+            found.append(Winner(each.instant, "rollback", takes_back=frozenset({each.instant})))
+        else:
+            commits.add(each.instant)
+            found.append((yield from _winner(work, each)))
+    pending = yield from load_pending(prepared.names, transaction.timeline)
+    return News(tuple(found), tuple(sorted(commits)), mine, pending)
+
+
+def _strangers(prepared: Prepared, seen: Seen) -> bool:
+    """Whether the transaction's listing held commits that the fence should know, and does not.
+
+    They were made without the fence, so its window is not complete.
+    """
+    assert seen.fence is not None
+    known = {each.instant for each in seen.fence.window}
+    listed = prepared.transaction.timeline.commits
+    return any(each > min(known) and each not in known for each in listed)
+
+
+def _winner(work: Work, each: Decided) -> Procedure[Winner]:
+    """Its write sets: as the fence names them, or, of a wide commit, from its own file.
+
+    So too where one of the two adds columns: its file has the schema. And where the fence does not
+    say what a replacecommit overwrote, because an older lockkit wrote that entry.
+    """
+    match each.writes, each.replaced, each.overwrites:
+        case frozenset() as writes, frozenset() as replaced, Overwritten() as overwrites:
+            if not work.prepared.grows:
+                return Winner(each.instant, each.action, writes, replaced, overwrites=overwrites)
+    if each.instant not in work.files:
+        key = completed_key(work.prepared.names, each)
+        work.files[each.instant] = yield from _read_files(each.instant, key)
+    return Winner.of(work.files[each.instant], each.action)
+
+
+def _read_files(instant: str, key: str) -> Procedure[CommitFiles]:
+    match (yield from read(key)):
+        case Found(body, _):
+            return parse_commit(instant, key, body)
+        case _missing:
+            raise TableError(f"{key} is gone: it was rolled back or archived; begin again")
+
+
+def _listed(work: Work, seen: Seen) -> Procedure[News]:
+    """The same from one listing, made after the fence was read and settled.
+
+    One is enough, however many pages it has: if anything was decided meanwhile, the fence has
+    changed, and replacing it fails.
+    """
+    prepared = work.prepared
+    now = yield from glance(prepared.names, after=prepared.transaction.covered.listed_after)
+    head = seen.fence.head if seen.fence else None
+    if seen.fence is None and prepared.transaction.config.mode == FENCED:
+        yield from _refuse_lost(now, prepared.instant)
+    if head is not None and head.kind == COMMIT and head.instant > prepared.transaction.horizon:
+        if head.instant not in now.completed:
+            raise TableError(
+                f"{completed_key(prepared.names, head)} is there and is not listed: this store's "
+                "listings lag behind, and no conflict check can be made on them"
+            )
+    return (yield from news_listed(work, now))
+
+
+def _refuse_lost(now: Timeline, own: str) -> Procedure[None]:
+    """Raise `BrokenFence` where a table in use has no fence.
+
+    Tables are made with one. One that was made without may get its fence from its first commit;
+    another writer's first commit may have come between the read of the fence and this listing.
+    """
+    others = replace(now, inflight=now.inflight - {own})
+    if is_in_use(others) and (yield from read_fence()).fence is None:
+        raise lost_fence(commits_under_way(others))
+
+
+def news_listed(work: Work, now: Timeline) -> Procedure[News]:
+    """The same from a listing that is there already."""
+    prepared, names = work.prepared, work.prepared.names
+    mine = prepared.mine
+    if mine.instant in now.completed:
+        landed = Decided(
+            COMMIT, mine.instant, now.completed[mine.instant], now.completion.get(mine.instant)
+        )
+        return News((), tuple(now.commits), landed)
+    if mine.instant not in now.inflight:
+        why = (
+            "its inflight file is gone, so another writer rolled it back as dead"
+        )
+        raise taken_back(mine.instant, why)
+    refuse_missing(mine, now)
+    before = prepared.transaction.timeline
+    refuse_unreadable(now, known=frozenset(before.completed))
+    found = []
+    for instant in winners(mine, now):
+        action, completion = now.completed[instant], now.completion.get(instant)
+        found.append((yield from _winner(work, Decided(COMMIT, instant, action, completion, None))))
+    pending = yield from load_pending(names, now, since=before)
+    return News(tuple(found), tuple(now.commits), None, pending)
+
+
+def taken_back(instant: str, why: str) -> LockLost:
+    what = f"{instant} was not committed"
+    return LockLost(what, why, "begin again", reason=LossReason.ROLLED_BACK)

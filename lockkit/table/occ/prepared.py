@@ -1,0 +1,143 @@
+"""A prepared transaction: its data files are written, and its commit's bytes are final.
+
+They are in `T.inflight`, from which any writer can roll the commit forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import Found
+from lockkit.runtime import Procedure, all_of, create
+from lockkit.table.format.layout import (
+    NO_COMMIT,
+    FileGroup,
+    WriteStat,
+    format_commit,
+    overwritten_by,
+    partition_file,
+)
+from lockkit.table.format.timeline import Names
+from lockkit.table.occ.conflicting import Mine
+from lockkit.table.occ.fence import digest
+from lockkit.table.occ.transaction import Taken, Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction whose files are written and whose commit's bytes are final."""
+
+    transaction: Transaction
+    stats: tuple[WriteStat, ...]
+    replaced: frozenset[FileGroup]
+    operation: str
+    """Hudi's name for what it does."""
+    body: bytes
+    grows: bool = False
+    """Whether its schema has columns that its snapshot's has not; other writers then check it."""
+    sent_as: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Without the fence: what a commit of unknown outcome was sent with, to be sent again."""
+
+    @property
+    def sha256(self) -> str:
+        return digest(self.body)
+
+    @property
+    def instant(self) -> str:
+        return self.transaction.instant
+
+    @property
+    def names(self) -> Names:
+        return self.transaction.taken.names
+
+    @property
+    def inflight(self) -> str:
+        return self.names.inflight(self.instant, self.transaction.action)
+
+    @property
+    def writes(self) -> frozenset[FileGroup]:
+        return frozenset(stat.group for stat in self.stats)
+
+    @property
+    def mine(self) -> Mine:
+        began = self.transaction
+        return Mine(
+            self.instant, began.base, self.writes, self.replaced, self.operation,
+            frozenset(began.timeline.pending), began.horizon,
+            overwritten_by(self.operation, self.writes | self.replaced),
+        )  # fmt: skip
+
+
+def prepare(
+    transaction: Transaction,
+    stats: Iterable[WriteStat],
+    *,
+    schema: str,
+    operation: str | None = None,
+    known_partitions: frozenset[str] = frozenset(),
+    replaced: frozenset[FileGroup] = frozenset(),
+    extra: Mapping[str, str] | None = None,
+    grows: bool = False,
+) -> Procedure[Prepared]:
+    """Write `T.inflight`, the very bytes that `T.commit` will have; no lock is needed for it.
+
+    The data files are there, because a roll-forward needs them. `schema` comes from
+    `avro_schema`; partitions not in `known_partitions` get their metadata file, if absent.
+    `replaced` are the file groups that a replacecommit takes away; `grows` is to be true where
+    `schema` is not the snapshot's.
+    """
+    stats = tuple(stats)
+    for stat in stats:
+        base, horizon = transaction.base, transaction.horizon
+        if stat.previous != NO_COMMIT and stat.previous not in base and stat.previous > horizon:
+            raise TableError(
+                f"{stat.path} was made from {stat.previous}, which {transaction.instant} does not "
+                "cover; read the table with load_snapshot(covering=transaction.covered)"
+            )
+    rewrites = any(stat.previous != NO_COMMIT for stat in stats)
+    operation = operation or ("UPSERT" if rewrites else "INSERT")
+    body = yield from draft(
+        transaction.taken, stats, schema=schema, operation=operation, replaced=replaced,
+        known_partitions=known_partitions, extra=extra,
+    )  # fmt: skip
+    return Prepared(transaction, stats, replaced, operation, body, grows)
+
+
+def draft(
+    taken: Taken,
+    stats: tuple[WriteStat, ...],
+    *,
+    schema: str,
+    operation: str,
+    known_partitions: frozenset[str] = frozenset(),
+    replaced: frozenset[FileGroup] = frozenset(),
+    extra: Mapping[str, str] | None = None,
+) -> Procedure[bytes]:
+    """Write the inflight file of an instant whose survey may still be under way; its bytes."""
+    _refuse_stats(taken, stats)
+    body = format_commit(
+        stats, operation=operation, schema=schema, attempt=taken.attempt, action=taken.action,
+        replaced=replaced, extra=extra, version=taken.known.config.version,
+    )  # fmt: skip
+    inflight = taken.names.inflight(taken.instant, taken.action)
+    found = {s.partition for s in stats if s.previous == NO_COMMIT} - known_partitions
+    partitions = [create(*partition_file(each, taken.instant)) for each in sorted(found)]
+    standing, *_ = yield from all_of([create(inflight, body), *partitions])
+    if isinstance(standing, Found):
+        raise TableError(
+            f"{inflight} is there and says something else; a transaction is prepared once, since "
+            "its bytes may be decided on: begin again"
+        )
+    return body
+
+
+def _refuse_stats(taken: Taken, stats: tuple[WriteStat, ...]) -> None:
+    groups: set[FileGroup] = set()
+    for stat in stats:
+        if stat.group in groups:
+            raise TableError(f"two files for file group {stat.group} in one commit; merge them")
+        groups.add(stat.group)
+        if not stat.path.endswith(f"_{taken.instant}.parquet"):
+            raise TableError(f"{stat.path} was not written for {taken.instant}; begin again")

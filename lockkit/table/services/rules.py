@@ -1,0 +1,167 @@
+"""Which table services a writer runs, when, and by which rules. Names and defaults are Hudi's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from lockkit.errors import TableError
+from lockkit.table.format.option_values import flag, one_of, text, whole
+from lockkit.table.occ.concurrency import SINGLE
+from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
+from lockkit.table.occ.liveness import HeartbeatRules, Policy, failed_writes_policy, heartbeat_rules
+
+SERVICES_KEY = "hoodie.table.services.enabled"
+CLEAN_KEY = "hoodie.clean.automatic"
+CLEAN_ASYNC_KEYS = ("hoodie.clean.async.enabled", "hoodie.clean.async")
+CLEAN_EVERY_KEYS = ("hoodie.clean.trigger.max.commits", "hoodie.clean.max.commits")
+CLUSTER_KEY, CLUSTER_ASYNC_KEY = "hoodie.clustering.inline", "hoodie.clustering.async.enabled"
+CLUSTER_EVERY_KEYS = ("hoodie.clustering.inline.max.commits", "hoodie.clustering.async.max.commits")
+"""Of two names the first that is given counts."""
+CleanPolicy = Literal["KEEP_LATEST_COMMITS", "KEEP_LATEST_BY_HOURS", "KEEP_LATEST_FILE_VERSIONS"]
+CLEAN_POLICIES: tuple[CleanPolicy, ...] = get_args(CleanPolicy)
+CLEAN_POLICY_KEYS = ("hoodie.clean.policy", "hoodie.cleaner.policy")
+COMMITS_KEYS = ("hoodie.clean.commits.retained", "hoodie.cleaner.commits.retained")
+HOURS_KEYS = ("hoodie.clean.hours.retained", "hoodie.cleaner.hours.retained")
+VERSIONS_KEYS = ("hoodie.clean.fileversions.retained", "hoodie.cleaner.fileversions.retained")
+RETENTION_KEYS = (*CLEAN_POLICY_KEYS, *COMMITS_KEYS, *HOURS_KEYS, *VERSIONS_KEYS)
+RETAINED_MAX = 1_000_000
+Layout = Literal["free", "bucketed"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+LAYOUT_KEY = "lockkit.clustering.layout"
+_PLAN = "hoodie.clustering.plan.strategy."
+SMALL_KEY, TARGET_KEY = _PLAN + "small.file.limit", _PLAN + "target.file.max.bytes"
+BYTES_KEY, GROUPS_KEY = _PLAN + "max.bytes.per.group", _PLAN + "max.num.groups"
+PARTITION_KEY = _PLAN + "partition.selected"
+_MB = 1024 * 1024
+
+
+# --- what is cleaned ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanRules:
+    """What stays; the defaults are Hudi's."""
+
+    policy: CleanPolicy = "KEEP_LATEST_COMMITS"
+    commits: int = 10
+    """KEEP_LATEST_COMMITS: a reader as of any of the newest so many commits finds its files."""
+    hours: int = 24
+    """KEEP_LATEST_BY_HOURS: the same of every commit of the last so many hours."""
+    versions: int = 3
+    """KEEP_LATEST_FILE_VERSIONS: slices of each file group; nothing of a replaced one."""
+
+    @property
+    def by_commits(self) -> bool:
+        """Whether what an earlier clean retained from is behind this one too."""
+        return self.policy != "KEEP_LATEST_FILE_VERSIONS"
+
+
+def clean_rules(options: Mapping[str, Any]) -> CleanRules:
+    """From Hudi's options; `TableError` names a value that is not accepted."""
+    default = CleanRules()
+    return CleanRules(
+        policy=one_of(
+            options, *CLEAN_POLICY_KEYS, of=CLEAN_POLICIES, default=default.policy
+        ),
+        commits=_retained(options, COMMITS_KEYS, default.commits),
+        hours=_retained(options, HOURS_KEYS, default.hours),
+        versions=_retained(options, VERSIONS_KEYS, default.versions),
+    )
+
+
+def _retained(options: Mapping[str, Any], keys: tuple[str, ...], default: int) -> int:
+    return whole(options, *keys, default=default, most=RETAINED_MAX)
+
+
+# --- what is clustered ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRules:
+    """What is rewritten, and into what; the defaults are Hudi's."""
+
+    layout: Layout = "free"
+    """`free`: larger groups, whose keys an upsert has to look up. `bucketed`: one for each bucket,
+    where an upsert finds them by their hash."""
+    small_file_bytes: int = 300 * _MB
+    """Only base files that are smaller; `bucketed` takes free groups of any size."""
+    target_file_bytes: int = 1024 * _MB
+    group_bytes_max: int = 2048 * _MB
+    """What is rewritten together, at most."""
+    groups_max: int = 30
+    partitions: frozenset[str] = frozenset()
+    """Their paths; none: all."""
+
+
+def cluster_rules(options: Mapping[str, Any]) -> ClusterRules:
+    """From Hudi's option names; `TableError` names one that cannot be."""
+    default = ClusterRules()
+    return ClusterRules(
+        layout=one_of(options, LAYOUT_KEY, of=LAYOUTS, default=default.layout),
+        small_file_bytes=whole(options, SMALL_KEY, default=default.small_file_bytes),
+        target_file_bytes=whole(options, TARGET_KEY, default=default.target_file_bytes),
+        group_bytes_max=whole(options, BYTES_KEY, default=default.group_bytes_max),
+        groups_max=whole(options, GROUPS_KEY, default=default.groups_max),
+        partitions=frozenset(filter(None, text(options, PARTITION_KEY).split(","))),
+    )
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRules:
+    """Hudi's defaults: a writer cleans inline after its commits, and clusters only if asked to."""
+
+    on: bool = True
+    """Whether this writer runs any service."""
+    asked: bool = False
+    """Whether the options name a service. If so, the writer checks after every commit, as Hudi
+    does; otherwise only where there can be something to do."""
+    clean: CleanRules = field(default_factory=CleanRules)
+    clean_on: bool = True
+    clean_every: int = 1
+    """Commits from one clean to the next."""
+    cluster: ClusterRules = field(default_factory=ClusterRules)
+    cluster_on: bool = False
+    cluster_every: int = 4
+    beside: bool = False
+    """Whether the services run in a thread beside the writer: all of them, or none."""
+    failed: Policy = "LAZY"
+    heartbeat: HeartbeatRules = field(default_factory=HeartbeatRules)
+    strategy: Strategy = SIMPLE
+    """`prefer_writer` (the writers must use it too): a plan stops no writer, and gives way to every
+    writer that is alive. `simple`: a writer that begins while a plan is pending is refused, as in
+    Hudi."""
+
+
+def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
+    """From Hudi's options, for a writer of that concurrency `mode`.
+
+    Raises `TableError`, which names the option whose value is not accepted.
+    """
+    on = flag(options, SERVICES_KEY, default=True)
+    cluster, cluster_beside = flag(options, CLUSTER_KEY), flag(options, CLUSTER_ASYNC_KEY)
+    if cluster and cluster_beside:
+        raise TableError(f"{CLUSTER_KEY} and {CLUSTER_ASYNC_KEY} are both true; choose one")
+    clean_on = on and flag(options, CLEAN_KEY, default=True)
+    clean_beside = clean_on and flag(options, *CLEAN_ASYNC_KEYS)
+    cluster_on = on and (cluster or cluster_beside)
+    named = (CLEAN_KEY, *CLEAN_ASYNC_KEYS, *CLEAN_EVERY_KEYS, *RETENTION_KEYS)
+    strategy = str(options.get(STRATEGY_KEY, SIMPLE.name))
+    return ServiceRules(
+        on=on,
+        asked=cluster_on or (clean_on and any(key in options for key in named)),
+        clean=clean_rules(options),
+        clean_on=clean_on,
+        clean_every=whole(options, *CLEAN_EVERY_KEYS, default=1),
+        cluster=cluster_rules(options),
+        cluster_on=cluster_on,
+        cluster_every=whole(options, *CLUSTER_EVERY_KEYS, default=4),
+        beside=clean_beside or (on and cluster_beside),
+        failed=failed_writes_policy(options, writers=1 if mode == SINGLE else 2),
+        heartbeat=heartbeat_rules(options),
+        strategy=strategy_of(strategy),
+    )
