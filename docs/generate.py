@@ -23,7 +23,7 @@ ERRORS = "*"
 API: dict[str, tuple[tuple[str, str, tuple[str, ...]], ...]] = {
     "api_lock": (
         ("Locks", "lockkit", ("Lock", "AsyncLock", "LockHandle", "open_lock", "Policy", "Expiry")),
-        ("Two locks as one", "lockkit.providers.both", ("Both",)),
+        ("Two locks as one", "lockkit.providers.both", ("DoubleLock",)),
         ("Stores", "lockkit", ("open_store",)),
         ("Errors", "lockkit", ("LockkitError", ERRORS)),
         ("Recording and testing", "lockkit", ()),

@@ -17,7 +17,7 @@ UNSET: Any = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LockSettings:
     """Where a lock is, how long its lease is, how often it is renewed, how long to wait for it."""
 
     url: str
@@ -26,7 +26,7 @@ class Settings:
     timeout_s: float
 
 
-def from_hudi(config: Mapping[str, str]) -> Settings:
+def from_hudi(config: Mapping[str, str]) -> LockSettings:
     """Hudi's keys, defaults and rules. Raises `ValueError` naming the key that cannot be."""
     base = config.get("hoodie.base.path")
     if not base:
@@ -39,7 +39,7 @@ def from_hudi(config: Mapping[str, str]) -> Settings:
         raise ValueError(
             f"{HUDI}validity.timeout.secs must be at least 10, renew.interval.secs at least 1"
         )
-    return Settings(url=base, ttl_s=ttl_s, renew_interval_s=renew_s, timeout_s=wait_ms / 1000)
+    return LockSettings(url=base, ttl_s=ttl_s, renew_interval_s=renew_s, timeout_s=wait_ms / 1000)
 
 
 def renew_interval_s(ttl_s: float, asked_s: float | None) -> float:

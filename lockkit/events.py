@@ -159,12 +159,12 @@ def write(events: Iterable[Event], file: IO[str]) -> None:
 
 def narrate(events: Iterable[Event], *, start_ms: float | None = None) -> list[str]:
     """One plain sentence for each event worth telling, with its seconds since the start."""
-    teller = Teller(start_ms)
+    teller = HistoryNarrator(start_ms)
     return [line for each in events if (line := teller.tell(each)) is not None]
 
 
 @dataclass(slots=True)
-class Teller:
+class HistoryNarrator:
     """Tells a history as it comes; remembers who holds what, so that a stall can say it."""
 
     start_ms: float | None = None

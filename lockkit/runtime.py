@@ -53,7 +53,9 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Answered by a `Listing`: the objects under `prefix` whose keys are greater than `after`."""
+    """Answered by a `Listing`: the objects under `prefix` whose keys are greater than
+    `after`.
+    """
 
     prefix: str
     after: str = ""
@@ -76,7 +78,7 @@ class Sleep:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class BlockingCall:
     """A blocking call of a service's own client; answered by what `function()` returns."""
 
     function: Callable[[], Any]
@@ -101,7 +103,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class Parallel:
     """Procedures that do not depend on one another, carried out at once.
 
     Answered by the tuple of what they return. Where some raise, the first of them, in this order,
@@ -112,14 +114,14 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class Exclusive:
     """A procedure that no other of the same lock client may run beside; answered by its result."""
 
     procedure: Generator[Any, Any, Any]
 
 
 Request = (
-    Get | Put | List | Delete | Sleep | Call | Unique | WallMs | Note | Together | Alone
+    Get | Put | List | Delete | Sleep | BlockingCall | Unique | WallMs | Note | Parallel | Exclusive
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -128,7 +130,7 @@ Procedure = Generator[Request, Any, T]
 Interleave = Callable[[tuple[Procedure[Any], ...]], Procedure[tuple[Any, ...]]]
 """In which order the requests of procedures that may go together are carried out."""
 
-class Stopped(BaseException):
+class SiblingInterrupted(BaseException):
     """What was beside this was interrupted; not for a procedure to handle."""
 
 
@@ -138,15 +140,15 @@ def run(
 ) -> T:  # fmt: skip
     """Carry out each request as it is yielded; returns what the procedure returns.
 
-    A `StoreError` is thrown into the procedure at the request that met it. Raises `Stopped` before
-    the next request once `stop` is set.
+    A `StoreError` is thrown into the procedure at the request that met it. Raises
+    `SiblingInterrupted` before the next request once `stop` is set.
     """
     answer: Any = None
     try:
         request = procedure.send(None)
         while True:
             if stop is not None and stop.is_set():
-                raise Stopped
+                raise SiblingInterrupted
             try:
                 answer = perform(request, store, clock, emit, stop)
                 if LOG.isEnabledFor(DEBUG):
@@ -197,15 +199,15 @@ def _one_by_one(procedures: tuple[Procedure[Any], ...]) -> Procedure[tuple[Any, 
 
 
 def apart(procedure: Procedure[T], together: Interleave) -> Procedure[T]:
-    """The same procedure, one request at a time: what goes `Together` in the order of `together`.
+    """The same procedure, one request at a time: what goes `Parallel` in the order of `together`.
 
-    What is to go `Alone` goes as it is: nobody else uses its client.
+    What is to go `Exclusive` goes as it is: nobody else uses its client.
     """
 
     def ask(request: Request) -> Procedure[Any]:
-        if isinstance(request, Together):
+        if isinstance(request, Parallel):
             return (yield from together(request.procedures))
-        if isinstance(request, Alone):
+        if isinstance(request, Exclusive):
             return (yield from apart(request.procedure, together))
         return (yield request)
 
@@ -250,7 +252,7 @@ def perform(
             else:
                 clock.wait(woken, seconds)
             return None
-        case Call(function):
+        case BlockingCall(function):
             return function()
         case Unique():
             return clock.unique()
@@ -259,9 +261,9 @@ def perform(
         case Note(kind, data):
             emit(kind, **data)
             return None
-        case Together(procedures):
+        case Parallel(procedures):
             return _at_once(procedures, store, clock, emit, stop or threading.Event())
-        case Alone():
+        case Exclusive():
             raise AssertionError("whoever runs a lock client's procedures keeps its turn")
         case _:
             assert_never(request)
@@ -383,7 +385,7 @@ def all_of(procedures: Iterable[Procedure[Any]]) -> Procedure[list[Any]]:
     results: list[Any] = []
     for first in range(0, len(waiting), AT_ONCE_MAX):
         batch = tuple(waiting[first : first + AT_ONCE_MAX])
-        results += (yield Together(batch)) if len(batch) > 1 else [(yield from batch[0])]
+        results += (yield Parallel(batch)) if len(batch) > 1 else [(yield from batch[0])]
     return results
 
 

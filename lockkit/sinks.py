@@ -62,7 +62,7 @@ def warn_of(kind: str, error: Exception) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class EventSink:
     """An `Emit` of one handle in the lane `who`: its own observer's, overheard by listeners, and
     logged.
 

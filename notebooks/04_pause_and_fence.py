@@ -30,7 +30,7 @@
 
 # %%
 from lockkit.lab.widgets import Predict
-from lockkit.lab.course.stalled import GUESSES, Beside, stall
+from lockkit.lab.course.stalled import GUESSES, SideBySide, stall
 
 late = Predict("W1 goes on where it was stopped. What becomes of its commit?", GUESSES)
 late
@@ -69,7 +69,7 @@ with_fence
 # left out: a writer that waits does little else.)
 
 # %%
-Beside(without, with_fence)
+SideBySide(without, with_fence)
 
 # %% [markdown]
 # ## Check

@@ -125,7 +125,7 @@ assert hudi.row.as_expected and str(hudi) == GUESSES[1]
 #   it", so as to avoid clock skew.
 # * **Terraform's S3 lock** has no lease: nobody's clock is wrong, and nobody's lock ends.
 # * **`Lock`** goes by the store; where a store does not tell its time, by the wall clock with the
-#   buffer on the challenger's side only. It warns (`ClockOff`) when this machine's clock is off.
+#   buffer on the challenger's side only. It warns (`ClockSkew`) when this machine's clock is off.
 #
 # ## Your turn
 #

@@ -30,7 +30,7 @@
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
-from lockkit.lab.course.programs import ANEW, COLUMNS, COUNTS, FATES, ONCE, SKIPPED, SUMS, Crew
+from lockkit.lab.course.programs import ANEW, COLUMNS, COUNTS, FATES, ONCE, SKIPPED, SUMS, Programs
 
 added = Predict("Three times ten. What is the amount of order a in the end?", SUMS)
 added
@@ -43,7 +43,7 @@ added
 # `crew.stop()`.
 
 # %%
-crew = Crew()
+crew = Programs()
 crew.start()
 
 # %% [markdown]

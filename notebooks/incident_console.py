@@ -28,10 +28,10 @@
 # same in a terminal.
 
 # %%
-from lockkit.lab.course.table_trouble import Trouble
+from lockkit.lab.course.table_trouble import TroubledTable
 from lockkit.lab.widgets import Console
 
-console = Console(demo=Trouble)
+console = Console(demo=TroubledTable)
 console
 
 # %% [markdown]
@@ -49,7 +49,7 @@ console
 # The same by code:
 
 # %%
-by_code = Console(demo=Trouble, watch_s=0.0)
+by_code = Console(demo=TroubledTable, watch_s=0.0)
 found = by_code.look()
 print(found.diagnosis.pattern, "-", found.diagnosis.because)
 

@@ -32,7 +32,7 @@ from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.rollback import roll_back
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.buckets import bucket_file_id
 from lockkit.table.read.incremental import load_increment
 from lockkit.table.read.opening import load_snapshot
@@ -213,7 +213,7 @@ class World(Play):
             done = None
             try:
                 done = yield from roll_back(
-                    instant, Holder(self.epoch), Known(config, version), base="memory://x"
+                    instant, Holder(self.epoch), TableCache(config, version), base="memory://x"
                 )
             except (TableError, CommitUnknown, LockLost):
                 pass

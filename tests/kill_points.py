@@ -49,8 +49,8 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.pending import load_rollback_plan
-from lockkit.table.occ.rollback import RolledBack, Spared
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.rollback import RollbackRefused, RolledBack
+from lockkit.table.occ.transaction import TableCache
 from lockkit.table.services.clean import carry_out, plan_clean, resume_clean
 from lockkit.table.services.rules import CleanRules
 
@@ -100,8 +100,8 @@ def clean(url: str, endpoint: str) -> None:
 # --- what the living do ---------------------------------------------------------------------------
 
 
-def known_of(store: Store) -> Known:
-    return Known(*run(load_config(), store, CLOCK))
+def known_of(store: Store) -> TableCache:
+    return TableCache(*run(load_config(), store, CLOCK))
 
 
 def timeline_of(store: Store) -> Timeline:
@@ -120,7 +120,7 @@ def commit_beside(store: Store, prepared: Prepared) -> None:
     run(commit(prepared, Holder(fence.epoch + 1 if fence else 1)), store, CLOCK)
 
 
-def finish_rollback(store: Store) -> list[RolledBack | Spared]:
+def finish_rollback(store: Store) -> list[RolledBack | RollbackRefused]:
     """Nothing is pending any more."""
     known, now, done = known_of(store), timeline_of(store), []
     names, began = known.config.names, {}
@@ -192,7 +192,7 @@ def after_a_rollback(store: Store, target: Prepared) -> str:
         refused = True
     now = content(store)
     assert now == (OLD if refused else NEW), now
-    _nothing_is_left(store, RolledBack if refused else Spared)
+    _nothing_is_left(store, RolledBack if refused else RollbackRefused)
     assert content(store) == now
     return NO if refused else UNDECIDED
 

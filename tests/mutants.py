@@ -29,7 +29,7 @@ from test_table_schedules import SEARCHES
 from lockkit.lab.verify.explore import SCENARIOS as ROWS
 from lockkit.lab.verify.explore import explore
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
-from lockkit.lab.verify.sim import LEASE, Scenario, simulate
+from lockkit.lab.verify.sim import LEASE, SimScenario, simulate
 from lockkit.lab.verify.table_scenario import SCENARIOS as TABLES
 
 SEEDS_FILE = Path(__file__).parent / "seeds.json"
@@ -50,7 +50,7 @@ class Found:
 
 
 def search(
-    scenario: Scenario, mutant: Any = None,
+    scenario: SimScenario, mutant: Any = None,
     room: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Found | None:  # fmt: skip
     """Seeds from 1 on, until one finds a violation or the time is over."""
@@ -110,7 +110,7 @@ def shape_rows() -> Iterator[Row]:
         yield mistake.says, mistake.says, BEYOND, simulated, said
 
 
-def _tried(scenario: Scenario) -> Found | None:
+def _tried(scenario: SimScenario) -> Found | None:
     """The simulator with a function that may raise what no procedure expects."""
     try:
         return search(scenario)

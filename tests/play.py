@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.lab.verify.sim.fault_profile import Trouble, Weather
-from lockkit.lab.verify.sim.task import Node, Task, Until
-from lockkit.lab.verify.sim.world import QUIET_MAX, World
+from lockkit.lab.verify.sim.fault_profile import FaultKind, FaultProfile
+from lockkit.lab.verify.sim.task import Node, Task, WaitUntil
+from lockkit.lab.verify.sim.world import QUIET_MAX, SimWorld
 from lockkit.runtime import Procedure
 
 OFF_MS = 1000
@@ -27,12 +27,12 @@ class Faults:
     """Of ten thousand moves, one of an actor that may die."""
 
     @property
-    def weather(self) -> Weather:
-        lost = (Trouble.LOST_BEFORE, Trouble.LOST_AFTER) * self.lost
-        kinds = lost + (Trouble.LATE,) * (2 * self.late)
-        return Weather(
+    def weather(self) -> FaultProfile:
+        lost = (FaultKind.LOST_BEFORE, FaultKind.LOST_AFTER) * self.lost
+        kinds = lost + (FaultKind.LATE,) * (2 * self.late)
+        return FaultProfile(
             (self.lost + self.late) / 100, self.lost / 100, self.crash / 10_000, kinds,
-            (Trouble.CRASH,),
+            (FaultKind.CRASH,),
         )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ class Play:
     """The actors of one seed, their store, and what is still on its way to it."""
 
     def __init__(self, seed: str, faults: Faults, *, leased: bool) -> None:
-        self.sim = World(seed, QUIET_MAX, uniform=True)
+        self.sim = SimWorld(seed, QUIET_MAX, uniform=True)
         self.faults = faults
         self.leased = leased
         """What a dead actor had under way arrives before anybody can have its lock."""
@@ -91,7 +91,7 @@ class Play:
 
     def take_lock(self) -> Procedure[None]:
         """Waits until nobody else holds it."""
-        yield Until(lambda: self.holder is None)  # type: ignore[misc] # a request of this world
+        yield WaitUntil(lambda: self.holder is None)  # type: ignore[misc] # a request of this world
         self.holder = self.sim.going
 
     def let_go(self) -> None:

@@ -27,8 +27,8 @@ from lockkit.lab.processes.services.objects import free_ports
 from lockkit.lab.processes.services.service import Service
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
-from lockkit.providers.both import Both
-from lockkit.providers.leased import Leased
+from lockkit.providers.both import DoubleLock
+from lockkit.providers.leased import LeasedLock
 
 NAMES = ("storage", "zookeeper", "dynamodb", "hive", "azure_lease", "filesystem", "process")
 LOCK = "hoodie.write.lock."
@@ -157,7 +157,7 @@ def serve(pipe: Connection) -> None:
 class _Told:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._lock: Lock | Leased | Both | None = None
+        self._lock: Lock | LeasedLock | DoubleLock | None = None
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -169,7 +169,7 @@ class _Told:
         """One lock, or two as both."""
         self.close()
         found = [open_lock(each, emit=self._tell, **options) for each in urls]
-        self._lock = Both(*found) if len(found) == 2 else found[0]
+        self._lock = DoubleLock(*found) if len(found) == 2 else found[0]
 
     def close(self) -> None:
         if self._lock is not None:
@@ -205,7 +205,7 @@ class _Told:
         for _ in range(times):
             assert self.lock.acquire(timeout=PATIENCE_S), self.lock.busy_because()
             number = add_one(path)
-            fence = None if isinstance(self.lock, Both) else self.lock.fence
+            fence = None if isinstance(self.lock, DoubleLock) else self.lock.fence
             seen.append((number, fence and fence.epoch))
             self.lock.release()
         return seen

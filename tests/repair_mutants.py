@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from lockkit.lab.verify.sim import Outcome, simulate
+from lockkit.lab.verify.sim import SeedOutcome, simulate
 from lockkit.lab.verify.table.scenario import SCENARIO
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Delete, Note, Procedure, Put, Unique, WallMs
 from lockkit.table.format.layout import NOWHERE
 from lockkit.table.format.timeline import _after, instant_of, load_timeline
-from lockkit.table.occ.covered import Covered
-from lockkit.table.occ.transaction import Taken, Transaction, first_file
+from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.occ.transaction import TakenInstant, Transaction, first_file
 
 BUDGET_S = 60.0
 ROOT = Path(__file__).parents[1]
@@ -45,26 +45,28 @@ def no_lanes(newest: str, wall_ms: int, _action: str, lead_ms: int = 0) -> int:
     return max(_after(newest, wall_ms) + lead_ms, wall_ms)
 
 
-def given_up_by_name(taken: Taken, _now: Any = None, paths: Any = ()) -> Procedure[None]:
+def given_up_by_name(taken: TakenInstant, _now: Any = None, paths: Any = ()) -> Procedure[None]:
     """As `abandon` did: whatever has that name now goes, whose it may be."""
     names, instant, action = taken.names, taken.instant, taken.action
     for key in (*paths, names.inflight(instant, action), names.requested(instant, action)):
         yield Delete(key)
 
 
-def withdrawn_by_name(taken: Taken, *_: Any, paths: Any = None, **__: Any) -> Procedure[None]:
+def withdrawn_by_name(
+    taken: TakenInstant, *_: Any, paths: Any = None, **__: Any
+) -> Procedure[None]:
     yield from given_up_by_name(taken, None, paths or ())
 
 
-def pending_is_ours(taken: Taken, now: Any) -> Procedure[bool]:
+def pending_is_ours(taken: TakenInstant, now: Any) -> Procedure[bool]:
     yield from ()
     return taken.instant in now.pending
 
 
-def survey_that_gives_up(taken: Taken) -> Procedure[tuple[Any, Any]]:
+def survey_that_gives_up(taken: TakenInstant) -> Procedure[tuple[Any, Any]]:
     """As before: it gives the instant up itself, and its caller does so once more."""
     now = yield from load_timeline(
-        taken.names, after=Covered(taken.known.horizon).listed_after
+        taken.names, after=CheckedHorizon(taken.known.horizon).listed_after
     )
     if now.latest > taken.instant or taken.instant in now.doubled:
         yield from given_up_by_name(taken)
@@ -77,14 +79,14 @@ def survey_that_gives_up(taken: Taken) -> Procedure[tuple[Any, Any]]:
 
 def take_whatever_is_there(
     known: Any, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0, **_: Any
-) -> Procedure[Taken]:
+) -> Procedure[TakenInstant]:
     """An instant whose requested file is there counts as taken, whoever made the file."""
     attempt = yield Unique()
     body = first_file(action, plan, attempt, known.config.version)
     instant = instant_of(no_lanes(known.newest, (yield WallMs()), action, lead_ms))
     key = known.config.names.requested(instant, action)
     answer = yield Put(key, body, IfAbsent())
-    return Taken(instant, attempt, action, known, body, getattr(answer, "version", ""))
+    return TakenInstant(instant, attempt, action, known, body, getattr(answer, "version", ""))
 
 
 _BY_NAME = {
@@ -159,7 +161,7 @@ def removed(name: str) -> Iterator[None]:
             each.stop()
 
 
-def search(name: str, budget_s: float = BUDGET_S) -> tuple[Outcome | None, int, int, float]:
+def search(name: str, budget_s: float = BUDGET_S) -> tuple[SeedOutcome | None, int, int, float]:
     """The first seed that goes wrong, how many seeds and steps that took, and how many seconds."""
     began, steps, seed = time.process_time(), 0, 0
     while time.process_time() - began < budget_s:

@@ -42,23 +42,23 @@ from lockkit.runtime import (
     Get,
     List,
     Note,
+    Parallel,
     Procedure,
     Put,
     Sleep,
-    Together,
     Unique,
     WallMs,
     perform,
     run,
 )
 from lockkit.sinks import silent
-from lockkit.stores import Entry
+from lockkit.stores import ListEntry
 from lockkit.table import FENCE_KEY, PROPERTIES_KEY, Committed, Prepared, begin, commit, prepare
-from lockkit.table.format.timeline import COMMITS, Names, Timeline, parse_timeline
-from lockkit.table.occ.covered import Covered
+from lockkit.table.format.timeline import COMMITS, Timeline, TimelineNames, parse_timeline
+from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.covered import settle as cover
 from lockkit.table.occ.fence import COMMIT, ROLLBACK, parse_fence
-from lockkit.table.occ.rollback import RolledBack, Spared
+from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 
 STATES_MAX = 2_000_000
 LATE, TWICE = "late", "twice"
@@ -106,9 +106,9 @@ class Shelf(dict[str, bytes]):
         self[key] = body
         return Applied(_version(body))
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> list[ListEntry]:
         # Who lists the whole table looks for data files: the timeline beside them says nothing.
-        return [Entry(key, len(self[key]), _version(self[key])) for key in sorted(self)
+        return [ListEntry(key, len(self[key]), _version(self[key])) for key in sorted(self)
                 if key.startswith(prefix) and key > after
                 and (prefix or not key.startswith(".hoodie/"))]  # fmt: skip
 
@@ -136,7 +136,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Parts:
-    """What the procedures of a `Together` were told, each."""
+    """What the procedures of a `Parallel` were told, each."""
 
     told: tuple[Any, ...]
 
@@ -175,7 +175,7 @@ def stand(procedure: Procedure[Any], told: tuple[Any, ...], lane: Lane, path: Pa
                 case Note():
                     notes.append(request)
                     reply = None
-                case Together(procedures):
+                case Parallel(procedures):
                     parts = told[used] if used < len(told) else Parts(((),) * len(procedures))
                     inside = [stand(each, mine, lane, (*path, place)) for place, (each, mine)
                               in enumerate(zip(procedures, parts.told, strict=True))]  # fmt: skip
@@ -258,7 +258,7 @@ class World:
 
     start: Shelf
     lanes: tuple[Lane, ...]
-    names: Names
+    names: TimelineNames
     log: tuple[Decision, ...]
     prepared: Mapping[str, Prepared]
     fenced: bool
@@ -443,7 +443,7 @@ class World:
                     pass
                 case Committed(instant) if instant not in visible:
                     return LOST
-                case Spared(instant) if instant not in visible:
+                case RollbackRefused(instant) if instant not in visible:
                     return LOST
                 case RolledBack(_, target):
                     if any(each.path in self._shelves[state.shelf]
@@ -456,7 +456,13 @@ class World:
                         return UNFOUNDED
                 case CommitConflict() | LockLost() if decided:
                     return REFUSED
-                case CommitConflict() | LockLost() | CommitUnknown() | Committed() | Spared():
+                case (
+                    CommitConflict()
+                    | LockLost()
+                    | CommitUnknown()
+                    | Committed()
+                    | RollbackRefused()
+                ):
                     pass
                 case other:
                     return f"{lane.name} ended with {type(other).__name__}: {other}"
@@ -525,7 +531,7 @@ def _was_told(at: Stand, instant: str) -> bool:
     return parse_fence(fences[-1].body).decision_on(instant) is not None
 
 
-class Listed(list[Entry]):
+class Listed(list[ListEntry]):
     """An answer to a listing, as a value."""
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -541,11 +547,11 @@ class Facts:
     doubled: bool
 
     @classmethod
-    def of(cls, shelf: Shelf, names: Names) -> Facts:
+    def of(cls, shelf: Shelf, names: TimelineNames) -> Facts:
         now: Timeline = parse_timeline(shelf.list(names.prefix), names)
         done = [key for key in shelf if key.endswith(tuple(COMMITS)) and _FINAL.fullmatch(key)]
         visible = {each: now.completed[each] for each in now.commits}
-        return cls(visible, cover(Covered(), now, visible).horizon, len(done) > len(visible))
+        return cls(visible, cover(CheckedHorizon(), now, visible).horizon, len(done) > len(visible))
 
 
 def _told(request: Any) -> str:

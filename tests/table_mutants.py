@@ -17,7 +17,7 @@ from lockkit.errors import LockLost, LossReason
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, over
 from lockkit.runtime import Get, Note, Procedure, Put, Unique, WallMs, create
 from lockkit.table import FENCE_KEY, Committed, Prepared
-from lockkit.table.format.timeline import Names, instant_ms, instant_of
+from lockkit.table.format.timeline import TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import Fence, format_fence, read_fence
 from lockkit.table.occ.liveness import heartbeat_key
 
@@ -48,25 +48,25 @@ def whole_window(fence: Fence, *_: Any) -> Any:
     return fence.window
 
 
-def whatever_it_says(names: Names, seen: Any, entry: Fence) -> Procedure[bool]:
+def whatever_it_says(names: TimelineNames, seen: Any, entry: Fence) -> Procedure[bool]:
     return (yield from replace_fence(names, (yield from read_fence()), entry))
 
 
-def a_lost_answer_is_a_no(_: Names, seen: Any, entry: Fence) -> Procedure[bool]:
+def a_lost_answer_is_a_no(_: TimelineNames, seen: Any, entry: Fence) -> Procedure[bool]:
     if isinstance((yield Put(FENCE_KEY, format_fence(entry), over(seen.version))), Applied):
         return True
     raise LockLost("the commit", "no answer", "begin again", reason=LossReason.EXPIRED)
 
 
-def unlooked(names: Names, target: str) -> Procedure[Any]:
+def unlooked(names: TimelineNames, target: str) -> Procedure[Any]:
     return replace((yield from files_of(names, target)), completed={})
 
 
-def by_its_own_clock(names: Names, *_: Any) -> Procedure[str | None]:
+def by_its_own_clock(names: TimelineNames, *_: Any) -> Procedure[str | None]:
     return instant_of((yield WallMs())) if names.layout == 2 else None
 
 
-def another_name(names: Names, decided: Any) -> str:
+def another_name(names: TimelineNames, decided: Any) -> str:
     later = decided.completion and instant_of(instant_ms(decided.completion) + 1)
     return names.completed(decided.instant, decided.action, later)
 

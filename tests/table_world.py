@@ -22,7 +22,7 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
-from lockkit.stores import Entry, ObjectVersion, Store, open_store
+from lockkit.stores import ListEntry, ObjectVersion, Store, open_store
 from lockkit.table import (
     Prepared,
     Slice,
@@ -174,7 +174,7 @@ class Lossy:
             self.out.append(lambda: self.store.put(key, body, condition))
         return Unknown("the answer was lost")
 
-    def list(self, prefix: str, after: str = "") -> list[Entry]:
+    def list(self, prefix: str, after: str = "") -> list[ListEntry]:
         if self._fault("list", prefix):
             raise NoAnswer("the answer was lost")
         return self.store.list(prefix, after)

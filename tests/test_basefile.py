@@ -23,7 +23,7 @@ from lockkit.errors import TableError
 from lockkit.stores import open_store
 from lockkit.table import Slice, TableConfig, read_base_file, write_inserts
 from lockkit.table.format import base_file as rooms
-from lockkit.table.format.base_file import Draft, Target, rows_to_copy
+from lockkit.table.format.base_file import BaseFileWriter, Target, rows_to_copy
 from lockkit.table.format.data_files import ATTEMPTS, open_data_file, put_data_file
 from lockkit.table.format.layout import TaskId
 from lockkit.table.format.schema import (
@@ -33,7 +33,7 @@ from lockkit.table.format.schema import (
     evolve,
     stored_schema,
 )
-from lockkit.table.write.groups import Work, write_rows
+from lockkit.table.write.groups import WriteTask, write_rows
 from lockkit.table.write.merge import deletions, merge, rewrite_group, upserts
 
 CONFIG = TableConfig(name="t", record_key="id", precombine="at")
@@ -62,7 +62,7 @@ class Group:
         target, out = at(self.number, schema=SCHEMA), io.BytesIO()
         changes = (deletions if delete else upserts)(target, change)
         previous = self.base.instant if self.base else "null"
-        draft = Draft(target, "", "g-0", SCHEMA, out, previous=previous)
+        draft = BaseFileWriter(target, "", "g-0", SCHEMA, out, previous=previous)
         old = rows_to_copy(target.config, "old", io.BytesIO(self.body)) if self.base else ()
         stat = merge(draft, old, changes)
         if stat is not None:
@@ -254,7 +254,7 @@ def test_a_data_file_goes_to_the_store_and_back_as_it_is(store: Any) -> None:
 
 def test_rows_of_many_partitions_become_a_file_each_and_large_ones_several(store: Any) -> None:
     config = TableConfig(name="t", record_key="id", partition_by="v")
-    work = Work(store, at(1, config), TaskId(3), Clock())
+    work = WriteTask(store, at(1, config), TaskId(3), Clock())
     tables = [rows(*[(f"{n}-{i}", None, n // 2) for i in range(50)]) for n in range(6)]
     one = list(write_rows(work, iter(tables)))
     assert [(stat.partition, stat.writes) for stat in one] == [(f"v={n}", 100) for n in range(3)]
@@ -281,7 +281,7 @@ def test_a_row_without_a_key_is_refused(key: str | None) -> None:
 def test_a_full_disk_is_told_as_what_it_is() -> None:
     with open("/dev/full", "r+b", buffering=0) as out:
         target = Target("20250101000000000", TableConfig(name="t", record_key="id"))
-        draft = Draft(target, "", "f-0", pa.schema([("id", pa.string())]), out)
+        draft = BaseFileWriter(target, "", "f-0", pa.schema([("id", pa.string())]), out)
         draft.add(pa.table({"id": ["a", "b"]}))
         with pytest.raises(TableError, match=r"No space left on device.*; make room there"):
             draft.close(inserts=2)

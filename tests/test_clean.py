@@ -30,7 +30,7 @@ from lockkit.table import begin, load_snapshot, prepare, read_table, write_inser
 from lockkit.table.format.plans import CleanPlan, format_clean_plan
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.buckets import bucket_file_id, generations
 from lockkit.table.services import clean as cleans
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
@@ -44,8 +44,8 @@ def fresh(version: int = 6) -> Store:
     return new_table(f"memory://clean-{next(NAMES)}", replace(CONFIG, version=version))
 
 
-def known(store: Store) -> Known:
-    return Known(*run(load_config(), store, CLOCK))
+def known(store: Store) -> TableCache:
+    return TableCache(*run(load_config(), store, CLOCK))
 
 
 def clean(store: Store, rules: CleanRules) -> Cleaned | None:

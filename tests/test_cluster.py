@@ -16,7 +16,7 @@ from table_world import AVRO, CLOCK, CONFIG, Hasty, new_table, prepare_upserts, 
 from lockkit.errors import CommitConflict, TableError
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.protocol.policy import Expiry
-from lockkit.runtime import Stopped, run
+from lockkit.runtime import SiblingInterrupted, run
 from lockkit.stores import Store
 from lockkit.table import (
     Prepared,
@@ -31,20 +31,20 @@ from lockkit.table import (
 )
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.format.xxhash import bucket_of
-from lockkit.table.occ.commit import Epoch
-from lockkit.table.occ.concurrency import OneProcess
-from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, Strategy
+from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.concurrency import SingleWriter
+from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, ConflictStrategy
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HEARTBEATS, HeartbeatRules
 from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.read.buckets import bucket_file_id, is_bucketed
 from lockkit.table.read.reader import read_increment
 from lockkit.table.services import cluster as plans
-from lockkit.table.services.cluster import Sized, choose
+from lockkit.table.services.cluster import SizedSlice, choose
 from lockkit.table.services.rewrite import Clustered
 from lockkit.table.services.rewrite import cluster as cluster_now
 from lockkit.table.services.rules import ClusterRules, ServiceRules, cluster_rules
-from lockkit.table.services.service import Service
+from lockkit.table.services.service import TableService
 
 NAMES = count()
 VERSIONS = [6, 9]
@@ -58,10 +58,12 @@ def fresh(version: int = 6, **config: Any) -> Store:
     )
 
 
-def service(store: Store, rules: ClusterRules = SMALL, **of: Any) -> Service:
+def service(store: Store, rules: ClusterRules = SMALL, **of: Any) -> TableService:
     how = {name: of.pop(name) for name in ("strategy", "heartbeat") if name in of}
     of = {"clock": CLOCK} | of
-    return Service(store.url, store, OneProcess(), rules=ServiceRules(cluster=rules, **how), **of)
+    return TableService(
+        store.url, store, SingleWriter(), rules=ServiceRules(cluster=rules, **how), **of
+    )
 
 
 def cluster(store: Store, rules: ClusterRules = SMALL, **of: Any) -> Clustered | None:
@@ -92,14 +94,14 @@ def assert_nothing_is_left(store: Store) -> None:
 # --- what is chosen -------------------------------------------------------------------------------
 
 
-def sized(*sizes: int, partition: str = "p") -> list[Sized]:
+def sized(*sizes: int, partition: str = "p") -> list[SizedSlice]:
     return [
-        Sized(Slice(partition, f"f{n}", "1", f"{partition}/f{n}"), size)
+        SizedSlice(Slice(partition, f"f{n}", "1", f"{partition}/f{n}"), size)
         for n, size in enumerate(sizes)
     ]
 
 
-def chosen(slices: list[Sized], **rules: Any) -> list[tuple[list[str], int]]:
+def chosen(slices: list[SizedSlice], **rules: Any) -> list[tuple[list[str], int]]:
     groups = choose(slices, ClusterRules(**rules), buckets=4)
     return [([each.file_id for each in group.slices], group.outputs) for group in groups]
 
@@ -310,7 +312,7 @@ def test_a_second_service_does_not_plan_what_a_first_one_is_at() -> None:
 
 @pytest.mark.parametrize("strategy", [SIMPLE, PREFER_WRITER], ids=lambda each: each.name)
 def test_whoever_begins_under_a_plan_gives_way_to_it_unless_writers_go_first(
-    strategy: Strategy,
+    strategy: ConflictStrategy,
 ) -> None:
     store = fresh()
     add(store, 0)
@@ -320,7 +322,7 @@ def test_whoever_begins_under_a_plan_gives_way_to_it_unless_writers_go_first(
     def upsert() -> str:
         mine = prepare_upserts(store, rows([0], amount=7), which=lambda each: each == of)
         try:
-            run(commit(mine, Epoch(1), strategy=strategy), store, CLOCK)
+            run(commit(mine, EpochGuard(1), strategy=strategy), store, CLOCK)
         except CommitConflict as refused:
             return refused.cause
         return "committed"
@@ -393,7 +395,7 @@ def test_a_clustering_that_died_at_any_request_is_taken_back_or_stands(
             mortal: Any = Mortal(store, most, sent=sent)
             cluster(mortal)
             died = False
-        except (Died, Stopped):
+        except (Died, SiblingInterrupted):
             died = True
         assert content(store) == before
         later = Hasty(offset_ms=3_600_000)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockkit.errors import CommitConflict, TableError
-from lockkit.stores import Entry
+from lockkit.stores import ListEntry
 from lockkit.table.format.layout import NOWHERE, CommitFiles, FileGroup, Overwritten, WriteStat
 from lockkit.table.format.timeline import V6, parse_timeline
 from lockkit.table.occ.conflict import (
@@ -20,10 +20,10 @@ from lockkit.table.occ.conflict import (
     SIMPLE,
     STRATEGIES,
     Conflict,
+    ConflictStrategy,
     Groups,
-    Mine,
+    OwnChanges,
     Pending,
-    Strategy,
     Winner,
     bucket_of,
     find_conflict,
@@ -43,8 +43,10 @@ def only(*groups: FileGroup) -> Groups:
     return frozenset(groups)
 
 
-def mine(operation: str = "UPSERT", *, writes: Groups = only(F), replaced: Groups = only()) -> Mine:
-    return Mine(ME, frozenset(), writes, replaced, operation)
+def mine(
+    operation: str = "UPSERT", *, writes: Groups = only(F), replaced: Groups = only()
+) -> OwnChanges:
+    return OwnChanges(ME, frozenset(), writes, replaced, operation)
 
 
 ABORT, OK = "abort", "ok"
@@ -161,7 +163,7 @@ PENDING = [
 
 def named(row: tuple[object, ...]) -> str:
     me, other = row[0], row[1]
-    assert isinstance(me, Mine) and isinstance(other, Winner | Pending)
+    assert isinstance(me, OwnChanges) and isinstance(other, Winner | Pending)
     when = "before" if other.instant < me.instant else "after"
     return f"{me.operation}-{type(other).__name__}-{kind_of(other.action)}-{when}"
 
@@ -169,7 +171,7 @@ def named(row: tuple[object, ...]) -> str:
 @pytest.mark.parametrize(("me", "other", "says"), COMPLETED, ids=map(named, COMPLETED))
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.name)
 def test_a_winner_is_judged_as_the_matrix_says(
-    me: Mine, other: Winner, says: str, strategy: Strategy
+    me: OwnChanges, other: Winner, says: str, strategy: ConflictStrategy
 ) -> None:
     found = find_conflict(me, [other], strategy=strategy)
     assert (found is not None) == (says == ABORT), found
@@ -181,7 +183,7 @@ def test_a_winner_is_judged_as_the_matrix_says(
 
 @pytest.mark.parametrize(("me", "other", "simple", "prefer"), PENDING, ids=map(named, PENDING))
 def test_a_pending_plan_is_judged_as_the_strategy_says(
-    me: Mine, other: Pending, simple: str, prefer: str
+    me: OwnChanges, other: Pending, simple: str, prefer: str
 ) -> None:
     for strategy, says in ((SIMPLE, simple), (BUCKET, simple), (PREFER_WRITER, prefer)):
         found = find_conflict(me, [], pending=[other], strategy=strategy)
@@ -213,7 +215,7 @@ def test_every_pair_of_kinds_has_a_row() -> None:
     ],
 )
 def test_a_conflict_says_who_did_what_where_and_what_to_do(
-    me: Mine, other: Winner, words: str
+    me: OwnChanges, other: Winner, words: str
 ) -> None:
     found = find_conflict(me, [other])
     assert found is not None
@@ -264,10 +266,10 @@ TOGETHER = [
 @pytest.mark.parametrize(("one", "two", "together"), TOGETHER)
 def test_an_overwrite_goes_together_with_nothing_that_is_written_in_its_partition(
     one: tuple[str, Groups, Overwritten], two: tuple[str, Groups, Overwritten],
-    together: bool, strategy: Strategy,
+    together: bool, strategy: ConflictStrategy,
 ) -> None:  # fmt: skip
     for (_, writes, where), (action, others, theirs) in ((one, two), (two, one)):
-        me = Mine(ME, frozenset(), writes, operation="INSERT_OVERWRITE", overwrites=where)
+        me = OwnChanges(ME, frozenset(), writes, operation="INSERT_OVERWRITE", overwrites=where)
         for instant in (EARLIER, LATER):
             won = Winner(instant, action, others, overwrites=theirs)
             found = find_conflict(me, [won], strategy=strategy)
@@ -307,7 +309,7 @@ def test_a_file_id_without_eight_digits_belongs_to_no_bucket() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.name)
-def test_a_strategy_is_named_by_us_or_by_hudis_class(strategy: Strategy) -> None:
+def test_a_strategy_is_named_by_us_or_by_hudis_class(strategy: ConflictStrategy) -> None:
     assert strategy_of(strategy.name) is strategy
     assert strategy_of(strategy.hudi) is strategy
     assert strategy_of(f"org.apache.hudi.client.transaction.{strategy.hudi}") is strategy
@@ -323,8 +325,8 @@ def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
 
 def test_what_was_pending_when_i_began_is_checked_even_below_the_horizon() -> None:
     instants = [f"2025010100000000{n}" for n in range(1, 6)]
-    now = parse_timeline([Entry(V6.completed(each), 1) for each in instants], V6)
-    me = Mine(
+    now = parse_timeline([ListEntry(V6.completed(each), 1) for each in instants], V6)
+    me = OwnChanges(
         instants[4], frozenset({instants[3]}), only(F),
         pending=frozenset({instants[0]}), horizon=instants[2],
     )  # fmt: skip
@@ -346,12 +348,12 @@ operations = st.sampled_from(["INSERT", "UPSERT", "DELETE", "CLUSTER", "INSERT_O
 @given(groups, groups, groups, groups, operations, operations, strategies)
 def test_of_two_that_overlap_neither_may_follow_the_other(
     writes: Groups, replaced: Groups, others: Groups, taken: Groups,
-    operation: str, by: str, strategy: Strategy,
+    operation: str, by: str, strategy: ConflictStrategy,
 ) -> None:  # fmt: skip
     def after(first: tuple[Groups, Groups, str], then: tuple[Groups, Groups, str]) -> bool:
         action = "replacecommit" if first[1] else "commit"
         won = Winner(EARLIER, action, first[0], first[1], first[2])
-        me = Mine(ME, frozenset(), then[0], then[1], then[2])
+        me = OwnChanges(ME, frozenset(), then[0], then[1], then[2])
         return find_conflict(me, [won], strategy=strategy) is not None
 
     one, two = (writes, replaced, operation), (others, taken, by)
@@ -362,7 +364,7 @@ def test_of_two_that_overlap_neither_may_follow_the_other(
 
 @given(groups, st.lists(groups, max_size=5), st.randoms(use_true_random=False), strategies)
 def test_the_order_of_winners_and_plans_does_not_matter(
-    writes: Groups, each_wrote: list[Groups], random: object, strategy: Strategy
+    writes: Groups, each_wrote: list[Groups], random: object, strategy: ConflictStrategy
 ) -> None:
     me = mine(writes=writes)
     won = [Winner(f"2025010100000001{n}", "commit", wrote) for n, wrote in enumerate(each_wrote)]
@@ -375,7 +377,7 @@ def test_the_order_of_winners_and_plans_does_not_matter(
 
 @given(groups, groups, st.sampled_from(sorted(MATRIX)), strategies)
 def test_what_does_not_overlap_never_conflicts(
-    writes: Groups, others: Groups, kind: str, strategy: Strategy
+    writes: Groups, others: Groups, kind: str, strategy: ConflictStrategy
 ) -> None:
     unit = strategy.unit or (lambda each: each)
     taken = {unit(each) for each in writes}

@@ -16,7 +16,7 @@ import pytest
 from lockkit import Lock, LockLost
 from lockkit.errors import BreakRefused
 from lockkit.events import Event
-from lockkit.lab.course.table_trouble import URL, Trouble
+from lockkit.lab.course.table_trouble import URL, TroubledTable
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.lab.server import Emulator
 from lockkit.lock.storage import LOCK_KEY
@@ -42,30 +42,30 @@ READS = {"get", "list", "head"}
 
 
 @pytest.fixture(scope="module")
-def shared_trouble() -> Iterator[Trouble]:
+def shared_trouble() -> Iterator[TroubledTable]:
     """For those who only read."""
-    with closing(Trouble()) as place:
+    with closing(TroubledTable()) as place:
         yield place
 
 
 @pytest.fixture
-def trouble() -> Iterator[Trouble]:
-    with closing(Trouble()) as place:
+def trouble() -> Iterator[TroubledTable]:
+    with closing(TroubledTable()) as place:
         yield place
 
 
 @pytest.fixture
-def reader(shared_trouble: Trouble) -> Console:
+def reader(shared_trouble: TroubledTable) -> Console:
     return Console(shared_trouble.url, endpoint=shared_trouble.endpoint, watch_s=0.0)
 
 
 @pytest.fixture
-def console(trouble: Trouble) -> Console:
+def console(trouble: TroubledTable) -> Console:
     return Console(trouble.url, endpoint=trouble.endpoint, watch_s=0.0)
 
 
 @pytest.fixture
-def store(trouble: Trouble) -> Iterator[Store]:
+def store(trouble: TroubledTable) -> Iterator[Store]:
     with closing(open_store(URL, endpoint=trouble.endpoint)) as store:
         yield store
 
@@ -99,7 +99,7 @@ def stands(store: Store) -> Record:
 
 
 def test_a_look_reads_only_and_says_who_since_when_by_whose_clock_and_what_to_do(
-    reader: Console, shared_trouble: Trouble
+    reader: Console, shared_trouble: TroubledTable
 ) -> None:
     console, asked = reader, len(shared_trouble.requests())
     shown = click(console, console.panel.look)
@@ -181,7 +181,7 @@ def test_a_holder_that_lives_is_seen_to_renew_and_is_not_broken_by_accident(
 
 
 def test_without_a_url_there_is_the_demonstration_and_it_stays_the_same_one() -> None:
-    console = Console(demo=Trouble, watch_s=0.0)
+    console = Console(demo=TroubledTable, watch_s=0.0)
     first = console.look()
     assert first.diagnosis.pattern is Pattern.CLOCK_SKEW
     console.dry_run()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockkit.events import Event, event
-from lockkit.lab.widgets.contention import Contest
-from lockkit.lab.widgets.figures import Figures, Price, beliefs, figures, until_ms
+from lockkit.lab.widgets.contention import Contention
+from lockkit.lab.widgets.figures import Price, SideFigures, beliefs, figures, until_ms
 
 
 def held(at_s: float, who: str, until_s: float = 100.0) -> Event:
@@ -44,7 +44,7 @@ def test_hand_offs_waits_runs_and_takeovers_are_told() -> None:
         held(3.25, "W2"), event(4000, "W2", "killed", pid=1),
         held(8, "W1"), lets_go(9, "W1"),
     ]  # fmt: skip
-    assert figures(history) == Figures(
+    assert figures(history) == SideFigures(
         grants=4, per_s=4 / 7, hand_off_p50_s=0.25, wait_max_s=5.0, longest_run=2,
         taken_over_s=(4.0,), overlap_s=0.0, requests_per_grant=3 / 4,
     )  # fmt: skip
@@ -63,9 +63,9 @@ def test_a_million_grants_cost_what_their_writes_and_reads_do_the_waiters_too() 
 
 
 def test_an_empty_history_has_figures_too() -> None:
-    assert figures([]) == Figures()
+    assert figures([]) == SideFigures()
 
 
 def test_a_service_that_nobody_knows_is_said() -> None:
     with pytest.raises(ValueError, match="no provider 'etcd'; there are storage, zookeeper"):
-        Contest(("etcd", "storage"))
+        Contention(("etcd", "storage"))

@@ -9,20 +9,20 @@ import pytest
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.events import event
-from lockkit.lab.course.clocks import ONE, TWO, Searched, meet, search
+from lockkit.lab.course.clocks import ONE, TWO, SearchSummary, meet, search
 from lockkit.lab.course.hot import FREE, HELD, release_once
-from lockkit.lab.course.lock_testbed import Ground
-from lockkit.lab.course.lost import LOST, NOTHING, WON, Told
+from lockkit.lab.course.lock_testbed import LockTestbed
+from lockkit.lab.course.lost import LOST, NOTHING, WON, SdkReport
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
 
-def told(status: int, *, said: str = "", stored: str = "W1/1") -> Told:
+def told(status: int, *, said: str = "", stored: str = "W1/1") -> SdkReport:
     sent = event(
         1, "store", "request", client="", method="put", key="k", condition="if-absent", status=200,
         answer="applied", applied=True, before="", version="1", attempt=stored, began_ms=0,
     )  # fmt: skip
-    return Told(sdk="boto3", said=said, status=status, sent=(sent,), stored=stored)
+    return SdkReport(sdk="boto3", said=said, status=status, sent=(sent,), stored=stored)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_an_attempt_of_somebody_else_is_not_called_ones_own() -> None:
 
 def test_there_is_no_ground_of_an_unknown_provider() -> None:
     with pytest.raises(ValueError, match="no provider 'ftp'; there are s3, gcs, azure"):
-        Ground("ftp")
+        LockTestbed("ftp")
 
 
 def test_a_rule_about_clocks_that_nobody_has_is_told() -> None:
@@ -54,7 +54,7 @@ def test_a_rule_about_clocks_that_nobody_has_is_told() -> None:
 
 
 def test_a_search_without_a_violation_has_no_story() -> None:
-    found = Searched(replace(search("skew").row, violation=None, counterexample=None))
+    found = SearchSummary(replace(search("skew").row, violation=None, counterexample=None))
     assert (str(found), found.story, found.events) == (ONE, "", [])
     assert str(search("skew")) == TWO
 

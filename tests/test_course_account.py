@@ -16,7 +16,7 @@ from lockkit.lab.course.account import (
     REFUSED,
     SUM,
     WRITE_AGAIN,
-    Paid,
+    PaymentOutcome,
     at_once,
     in_turn,
     late,
@@ -75,5 +75,5 @@ def test_who_paid_is_no_markup() -> None:
         1, "store", "request", client=HOSTILE, method="put", key="balance.json", condition="",
         status=200, answer="applied", applied=True, before="", version="1", attempt="", began_ms=0,
     )  # fmt: skip
-    page = Paid(balance=30, writes=(write,), events=(), verdict=None)._repr_html_()
+    page = PaymentOutcome(balance=30, writes=(write,), events=(), verdict=None)._repr_html_()
     assert "<img" not in page and "&lt;img" in page

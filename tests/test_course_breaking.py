@@ -19,9 +19,9 @@ from lockkit.lab.course.breaking import (
     NEVER,
     SCENARIOS,
     SOON,
-    Hunt,
     Ladder,
-    Survey,
+    MutantHunt,
+    ScenarioSurvey,
     hunt,
     hunting,
     play,
@@ -105,7 +105,7 @@ def test_a_hunt_tells_the_first_seed_and_plays_the_shortest_again() -> None:
 )
 def test_what_a_hunt_found_is_one_of_the_guesses(seed: int | None, guess: str) -> None:
     harms = ((5, seed),) if seed else ()
-    assert str(Hunt(scenario="lease", rule="drift", seeds=300, moves=1, harms=harms)) == guess
+    assert str(MutantHunt(scenario="lease", rule="drift", seeds=300, moves=1, harms=harms)) == guess
 
 
 def test_every_scenario_has_rules_and_no_harm_with_all_of_them_on() -> None:
@@ -167,7 +167,7 @@ def test_what_a_run_says_is_no_markup() -> None:
     ladder.last = replace(ladder.last, harm=HOSTILE)
     page = ladder._repr_html_()
     assert "<img" not in page and "&lt;img" in page
-    assert "<script" not in Survey("lease", 1, (("drift", 1),))._repr_html_()
+    assert "<script" not in ScenarioSurvey("lease", 1, (("drift", 1),))._repr_html_()
 
 
 def test_fair_weather_has_no_fault_no_pause_and_no_crash() -> None:

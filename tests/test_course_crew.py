@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
 from lockkit.lab.course import programs as course
-from lockkit.lab.course.orders_outcome import Outcome, Stopped, Told
-from lockkit.lab.course.program import Plain, rows_of, table_of
-from lockkit.lab.course.programs import FATES, FIRST, ONCE, SKIPPED, SUMS, Crew
+from lockkit.lab.course.orders_outcome import OrdersOutcome, ProgramReport, StoppedDriver
+from lockkit.lab.course.program import PlainProgram, rows_of, table_of
+from lockkit.lab.course.programs import FATES, FIRST, ONCE, SKIPPED, SUMS, Programs
 from lockkit.spark.java import NoJava, find_java
 from lockkit.spark.process import leftovers
 from lockkit.stores import open_store
@@ -32,8 +32,8 @@ HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 # --- what is said of it --------------------------------------------------------------------------
 
 
-def told(*done: bool) -> tuple[Told, ...]:
-    return tuple(Told(f"W{n}", each, HOSTILE, HOSTILE) for n, each in enumerate(done, 1))
+def told(*done: bool) -> tuple[ProgramReport, ...]:
+    return tuple(ProgramReport(f"W{n}", each, HOSTILE, HOSTILE) for n, each in enumerate(done, 1))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_a_program_was_told_is_no_markup() -> None:
     class Verdict:
         kind, because = "VALID", HOSTILE
 
-    page = Outcome(
+    page = OrdersOutcome(
         did="", told=told(True, False), rows={HOSTILE: 1}, events=(), verdict=Verdict()
     )._repr_html_()
     assert "<img" not in page and page.count("&lt;img") == 5
@@ -65,8 +65,8 @@ def test_rows_go_into_a_table_and_come_back_as_they_were() -> None:
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    made = Crew("plain")
+def crew() -> Iterator[Programs]:
+    made = Programs("plain")
     made.start(lambda _: None)
     yield made
     made.stop()
@@ -77,16 +77,16 @@ def test_before_it_was_started_a_crew_says_so_and_a_second_one_ends_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(course, "_newest", None)
-    first = Crew("plain")
+    first = Programs("plain")
     with pytest.raises(RuntimeError, match=r"crew\.start\(\) comes first"):
         first.add(ONCE)
     folder = first._folder
     assert folder.exists()
-    Crew("plain").stop()
+    Programs("plain").stop()
     assert not folder.exists()
 
 
-def test_a_program_that_ends_is_told_by_its_last_words(crew: Crew) -> None:
+def test_a_program_that_ends_is_told_by_its_last_words(crew: Programs) -> None:
     """An order that nobody knows; the others go on without it."""
     member = crew._members["W3"]
     member.tell(do="dance", url=crew.url)
@@ -95,7 +95,7 @@ def test_a_program_that_ends_is_told_by_its_last_words(crew: Crew) -> None:
 
 
 def test_upserts_of_different_buckets_commit_at_once_and_of_one_bucket_only_one(
-    crew: Crew,
+    crew: Programs,
 ) -> None:
     """The notebook's challenge, from both sides, without its third program."""
     rows = {"W1": [("a", "eu", 2, 1)], "W2": [("b", "eu", 2, 2)]}
@@ -119,7 +119,7 @@ def test_where_each_program_writes_by_itself_its_file_groups_are_sparks(
     url, endpoint = f"s3://{bucket}/orders", shared_emulator.s3
     store = open_store(url, endpoint=endpoint)
     run(create_table(config(4)), store, Clock())
-    Plain(url, endpoint, "W0", lambda *_, **__: None).put(FIRST)
+    PlainProgram(url, endpoint, "W0", lambda *_, **__: None).put(FIRST)
     snapshot = run(load_snapshot(), store, Clock())
     buckets = {(partition, file_id[:8]) for partition, file_id in snapshot.groups}
     assert all(is_bucketed(file_id) for _, file_id in snapshot.groups)
@@ -142,7 +142,7 @@ def test_a_commit_that_was_handed_to_spark_is_made_while_its_driver_stands_still
     """Two PySpark programs on one Spark; and nothing of all that is left."""
     monkeypatch.setattr(course, "_newest", None)
     monkeypatch.setattr(course, "NAMES", ("W1", "W2"))
-    crew, environment = Crew("connect"), dict(os.environ)
+    crew, environment = Programs("connect"), dict(os.environ)
     try:
         crew.start(lambda _: None)
         assert str(crew.stop_driver("save")) == FATES[1]
@@ -154,6 +154,6 @@ def test_a_commit_that_was_handed_to_spark_is_made_while_its_driver_stands_still
 
 
 def test_what_was_skipped_is_told() -> None:
-    assert SKIPPED in repr(Stopped(way="save", did=SKIPPED))
-    woken = Stopped(way="save", did=FATES[1], told=replace(told(True)[0], said="returned"))
+    assert SKIPPED in repr(StoppedDriver(way="save", did=SKIPPED))
+    woken = StoppedDriver(way="save", did=FATES[1], told=replace(told(True)[0], said="returned"))
     assert repr(woken).endswith("Woken, W1 was told: returned")

@@ -21,7 +21,7 @@ from lockkit.lab.course.dead import (
     wake,
 )
 from lockkit.lab.course.grid import grid
-from lockkit.lab.course.table_testbed import Lake, seen
+from lockkit.lab.course.table_testbed import TableTestbed, seen
 from lockkit.lab.course.upkeep import (
     AS_IT_WAS,
     CLUSTERING,
@@ -150,7 +150,7 @@ def test_an_order_or_a_retention_that_there_is_not_is_told() -> None:
 
 
 def test_a_stall_takes_everybodys_clock_along_and_no_time() -> None:
-    with Lake() as lake:
+    with TableTestbed() as lake:
         writer, before = lake.writer("W1"), lake.clock.wall_ms()
         writer.stop_at("checked", lambda: lake.clock.leap(3_600))
         writer.publish(writer.insert(["k1"], 1))

@@ -6,14 +6,14 @@ import pytest
 
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy
-from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lab.course.lock_testbed import LockTestbed
 from lockkit.lab.course.lockfile import (
     BOTH_WON,
     ONE_WON,
     REPEATED,
     RISEN,
-    Claimed,
-    Handed,
+    CompetingClaims,
+    LockHandoff,
     claim_at_once,
     hand_on,
     kept,
@@ -51,7 +51,7 @@ def test_what_was_written_by_hand_decides_the_next_epoch() -> None:
 
 
 def test_every_state_is_kept_in_its_order_and_the_last_is_what_a_look_shows() -> None:
-    with Ground("s3") as ground:
+    with LockTestbed("s3") as ground:
         ground.keep_versions()
         for epoch in (1, 2):
             body = f'{{"expired":false,"validUntil":1,"owner":"W1","epoch":{epoch}}}'
@@ -68,11 +68,11 @@ def test_each_provider_names_the_state_of_an_object_in_its_own_way(
 
 
 def test_what_a_lock_object_says_is_no_markup() -> None:
-    with Ground("s3") as ground:
+    with LockTestbed("s3") as ground:
         ground.keep_versions()
         ground.put("W1", LOCK_KEY, f'{{"expired":false,"validUntil":1,"owner":"{HOSTILE[:4]}",'
                                    f'"attempt":"{HOSTILE[:10]}"}}'.encode())  # fmt: skip
-        page = Handed(epochs=(), kept=kept(ground), verdict=_Said())._repr_html_()
+        page = LockHandoff(epochs=(), kept=kept(ground), verdict=_Said())._repr_html_()
     assert "<img" not in page and page.count("&lt;img") == 3
 
 
@@ -81,4 +81,4 @@ class _Said:
 
 
 def test_two_refusals_are_not_called_two_wins() -> None:
-    assert str(Claimed(statuses=(412, 412), events=(), verdict=None)) == ONE_WON
+    assert str(CompetingClaims(statuses=(412, 412), events=(), verdict=None)) == ONE_WON

@@ -16,7 +16,7 @@ from lockkit.lab.course.overtaking import (
     UPDATE_2,
     WRITES,
     Instants,
-    Overtaken,
+    OvertakenWriter,
     overtake,
     who_goes_with_whom,
 )
@@ -72,7 +72,7 @@ def test_an_instant_that_was_only_requested_is_seen_by_nobody() -> None:
 
 
 def test_what_a_writer_is_told_is_no_markup() -> None:
-    shown = Overtaken(
+    shown = OvertakenWriter(
         ended={HOSTILE: HOSTILE}, rounds=0, rows=((HOSTILE, 1),), events=(),
         instants=Instants(((HOSTILE, "", "", ""),)), verdict=_Said(),
     )._repr_html_()  # fmt: skip

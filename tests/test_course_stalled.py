@@ -16,8 +16,8 @@ from lockkit.lab.course.stalled import (
     ACCEPTED,
     BY_ITSELF,
     BY_THE_STORE,
-    Beside,
-    Stalled,
+    SideBySide,
+    StalledRun,
     decided,
     orders,
 )
@@ -25,7 +25,7 @@ from lockkit.protocol.outcome import Applied
 from lockkit.runtime import run
 from lockkit.spark.orders import TABLE
 from lockkit.table import TaskId, avro_schema, begin, commit, partition_path, prepare
-from lockkit.table.write.groups import Aim, Work, write_group
+from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -61,8 +61,8 @@ def test_orders_that_a_reader_no_longer_finds_are_counted_as_lost(
     for number, count in enumerate((3, 4, 2)):
         transaction = run(begin(), store, Clock())
         rows = some_orders(number, count)
-        aim = Aim((partition_path(TABLE, "EU"), f"group-{number}"))
-        stat = write_group(Work(store, transaction.target, TaskId(), Clock()), aim, rows)
+        aim = TargetGroup((partition_path(TABLE, "EU"), f"group-{number}"))
+        stat = write_group(WriteTask(store, transaction.target, TaskId(), Clock()), aim, rows)
         assert stat is not None
         told.append(event(1, "W1", "note", text="wrote", files=[{"file": stat.path}]))
         avro = avro_schema(rows.schema, TABLE.name)
@@ -82,7 +82,7 @@ def some_orders(number: int, count: int) -> pa.Table:
     return pa.table({"order_id": keys, "region": ["EU"] * count, "ordered_at": [1] * count})
 
 
-def stalled(**other: Any) -> Stalled:
+def stalled(**other: Any) -> StalledRun:
     class Verdict:
         kind, because = "INVALID", HOSTILE
 
@@ -90,14 +90,14 @@ def stalled(**other: Any) -> Stalled:
         "fence": False, "kind": "plain", "decided": HOSTILE, "told": 7, "there": 4,
         "events": (WOKEN,), "verdict": Verdict(),
     }  # fmt: skip
-    return Stalled(**said | other)
+    return StalledRun(**said | other)
 
 
 def test_what_a_run_says_is_no_markup_and_reads_the_same_without_a_page() -> None:
     page = stalled()._repr_html_()
     assert "<img" not in page and "&lt;img" in page and "✗ 3 lost" in page
     assert "✓ none lost" in stalled(there=7)._repr_html_()
-    beside = Beside(stalled(), stalled(fence=True))
+    beside = SideBySide(stalled(), stalled(fence=True))
     text = beside._repr_mimebundle_()
     text = text[0] if isinstance(text, tuple) else text
     assert text["text/plain"].splitlines()[1].startswith("Fence on. W1's late commit")

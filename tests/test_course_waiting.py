@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
-from lockkit.lab.course.contention import NOT_AT_ALL, Handed, wait
+from lockkit.lab.course.contention import NOT_AT_ALL, ServiceHandoff, wait
 from lockkit.lab.course.honest import SPEAK_S3, sort_out
 from lockkit.lab.course.striping import (
     A_MOMENT,
@@ -18,7 +18,7 @@ from lockkit.lab.course.striping import (
     rename_at_once,
     three_renames,
 )
-from lockkit.lab.widgets.figures import Figures
+from lockkit.lab.widgets.figures import SideFigures
 
 # --- 07: how long a writer waits ------------------------------------------------------------------
 
@@ -47,9 +47,9 @@ def test_a_key_that_cannot_be_is_told_by_name() -> None:
 
 
 def test_two_believers_of_either_side_are_told() -> None:
-    well, badly = Figures(grants=3), Figures(grants=3, overlap_s=1.25, taken_over_s=(2.0,))
-    assert str(Handed((("a", well), ("b", well)))) == NOT_AT_ALL
-    handed = Handed((("a", well), ("b", badly)))
+    well, badly = SideFigures(grants=3), SideFigures(grants=3, overlap_s=1.25, taken_over_s=(2.0,))
+    assert str(ServiceHandoff((("a", well), ("b", well)))) == NOT_AT_ALL
+    handed = ServiceHandoff((("a", well), ("b", badly)))
     assert str(handed) == "for 1.2 s" and "taken over after 2.0 s" in repr(handed)
 
 

@@ -16,7 +16,7 @@ from lockkit.errors import NoAnswer
 from lockkit.events import Event
 from lockkit.lock.handle import UnprovenRelease
 from lockkit.protocol.outcome import PreconditionFailed
-from lockkit.providers.dynamodb import COUNTER, DynamoDBLock, Item, item_of
+from lockkit.providers.dynamodb import COUNTER, DynamoDBLock, LockItem, item_of
 from lockkit.stores import StoreOptions, aws
 
 pytestmark = pytest.mark.xdist_group("dynamodb")
@@ -433,7 +433,7 @@ def test_an_item_of_the_java_client_is_read_whatever_else_it_carries() -> None:
         "key": {"S": "orders"}, "ownerName": {"S": "o"}, "leaseDuration": {"S": "60000"},
         "recordVersionNumber": {"S": "v"}, "data": {"B": b"x"}, "isReleased": {"S": "1"},
     }  # fmt: skip
-    assert item_of(said, "") == Item("v", "o", 60_000, True)
+    assert item_of(said, "") == LockItem("v", "o", 60_000, True)
 
 
 def test_no_lock_has_the_key_of_anothers_counter() -> None:

@@ -21,13 +21,13 @@ from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.protocol.record import RECORD_BYTES_MAX, Record, decode, encode
-from lockkit.protocol.state import Me
+from lockkit.protocol.state import Identity
 from lockkit.recipes.election import Election
 from lockkit.recipes.election.candidate import Candidate
 from lockkit.recipes.election.epochs import KEPT, collect, epoch_key, epochs_in
 from lockkit.runtime import List, perform, run
 from lockkit.sinks import silent
-from lockkit.stores import Entry, open_store
+from lockkit.stores import ListEntry, open_store
 
 SEEDS, TTL_S = 250, 60.0
 FOUND_BY = {"look_again": 366, "judge_at_send": 107, "in_time": 212}
@@ -290,7 +290,7 @@ def test_a_listing_of_several_pages_is_read_to_its_end(bucket: str, shared_emula
 def test_a_node_lists_only_what_is_above_the_epoch_that_it_knows() -> None:
     asked: list[List] = []
     store, clock = open_store(memory()), Clock()
-    node = Candidate(Me("n", 60_000), clock, known=0)
+    node = Candidate(Identity("n", 60_000), clock, known=0)
 
     def follow(procedure: Any) -> Any:
         answer = None
@@ -322,6 +322,6 @@ def test_a_store_that_ignores_conditions_is_refused(bucket: str) -> None:
 
 def test_epochs_are_read_from_names_alone() -> None:
     names = [epoch_key(3), "lock_x.json", epoch_key(12), "lock_0000000004.jsonx"]
-    assert epochs_in([Entry(name, 0) for name in names]) == [3, 12]
+    assert epochs_in([ListEntry(name, 0) for name in names]) == [3, 12]
     assert len(encode(Record("o" * 1_000, 0, holder="h" * 1_000))) < RECORD_BYTES_MAX
     assert json.loads(encode(Record("o", 0)))["expired"] is False

@@ -20,10 +20,10 @@ from lockkit.protocol.record import EPOCHS_UNKNOWN, Record, decode, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import Table, TableConfig, read_table
-from lockkit.table.occ.concurrency import SHARED, ByLock
+from lockkit.table.occ.concurrency import SHARED, OptimisticConcurrency
 from lockkit.table.occ.fence import FENCE_KEY, read_fence
 from lockkit.table.services.rules import service_rules
-from lockkit.table.services.service import Service
+from lockkit.table.services.service import TableService
 
 NAMES = count()
 CONFIG = TableConfig(name="t", record_key="id")
@@ -139,8 +139,8 @@ def test_a_table_service_commits_after_the_lock_object_lost_its_epoch(
 ) -> None:
     before = fence_epoch(store)
     delete(store)
-    turns = ByLock(Lock(url, ttl_s=30))
-    service = Service(url, store, turns, rules=service_rules({}, SHARED), clock=CLOCK)
+    turns = OptimisticConcurrency(Lock(url, ttl_s=30))
+    service = TableService(url, store, turns, rules=service_rules({}, SHARED), clock=CLOCK)
     done = service.cluster()
     turns.close()
     assert done is not None

@@ -22,9 +22,10 @@ KINDS = [
 ]  # fmt: skip
 INTERNAL = {
     # caught before they reach a caller, or ends of a simulated process
-    "Busy", "Cancelled", "DeadlinePassed", "Departs", "Deposed", "DiskFull", "Interrupted",
-    "LaterFormat", "Malformed", "Moved", "NotOurs", "Refusal", "Stopped", "Trouble", "Unreachable",
-    "Unreadable", "Violated", "WireError",
+    "Cancelled", "CommandError", "DatabaseBusy", "DeadlinePassed", "DialectError", "DiskFull",
+    "GrantOver", "Interrupted", "LaterFormat", "Malformed", "ProtocolDeparture",
+    "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable", "Unreadable", "Violated",
+    "WireError", "WriterDeposed",
 }  # fmt: skip
 FACTS: dict[str, Any] = {
     "operation": Claim("j-1", "w-1", 1000), "read": ("a", "b"), "doubt": True,

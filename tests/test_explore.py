@@ -20,25 +20,25 @@ from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.explore import (
     SCENARIOS,
     Counterexample,
-    Row,
-    Scenario,
+    SearchRow,
+    SearchScenario,
     explore,
     explore_rows,
     search,
     transition_table,
 )
-from lockkit.lab.verify.explore.parts import ON_THE_WAY, Bounds, Fault, PackedState
+from lockkit.lab.verify.explore.parts import ON_THE_WAY, Bounds, ExplorerFault, PackedState
 from lockkit.lab.verify.explore.rows import BIG, CRASH, OBSERVED, STORE, WALL
 from lockkit.lab.verify.explore.world import LeaseWorld
 from lockkit.lab.verify.mutants import Invariant
 from lockkit.lab.verify.planting import replaced
 from lockkit.protocol import actions
-from lockkit.protocol.actions import Turn
-from lockkit.protocol.lease import Case, Transition, transition
+from lockkit.protocol.actions import StepContext
+from lockkit.protocol.lease import EventCase, Transition, transition
 from lockkit.protocol.outcome import Version
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import Record
-from lockkit.protocol.state import Aim, Phase, Step
+from lockkit.protocol.state import Phase, Step, WritePurpose
 
 # name: (steps of the shortest counterexample, distinct states); 0 steps: all states, no violation
 RECORDED = {
@@ -99,11 +99,11 @@ OFF = [each for each in SCENARIOS if each.breaks is not None]
 
 
 @cache
-def row(scenario: Scenario) -> Row:
+def row(scenario: SearchScenario) -> SearchRow:
     return explore(scenario)
 
 
-def name(scenario: Scenario) -> str:
+def name(scenario: SearchScenario) -> str:
     return scenario.name
 
 
@@ -126,14 +126,14 @@ LARGE = {
     ],
     ids=name,
 )  # fmt: skip
-def test_with_all_rules_on_every_state_is_seen_and_nothing_breaks(scenario: Scenario) -> None:
+def test_with_all_rules_on_every_state_is_seen_and_nothing_breaks(scenario: SearchScenario) -> None:
     found = row(scenario)
     assert (found.violation, found.exhausted) == (None, True)
     assert (found.steps, found.states) == RECORDED[scenario.name]
 
 
 @pytest.mark.parametrize("scenario", [each for each in ON if each.name in LARGE], ids=name)
-def test_within_smaller_bounds_nothing_breaks_either(scenario: Scenario) -> None:
+def test_within_smaller_bounds_nothing_breaks_either(scenario: SearchScenario) -> None:
     bounds = replace(scenario.bounds, **LARGE[scenario.name])  # type: ignore[arg-type]
     found = explore(replace(scenario, bounds=bounds))
     assert (found.violation, found.exhausted) == (None, True)
@@ -146,12 +146,12 @@ RAISING = Bounds(tries=(2, 1), renewals=(1, 0), raises=True, faults=1)
 def test_a_grant_whose_epoch_is_raised_shares_it_with_no_later_grant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scenario = Scenario("an epoch is raised", "", replace(STORE, slack_ms=0), RAISING)
+    scenario = SearchScenario("an epoch is raised", "", replace(STORE, slack_ms=0), RAISING)
     found = explore(scenario)
     assert (found.violation, found.exhausted) == (None, True)
 
-    def keeps_its_own(turn: Turn, to: Phase, record: Record, over: Version | None) -> Step:
-        return actions.send(turn, to, Aim.RELEASE, replace(record, expired=True), over)
+    def keeps_its_own(turn: StepContext, to: Phase, record: Record, over: Version | None) -> Step:
+        return actions.send(turn, to, WritePurpose.RELEASE, replace(record, expired=True), over)
 
     # The answer to the raise may come after the lease: the tombstone must not fall behind it.
     monkeypatch.setattr(actions, "_tombstone", keeps_its_own)
@@ -179,7 +179,7 @@ class UntilItWaits(LeaseWorld):
 
 
 def test_a_client_that_starts_again_after_a_crash_waits_for_its_own_lease_like_anybody() -> None:
-    alone = Bounds(acquires=(1, 0), faults=1, kinds=frozenset({Fault.CRASH}))
+    alone = Bounds(acquires=(1, 0), faults=1, kinds=frozenset({ExplorerFault.CRASH}))
     world = UntilItWaits(STORE, alone)
     told = Counterexample(search(world).path, world)
     assert told.story() == [
@@ -210,7 +210,9 @@ def test_the_big_rows_have_every_rule_on_and_all_expiry_policies_among_them() ->
 
 
 @pytest.mark.parametrize("scenario", OFF, ids=name)
-def test_with_a_rule_off_the_shortest_story_of_the_damage_is_found(scenario: Scenario) -> None:
+def test_with_a_rule_off_the_shortest_story_of_the_damage_is_found(
+    scenario: SearchScenario,
+) -> None:
     found = row(scenario)
     assert found.as_expected, found.violation
     assert (found.steps, found.states) == RECORDED[scenario.name]
@@ -218,7 +220,7 @@ def test_with_a_rule_off_the_shortest_story_of_the_damage_is_found(scenario: Sce
 
 
 @pytest.mark.parametrize("scenario", OFF, ids=name)
-def test_every_counterexample_is_told_and_the_checker_convicts_it(scenario: Scenario) -> None:
+def test_every_counterexample_is_told_and_the_checker_convicts_it(scenario: SearchScenario) -> None:
     counterexample = row(scenario).counterexample
     assert counterexample is not None
     story, history = counterexample.story(), counterexample.history()
@@ -268,11 +270,11 @@ def test_a_row_that_does_not_exist_is_named() -> None:
 
 
 @contextmanager
-def recorded() -> Iterator[set[tuple[Phase, Case]]]:
+def recorded() -> Iterator[set[tuple[Phase, EventCase]]]:
     """The rows of the transition table that are taken meanwhile."""
-    met: set[tuple[Phase, Case]] = set()
+    met: set[tuple[Phase, EventCase]] = set()
 
-    def noted(phase: Phase, case: Case) -> Transition:
+    def noted(phase: Phase, case: EventCase) -> Transition:
         met.add((phase, case))
         return transition(phase, case)
 

@@ -31,7 +31,7 @@ from lockkit.lab.faults import (
     FaultPlan,
     Proxy,
     ProxyError,
-    Request,
+    RequestFacts,
     dialects,
     wire,
 )
@@ -42,11 +42,11 @@ PLANS = ROOT / "datasets" / "faultplans"
 LOCK = "lake/orders/.hoodie/.locks/table_lock.json"
 
 
-def asked(client: str = "W1", operation: str = "put", key: str = LOCK) -> Request:
-    return Request(client, "PUT" if operation == "put" else "GET", operation, key)
+def asked(client: str = "W1", operation: str = "put", key: str = LOCK) -> RequestFacts:
+    return RequestFacts(client, "PUT" if operation == "put" else "GET", operation, key)
 
 
-def struck(plan: FaultPlan, count: int, request: Request | None = None) -> list[int]:
+def struck(plan: FaultPlan, count: int, request: RequestFacts | None = None) -> list[int]:
     """Which of `count` equal requests a plan strikes, counted from 1."""
     counts = Counts()
     return [n for n in range(1, count + 1) if plan.match(request or asked(), counts) is not None]
@@ -66,7 +66,7 @@ def struck(plan: FaultPlan, count: int, request: Request | None = None) -> list[
     ],
 )
 def test_a_fault_strikes_only_what_it_is_aimed_at(
-    fault: Fault, hit: Request, spared: Request
+    fault: Fault, hit: RequestFacts, spared: RequestFacts
 ) -> None:
     assert FaultPlan((fault,)).match(spared, Counts()) is None
     assert FaultPlan((fault,)).match(hit, Counts()) is fault
@@ -245,7 +245,7 @@ def test_a_missing_plan_file_is_named() -> None:
         FaultPlan.load("nowhere.json")
 
 
-SHIPPED: dict[str, tuple[str, list[Request]]] = {
+SHIPPED: dict[str, tuple[str, list[RequestFacts]]] = {
     # the plan, what it does, and requests of which it strikes the last
     "lost-response-acquire": ("drop", [asked()]),
     "lost-response-renew": ("reset", [asked(), asked()]),

@@ -24,14 +24,14 @@ from lockkit.runtime import List, Note, Procedure, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import Store
 from lockkit.table import FENCE_KEY, Prepared, TableConfig, commit, read_table
-from lockkit.table.occ.commit import Decision, complete, decide
+from lockkit.table.occ.commit import DecidedCommit, complete, decide
 from lockkit.table.occ.fence import digest, parse_fence, read_fence
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import roll_back
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.opening import open_table, snapshot_at
-from lockkit.table.services.repair import NOTHING, Repair, carry_out, plan_repair
+from lockkit.table.services.repair import NOTHING, FenceRepair, carry_out, plan_repair
 
 NAMES = count()
 DEAD = HeartbeatRules(interval_ms=1, misses=1, slack_ms=0, drift_ms=0)
@@ -77,14 +77,14 @@ def damage(store: Store, body: bytes) -> None:
     assert isinstance(store.put(FENCE_KEY, body, IfVersion(found.version)), Applied)
 
 
-def decided(store: Store, prepared: Prepared, epoch: int = 3) -> Decision:
+def decided(store: Store, prepared: Prepared, epoch: int = 3) -> DecidedCommit:
     """The writer stops between the moment of commit and its completed file."""
     return run(decide(prepared, Holder(epoch)), store, CLOCK)
 
 
 def repair(store: Store, kept: Any = NO_VERSIONS, **how: Any) -> tuple[str, ...]:
     plan = run(plan_repair(kept, **{"rules": DEAD, **how}), store, CLOCK)
-    assert isinstance(plan, Repair)
+    assert isinstance(plan, FenceRepair)
     return run(carry_out(plan, Holder(50)), store, CLOCK)
 
 
@@ -209,7 +209,7 @@ def test_a_table_whose_fence_is_gone_takes_no_commit_while_one_may_be_decided(
         run(commit(other, Holder(9)), store, CLOCK)
     opened = run(open_table(), store, CLOCK)
     snapshot = run(snapshot_at_now(opened), store, CLOCK)
-    known = Known(opened.config, opened.version, "", snapshot.covered.newest)
+    known = TableCache(opened.config, opened.version, "", snapshot.covered.newest)
     with pytest.raises(BrokenFence, match="is gone"):
         run(roll_back(late.prepared.instant, Holder(9), known), store, CLOCK)
     assert repair(store, kept_by(store)) == (late.prepared.instant,)
@@ -227,7 +227,9 @@ def test_a_first_commit_that_was_decided_is_not_lost_with_the_fence(version: int
         run(commit(other, Holder(2)), store, CLOCK)
     opened = run(open_table(), store, CLOCK)
     with pytest.raises(BrokenFence, match=gone):
-        way = roll_back(first.prepared.instant, Holder(2), Known(opened.config, opened.version))
+        way = roll_back(
+            first.prepared.instant, Holder(2), TableCache(opened.config, opened.version)
+        )
         run(way, store, CLOCK)
     with pytest.raises(BrokenFence, match=gone):
         run(switch_mode("fenced", Holder(2)), store, CLOCK)
@@ -281,9 +283,9 @@ def test_of_two_first_commits_without_a_fence_the_second_checks_against_the_firs
 
 
 def snapshot_at_now(opened: Any) -> Procedure[Any]:
-    from lockkit.table.read.opening import Point
+    from lockkit.table.read.opening import SnapshotPoint
 
-    return snapshot_at(opened, Point())
+    return snapshot_at(opened, SnapshotPoint())
 
 
 @pytest.mark.parametrize("epoch", [2**62, EPOCH_MAX - 1, 10**30])

@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 
-from lockkit.lab.widgets.stage.decisions import Choice, Decision, Moment
+from lockkit.lab.widgets.stage.decisions import Choice, Decision, ScenarioMoment
 from lockkit.lab.widgets.stage.fork import COMMIT, at, compare, fork, stage
 from lockkit.lab.widgets.stage.scenarios import PLAYS
-from lockkit.lab.widgets.stage.staged import Staged
+from lockkit.lab.widgets.stage.staged import Stage
 
 EVERY = [COMMIT, *PLAYS]
 
 
-def wander(play: str, seed: int, decisions: int) -> Staged:
+def wander(play: str, seed: int, decisions: int) -> Stage:
     """A stage on which so much happened at random."""
     dice, run = Random(f"{play} {seed}"), stage(play)
     for _ in range(decisions):
@@ -89,6 +89,6 @@ def test_what_is_no_moment_is_refused_and_said(text: str, says: str) -> None:
 
 def test_a_moment_is_told_shortly_and_read_back() -> None:
     text = "election/the next epoch is led unasked: W1 answer x3, the lease ends, W2 lose"
-    moment = Moment.of(f"  {text}\n")
+    moment = ScenarioMoment.of(f"  {text}\n")
     assert str(moment) == text and len(moment.decisions) == 5
-    assert Moment.of(str(Moment("wal"))) == Moment("wal")
+    assert ScenarioMoment.of(str(ScenarioMoment("wal"))) == ScenarioMoment("wal")

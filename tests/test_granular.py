@@ -18,8 +18,13 @@ from lock_world import until
 
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy, OutOfOrder
-from lockkit.lab.verify.deadlocks import MISTAKES, Op, deadlock, story
-from lockkit.recipes.granular.batch import Done, Failed, NotBegun, run_batch
+from lockkit.lab.verify.deadlocks import MISTAKES, GranularOperation, deadlock, story
+from lockkit.recipes.granular.batch import (
+    OperationDone,
+    OperationFailed,
+    OperationNotBegun,
+    run_batch,
+)
 from lockkit.recipes.granular.locks import GranularLocks
 from lockkit.recipes.granular.operations import (
     BATCHES,
@@ -29,7 +34,7 @@ from lockkit.recipes.granular.operations import (
     GranularRules,
     Level,
     Operation,
-    Want,
+    StripeRequest,
     plan,
     wants_of,
 )
@@ -43,7 +48,14 @@ from lockkit.recipes.stripes import (
     smear,
     strongest,
 )
-from lockkit.recipes.taking import Give, Take, TakingRules, carry_out, give_all, take_all
+from lockkit.recipes.taking import (
+    AcquireLock,
+    ReleaseLock,
+    TakingRules,
+    carry_out,
+    give_all,
+    take_all,
+)
 
 READ, WRITE = Mode.READ, Mode.WRITE
 COMMIT, RENAME = KEY_OPERATIONS["CommitKey"], KEY_OPERATIONS["RenameKey"]
@@ -175,7 +187,7 @@ def test_the_stripes_of_a_call_ascend_and_none_comes_twice(names: list[str], ask
 def test_what_is_wanted_twice_is_taken_once_to_write_if_either_writes(
     wanted: list[tuple[int, Mode]],
 ) -> None:
-    wants = [Want(Level.KEY, stripe, mode) for stripe, mode in wanted]
+    wants = [StripeRequest(Level.KEY, stripe, mode) for stripe, mode in wanted]
     taken = plan(wants)
     assert [each.stripe for each in taken] == sorted({stripe for stripe, _ in wanted})
     for each in taken:
@@ -257,32 +269,36 @@ def test_all_are_given_back_even_where_one_raises() -> None:
         carry_out(give_all("abc", TakingRules()), lambda _: True, give)
     assert given_ == ["c", "b", "a"]
     taking = take_all("ab", TakingRules())
-    assert isinstance(next(taking), Take)
+    assert isinstance(next(taking), AcquireLock)
     taking.close()  # a process that is gone gives nothing back
     giving = give_all("ab", TakingRules())
-    assert next(giving) == Give("b")
+    assert next(giving) == ReleaseLock("b")
     giving.close()
 
 
 # --- every order of steps -------------------------------------------------------------------------
 
 RIGHT = {
-    "two renames": (Op(RENAME, ("a", "b")), Op(RENAME, ("b", "a"))),
-    "three renames in a ring": tuple(Op(RENAME, tuple(each)) for each in ("ab", "bc", "ca")),
+    "two renames": (GranularOperation(RENAME, ("a", "b")), GranularOperation(RENAME, ("b", "a"))),
+    "three renames in a ring": tuple(
+        GranularOperation(RENAME, tuple(each)) for each in ("ab", "bc", "ca")
+    ),
     "rename, delete, and the bucket goes": (
-        Op(RENAME, ("a", "b")),
-        Op(KEY_OPERATIONS["DeleteKeys"], ("b", "c", "a")),
-        Op(DELETE_BUCKET),
+        GranularOperation(RENAME, ("a", "b")),
+        GranularOperation(KEY_OPERATIONS["DeleteKeys"], ("b", "c", "a")),
+        GranularOperation(DELETE_BUCKET),
     ),
     "all levels": (
-        Op(RENAME, ("a", "b")),
-        Op(BUCKET_OPERATIONS["CreateBucket"]),
-        Op(VOLUME_OPERATIONS["DeleteVolume"]),
+        GranularOperation(RENAME, ("a", "b")),
+        GranularOperation(BUCKET_OPERATIONS["CreateBucket"]),
+        GranularOperation(VOLUME_OPERATIONS["DeleteVolume"]),
     ),
     "a key operation within a volume's": (
-        Op(VOLUME_OPERATIONS["SetProperty"], (), (Op(COMMIT, ("a",)),)),
-        Op(COMMIT, ("a",)),
-        Op(DELETE_BUCKET),
+        GranularOperation(
+            VOLUME_OPERATIONS["SetProperty"], (), (GranularOperation(COMMIT, ("a",)),)
+        ),
+        GranularOperation(COMMIT, ("a",)),
+        GranularOperation(DELETE_BUCKET),
     ),
 }
 
@@ -445,7 +461,7 @@ def test_a_lower_level_or_the_same_one_again_is_refused_at_once_and_a_higher_one
         with pytest.raises(OutOfOrder, match="holds a key lock and asks for a bucket lock"):
             locks.hold(COMMIT, "v", "b", ["other"]).__enter__()
         with pytest.raises(OutOfOrder, match="read never becomes write"):
-            locks.hold_all("again", [Want(Level.KEY, 1, WRITE)]).__enter__()
+            locks.hold_all("again", [StripeRequest(Level.KEY, 1, WRITE)]).__enter__()
         let_go = in_a_thread(locks, COMMIT, "other")  # another thread is another matter
         let_go()
     with (
@@ -523,11 +539,11 @@ def test_a_batch_is_not_atomic_and_says_for_each_key_what_happened() -> None:
     found = run_batch(locks, BATCHES["deleteKeys"], "v", "b", items, delete, timeout=5)
     let_go()
     assert list(found) == [("a",), ("busy",), ("broken",), ("b",)]
-    assert found["a",] == Done("deleted a")
-    assert found["b",] == Done("deleted b")
-    assert isinstance(found["busy",], NotBegun)
+    assert found["a",] == OperationDone("deleted a")
+    assert found["b",] == OperationDone("deleted b")
+    assert isinstance(found["busy",], OperationNotBegun)
     assert "was not free to write" in found["busy",].why
-    assert isinstance(found["broken",], Failed)
+    assert isinstance(found["broken",], OperationFailed)
     assert str(found["broken",].error) == "no such block"
     assert locks.calls() == []
 
@@ -536,7 +552,7 @@ def test_a_batch_of_renames_that_cross_comes_to_its_end() -> None:
     locks = GranularLocks(stripes=dict.fromkeys(Level, 4))
     items = [(f"k{n % 5}", f"k{(n * 3 + 1) % 7}", str(n)) for n in range(60)]
     found = run_batch(locks, BATCHES["renameKeys"], "v", "b", items, len, timeout=60)
-    assert Counter(type(each) for each in found.values()) == {Done: 60}
+    assert Counter(type(each) for each in found.values()) == {OperationDone: 60}
 
 
 def test_a_batch_inside_of_a_call_is_refused_for_it_would_wait_for_its_caller() -> None:

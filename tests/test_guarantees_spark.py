@@ -26,7 +26,7 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.liveness import dead_instants, end
 from lockkit.table.occ.rollback import RolledBack, roll_back
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.reader import read_increment, read_slice
 
 try:
@@ -282,7 +282,7 @@ def test_of_three_processes_one_adds_a_column_and_nobody_hides_or_changes_it(
 def take_back_all_pending(place: Place) -> list[Any]:
     """As the only writer of a table does before it begins (EAGER)."""
     store = place.store
-    known = Known(*run(load_config(), store, CLOCK))
+    known = TableCache(*run(load_config(), store, CLOCK))
     now = run(load_timeline(known.config.names), store, CLOCK)
     done = []
     for pulse in run(dead_instants(known.config.names, now, "EAGER"), store, CLOCK):

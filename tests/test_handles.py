@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lockkit import AsyncLock, Lock, LockBusy, LockHandle, LockLost, open_store
-from lockkit.providers.both import Both
+from lockkit.providers.both import DoubleLock
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.process import ProcessLock
 
@@ -36,7 +36,7 @@ def make(kind: str, name: str, folder: Path) -> Callable[[], LockHandle]:
             return lambda: ProcessLock(name)
         case "filesystem":
             return lambda: FilesystemLock(folder)
-    return lambda: Both(ProcessLock(name), Lock(f"memory://{name}/t", ttl_s=TTL_S))
+    return lambda: DoubleLock(ProcessLock(name), Lock(f"memory://{name}/t", ttl_s=TTL_S))
 
 
 @pytest.fixture(params=["storage", "process", "filesystem", "both"])

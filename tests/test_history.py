@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockkit.errors import HistoryError
-from lockkit.events import Event, Teller, event, narrate, parse, plain, read, write
+from lockkit.events import Event, HistoryNarrator, event, narrate, parse, plain, read, write
 
 GOOD = Path(__file__).parents[1] / "datasets" / "histories" / "good"
 
@@ -69,7 +69,7 @@ def test_a_stall_is_told_with_what_the_stalled_client_holds() -> None:
 def test_a_history_can_be_told_as_it_comes() -> None:
     with (GOOD / "stalled_commit_refused.jsonl").open(encoding="utf-8") as lines:
         events = list(read(lines))
-    teller = Teller()
+    teller = HistoryNarrator()
     told = [line for each in events if (line := teller.tell(each)) is not None]
     assert told == narrate(events)
     assert any("did not commit 20250106101203123: LockLost" in line for line in told)

@@ -25,7 +25,7 @@ from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, over
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import Garbled, Record, encode
-from lockkit.protocol.state import Sight
+from lockkit.protocol.state import Observation
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table.format.timeline import V6
@@ -347,14 +347,16 @@ def record(**over: object) -> Record:
     return Record(**fields | over)  # type: ignore[arg-type]
 
 
-def sight(record_: Record | Garbled | None, version: str = "v1", *, age_ms: int = 1_000) -> Sight:
-    return Sight(version, record_, NOW_MS - age_ms, NOW_MS)
+def sight(
+    record_: Record | Garbled | None, version: str = "v1", *, age_ms: int = 1_000
+) -> Observation:
+    return Observation(version, record_, NOW_MS - age_ms, NOW_MS)
 
 
 @pytest.mark.parametrize(
     ("first", "second", "state", "renews", "breakable"),
     [
-        (Sight(None, None), Sight(None, None), "absent", None, False),
+        (Observation(None, None), Observation(None, None), "absent", None, False),
         (sight(Garbled("empty")), sight(Garbled("empty")), "garbled", None, True),
         (sight(Garbled("empty")), sight(Garbled("empty"), "v2"), "garbled", True, False),
         (sight(record(expired=True)), sight(record(expired=True)), "released", None, False),
@@ -375,7 +377,7 @@ def sight(record_: Record | Garbled | None, version: str = "v1", *, age_ms: int 
     ],
 )  # fmt: skip
 def test_only_a_lease_that_is_over_and_that_nobody_renews_may_be_broken(
-    first: Sight, second: Sight, state: str, renews: bool | None, breakable: bool
+    first: Observation, second: Observation, state: str, renews: bool | None, breakable: bool
 ) -> None:
     found = judge(first, second, watched_ms=3_000, wall_ms=NOW_MS, policy=Policy())
     assert (found.state, found.renews, found.breakable) == (state, renews, breakable)

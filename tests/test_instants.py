@@ -40,13 +40,19 @@ from lockkit.table import (
 )
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.format.properties import load_config
-from lockkit.table.format.timeline import LANES, Names, instant_ms, instant_of, load_timeline
-from lockkit.table.occ.commit import Epoch
+from lockkit.table.format.timeline import (
+    LANES,
+    TimelineNames,
+    instant_ms,
+    instant_of,
+    load_timeline,
+)
+from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.fence import FENCE_KEY, WINDOW_MAX
 from lockkit.table.occ.mode import switch_mode
-from lockkit.table.occ.publish import _Release
+from lockkit.table.occ.publish import _ReleaseThread
 from lockkit.table.occ.rollback import withdraw
-from lockkit.table.occ.transaction import Known, Transaction, discard, survey, take
+from lockkit.table.occ.transaction import TableCache, Transaction, discard, survey, take
 from lockkit.table.read.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
 
 NUMBERS = count()
@@ -72,11 +78,11 @@ def table(version: int = 9) -> tuple[Store, TableConfig, str]:
     return new_table(url, config), config, url
 
 
-def known_of(store: Store) -> Known:
-    return Known(*run(load_config(), store, CLOCK))
+def known_of(store: Store) -> TableCache:
+    return TableCache(*run(load_config(), store, CLOCK))
 
 
-def pending(store: Store, names: Names) -> list[str]:
+def pending(store: Store, names: TimelineNames) -> list[str]:
     return list(run(load_timeline(names), store, CLOCK).pending)
 
 
@@ -161,7 +167,7 @@ def test_an_instant_that_is_given_up_is_never_used_again(version: int) -> None:
     """What its first writer sent late would become visible with the second one's commit."""
     store, config, _ = table(version)
     gave_up = prepare_inserts(store, rows([0]))
-    run(withdraw(gave_up.transaction.taken, Epoch(0)), store, CLOCK)
+    run(withdraw(gave_up.transaction.taken, EpochGuard(0)), store, CLOCK)
     now = run(load_timeline(config.names), store, CLOCK)
     assert not now.pending and list(now.rollbacks.values()) == [True]
     assert isinstance(store.get(gave_up.stats[0].path), Missing)
@@ -175,7 +181,7 @@ def test_an_instant_that_was_overtaken_is_deleted_without_a_rollback(version: in
     store, config, _ = table(version)
     slow = prepare_inserts(store, rows([0]))
     done = run(commit(prepare_inserts(store, rows([1])), Holder(1)), store, CLOCK)
-    run(withdraw(slow.transaction.taken, Epoch(0)), store, CLOCK)
+    run(withdraw(slow.transaction.taken, EpochGuard(0)), store, CLOCK)
     now = run(load_timeline(config.names), store, CLOCK)
     assert (list(now.completed), dict(now.pending)) == ([done.instant], {})
     again = run(take(known_of(store)), store, Standing(instant_ms(slow.instant)))
@@ -299,7 +305,7 @@ def test_a_slow_append_that_gives_up_its_instant_cannot_harm_the_next_owner() ->
     assert committed.instant in seen or committed.instant > (late.end or pulled.end)
 
 
-def prepare_inserts_at(store: Store, known: Known, clock: Clock, key: str) -> Any:
+def prepare_inserts_at(store: Store, known: TableCache, clock: Clock, key: str) -> Any:
     transaction = run(begin(known), store, clock)
     file = write_inserts(transaction.target, rows([9]), file_id=f"{CLOCK.unique()}-0")
     assert store.put(file.key, file.body, IfAbsent())
@@ -491,7 +497,7 @@ def test_ctrl_c_around_the_decision_leaves_no_lock_that_is_renewed_for_ever(
     monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     store, config, url = table()
-    real = getattr(_Release, step)
+    real = getattr(_ReleaseThread, step)
     hits = []
 
     def hit(release: Any) -> None:
@@ -502,7 +508,7 @@ def test_ctrl_c_around_the_decision_leaves_no_lock_that_is_renewed_for_ever(
 
     with Table(url) as mine:
         mine.append(rows([0]))
-        monkeypatch.setattr(_Release, step, hit)
+        monkeypatch.setattr(_ReleaseThread, step, hit)
         with pytest.raises(KeyboardInterrupt) as interrupted:
             mine.append(rows([1]))
         assert not mine.lock.locked() and not mine.lock.owned()
@@ -537,7 +543,7 @@ def test_a_writer_that_was_rolled_back_takes_its_late_inflight_file_back(version
     run(roll_back(asleep.instant, Holder(1), known_of(store)), store, CLOCK)
     run(prepare(asleep, [], schema=AVRO), store, CLOCK)
     assert pending(store, config.names) == [asleep.instant]
-    run(withdraw(asleep.taken, Epoch(0), paths=()), store, CLOCK)
+    run(withdraw(asleep.taken, EpochGuard(0), paths=()), store, CLOCK)
     assert not pending(store, config.names)
 
 

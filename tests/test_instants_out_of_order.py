@@ -13,7 +13,7 @@ from table_world import CLOCK, new_table, rows
 from lockkit.cli.main import main
 from lockkit.clock import Clock
 from lockkit.errors import TableError, Unanswered
-from lockkit.lock.storage import ClockOff
+from lockkit.lock.storage import ClockSkew
 from lockkit.protocol.outcome import Applied, IfAbsent, Unknown
 from lockkit.runtime import run
 from lockkit.stores import Store
@@ -25,10 +25,10 @@ from lockkit.table import (
     read_table,
 )
 from lockkit.table.format.properties import load_config
-from lockkit.table.format.timeline import Names, instant_ms, load_timeline
-from lockkit.table.occ.commit import Epoch
+from lockkit.table.format.timeline import TimelineNames, instant_ms, load_timeline
+from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.rollback import withdraw
-from lockkit.table.occ.transaction import Known, Taken, survey, take
+from lockkit.table.occ.transaction import TableCache, TakenInstant, survey, take
 from lockkit.table.services.upkeep import WHOLE_EVERY_MS
 
 NUMBERS = count()
@@ -44,11 +44,11 @@ def table(version: int, url: str = "") -> tuple[Store, TableConfig, str]:
     return new_table(url, config), config, url
 
 
-def known_of(store: Store) -> Known:
-    return Known(*run(load_config(), store, CLOCK))
+def known_of(store: Store) -> TableCache:
+    return TableCache(*run(load_config(), store, CLOCK))
 
 
-def pending(store: Store, names: Names) -> list[str]:
+def pending(store: Store, names: TimelineNames) -> list[str]:
     return list(run(load_timeline(names), store, CLOCK).pending)
 
 
@@ -99,7 +99,7 @@ def test_a_request_that_lands_below_the_horizon_of_others_is_of_no_use_and_is_ro
     In version 6 a reader of increments waited for it for ever.
     """
     store, config, url = table(version)
-    clock, late, tried = Jumping(), Late(store), list[Taken]()
+    clock, late, tried = Jumping(), Late(store), list[TakenInstant]()
     with Table(url, clock=clock) as warm:
         pass_by(warm.append(rows([0])).instant)
         with pytest.raises(Unanswered):
@@ -131,7 +131,7 @@ def test_a_request_that_lands_below_the_horizon_of_others_is_of_no_use_and_is_ro
 
 def append(url: str, number: int, ahead_ms: int = 0) -> str:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ClockOff)
+        warnings.simplefilter("ignore", ClockSkew)
         with Table(url, clock=Clock(ahead_ms)) as writer:
             return writer.append(rows([number])).instant
 
@@ -173,7 +173,7 @@ def test_a_rollback_days_ahead_can_be_accepted_as_well(tmp_path: Path, version: 
     store, _config, url = table(version, f"file://{tmp_path}/t")
     append(url, 0)
     ahead = Clock(DAYS_MS)
-    run(withdraw(run(begin(), store, ahead).taken, Epoch(0)), store, ahead)
+    run(withdraw(run(begin(), store, ahead).taken, EpochGuard(0)), store, ahead)
     with pytest.raises(TableError, match="accept-instant URL") as told:
         append(url, 1)
     line = str(told.value).partition("there: lockkit ")[2].replace("URL", url).split()

@@ -27,20 +27,20 @@ from lockkit.table import (
 from lockkit.table.format.plans import (
     OURS,
     ClusteringGroup,
-    Input,
+    ClusteringInput,
     ReplacePlan,
     format_cluster_plan,
 )
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.handle import Table
-from lockkit.table.occ.concurrency import OneProcess
+from lockkit.table.occ.concurrency import SingleWriter
 from lockkit.table.read import checkpoint as checkpoints
 from lockkit.table.read.checkpoint import CHECKPOINT_KEY, write_checkpoint
 from lockkit.table.read.incremental import load_increment
 from lockkit.table.read.reader import read_increment
 from lockkit.table.services.cluster import action_of
 from lockkit.table.services.rules import CleanRules, ClusterRules, ServiceRules
-from lockkit.table.services.service import Service
+from lockkit.table.services.service import TableService
 
 hudi = pytest.importorskip("hudi", reason="hudi-rs reads our tables: pip install hudi==0.5.0")
 
@@ -224,7 +224,7 @@ def test_a_table_that_its_services_keep_in_order_is_read_alike(
     rules = ServiceRules(
         failed="EAGER", clean=CleanRules(commits=2), cluster=ClusterRules(layout=layout)
     )
-    service = Service(store.url, store, OneProcess(), rules=rules)
+    service = TableService(store.url, store, SingleWriter(), rules=rules)
     service.before_write(service.look().known)
     before = add(store, 500)
     add(store, 501)
@@ -245,10 +245,10 @@ def test_a_table_that_its_services_keep_in_order_is_read_alike(
     assert changes["id"].to_pylist() == ["k501"]
 
 
-def plan_of(service: Service) -> ReplacePlan:
+def plan_of(service: TableService) -> ReplacePlan:
     """A plan to rewrite one file group."""
     first = service.look().snapshot.slices[0]
-    only = Input(first.partition, first.file_id, first.path)
+    only = ClusteringInput(first.partition, first.file_id, first.path)
     return ReplacePlan((ClusteringGroup((only,)),), {OURS: "cluster"})
 
 

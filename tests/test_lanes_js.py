@@ -15,7 +15,7 @@ import pytest
 
 from lockkit.events import Event, event, read
 from lockkit.lab.widgets.export import drawing
-from lockkit.lab.widgets.models import Story
+from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene
 
 ROOT = Path(__file__).parents[1]
@@ -29,8 +29,8 @@ DRAWN = (
 )
 
 
-def story_of(events: list[Event]) -> Story:
-    story = Story()
+def story_of(events: list[Event]) -> HistoryModel:
+    story = HistoryModel()
     story.add(events)
     return story
 
@@ -74,7 +74,7 @@ def node() -> str:
 
 def test_the_layout_reads_well_and_is_the_one_that_was_looked_at(tmp_path: Path) -> None:
     scenes = {name: scene(story_of(recorded(name))) for name in DRAWN}
-    scenes["_empty"] = scene(Story())
+    scenes["_empty"] = scene(HistoryModel())
     scenes["_long"] = scene(story_of(list(many())))
     file = tmp_path / "scenes.json"
     file.write_text(json.dumps(scenes))

@@ -30,31 +30,31 @@ from lockkit.protocol.outcome import (
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Garbled, Record
 from lockkit.protocol.state import (
+    AcquireRequested,
     Action,
-    Answered,
-    Beat,
-    Beaten,
-    Blind,
-    Busy,
+    ClaimLost,
+    DeleteRecord,
     Event,
     GiveUp,
     Granted,
-    Look,
-    Lost,
-    Me,
+    HeldByOther,
+    Identity,
+    LastObservation,
+    LeaseLost,
     Now,
+    Observation,
     Pause,
-    Quit,
+    ReadAnswered,
+    ReadFailed,
+    ReadRecord,
     Released,
-    Remove,
+    ReleaseRequested,
+    RenewDue,
     Renewed,
-    Saw,
-    Seen,
-    Send,
-    Sight,
     State,
     Tick,
-    Want,
+    WriteAnswered,
+    WriteRecord,
     believes,
 )
 
@@ -70,9 +70,9 @@ WALL_AHEAD_MS = 1_736_000_000_000
 class Player:
     """One client of a transcript: its state, its request that is out, and the store's answer."""
 
-    me: Me
+    me: Identity
     state: State = field(default_factory=State)
-    out: Look | Send | Remove | None = None
+    out: ReadRecord | WriteRecord | DeleteRecord | None = None
     answer: Event | None = None
     requests: int = 0
 
@@ -83,10 +83,10 @@ class Stage:
 
     policy: Policy = field(default_factory=Policy)
     now_ms: int = 0
-    sight: Sight = field(default_factory=lambda: Sight(None, None))
+    sight: Observation = field(default_factory=lambda: Observation(None, None))
     writes: int = 0
     players: dict[str, Player] = field(default_factory=dict)
-    late: dict[str, Send] = field(default_factory=dict)
+    late: dict[str, WriteRecord] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
 
     def play(self, line: str) -> list[str]:
@@ -119,15 +119,15 @@ class Stage:
         now = self._now()
         match words:
             case ["wants"]:
-                self._step(name, Want(now))
+                self._step(name, AcquireRequested(now))
             case ["wants", "above", floor]:
-                self._step(name, Want(now, int(floor)))
+                self._step(name, AcquireRequested(now, int(floor)))
             case ["beat"]:
-                self._step(name, Beat(now))
+                self._step(name, RenewDue(now))
             case ["beats", "above", floor]:
-                self._step(name, Beat(now, int(floor)))
+                self._step(name, RenewDue(now, int(floor)))
             case ["quits"]:
-                self._step(name, Quit(now))
+                self._step(name, ReleaseRequested(now))
             case ["ticks"]:
                 self._step(name, Tick(now))
             case ["gives", "up"]:
@@ -137,7 +137,7 @@ class Stage:
             case ["hears", "nothing"]:
                 self._silence(name)
             case ["is", "throttled"]:
-                self._step(name, Answered(now, Throttled(1.0)))
+                self._step(name, WriteAnswered(now, Throttled(1.0)))
             case _:
                 raise ValueError(f"no such line in a transcript: {name} {' '.join(words)}")
 
@@ -146,25 +146,27 @@ class Stage:
     def _decide(self, name: str) -> None:
         player = self._player(name)
         match player.out:
-            case Look(unless):
+            case ReadRecord(unless):
                 if unless is not None and unless == self.sight.version:
                     self.said.append("the store: 304")
-                    player.answer = Saw(self._now(), None, self._date_ms())
+                    player.answer = ReadAnswered(self._now(), None, self._date_ms())
                 else:
                     self.said.append(f"the store: {self._body()}")
-                    player.answer = Saw(self._now(), replace(self.sight, date_ms=self._date_ms()))
-            case Send() as send:
-                player.answer = Answered(self._now(), self._apply(name, send))
+                    player.answer = ReadAnswered(
+                        self._now(), replace(self.sight, date_ms=self._date_ms())
+                    )
+            case WriteRecord() as send:
+                player.answer = WriteAnswered(self._now(), self._apply(name, send))
             case _:
                 raise ValueError(f"{name} has nothing out")
 
-    def _apply(self, name: str, send: Send) -> WriteAnswer:
+    def _apply(self, name: str, send: WriteRecord) -> WriteAnswer:
         if send.over != self.sight.version:
             self.said.append(f"the store refuses {send.record.attempt}: 412")
             return PreconditionFailed()
         self.writes += 1
         version = f"v{self.writes}"
-        self.sight = Sight(version, send.record, modified_ms=self._date_ms())
+        self.sight = Observation(version, send.record, modified_ms=self._date_ms())
         self.said.append(f"the store applies {send.record.attempt} as {version}")
         return Applied(version)
 
@@ -179,7 +181,7 @@ class Stage:
                 record = Garbled("it is not JSON (truncated, or written by something else)")
             case _:
                 raise ValueError(f"no such object in a transcript: {words}")
-        self.sight = Sight(f"v{self.writes}", record, modified_ms=self._date_ms())
+        self.sight = Observation(f"v{self.writes}", record, modified_ms=self._date_ms())
         self.said.append(f"the object is {self._body()}")
 
     def _body(self) -> str:
@@ -200,7 +202,7 @@ class Stage:
         player.state, actions = step(player.me, player.state, event, self.policy)
         for each in actions:
             self.said.append(f"{name} {self._words(player, each)}")
-            if isinstance(each, Look | Send | Remove):
+            if isinstance(each, ReadRecord | WriteRecord | DeleteRecord):
                 player.out, player.requests = each, player.requests + 1
 
     def _hear(self, name: str) -> None:
@@ -210,18 +212,20 @@ class Stage:
 
     def _silence(self, name: str) -> None:
         player = self._player(name)
-        if isinstance(player.out, Send) and player.answer is None:
+        if isinstance(player.out, WriteRecord) and player.answer is None:
             self.late[name] = player.out
-        looked = isinstance(player.out, Look)
+        looked = isinstance(player.out, ReadRecord)
         now = self._now()
-        self._step(name, Blind(now, "timeout") if looked else Answered(now, Unknown("timeout")))
+        self._step(
+            name, ReadFailed(now, "timeout") if looked else WriteAnswered(now, Unknown("timeout"))
+        )
 
     def _words(self, player: Player, action: Action) -> str:
         until = (player.state.until_ms or 0) / 1000
         match action:
-            case Look(unless):
+            case ReadRecord(unless):
                 return "looks" if unless is None else f"looks, unless it is still {unless}"
-            case Send(record, over):
+            case WriteRecord(record, over):
                 aim = player.state.out.aim.value if player.state.out else "?"
                 what = f"{aim} {record.attempt}, epoch {record.epoch}"
                 return f"sends {what}, over {over or 'nothing'}"
@@ -229,19 +233,19 @@ class Stage:
                 return f"holds epoch {epoch} until {until:g} s"
             case Renewed(epoch):
                 return f"renewed epoch {epoch} until {until:g} s"
-            case Lost(epoch, why):
+            case LeaseLost(epoch, why):
                 return f"has lost epoch {epoch}: {why}"
-            case Busy(record, frees):
+            case HeldByOther(record, frees):
                 who = record.owner if isinstance(record, Record) else "a garbled object"
                 when = "never by itself" if frees is None else f"free at {frees / 1000:g} s"
                 return f"waits for {who}, {when}"
-            case Beaten(attempt):
+            case ClaimLost(attempt):
                 return f"was beaten: {attempt} did not win"
             case Released(epoch, proven):
                 return f"released epoch {epoch}{'' if proven else ', unproven'}"
             case Pause(seconds):
                 return "pauses" if seconds is None else f"pauses {seconds:g} s"
-            case Remove():
+            case DeleteRecord():
                 return "deletes the object"
 
     def _show(self, name: str) -> None:
@@ -251,7 +255,7 @@ class Stage:
         self.said.append(f"{name} is {phase}, {believing}, {requests} requests so far")
 
     def _player(self, name: str) -> Player:
-        return self.players.setdefault(name, Player(Me(name, TTL_MS)))
+        return self.players.setdefault(name, Player(Identity(name, TTL_MS)))
 
     def _now(self) -> Now:
         return Now(self.now_ms, WALL_AHEAD_MS + self.now_ms)
@@ -320,7 +324,7 @@ def test_a_lease_frees_by_the_clock_that_its_policy_trusts(
     frees_s: float | None,
 ) -> None:
     policy, now = Policy(expiry=expiry), Now(0, WALL_AHEAD_MS)
-    seen = Seen(Sight("v1", record, *dates), since_ms=0, read_ms=0)
+    seen = LastObservation(Observation("v1", record, *dates), since_ms=0, read_ms=0)
     at_ms = frees_ms(seen, now, policy)
     assert at_ms == (None if frees_s is None else frees_s * 1000)
     if at_ms:
@@ -330,14 +334,16 @@ def test_a_lease_frees_by_the_clock_that_its_policy_trusts(
 
 
 def test_a_304_without_a_date_goes_on_from_the_last_one_and_not_from_the_wall_clock() -> None:
-    policy, me = Policy(), Me("W1", TTL_MS)
+    policy, me = Policy(), Identity("W1", TTL_MS)
     far_future = replace(HELD, valid_until_ms=WALL_AHEAD_MS + 3_600_000)  # its clock is an hour off
-    state, _ = step(me, State(), Want(Now(0, WALL_AHEAD_MS)), policy)
-    sight = Sight("v1", far_future, modified_ms=0, date_ms=4_000)
-    state, _ = step(me, state, Saw(Now(0, WALL_AHEAD_MS), sight), policy)
+    state, _ = step(me, State(), AcquireRequested(Now(0, WALL_AHEAD_MS)), policy)
+    sight = Observation("v1", far_future, modified_ms=0, date_ms=4_000)
+    state, _ = step(me, state, ReadAnswered(Now(0, WALL_AHEAD_MS), sight), policy)
     state, _ = step(me, state, Tick(Now(5_000, WALL_AHEAD_MS + 5_000)), policy)
-    _, (busy,) = step(me, state, Saw(Now(5_000, WALL_AHEAD_MS + 5_000), None, None), policy)
-    assert isinstance(busy, Busy)
+    _, (busy,) = step(
+        me, state, ReadAnswered(Now(5_000, WALL_AHEAD_MS + 5_000), None, None), policy
+    )
+    assert isinstance(busy, HeldByOther)
     assert busy.frees_ms == 8_000
 
 
@@ -359,7 +365,7 @@ def test_two_writes_never_have_the_same_attempt() -> None:
             stage.play(line)
             while stage.players["W1"].out is not None:
                 out = stage.players["W1"].out
-                if isinstance(out, Send):
+                if isinstance(out, WriteRecord):
                     attempts.append(out.record.attempt)
                 stage.play("ok W1")
     assert len(attempts) == len(set(attempts)) == 10

@@ -38,7 +38,7 @@ from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, StoreError
 from lockkit.lock.handle import LOCK_KEY, LateLoss, Lock
 from lockkit.lock.hudi_keys import UnknownKey
-from lockkit.lock.storage import ClockOff
+from lockkit.lock.storage import ClockSkew
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import Now
 from lockkit.sinks import ObserverFailed
@@ -663,7 +663,7 @@ def test_a_lease_that_cannot_be_renewed_in_time_is_refused(options: dict[str, An
 HOUR_MS = 3_600_000
 
 
-@pytest.mark.filterwarnings("ignore::lockkit.lock.storage.ClockOff")
+@pytest.mark.filterwarnings("ignore::lockkit.lock.storage.ClockSkew")
 def test_a_clock_an_hour_off_breaks_no_exclusion_and_delays_no_takeover() -> None:
     """The store's own clock decides: neither the holder's nor the challenger's takes part."""
 
@@ -690,7 +690,7 @@ def test_under_wall_a_clock_an_hour_ahead_takes_what_is_held() -> None:
     url, wall = memory(), Policy(expiry=Expiry.WALL)
     holds = Lock(url, ttl_s=10, policy=wall)
     holds.acquire()
-    with pytest.warns(ClockOff):
+    with pytest.warns(ClockSkew):
         ahead = Lock(url, ttl_s=10, policy=wall, clock=Clock(offset_ms=HOUR_MS))
         assert ahead.acquire(timeout=0)
     assert holds.owned() and ahead.owned(), "the limit that the documentation states"
@@ -704,7 +704,7 @@ def test_an_offset_over_the_drift_is_warned_of_once_and_shown() -> None:
     with Lock(url):
         pass
     lock = Lock(url, clock=Clock(offset_ms=5_000), emit=tale)
-    with pytest.warns(ClockOff, match=r"differ by about 5\.\d s.*NTP") as told:
+    with pytest.warns(ClockSkew, match=r"differ by about 5\.\d s.*NTP") as told:
         for _ in range(3):
             lock.acquire()
             lock.release()

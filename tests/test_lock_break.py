@@ -17,13 +17,13 @@ from lockkit.cli.main import main
 from lockkit.errors import BreakRefused
 from lockkit.lab.faults import Fault, FaultPlan, Faulty
 from lockkit.lab.server import Emulator
-from lockkit.lock.storage import LOCK_KEY, OddRecord
+from lockkit.lock.storage import LOCK_KEY, UnexpectedRecord
 from lockkit.protocol.outcome import Applied, Condition, Found, IfAbsent, over
 from lockkit.protocol.record import EPOCH_MAX, Record, decode, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import Table, TableConfig
-from lockkit.table.inspect.standing import Holder, watch
+from lockkit.table.inspect.standing import LockHolder, watch
 from lockkit.table.inspect.takeover import BREAKS, guard, planned, take_over
 from lockkit.table.inspect.versions import highest_epoch
 
@@ -57,7 +57,7 @@ def stands(store: Store) -> Record:
     return record
 
 
-def look(store: Store) -> Holder:
+def look(store: Store) -> LockHolder:
     return run(watch(0), store, CLOCK)
 
 
@@ -310,7 +310,7 @@ def test_an_epoch_that_leaves_no_room_is_not_granted_after_until_it_is_broken(
     put(store, replace(dead(epoch=epoch), expired=expired))
     before = store.get(LOCK_KEY)
     with closing(Lock(url, ttl_s=30)) as lock:
-        with pytest.warns(OddRecord, match=f"{epoch}.*leaves no room.*lock break"):
+        with pytest.warns(UnexpectedRecord, match=f"{epoch}.*leaves no room.*lock break"):
             assert not lock.acquire(timeout=0)
     after = store.get(LOCK_KEY)
     assert isinstance(before, Found) and isinstance(after, Found)

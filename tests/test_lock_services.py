@@ -16,7 +16,7 @@ import pytest
 from lock_world import until
 
 from lockkit.lab.processes.services import KINDS, open_service
-from lockkit.lab.processes.services.service import ServiceFailed, ServiceUnavailable
+from lockkit.lab.processes.services.service import ServiceStartFailed, ServiceUnavailable
 from lockkit.lab.processes.services.zookeeper import ZooKeeper
 
 
@@ -51,7 +51,7 @@ def test_a_service_that_does_not_start_says_why_with_the_end_of_its_log(tmp_path
         def command(self) -> list[str]:
             return [sys.executable, "-c", "raise SystemExit('no disk left')"]
 
-    with pytest.raises(ServiceFailed, match="ended with 1") as failed:
+    with pytest.raises(ServiceStartFailed, match="ended with 1") as failed:
         Broken(tmp_path).start()
     assert "no disk left" in str(failed.value) and str(tmp_path) in str(failed.value)
 

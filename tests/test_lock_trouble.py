@@ -33,7 +33,7 @@ from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.planting import planted
 from lockkit.lock.handle import LOCK_KEY, Lock, UnprovenRelease
-from lockkit.lock.storage import OddRecord
+from lockkit.lock.storage import UnexpectedRecord
 from lockkit.protocol.outcome import Applied, Found
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Record, encode
@@ -403,7 +403,9 @@ def test_a_body_that_is_no_record_is_never_free_and_says_what_to_do(body: bytes)
     lock = Lock(memory(), ttl_s=10, timeout=0.05)
     overwrite(lock, body)
     assert lock.locked()
-    with pytest.warns(OddRecord, match=r"no lock record: .*lockkit lock break memory") as told:
+    with pytest.warns(
+        UnexpectedRecord, match=r"no lock record: .*lockkit lock break memory"
+    ) as told:
         with pytest.raises(LockBusy, match="never taken as free"):
             with lock:
                 pass
@@ -417,7 +419,7 @@ def test_a_body_that_is_no_record_is_never_free_and_says_what_to_do(body: bytes)
 def test_a_waiter_goes_on_when_somebody_repairs_the_object() -> None:
     lock = Lock(memory(), ttl_s=10)
     overwrite(lock, b"{")
-    with pytest.warns(OddRecord), ThreadPoolExecutor(1) as threads:
+    with pytest.warns(UnexpectedRecord), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lock.acquire, timeout=10)
         until(lambda: "no lock record" in lock.busy_because())
         overwrite(lock, as_hudi(until_ms=1, expired=True))
@@ -429,7 +431,7 @@ def test_a_waiter_goes_on_when_somebody_repairs_the_object() -> None:
 def test_of_ten_megabytes_of_noise_a_waiter_reads_little(place: Place) -> None:
     lock = place.lock()
     overwrite(lock, b"x" * 10_000_000)
-    with pytest.warns(OddRecord, match="longer than"):
+    with pytest.warns(UnexpectedRecord, match="longer than"):
         assert not lock.acquire(timeout=0)
     seen = lock.look()
     assert seen.sight.version is not None
@@ -439,7 +441,7 @@ def test_a_far_future_lease_is_only_warned_of_where_the_stores_clock_decides() -
     lock = Lock(memory(), ttl_s=10, policy=Policy(slack_ms=100))
     far = Record("x", valid_until_ms=2**62, epoch=7, attempt="x/1", ttl_ms=300)
     overwrite(lock, encode(far))
-    with pytest.warns(OddRecord, match="the store's own clock decides"):
+    with pytest.warns(UnexpectedRecord, match="the store's own clock decides"):
         assert lock.acquire(timeout=10)
     assert lock.fence.epoch == 8
     lock.release()
@@ -449,7 +451,7 @@ def test_a_far_future_lease_is_only_warned_of_where_the_stores_clock_decides() -
 def test_a_far_future_lease_under_the_wall_clock_is_reported_as_what_it_is(until_ms: int) -> None:
     lock = Lock(memory(), ttl_s=10, policy=Policy(expiry=Expiry.WALL))
     overwrite(lock, as_hudi(until_ms=until_ms))
-    with pytest.warns(OddRecord, match=r"No lease lasts that long.*lockkit lock break"):
+    with pytest.warns(UnexpectedRecord, match=r"No lease lasts that long.*lockkit lock break"):
         assert not lock.acquire(timeout=0.1)
 
 

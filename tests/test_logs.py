@@ -14,7 +14,7 @@ from table_world import CONFIG, new_table, rows
 
 from lockkit.errors import LockBusy
 from lockkit.lock.handle import Lock
-from lockkit.providers.both import Both
+from lockkit.providers.both import DoubleLock
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.recipes.election import Election
 from lockkit.recipes.queue import Queue
@@ -107,7 +107,7 @@ def test_the_repr_of_a_lock_says_its_state(url: str) -> None:
 
 def test_the_repr_of_a_providers_lock_says_its_state(url: str, tmp_path: object) -> None:
     old = FilesystemLock(str(tmp_path), owner="me")
-    with closing(Both(old, Lock(url))) as both:
+    with closing(DoubleLock(old, Lock(url))) as both:
         assert repr(old) == f"<FilesystemLock {old.url}: not held>"
         with old:
             assert repr(old) == f"<FilesystemLock {old.url}: held by me>"

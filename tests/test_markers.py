@@ -31,7 +31,7 @@ from lockkit.protocol.outcome import Found, IfAbsent
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import commit
-from lockkit.table.format.base_file import Draft, Target
+from lockkit.table.format.base_file import BaseFileWriter, Target
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, file_name, in_partition
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.timeline import V6, load_timeline
@@ -39,13 +39,13 @@ from lockkit.table.occ.conflict import (
     BUCKET,
     PREFER_WRITER,
     SIMPLE,
-    Mine,
+    ConflictStrategy,
+    OwnChanges,
     Pending,
-    Strategy,
     find_conflict,
 )
-from lockkit.table.occ.covered import Covered
-from lockkit.table.occ.heartbeat import Beating, start
+from lockkit.table.occ.covered import CheckedHorizon
+from lockkit.table.occ.heartbeat import HeartbeatState, start
 from lockkit.table.occ.liveness import HeartbeatRules, end, heartbeat_key, look
 from lockkit.table.occ.markers import (
     EARLY_COMMITS_KEY,
@@ -64,7 +64,7 @@ from lockkit.table.occ.markers import (
     unmark,
 )
 from lockkit.table.read.buckets import bucket_file_id, free_file_id
-from lockkit.table.write.groups import Early, Work
+from lockkit.table.write.groups import EarlyCheck, WriteTask
 
 OLDER, ME, YOUNGER = "20250101000000001", "20250101000000002", "20250101000000003"
 EU: FileGroup = ("region=EU", "00000003-f-0")
@@ -83,14 +83,16 @@ def path_of(group: FileGroup, instant: str) -> str:
 def writing(store: Store, instant: str, *groups: FileGroup, beats: bool = True) -> None:
     """A writer that has begun, and is about to write these file groups."""
     if beats:
-        run(start(Beating(instant, 60_000)), store, CLOCK)
+        run(start(HeartbeatState(instant, 60_000)), store, CLOCK)
     for group in groups:
         run(mark(instant, path_of(group, instant), "MERGE"), store, CLOCK)
 
 
-def stops(store: Store, *groups: FileGroup, strategy: Strategy = SIMPLE, **mine: Any) -> str | None:
+def stops(
+    store: Store, *groups: FileGroup, strategy: ConflictStrategy = SIMPLE, **mine: Any
+) -> str | None:
     """The instant that an early check of mine names; None if it may go on."""
-    me = Mine(ME, mine.pop("base", frozenset()), frozenset(groups), **mine)
+    me = OwnChanges(ME, mine.pop("base", frozenset()), frozenset(groups), **mine)
     try:
         run(early_conflict(me, strategy=strategy), store, CLOCK)
     except EarlyConflict as conflict:
@@ -176,7 +178,7 @@ def test_the_later_of_two_stops_and_is_told_whom_it_met(store: Store) -> None:
     writing(store, OLDER, EU)
     writing(store, ME, EU)
     with pytest.raises(EarlyConflict) as stopped:
-        run(early_conflict(Mine(ME, frozenset(), frozenset({EU}))), store, CLOCK)
+        run(early_conflict(OwnChanges(ME, frozenset(), frozenset({EU}))), store, CLOCK)
     error = stopped.value
     assert (error.instant, error.partition, error.file_group) == (OLDER, *EU)
     assert isinstance(error, CommitConflict)  # so that whoever retries conflicts retries it
@@ -189,8 +191,8 @@ def test_in_any_order_only_the_later_of_two_stops_at_the_latest_on_its_next_look
     """Whatever the order of their four steps."""
     for order in sorted(set(itertools.permutations("OOMM"))):
         here = open_store(f"memory://markers-{next(NAMES)}")
-        run(start(Beating(OLDER, 60_000)), here, CLOCK)
-        run(start(Beating(ME, 60_000)), here, CLOCK)
+        run(start(HeartbeatState(OLDER, 60_000)), here, CLOCK)
+        run(start(HeartbeatState(ME, 60_000)), here, CLOCK)
         done, stopped = {"O": 0, "M": 0}, set()
         for who in order:
             instant = OLDER if who == "O" else ME
@@ -198,7 +200,11 @@ def test_in_any_order_only_the_later_of_two_stops_at_the_latest_on_its_next_look
                 run(mark(instant, path_of(EU, instant), "MERGE"), here, CLOCK)
             else:
                 try:
-                    run(early_conflict(Mine(instant, frozenset(), frozenset({EU}))), here, CLOCK)
+                    run(
+                        early_conflict(OwnChanges(instant, frozenset(), frozenset({EU}))),
+                        here,
+                        CLOCK,
+                    )
                 except EarlyConflict:
                     stopped.add(who)
             done[who] += 1
@@ -227,7 +233,7 @@ def test_what_it_takes_away_counts_as_what_it_writes(store: Store) -> None:
 def test_a_dead_writers_markers_stop_nobody(store: Store) -> None:
     writing(store, OLDER, EU, beats=False)
     assert stops(store, EU) is None
-    run(start(Beating(OLDER, 60_000)), store, CLOCK)
+    run(start(HeartbeatState(OLDER, 60_000)), store, CLOCK)
     assert stops(store, EU) == OLDER
     assert run(end(run(look(OLDER), store, CLOCK)), store, CLOCK)
     assert stops(store, EU) is None
@@ -254,7 +260,7 @@ def test_on_a_real_store_the_check_costs_a_listing_and_two_more_for_each_rival(
     writing(s3, OLDER, EU)
     writing(s3, YOUNGER, EU)
     counted = Lossy(s3)
-    me = Mine(ME, frozenset(), frozenset({EU}))
+    me = OwnChanges(ME, frozenset(), frozenset({EU}))
     with pytest.raises(EarlyConflict):
         run(early_conflict(me), counted, CLOCK)
     assert [method for method, _ in counted.seen] == ["list", "list", "get"]
@@ -276,13 +282,15 @@ def test_a_writer_that_has_lost_already_is_told_before_it_commits() -> None:
 # --- a task that looks while it writes ------------------------------------------------------------
 
 
-def task(store: Store, *, commits: bool = False, covered: Covered = Covered()) -> Work:
-    early = Early(covered, HeartbeatRules(), SIMPLE, commits)
-    return Work(store, Target(ME, CONFIG), TaskId(), CLOCK, early)
+def task(
+    store: Store, *, commits: bool = False, covered: CheckedHorizon = CheckedHorizon()
+) -> WriteTask:
+    early = EarlyCheck(covered, HeartbeatRules(), SIMPLE, commits)
+    return WriteTask(store, Target(ME, CONFIG), TaskId(), CLOCK, early)
 
 
-def drafted(group: FileGroup, previous: str = OLDER) -> Draft:
-    return Draft(Target(ME, CONFIG), *group, SCHEMA, io.BytesIO(), previous=previous)
+def drafted(group: FileGroup, previous: str = OLDER) -> BaseFileWriter:
+    return BaseFileWriter(Target(ME, CONFIG), *group, SCHEMA, io.BytesIO(), previous=previous)
 
 
 BUCKETED: FileGroup = ("region=EU", bucket_file_id("region=EU", 3))
@@ -314,7 +322,7 @@ def test_a_task_stops_for_a_commit_that_completed_if_it_is_asked_to() -> None:
     with pytest.raises(EarlyConflict, match="also rewrote"):
         task(table, commits=True).begin(drafted(group))
     now = run(load_timeline(V6), table, CLOCK)
-    read = Covered(later=frozenset(now.completed))
+    read = CheckedHorizon(later=frozenset(now.completed))
     task(table, commits=True, covered=read).begin(drafted(group))
 
 
@@ -332,7 +340,7 @@ def test_a_clustering_gives_way_to_a_writer_that_marked_its_input_if_it_lives(st
     now = run(load_timeline(V6), store, CLOCK)
     found = run(at_work(V6, now, mine=ME), store, CLOCK)
     assert found == (Pending(YOUNGER, "commit", frozenset({EU})), Pending(silent, "commit", None))
-    me = Mine(ME, frozenset(), frozenset(), frozenset({EU}), "CLUSTER")
+    me = OwnChanges(ME, frozenset(), frozenset(), frozenset({EU}), "CLUSTER")
     conflict = find_conflict(me, [], pending=found, strategy=PREFER_WRITER)
     assert conflict is not None and (conflict.instant, conflict.group) == (YOUNGER, EU)
     assert find_conflict(me, [], pending=found, strategy=SIMPLE) is None

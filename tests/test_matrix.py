@@ -29,7 +29,7 @@ from lockkit.lab.probe.providers import (
     DOCUMENTED,
     MATRIX,
     PROBED,
-    Row,
+    ProviderRow,
     compared,
     differences,
     documented,
@@ -248,9 +248,9 @@ def test_a_server_at_an_unknown_host_is_asked_what_it_is(name: str, store: str |
     assert documented("s3://b/x", endpoint, ROWS) is None, "nobody there any more"
 
 
-def row(basis: str, *capabilities: str) -> Row:
+def row(basis: str, *capabilities: str) -> ProviderRow:
     create, swap, delete = capabilities
-    return Row(
+    return ProviderRow(
         store="a store", basis=basis, create_if_absent=create, compare_and_set=swap,
         conditional_delete=delete, as_of="2026-11-21", source="here",
     )  # fmt: skip

@@ -30,7 +30,7 @@ from lockkit.table.occ.commit import complete, decide
 from lockkit.table.occ.fence import CLOSED, read_fence
 from lockkit.table.occ.mode import switch_mode
 from lockkit.table.occ.rollback import roll_back
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.transaction import TableCache
 
 NAMES = count()
 HUDI_MADE = Path(__file__).parent / "data" / "hudi"
@@ -101,7 +101,7 @@ def test_a_fenced_writer_that_is_paused_during_the_switch_is_refused(store: Stor
 def test_a_rollback_that_is_paused_during_the_switch_is_refused(store: Store) -> None:
     dead = prepare_inserts(store, rows([1]))
     config, version = run(load_config(), store, CLOCK)
-    known = Known(config, version, newest=dead.instant)
+    known = TableCache(config, version, newest=dead.instant)
     slow = until(
         roll_back(dead.instant, Holder(2), known), store,
         lambda request: isinstance(request, Note) and "about to decide" in request.data["text"],
@@ -155,7 +155,9 @@ def test_there_and_back_every_conflict_is_found(store: Store) -> None:
 
 def roll_back_in_hudi_mode(store: Store, instant: str) -> Procedure[Any]:
     config, version = run(load_config(), store, CLOCK)
-    return roll_back(instant, Holder(11), Known(config, version, newest=instant), base=store.url)
+    return roll_back(
+        instant, Holder(11), TableCache(config, version, newest=instant), base=store.url
+    )
 
 
 def test_a_table_does_not_become_fenced_while_a_commit_is_under_way_in_hudi_mode(

@@ -10,7 +10,7 @@ import pytest
 from lockkit.cli.main import main
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.sim import LEASE, Branch, simulate
-from lockkit.lab.widgets.seeds.moments import Others, SeedMoment, others, play
+from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, play
 
 FOUND = json.loads((Path(__file__).parent / "seeds.json").read_text())["mutants"]["fence off"]
 SEED = FOUND["seed"]
@@ -57,7 +57,7 @@ def test_the_nearer_to_a_violation_the_more_other_ways_end_in_one() -> None:
     moment, why = near.wrong[0]
     assert play(SeedMoment.of(str(moment))).violation == why
     right = others(SeedMoment("lease", SEED, end - 2), 25)
-    assert right == Others(SeedMoment("lease", SEED, end - 2), 25, ())
+    assert right == OtherOutcomes(SeedMoment("lease", SEED, end - 2), 25, ())
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,20 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from lockkit.lock.polling import LOOK_FLOOR_MS, RIVALS_MAX, SLEEP_LONGEST_MS, STREAK_MAX, Pace
+from lockkit.lock.polling import (
+    LOOK_FLOOR_MS,
+    RIVALS_MAX,
+    SLEEP_LONGEST_MS,
+    STREAK_MAX,
+    PollingPace,
+)
 
 # --- alone ---------------------------------------------------------------------------------------
 
 
-def cycles(pace: Pace, count: int, *, epochs: Callable[[int], int] = lambda n: n) -> list[float]:
+def cycles(
+    pace: PollingPace, count: int, *, epochs: Callable[[int], int] = lambda n: n
+) -> list[float]:
     """How long it stood back before each of so many grants, one right after the other."""
     now, waited = 0.0, []
     for n in range(1, count + 1):
@@ -33,7 +41,7 @@ def cycles(pace: Pace, count: int, *, epochs: Callable[[int], int] = lambda n: n
 
 
 def test_who_is_alone_stands_back_after_2_grants_then_4_then_8_up_to_64() -> None:
-    waited = cycles(Pace(), 300)
+    waited = cycles(PollingPace(), 300)
     stood = [n for n, each in enumerate(waited) if each > 0]
     assert stood[:5] == [2, 6, 14, 30, 62]
     assert {b - a for a, b in pairwise(stood[4:])} == {STREAK_MAX}
@@ -41,13 +49,13 @@ def test_who_is_alone_stands_back_after_2_grants_then_4_then_8_up_to_64() -> Non
 
 
 def test_a_pause_longer_than_the_round_is_standing_back_enough() -> None:
-    pace = Pace()
+    pace = PollingPace()
     cycles(pace, 2)
     assert pace.stand_back_ms(1e6) == 0.0
 
 
 def test_who_meets_others_leaves_them_their_turns() -> None:
-    pace = Pace()
+    pace = PollingPace()
     waited = cycles(pace, 40, epochs=lambda n: 4 * n)  # three others between two of ours
     assert pace.rivals == 3
     assert all(each > 2 * pace.turn_ms for each in waited[-5:])
@@ -56,7 +64,7 @@ def test_who_meets_others_leaves_them_their_turns() -> None:
 
 
 def test_rivals_that_left_are_forgotten_within_few_grants() -> None:
-    pace = Pace()
+    pace = PollingPace()
     cycles(pace, 20, epochs=lambda n: 4 * n)
     now = 1e6
     for n in range(81, 91):  # nobody else any more
@@ -70,7 +78,7 @@ def test_rivals_that_left_are_forgotten_within_few_grants() -> None:
 
 def test_an_unlucky_round_of_others_does_not_make_them_fewer() -> None:
     """Of handles that race, the lucky would come the sooner, and race the more."""
-    pace = Pace()
+    pace = PollingPace()
     cycles(pace, 20, epochs=lambda n: 4 * n)
     pace.granted(81, 1e6)
     assert pace.rivals == 3
@@ -78,7 +86,7 @@ def test_an_unlucky_round_of_others_does_not_make_them_fewer() -> None:
 
 def test_the_tombstone_of_a_process_that_ended_makes_no_rival() -> None:
     """The next one's second cycle claims at once: two requests."""
-    pace = Pace()
+    pace = PollingPace()
     pace.met("the process before")
     cycles(pace, 1)
     assert pace.stand_back_ms(40) == 0
@@ -88,7 +96,7 @@ def test_the_tombstone_of_a_process_that_ended_makes_no_rival() -> None:
 
 
 def test_no_more_rivals_are_remembered_than_the_limit() -> None:
-    pace = Pace()
+    pace = PollingPace()
     for n in range(2 * RIVALS_MAX):
         pace.met(f"W{n}")
     assert pace.rivals == RIVALS_MAX
@@ -97,7 +105,7 @@ def test_no_more_rivals_are_remembered_than_the_limit() -> None:
 @pytest.mark.parametrize("rivals", [1, 2, 7])
 def test_who_was_suspended_while_it_waited_takes_its_turns_again(rivals: int) -> None:
     """Else it sleeps too long, sees the more grants of others go by, and sleeps as long again."""
-    pace, now, still_ms, turn, waited = Pace(), 0.0, 0.0, 100.0, []
+    pace, now, still_ms, turn, waited = PollingPace(), 0.0, 0.0, 100.0, []
     epoch = 0
     for n in range(40):
         pace.wants(now)
@@ -121,7 +129,7 @@ def test_who_was_suspended_while_it_waited_takes_its_turns_again(rivals: int) ->
 
 def test_hours_in_which_nobody_wanted_the_lock_are_nobodys_turn() -> None:
     """Two writers that commit once an hour: one's turn is a second, not an hour."""
-    pace, hour, now = Pace(), 3_600_000.0, 0.0
+    pace, hour, now = PollingPace(), 3_600_000.0, 0.0
     for n in range(1, 10):
         pace.wants(now)
         pace.answered(30)
@@ -137,7 +145,7 @@ def test_hours_in_which_nobody_wanted_the_lock_are_nobodys_turn() -> None:
 
 
 def test_nobody_sleeps_longer_on_what_was_learned_than_the_limit() -> None:
-    pace = Pace()
+    pace = PollingPace()
     pace.answered(30)
     for n in range(1, 30):
         pace.wants(n * 1e6)
@@ -152,7 +160,7 @@ def test_nobody_sleeps_longer_on_what_was_learned_than_the_limit() -> None:
 
 
 def test_who_is_next_looks_once_a_trip_and_who_is_not_sleeps_through_the_turns_ahead() -> None:
-    pace = Pace()
+    pace = PollingPace()
     cycles(pace, 40, epochs=lambda n: 4 * n)
     now = pace._epoch_at_ms  # a grant that was just made
     assert pace.look_ms(3, now) == pytest.approx(0, abs=1)  # the trip itself is the interval
@@ -161,7 +169,7 @@ def test_who_is_next_looks_once_a_trip_and_who_is_not_sleeps_through_the_turns_a
 
 
 def test_looks_thin_out_while_one_grant_stands_for_minutes() -> None:
-    pace = Pace()
+    pace = PollingPace()
     pace.answered(30)
     pace.saw(1, 0)
     waits = [pace.look_ms(0, now_ms) for now_ms in (0, 100, 1_000, 10_000, 1e6)]
@@ -178,14 +186,14 @@ def test_looks_thin_out_while_one_grant_stands_for_minutes() -> None:
 def test_the_interval_between_looks_is_what_the_store_can_answer(
     trip_ms: float, write_interval_ms: float, often_ms: float
 ) -> None:
-    pace = Pace(write_interval_ms)
+    pace = PollingPace(write_interval_ms)
     pace.answered(trip_ms)
     assert pace.often_ms() == often_ms
     assert pace.look_ms(0, 0) == often_ms - trip_ms
 
 
 def test_an_epoch_that_is_not_higher_teaches_nothing() -> None:
-    pace = Pace()
+    pace = PollingPace()
     pace.saw(5, 0)
     for epoch in (5, 4, 0):  # 0: a Hudi writer
         pace.saw(epoch, 1e6)
@@ -243,7 +251,7 @@ class Contender:
     """A handle as `Lock` drives it: stand back, claim what is known to be free, else look."""
 
     def __init__(self, world: World, number: int) -> None:
-        self.world, self.number, self.pace = world, number, Pace()
+        self.world, self.number, self.pace = world, number, PollingPace()
         self.known: int | None = None
         self.floor = self.grants = 0
 
@@ -360,7 +368,7 @@ def test_eight_commit_no_slower_than_four_and_each_gets_its_turn() -> None:
 def test_without_standing_back_one_handle_would_take_it_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Pace, "stand_back_ms", lambda self, now_ms: 0.0)
+    monkeypatch.setattr(PollingPace, "stand_back_ms", lambda self, now_ms: 0.0)
     world = World(1, 0.0)
     world.run(4)
     runs = [len(list(run)) for _, run in groupby(number for _, number, _ in world.grants)]

@@ -23,7 +23,7 @@ from lockkit.table.format.plans import (
     NO_BASE,
     CleanPlan,
     ClusteringGroup,
-    Input,
+    ClusteringInput,
     ReplacePlan,
     RollbackPlan,
     format_clean,
@@ -183,7 +183,9 @@ def test_a_clean_plan_comes_back_as_it_was(
 def test_a_clustering_plan_comes_back_as_it_was(
     files: tuple[tuple[str, str], ...], base: str, outputs: int
 ) -> None:
-    slices = tuple(Input(partition, f"f{n}-0", path) for n, (partition, path) in enumerate(files))
+    slices = tuple(
+        ClusteringInput(partition, f"f{n}-0", path) for n, (partition, path) in enumerate(files)
+    )
     plan = ReplacePlan((ClusteringGroup(slices, outputs),), {"sort": "id"}, base)
     assert parse_replace_plan("x.requested", format_cluster_plan(plan)) == plan
 

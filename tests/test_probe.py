@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockkit.errors import NoAnswer, StoreError
-from lockkit.lab.probe import Finding, Verdict, probe, quick_probe
+from lockkit.lab.probe import CheckOutcome, Suitability, probe, quick_probe
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -37,8 +37,8 @@ SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 def test_the_stores_of_this_package_are_judged_full(kind: str, tmp_path: Path) -> None:
     url = "memory://probed/x" if kind == "memory" else f"file://{tmp_path}/table"
     report = probe(open_store(url), rounds=20, racers=8)
-    assert report.verdict is Verdict.FULL and report.safe, report.conclusion
-    assert report.check("clocks").finding is Finding.PASSED
+    assert report.verdict is Suitability.FULL and report.safe, report.conclusion
+    assert report.check("clocks").finding is CheckOutcome.PASSED
     assert report.check("content-versions").evidence == {"content_versions": False}
 
 
@@ -49,10 +49,10 @@ def test_the_embedded_server_is_judged_full_in_every_dialect(kind: str) -> None:
     with Emulator() as emulator:
         store = open_store(f"{SCHEMES[kind]}://bucket/table", endpoint=getattr(emulator, kind))
         report = probe(store, rounds=10, racers=6)
-        assert report.verdict is Verdict.FULL, report.conclusion
-        assert report.check("conditional-read").finding is Finding.PASSED
-        assert report.check("delete").finding is Finding.PASSED
-        assert report.check("clocks").finding is Finding.PASSED
+        assert report.verdict is Suitability.FULL, report.conclusion
+        assert report.check("conditional-read").finding is CheckOutcome.PASSED
+        assert report.check("delete").finding is CheckOutcome.PASSED
+        assert report.check("clocks").finding is CheckOutcome.PASSED
         is_hash = report.check("content-versions").evidence["content_versions"]
         assert is_hash is store.capabilities.content_versions
         assert report.refusals, "the codes that it refused with are part of the record"
@@ -65,7 +65,7 @@ def test_the_quick_probe_takes_six_requests_at_most() -> None:
     with Emulator() as emulator:
         store = open_store("s3://bucket/table", endpoint=emulator.s3)
         report = quick_probe(store)
-        assert report.verdict is Verdict.UNTESTED and not report.safe
+        assert report.verdict is Suitability.UNTESTED and not report.safe
         assert "no check failed, but atomicity was not tested" in report.conclusion
         assert len(emulator.requests()) <= 6
         assert store.list("") == []
@@ -181,22 +181,26 @@ class NeverAnswers(Defective):
         return Unknown("no answer")
 
 
-UNSOUND: list[tuple[type[Defective], Verdict, str]] = [
-    (IgnoresAll, Verdict.IGNORES_CONDITIONS, "a second create-if-absent of one key was applied"),
-    (CreatesOnly, Verdict.CREATE_ONLY, "a write over a version that is gone was applied"),
-    (RefusesTheCurrentVersion, Verdict.CREATE_ONLY, "the current version is refused"),
-    (ChecksThenActs, Verdict.NOT_ATOMIC, "more than one winner"),
-    (SwapsInTwoSteps, Verdict.NOT_ATOMIC, "more than one winner"),
-    (AcknowledgesWithoutWriting, Verdict.NOT_ATOMIC, "the winner's object was not there"),
-    (ReadsStale, Verdict.NOT_ATOMIC, "a read did not see the write before it"),
-    (Refuses, Verdict.REFUSED, "501 NotImplemented"),
-    (NeverAnswers, Verdict.UNTESTED, "could not be written"),
+UNSOUND: list[tuple[type[Defective], Suitability, str]] = [
+    (
+        IgnoresAll,
+        Suitability.IGNORES_CONDITIONS,
+        "a second create-if-absent of one key was applied",
+    ),
+    (CreatesOnly, Suitability.CREATE_ONLY, "a write over a version that is gone was applied"),
+    (RefusesTheCurrentVersion, Suitability.CREATE_ONLY, "the current version is refused"),
+    (ChecksThenActs, Suitability.NOT_ATOMIC, "more than one winner"),
+    (SwapsInTwoSteps, Suitability.NOT_ATOMIC, "more than one winner"),
+    (AcknowledgesWithoutWriting, Suitability.NOT_ATOMIC, "the winner's object was not there"),
+    (ReadsStale, Suitability.NOT_ATOMIC, "a read did not see the write before it"),
+    (Refuses, Suitability.REFUSED, "501 NotImplemented"),
+    (NeverAnswers, Suitability.UNTESTED, "could not be written"),
 ]
 
 
 @pytest.mark.parametrize(("defect", "verdict", "because"), UNSOUND)
 def test_each_defect_is_called_by_its_name(
-    defect: type[Defective], verdict: Verdict, because: str, monkeypatch: pytest.MonkeyPatch
+    defect: type[Defective], verdict: Suitability, because: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = defect()
     # Each racer opens the place anew; the same class must open it.
@@ -231,7 +235,7 @@ def test_a_place_that_does_not_answer_gets_no_verdict() -> None:
 @pytest.mark.parametrize("defect", [IgnoresAll, CreatesOnly, RefusesTheCurrentVersion, Refuses])
 def test_the_quick_probe_sees_what_needs_no_race(defect: type[Defective]) -> None:
     report = quick_probe(defect())
-    assert report.verdict not in (Verdict.FULL, Verdict.UNTESTED), report.conclusion
+    assert report.verdict not in (Suitability.FULL, Suitability.UNTESTED), report.conclusion
 
 
 def test_a_throttled_answer_is_asked_again_and_never_taken_for_a_refusal() -> None:
@@ -251,7 +255,7 @@ def test_a_throttled_answer_is_asked_again_and_never_taken_for_a_refusal() -> No
 def test_nodes_that_are_atomic_only_each_for_itself_are_convicted() -> None:
     here, there = open_store("memory://node-1/x"), open_store("memory://node-2/x")
     report = probe(here, also=[there], rounds=3, racers=4)
-    assert report.verdict is Verdict.NOT_ATOMIC, report.conclusion
+    assert report.verdict is Suitability.NOT_ATOMIC, report.conclusion
 
 
 def test_the_spaces_profile_is_refused_for_it_ignores_conditions() -> None:
@@ -260,7 +264,7 @@ def test_the_spaces_profile_is_refused_for_it_ignores_conditions() -> None:
     with Emulator(profile="spaces") as emulator:
         store = open_store("s3://bucket/table", endpoint=emulator.s3)
         for report in (quick_probe(store), probe(store, rounds=2, racers=2)):
-            assert report.verdict is Verdict.IGNORES_CONDITIONS, report.conclusion
+            assert report.verdict is Suitability.IGNORES_CONDITIONS, report.conclusion
 
 
 # --- what was not tested is not called safe -------------------------------------------------------
@@ -293,7 +297,7 @@ def test_races_that_nobody_won_are_no_races() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lockkit.lab.probe.race.reopen", lambda other: type(other)(other.url))
         report = probe(Throttles(), rounds=2, racers=2)
-    assert report.verdict is Verdict.UNTESTED and not report.safe, report.conclusion
+    assert report.verdict is Suitability.UNTESTED and not report.safe, report.conclusion
     assert "could not be tested" in report.conclusion
 
 
@@ -315,5 +319,5 @@ def test_the_quoted_etags_of_ceph_are_named() -> None:
 
     with Emulator(profile="rgw-quoted") as emulator:
         report = probe(open_store("s3://b/x", endpoint=emulator.s3), rounds=2, racers=2)
-    assert report.verdict is Verdict.CREATE_ONLY
+    assert report.verdict is Suitability.CREATE_ONLY
     assert "Ceph RGW" in report.conclusion and "quoted ETag" in report.conclusion

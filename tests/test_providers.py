@@ -25,7 +25,7 @@ from provider_world import NAMES, PATIENCE_S, Parties, Party, Server, World
 from lockkit import Lock, LockBusy, LockLost, StoreError, open_lock
 from lockkit.cli.acquire import opened
 from lockkit.lock.hudi_keys import READ, UnknownKey, checked
-from lockkit.providers.both import Both
+from lockkit.providers.both import DoubleLock
 from lockkit.providers.dynamodb import DynamoDBLock
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.hudi import PROVIDERS
@@ -788,7 +788,7 @@ def stages(tmp_path: Path) -> dict[str, Callable[[], Any]]:
     """What a writer takes before, during and after the move from a file to an object."""
     old = lambda: FilesystemLock(tmp_path / "old")  # noqa: E731
     new = lambda: Lock(f"file://{tmp_path}/new", ttl_s=60)  # noqa: E731
-    return {"old": old, "both": lambda: Both(old(), new()), "new": new}
+    return {"old": old, "both": lambda: DoubleLock(old(), new()), "new": new}
 
 
 @pytest.mark.parametrize(
@@ -854,7 +854,9 @@ def test_where_the_second_cannot_even_be_given_back_the_first_still_is(tmp_path:
                 both.old.renew()
             shutil.rmtree(tmp_path / "new")
 
-    both = Both(FilesystemLock(tmp_path / "old"), FilesystemLock(tmp_path / "new", emit=trouble))
+    both = DoubleLock(
+        FilesystemLock(tmp_path / "old"), FilesystemLock(tmp_path / "new", emit=trouble)
+    )
     with pytest.raises(LockLost, match="old/lock"):
         both.acquire(timeout=0)
     assert both.old.acquire(timeout=0)

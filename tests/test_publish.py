@@ -27,7 +27,7 @@ from lockkit.errors import CommitConflict, LockBusy, LockLost, TableError
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Missing
-from lockkit.runtime import LONGEST_ASKED_S, Procedure, Put, Together, pause_s, perform, run
+from lockkit.runtime import LONGEST_ASKED_S, Parallel, Procedure, Put, pause_s, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import open_store
 from lockkit.table import begin, commit, prepare, read_table
@@ -40,8 +40,8 @@ from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SHARED
 from lockkit.table.occ.fence import NO_INSTANT, read_fence
 from lockkit.table.occ.liveness import heartbeat_rules, lives
 from lockkit.table.occ.publish import publish
-from lockkit.table.occ.rollback import RolledBack, Spared, roll_back
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back
+from lockkit.table.occ.transaction import TableCache
 
 NAMES = count()
 
@@ -82,7 +82,7 @@ def test_what_goes_together_has_ended_when_one_of_it_raises() -> None:
         ended.append("b")
 
     def both() -> Procedure[Any]:
-        return (yield Together((works(), fails(), works())))
+        return (yield Parallel((works(), fails(), works())))
 
     with pytest.raises(ValueError, match="first"):
         run(both(), open_store(f"memory://publish-{next(NAMES)}"), CLOCK)
@@ -111,7 +111,7 @@ def test_ctrl_c_leaves_nothing_of_what_goes_together_under_way() -> None:
         yield Put("d", b"", IfAbsent())
 
     def together(*procedures: Procedure[None]) -> Procedure[Any]:
-        return (yield Together(procedures))
+        return (yield Parallel(procedures))
 
     before = set(threading.enumerate())
     for each in ((interrupted(), many_puts()), (nothing(), interrupts())):
@@ -321,7 +321,7 @@ def test_a_writer_that_is_committed_is_spared(memory: str) -> None:
     quick = prepare_inserts(store, rows([0]))
     run(commit(quick, Holder(1)), store, CLOCK)
     done = run(roll_back(quick.instant, Holder(2), quick.transaction.taken.known), store, CLOCK)
-    assert done == Spared(quick.instant)
+    assert done == RollbackRefused(quick.instant)
     assert read_table(store).num_rows == 1
 
 
@@ -356,7 +356,7 @@ def test_an_instant_that_somebody_rolls_back_while_it_begins_is_not_used(memory:
         while True:
             request = procedure.send(perform(request, store, CLOCK, silent))
     except StopIteration as ended:
-        assert ended.value == Spared(first.instant)
+        assert ended.value == RollbackRefused(first.instant)
 
 
 def test_hudi_mode_takes_back_without_a_fence(memory: str) -> None:
@@ -365,7 +365,7 @@ def test_hudi_mode_takes_back_without_a_fence(memory: str) -> None:
     store = open_store(memory)
     dead = prepare_inserts(store, rows([0]))
     known = dead.transaction.taken.known
-    hudi = Known(replace(CONFIG, mode="hudi"), known.config_version)
+    hudi = TableCache(replace(CONFIG, mode="hudi"), known.config_version)
     with pytest.raises(TableError, match="needs the table's address"):
         run(roll_back(dead.instant, Holder(0), hudi), store, CLOCK)
     way = roll_back(dead.instant, Holder(0), hudi, base=hadoop_base("s3://lake/orders"))

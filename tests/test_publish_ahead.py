@@ -19,9 +19,9 @@ from lockkit.stores import Store
 from lockkit.table import Prepared
 from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.properties import PROPERTIES_KEY, to_properties
-from lockkit.table.occ.commit import Ahead, Decision, decide
+from lockkit.table.occ.commit import DecidedCommit, Prefetched, decide
 from lockkit.table.occ.fence import NO_INSTANT, read_fence
-from lockkit.table.occ.publish import Scout
+from lockkit.table.occ.publish import Prefetcher
 
 NAMES = count()
 
@@ -31,9 +31,9 @@ def store() -> Store:
     return new_table(f"memory://ahead-{next(NAMES)}")
 
 
-def prepared_in(store: Store) -> tuple[Prepared, Scout]:
+def prepared_in(store: Store) -> tuple[Prepared, Prefetcher]:
     prepared = prepare_inserts(store, rows([0]))
-    return prepared, Scout(prepared)
+    return prepared, Prefetcher(prepared)
 
 
 def another_holder_changes_the_table(store: Store) -> None:
@@ -43,8 +43,8 @@ def another_holder_changes_the_table(store: Store) -> None:
     store.put(PROPERTIES_KEY, body, over(found.version))
 
 
-def decided(store: Store, prepared: Prepared, ahead: Ahead) -> Decision:
-    decision: Decision = run(decide(prepared, Holder(2), ahead=ahead), store, CLOCK)
+def decided(store: Store, prepared: Prepared, ahead: Prefetched) -> DecidedCommit:
+    decision: DecidedCommit = run(decide(prepared, Holder(2), ahead=ahead), store, CLOCK)
     return decision
 
 
@@ -85,14 +85,16 @@ def test_a_fence_that_was_read_ahead_saves_no_config_check(store: Store) -> None
     prepared, _ = prepared_in(store)
     another_holder_changes_the_table(store)
     with pytest.raises(TableError, match="the table changed under this commit"):
-        decided(store, prepared, Ahead(run(read_fence(), store, CLOCK)))
+        decided(store, prepared, Prefetched(run(read_fence(), store, CLOCK)))
 
 
 # --- the rule removed: each of these tests is to fail then ---------------------------------------
 
 
-def look_keeps_an_earlier_check(scout: Scout, claiming: bool) -> Procedure[None]:
-    """As `Scout.look`, but that an earlier check of the config counts as made under the lock."""
+def look_keeps_an_earlier_check(scout: Prefetcher, claiming: bool) -> Procedure[None]:
+    """As `Prefetcher.look`, but that an earlier check of the config counts as made under the
+    lock.
+    """
     earlier = scout.ahead
     try:
         now = yield from scout._look(claiming)
@@ -103,7 +105,7 @@ def look_keeps_an_earlier_check(scout: Scout, claiming: bool) -> Procedure[None]
 
 @contextmanager
 def with_an_earlier_check_that_counts() -> Iterator[Any]:
-    with patch.object(Scout, "look", look_keeps_an_earlier_check):
+    with patch.object(Prefetcher, "look", look_keeps_an_earlier_check):
         yield
 
 

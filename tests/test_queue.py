@@ -53,9 +53,9 @@ from lockkit.recipes.queue.asked import (
 )
 from lockkit.recipes.queue.broker import BrokerServer
 from lockkit.recipes.queue.brokered import BrokerQueue, NotTheBroker
-from lockkit.recipes.queue.file import Broker, File, decode, encode
-from lockkit.recipes.queue.group import Deposed, GroupQueue
-from lockkit.recipes.queue.jobs import Beyond, Draft, QueuePolicy, drafted, settle
+from lockkit.recipes.queue.file import Broker, QueueFile, decode, encode
+from lockkit.recipes.queue.group import GroupQueue, WriterDeposed
+from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, drafted, settle
 from lockkit.recipes.queue.wire import connect
 from lockkit.recipes.queue.write import KEY, NotDone, commit
 from lockkit.runtime import Procedure, Put, perform
@@ -70,9 +70,11 @@ RULES = QueuePolicy()
 # --- the file -------------------------------------------------------------------------------------
 
 
-def written(*batches: tuple[Any, ...], start: File = File(), rules: QueuePolicy = RULES) -> Draft:
+def written(
+    *batches: tuple[Any, ...], start: QueueFile = QueueFile(), rules: QueuePolicy = RULES
+) -> QueueDraft:
     """One write after the other; the last one's draft."""
-    new = Draft(start, (), False)
+    new = QueueDraft(start, (), False)
     for number, operations in enumerate(batches, start.number):
         new = drafted(new.file, operations, attempt=f"write-{number}", now_ms=1000, policy=rules)
     return new
@@ -224,15 +226,17 @@ def test_a_write_that_others_wrote_after_is_found_in_what_the_file_remembers() -
     mine = written((Push("a", ""),)).file
     later = written((Push("b", ""),), (Push("c", ""),), start=mine).file
     other = written((Push("b", ""),), (Push("c", ""),)).file
-    assert settle(mine, None, File(), None) == StillOut()
+    assert settle(mine, None, QueueFile(), None) == StillOut()
     assert settle(mine, None, mine, "v1") == Ours("v1")
     assert settle(mine, None, later, "v3") == Ours("v3")
     assert settle(replace(mine, recent=(other.recent[0],)), None, other, "v2") == Ours("v2")
-    elsewhere = drafted(File(), [Push("a", "")], attempt="elsewhere", now_ms=0).file
+    elsewhere = drafted(QueueFile(), [Push("a", "")], attempt="elsewhere", now_ms=0).file
     assert settle(elsewhere, None, other, "v2") == NotOurs()
     forgetful = replace(other, recent=other.recent[1:])
-    assert settle(elsewhere, None, forgetful, "v2") == Beyond()
-    assert settle(elsewhere, "v0", File(), None) == Beyond()  # somebody deleted the file
+    assert settle(elsewhere, None, forgetful, "v2") == HistoryTooOld()
+    assert (
+        settle(elsewhere, "v0", QueueFile(), None) == HistoryTooOld()
+    )  # somebody deleted the file
     with MUTANTS["no recent ids"].planted():
         assert settle(mine, None, later, "v3") == NotOurs()
 
@@ -569,7 +573,7 @@ def test_of_two_brokers_the_one_that_the_file_names_goes_on(place: tuple[str, St
             "NotDone", "Done"
         ]  # fmt: skip
         assert ending.result(30) == "another one wrote the file first"
-        with pytest.raises(Deposed, match="took over already"):
+        with pytest.raises(WriterDeposed, match="took over already"):
             BrokerServer(url, endpoint=store.options.endpoint, instead_of=one.id)
         for link in links:
             link.close()
@@ -592,7 +596,7 @@ def test_who_answers_at_the_address_as_somebody_else_is_told_nothing(
         thread.start()
         address = "{}:{}".format(*stranger.getsockname())
         file = drafted(
-            File(), [], attempt="w", now_ms=0, broker=Broker(address, "the one that died")
+            QueueFile(), [], attempt="w", now_ms=0, broker=Broker(address, "the one that died")
         )
         store.put(KEY, file.body, IfAbsent())
         with WAYS["broker"](url, endpoint=store.options.endpoint) as queue:

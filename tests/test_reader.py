@@ -25,7 +25,7 @@ from table_world import (
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
-from lockkit.runtime import AT_ONCE_MAX, Procedure, Together, all_of, perform, run
+from lockkit.runtime import AT_ONCE_MAX, Parallel, Procedure, all_of, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import Store
 from lockkit.table import (
@@ -41,10 +41,10 @@ from lockkit.table import (
 from lockkit.table.format.layout import format_commit
 from lockkit.table.format.properties import PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import V6, load_timeline
-from lockkit.table.occ.covered import Covered, read_commit, settle
+from lockkit.table.occ.covered import CheckedHorizon, read_commit, settle
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.rollback import roll_back
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read import checkpoint as checkpoints
 from lockkit.table.read.checkpoint import (
     CHECKPOINT_KEY,
@@ -129,7 +129,7 @@ def rounds(procedure: Procedure[Any], store: Store) -> tuple[int, Any]:
     try:
         request = procedure.send(None)
         while True:
-            if isinstance(request, Together):
+            if isinstance(request, Parallel):
                 parts = [rounds(each, store) for each in request.procedures]
                 depth, answer = depth + max(d for d, _ in parts), tuple(a for _, a in parts)
             else:
@@ -314,7 +314,7 @@ def test_a_commit_with_an_older_instant_is_not_lost_behind_the_horizon(
     for found in (snapshot(store), snapshot(store, since=before)):
         assert len(found.slices) == 3
     assert content(read_table(store)) == {"k0": 0, "k1": 0, "k2": 0}
-    assert snapshot(store).covered == Covered(before.covered.newest, 3)
+    assert snapshot(store).covered == CheckedHorizon(before.covered.newest, 3)
 
 
 def test_a_transaction_that_began_earlier_does_not_see_what_a_checkpoint_shows(
@@ -328,7 +328,11 @@ def test_a_transaction_that_began_earlier_does_not_see_what_a_checkpoint_shows(
     publish(store, slow)
     assert save(store)  # its horizon is above the slow one by now
     named = frozenset(run(load_timeline(V6), store, CLOCK).completed) - {slow.instant}
-    for covering in (base, Covered(later=named), Covered(base.horizon, later=base.later)):
+    for covering in (
+        base,
+        CheckedHorizon(later=named),
+        CheckedHorizon(base.horizon, later=base.later),
+    ):
         found = snapshot(store, covering=covering)
         assert len(found.slices) == 2 and slow.instant not in found.covered
 
@@ -338,7 +342,9 @@ def test_a_transaction_that_remembers_the_table_reads_what_is_below_its_horizon(
 ) -> None:
     for each in range(3):
         add(store, each)
-    known = Known(*run(load_config(), store, CLOCK)).after(run(load_timeline(V6), store, CLOCK))
+    known = TableCache(*run(load_config(), store, CLOCK)).after(
+        run(load_timeline(V6), store, CLOCK)
+    )
     transaction = run(begin(known), store, CLOCK)
     assert len(transaction.base) == 1, "the horizon itself; the rest was not even listed"
     assert len(snapshot(store, covering=transaction.covered).slices) == 3
@@ -355,25 +361,25 @@ def test_a_whole_listing_is_counted_against_what_is_settled(store: Store) -> Non
     body = format_commit([file.stat], operation="INSERT", schema=AVRO, attempt="x")
     store.put(V6.completed(transaction.instant), body, IfAbsent())
     everything = frozenset(run(load_timeline(V6), store, CLOCK).completed)
-    assert len(snapshot(store, covering=Covered(later=everything), since=before).slices) == 2
+    assert len(snapshot(store, covering=CheckedHorizon(later=everything), since=before).slices) == 2
 
 
 def test_a_dead_service_holds_no_horizon_back(store: Store) -> None:
     last = [add(store, each) for each in range(2)][-1]
     store.put(V6.requested("20250101000000000", "clean"), b"", IfAbsent())
     store.put(V6.requested("20250101000000001", "rollback"), b"", IfAbsent())
-    assert snapshot(store).covered == Covered(last, 2)
+    assert snapshot(store).covered == CheckedHorizon(last, 2)
 
 
 def test_the_horizon_stops_at_an_instant_of_another_length() -> None:
     """Hudi's old 14 digits sort by their text elsewhere than by their time."""
-    from lockkit.stores import Entry
+    from lockkit.stores import ListEntry
     from lockkit.table.format.timeline import parse_timeline
 
     names = ("20250101000000000.commit", "20250101000001.commit", "20250101000002000.commit")
-    now = parse_timeline([Entry(f".hoodie/{name}", 1) for name in names], V6)
-    found = settle(Covered(), now, now.commits)
-    assert found == Covered(
+    now = parse_timeline([ListEntry(f".hoodie/{name}", 1) for name in names], V6)
+    found = settle(CheckedHorizon(), now, now.commits)
+    assert found == CheckedHorizon(
         "20250101000000000", 1, frozenset({"20250101000001", "20250101000002000"})
     )
 
@@ -413,7 +419,7 @@ def test_an_increment_that_is_held_back_says_by_whom_and_what_to_do(store: Store
     assert str(held).startswith(f"held back since {held.since} by instant {slow.instant} (writer")
     assert "(writer dead: no heartbeat since 20" in str(held)
     assert f"lockkit table rollback URL --instant {slow.instant}" in str(held)
-    known = Known(*run(load_config(), store, CLOCK))
+    known = TableCache(*run(load_config(), store, CLOCK))
     run(roll_back(slow.instant, Holder(1), known), store, CLOCK)
     increment = read_increment(store, increment.end)[1]
     assert (increment.end, increment.held_back) == (later, None)

@@ -11,7 +11,7 @@ import pytest
 
 from lockkit.cli.main import main
 from lockkit.lab.verify.scenarios import SCENES
-from lockkit.lab.verify.sim import Outcome, simulate
+from lockkit.lab.verify.sim import SeedOutcome, simulate
 from lockkit.protocol.policy import Policy
 from lockkit.recipes.queue import QueuePolicy
 from lockkit.recipes.striped import StripedRules
@@ -52,12 +52,12 @@ MISTAKES = [(name, each) for name in PLAYED for each in SCENES[name].MUTANTS]
 
 
 @pytest.fixture(scope="module")
-def worlds() -> Iterator[dict[str, list[Outcome]]]:
+def worlds() -> Iterator[dict[str, list[SeedOutcome]]]:
     """By scene, each played when it is first asked for."""
     yield {}
 
 
-def played(name: str, worlds: dict[str, list[Outcome]]) -> list[Outcome]:
+def played(name: str, worlds: dict[str, list[SeedOutcome]]) -> list[SeedOutcome]:
     if name not in worlds:
         seeds = range(1, PLAYED[name].seeds + 1)
         worlds[name] = [simulate(SCENES[name].SCENARIO, seed) for seed in seeds]
@@ -69,14 +69,16 @@ def test_every_scene_is_played_here() -> None:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_it_is_right_in_every_world(name: str, worlds: dict[str, list[Outcome]]) -> None:
+def test_it_is_right_in_every_world(name: str, worlds: dict[str, list[SeedOutcome]]) -> None:
     outcomes = played(name, worlds)
     assert not [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
     assert sum(each.steps for each in outcomes) > PLAYED[name].steps * len(outcomes)
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_its_worlds_reached_what_they_are_for(name: str, worlds: dict[str, list[Outcome]]) -> None:
+def test_its_worlds_reached_what_they_are_for(
+    name: str, worlds: dict[str, list[SeedOutcome]]
+) -> None:
     outcomes = played(name, worlds)
     reached = Counter(what for each in outcomes for what in each.reached)
     assert all(reached[each] for each in SCENES[name].SCENARIO.sometimes), reached
@@ -84,7 +86,9 @@ def test_its_worlds_reached_what_they_are_for(name: str, worlds: dict[str, list[
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_the_same_seed_plays_the_same_again(name: str, worlds: dict[str, list[Outcome]]) -> None:
+def test_the_same_seed_plays_the_same_again(
+    name: str, worlds: dict[str, list[SeedOutcome]]
+) -> None:
     first = played(name, worlds)[6]
     again, other = (simulate(SCENES[name].SCENARIO, seed) for seed in (7, 8))
     assert again.to_json() == first.to_json()

@@ -28,7 +28,7 @@ from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Found, IfAbsent
 from lockkit.runtime import Put, perform, run
 from lockkit.sinks import silent
-from lockkit.stores import Entry, Store, open_store
+from lockkit.stores import ListEntry, Store, open_store
 from lockkit.table import (
     Prepared,
     Table,
@@ -45,14 +45,14 @@ from lockkit.table import (
 )
 from lockkit.table.format.plans import hadoop_base, parse_clean_plan
 from lockkit.table.format.timeline import V6, V9, Timeline, load_timeline, parse_timeline
-from lockkit.table.occ.commit import Epoch
-from lockkit.table.occ.concurrency import SHARED, ByLock
+from lockkit.table.occ.commit import EpochGuard
+from lockkit.table.occ.concurrency import SHARED, OptimisticConcurrency
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HEARTBEATS
 from lockkit.table.occ.markers import MARKERS, mark
 from lockkit.table.read import checkpoint
 from lockkit.table.services.rules import CleanRules, ServiceRules, service_rules
-from lockkit.table.services.service import Served, Service
+from lockkit.table.services.service import ServiceRun, TableService
 from lockkit.table.services.upkeep import AppendsDue, ServiceFailed, keep
 
 NAMES = count()
@@ -72,7 +72,7 @@ def test_what_shares_a_commits_instant_does_not_hide_it(
     names: tuple[str, ...], completed: str | None, pending: str | None
 ) -> None:
     """A savepoint has the instant of its commit; others may take the same millisecond."""
-    now = parse_timeline([Entry(f"{V6.folder}{T}{name}", 0) for name in sorted(names)], V6)
+    now = parse_timeline([ListEntry(f"{V6.folder}{T}{name}", 0) for name in sorted(names)], V6)
     assert now.completed.get(T) == completed
     assert now.pending.get(T) == pending
     assert now.savepoints == ({T} if ".savepoint" in names else set())
@@ -80,7 +80,7 @@ def test_what_shares_a_commits_instant_does_not_hide_it(
 
 def test_a_savepoint_does_not_change_its_commits_completion_time() -> None:
     done = ("20250101000000001.commit", "20250101000000009.savepoint")
-    now = parse_timeline([Entry(f"{V9.folder}{T}_{name}", 0) for name in done], V9)
+    now = parse_timeline([ListEntry(f"{V9.folder}{T}_{name}", 0) for name in done], V9)
     assert (now.completed, now.completion) == ({T: "commit"}, {T: "20250101000000001"})
 
 
@@ -127,10 +127,10 @@ def timeline(store: Store) -> Timeline:
     return run(load_timeline(run(load_snapshot(), store, CLOCK).config.names), store, CLOCK)
 
 
-def other_process(url: str, server: Emulator, store: Store, **of: Any) -> Service:
+def other_process(url: str, server: Emulator, store: Store, **of: Any) -> TableService:
     """Model C, as far as the table can tell."""
-    turns = ByLock(Lock(url, endpoint=server.s3, ttl_s=30, timeout=30))
-    return Service(url, store, turns, clock=CLOCK, rules=ServiceRules(**of))
+    turns = OptimisticConcurrency(Lock(url, endpoint=server.s3, ttl_s=30, timeout=30))
+    return TableService(url, store, turns, clock=CLOCK, rules=ServiceRules(**of))
 
 
 # --- without any option ---------------------------------------------------------------------------
@@ -217,10 +217,10 @@ def test_a_rollback_that_fails_is_a_warning_and_the_commit_stands(
     store = open_store(url, endpoint=server.s3)
     dead = gave_up(store)
 
-    def fail(_self: Service, only: Any = None) -> None:
+    def fail(_self: TableService, only: Any = None) -> None:
         raise TableError("no luck")
 
-    monkeypatch.setattr(Service, "take_back", fail)
+    monkeypatch.setattr(TableService, "take_back", fail)
     with Table(url, endpoint=server.s3) as table, pytest.warns(ServiceFailed, match="no luck"):
         table.append(rows([0]))
     assert ids(store) == keys(0) and dead.instant in timeline(store).pending
@@ -445,7 +445,7 @@ def test_lazy_takes_back_only_what_has_no_heartbeat_any_more(
     assert [each.target for each in taken_back] == [dead.instant]
     assert [is_pending(store, each) for each in (dead, lives, begins)] == [False, True, True]
     heart.check()
-    run(commit(lives, Epoch(1000)), store, CLOCK)
+    run(commit(lives, EpochGuard(1000)), store, CLOCK)
     heart.finish()
     assert ids(store) == keys(0)
     assert not store.list(HEARTBEATS)
@@ -459,7 +459,7 @@ def test_what_a_writer_that_died_after_its_commit_forgot_is_tidied_away(
     for each in (died, lives, gave_up):
         run(mark(each.instant, each.stats[0].path, "CREATE"), store, CLOCK)
     for each in (died, lives):
-        run(commit(each, Epoch(1)), store, CLOCK)
+        run(commit(each, EpochGuard(1)), store, CLOCK)
     for key in (gave_up.inflight, gave_up.transaction.taken.requested):
         store.delete(key)
     store.put(HEARTBEATS + "noise", b"", IfAbsent())
@@ -467,7 +467,7 @@ def test_what_a_writer_that_died_after_its_commit_forgot_is_tidied_away(
     for each in (died, gave_up):
         with Heartbeat(each.instant, store, clock=CLOCK):
             pass  # it is over, as if it had expired
-    assert other_process(url, server, store).run() == Served()
+    assert other_process(url, server, store).run() == ServiceRun()
     left = [each.key for folder in (HEARTBEATS, MARKERS) for each in store.list(folder)]
     assert [each for each in left if lives.instant in each or "noise" in each] == left
     assert len(left) == 3
@@ -477,7 +477,7 @@ def test_what_a_writer_that_died_after_its_commit_forgot_is_tidied_away(
 def test_never_takes_nothing_back(server: Emulator, url: str) -> None:
     store = open_store(url, endpoint=server.s3)
     dead = left_by_a_dead_writer(store, 0)
-    assert other_process(url, server, store, failed="NEVER").run() == Served()
+    assert other_process(url, server, store, failed="NEVER").run() == ServiceRun()
     options = A | {"hoodie.clean.failed.writes.policy": "NEVER"}
     with Table(url, endpoint=server.s3, options=options) as table:
         table.append(rows([1]))
@@ -491,7 +491,7 @@ def test_a_rollback_whose_maker_died_is_finished_by_its_plan(server: Emulator, m
     dead = prepare_inserts(store, rows([0]))
     service = other_process(url, server, store, failed="NEVER")
     seen = service.look()
-    way = roll_back(dead.instant, Epoch(1), seen.known, base=hadoop_base(url))
+    way = roll_back(dead.instant, EpochGuard(1), seen.known, base=hadoop_base(url))
     request = way.send(None)
     while not (isinstance(request, Put) and "rollback.requested" in request.key):
         request = way.send(perform(request, store, CLOCK, silent))
@@ -499,7 +499,7 @@ def test_a_rollback_whose_maker_died_is_finished_by_its_plan(server: Emulator, m
     way.close()
     assert "rollback" in timeline(store).pending.values()
     if mode == "hudi":  # its maker may be at it: it is an hour old only by the later clock
-        assert service.run() == Served()
+        assert service.run() == ServiceRun()
         service.desk.clock = Hasty(offset_ms=3_600_000)
     (done,) = service.run().taken_back
     assert done.target == dead.instant

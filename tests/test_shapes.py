@@ -26,15 +26,15 @@ from shape_mutants import MISTAKES, Mistake, planted
 from lockkit.clock import Clock, back_off_s, epoch_ms, utc
 from lockkit.errors import HistoryError, TableError
 from lockkit.events import KINDS, Event, event, narrate, parse, plain, read, write
-from lockkit.lab.faults import Fault, FaultError, FaultPlan, Request, dialects, wire
+from lockkit.lab.faults import Fault, FaultError, FaultPlan, RequestFacts, dialects, wire
 from lockkit.lab.verify.check import Kind as VerdictKind
 from lockkit.lab.verify.check import check
 from lockkit.lock.handle import Lock
-from lockkit.lock.polling import LOOK_FLOOR_MS, SLEEP_LONGEST_MS, Pace
+from lockkit.lock.polling import LOOK_FLOOR_MS, SLEEP_LONGEST_MS, PollingPace
 from lockkit.protocol.outcome import Found, NotOurs, Ours, StillOut, resolve
 from lockkit.protocol.record import EPOCH_BELIEVED_MAX, EPOCH_MAX, Garbled, Record, decode, encode
 from lockkit.providers.implicit import key_of_base_path, xxh64
-from lockkit.stores import Entry
+from lockkit.stores import ListEntry
 from lockkit.stores.endpoint import RETRY_AFTER_S_MAX, seconds
 from lockkit.table.format.layout import (
     FileGroup,
@@ -52,20 +52,27 @@ from lockkit.table.format.timeline import (
     LANES,
     V6,
     V9,
-    Names,
+    TimelineNames,
     instant_ms,
     instant_of,
     next_instant_ms,
     parse_timeline,
 )  # fmt: skip
 from lockkit.table.format.xxhash import bucket_of, xxhash64
-from lockkit.table.occ.conflict import STRATEGIES, Mine, Pending, Strategy, Winner, find_conflict
+from lockkit.table.occ.conflict import (
+    STRATEGIES,
+    ConflictStrategy,
+    OwnChanges,
+    Pending,
+    Winner,
+    find_conflict,
+)
 from lockkit.table.occ.conflict import bucket_of as bucket_of_group
 from lockkit.table.occ.fence import Decided, Fence, format_fence, parse_fence
 from lockkit.table.occ.liveness import pulse_of
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations, is_bucketed
 from lockkit.table.read.checkpoint import format_checkpoint, parse_checkpoint
-from lockkit.table.read.snapshot import Covered, Slice, Snapshot
+from lockkit.table.read.snapshot import CheckedHorizon, Slice, Snapshot
 
 
 def times(factor: float) -> settings:
@@ -234,7 +241,7 @@ def pending(draw: st.DrawFn) -> tuple[str, Pending]:
     return kind, Pending(draw(instants), PLANNED[kind], draw(st.none() | groups), takes_back)
 
 
-def naive(kind: str, mine: Mine, strategy: str, by: str, other: Winner | Pending) -> bool:
+def naive(kind: str, mine: OwnChanges, strategy: str, by: str, other: Winner | Pending) -> bool:
     """Hudi's rules, one sentence each, said of one other instant."""
     done = isinstance(other, Winner)
     unit = _first_eight if strategy == "bucket" else (lambda each: each)
@@ -266,8 +273,8 @@ F, SAME_BUCKET, FAR = ("a", "00000001-x"), ("a", "00000001-y"), ("a", "00000002-
 WRITERS = sorted(AS.keys() - {"rollback"})
 
 
-def _mine(kind: str, writes: frozenset[FileGroup], replaced: frozenset[FileGroup]) -> Mine:
-    return Mine(ME, frozenset(), writes, replaced, AS[kind][1])
+def _mine(kind: str, writes: frozenset[FileGroup], replaced: frozenset[FileGroup]) -> OwnChanges:
+    return OwnChanges(ME, frozenset(), writes, replaced, AS[kind][1])
 
 
 def test_of_any_two_kinds_hudis_rules_say_which_go_together() -> None:
@@ -302,7 +309,7 @@ def test_of_any_two_kinds_hudis_rules_say_which_go_together() -> None:
 @times(4)
 def test_of_many_the_oldest_that_hudis_rules_name_is_told_the_completed_first(
     kind: str, writes: frozenset[FileGroup], replaced: frozenset[FileGroup],
-    won: list[tuple[str, Winner]], plans: list[tuple[str, Pending]], strategy: Strategy,
+    won: list[tuple[str, Winner]], plans: list[tuple[str, Pending]], strategy: ConflictStrategy,
 ) -> None:  # fmt: skip
     if kind not in ("overwrite", "clustering"):
         replaced = frozenset()
@@ -425,7 +432,7 @@ steps = st.lists(
 def test_whatever_a_waiter_met_it_looks_again_within_its_bounds(
     steps: list[tuple[str, int, int]], interval_ms: float, waited: int
 ) -> None:
-    pace, now, epoch = Pace(interval_ms), 0.0, 0
+    pace, now, epoch = PollingPace(interval_ms), 0.0, 0
     longest = max(SLEEP_LONGEST_MS, LOOK_FLOOR_MS, interval_ms)
     for what, later, more in steps:
         now, epoch = now + later, epoch + (more if what in ("saw", "granted") else 0)
@@ -502,7 +509,7 @@ acted = st.tuples(ACTIONS, st.integers(1, 3))
 
 @given(st.dictionaries(MS.map(instant_of), acted, max_size=6), layouts)
 def test_a_timeline_is_read_as_it_was_written(
-    wrote: dict[str, tuple[str, int]], names: Names
+    wrote: dict[str, tuple[str, int]], names: TimelineNames
 ) -> None:
     keys = []
     for instant, (action, far) in wrote.items():
@@ -511,7 +518,7 @@ def test_a_timeline_is_read_as_it_was_written(
             names.requested(instant, action), names.inflight(instant, action),
             names.completed(instant, action, completion),
         ][:far]  # fmt: skip
-    found = parse_timeline([Entry(key, 0) for key in keys], names)
+    found = parse_timeline([ListEntry(key, 0) for key in keys], names)
     assert found.completed == {i: action for i, (action, far) in wrote.items() if far == 3}
     assert found.pending == {i: action for i, (action, far) in wrote.items() if far < 3}
     assert found.inflight == {i for i, (_, far) in wrote.items() if far > 1}
@@ -539,7 +546,7 @@ ROLLBACK = format_rollback_plan(RollbackPlan(ME, EARLIER, "commit", ()))
 )  # fmt: skip
 def test_an_instant_is_seventeen_ascii_digits_or_fourteen(digits: str) -> None:
     """`\\d` and int() take other scripts' digits: a commit that sorts anywhere."""
-    timeline = parse_timeline([Entry(V6.completed(digits), 0)], V6)
+    timeline = parse_timeline([ListEntry(V6.completed(digits), 0)], V6)
     assert bool(timeline.completed) is (digits == "20250101000000")
     if not timeline.completed:
         assert timeline.foreign == (f"{digits}.commit",)
@@ -553,8 +560,10 @@ def test_an_instant_is_seventeen_ascii_digits_or_fourteen(digits: str) -> None:
 
 
 @given(st.lists(hostile_names, max_size=5), layouts)
-def test_a_name_that_is_no_instants_is_nobodys_commit(found: list[str], names: Names) -> None:
-    timeline = parse_timeline([Entry(names.folder + name, 0) for name in found], names)
+def test_a_name_that_is_no_instants_is_nobodys_commit(
+    found: list[str], names: TimelineNames
+) -> None:
+    timeline = parse_timeline([ListEntry(names.folder + name, 0) for name in found], names)
     for instant in {**timeline.completed, **timeline.pending}:
         assert instant.isascii() and len(instant) in (14, 17)
         assert instant_of(instant_ms(instant)).startswith(instant)
@@ -611,7 +620,7 @@ FENCE = Fence(
 )  # fmt: skip
 SNAPSHOT = Snapshot(
     TableConfig(name="t", record_key="id", partition_by="region"),
-    Covered(ME, 3, frozenset({LATER}), {LATER: LATER}),
+    CheckedHorizon(ME, 3, frozenset({LATER}), {LATER: LATER}),
     {GROUP: Slice(*GROUP, ME, STAT.path)}, {("", "gone-0"): EARLIER}, "{}", ME,
 )  # fmt: skip
 
@@ -855,7 +864,7 @@ def test_any_request_that_has_a_head_is_described(
     except wire.WireError:
         return
     found = dialects.describe(head, payload)
-    assert isinstance(found, Request)
+    assert isinstance(found, RequestFacts)
     assert found.operation in ("put", "get", "delete", "list", "part", "other")
 
 

@@ -25,8 +25,8 @@ from lockkit.cli.main import main
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.explore import SCENARIOS as EXPLORED
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
-from lockkit.lab.verify.sim import LEASE, Outcome, Scenario, simulate
-from lockkit.lab.verify.sim.fault_profile import OF_NODES, OF_WRITES, Trouble
+from lockkit.lab.verify.sim import LEASE, SeedOutcome, SimScenario, simulate
+from lockkit.lab.verify.sim.fault_profile import OF_NODES, OF_WRITES, FaultKind
 from lockkit.lab.verify.table_scenario import SCENARIOS as TABLES
 from lockkit.lab.verify.wrong_rules import LEASE as WRONG
 from lockkit.lab.verify.wrong_rules import RIGHT
@@ -46,25 +46,25 @@ def seed_of(entry: dict[str, Any]) -> str:
 
 
 @pytest.fixture(scope="module")
-def leases() -> list[Outcome]:
+def leases() -> list[SeedOutcome]:
     return [simulate(LEASE, seed) for seed in range(1, LEASE_SEEDS + 1)]
 
 
 @pytest.mark.xdist_group("two thousand worlds")
-def test_the_lease_is_right_in_two_thousand_worlds(leases: list[Outcome]) -> None:
+def test_the_lease_is_right_in_two_thousand_worlds(leases: list[SeedOutcome]) -> None:
     wrong = [f"seed {each.seed}: {each.violation}" for each in leases if each.violation]
     assert not wrong
     assert sum(each.steps for each in leases) > 180 * LEASE_SEEDS
 
 
 @pytest.mark.xdist_group("two thousand worlds")
-def test_those_worlds_reached_what_they_are_for(leases: list[Outcome]) -> None:
+def test_those_worlds_reached_what_they_are_for(leases: list[SeedOutcome]) -> None:
     reached = Counter(name for each in leases for name in each.reached)
     assert all(reached[each] > LEASE_SEEDS // 20 for each in LEASE.sometimes), reached
     faults = Counter[str]()
     for each in leases:
         faults.update(each.faults)
-    assert set(faults) == set(Trouble) == {*OF_WRITES, *OF_NODES, Trouble.BLIND}
+    assert set(faults) == set(FaultKind) == {*OF_WRITES, *OF_NODES, FaultKind.BLIND}
     assert len({each.run.world.profile.name for each in leases}) == 4
     assert {each.run.world.uniform for each in leases} == {False, True}
 
@@ -74,7 +74,7 @@ ENDLESS = {"clean": {14}}
 
 
 @pytest.mark.parametrize("scenario", TABLES, ids=lambda each: each.name)
-def test_the_table_is_right_in_sixty_worlds(scenario: Scenario) -> None:
+def test_the_table_is_right_in_sixty_worlds(scenario: SimScenario) -> None:
     seeds = set(range(1, TABLE_SEEDS + 1)) - ENDLESS.get(scenario.name, set())
     outcomes = [simulate(scenario, seed) for seed in sorted(seeds)]
     wrong = [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
@@ -86,7 +86,7 @@ def test_the_table_is_right_in_sixty_worlds(scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize("scenario", [LEASE, *TABLES], ids=lambda each: each.name)
-def test_the_same_seed_plays_the_same_again(scenario: Scenario) -> None:
+def test_the_same_seed_plays_the_same_again(scenario: SimScenario) -> None:
     one, again, other = (simulate(scenario, seed) for seed in (7, 7, 8))
     assert one.to_json() == again.to_json()
     assert one.run.world.history() == again.run.world.history()
@@ -124,7 +124,7 @@ def test_a_seed_that_once_found_a_mistake_of_ours_finds_none(entry: dict[str, An
 # --- planted mistakes -----------------------------------------------------------------------------
 
 
-def found_again(entry: dict[str, Any], outcome: Outcome) -> None:
+def found_again(entry: dict[str, Any], outcome: SeedOutcome) -> None:
     assert outcome.violation is not None
     assert outcome.violation.startswith(entry["violation"])
     assert outcome.steps == entry["steps"]

@@ -13,11 +13,11 @@ from repair_mutants import REPAIRS, SEEDS_FILE, removed
 from lockkit.cli.main import main
 from lockkit.lab.verify.sim import simulate
 from lockkit.lab.verify.sim.clock import Time
-from lockkit.lab.verify.sim.memory_store import PROFILES, Shelf
+from lockkit.lab.verify.sim.memory_store import PROFILES, SimStore
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table import ledger as judge
-from lockkit.lab.verify.table.ledger import Ledger, Mine, Stream
-from lockkit.lab.verify.table.reader import PARTITION, PROPERTIES, Row
+from lockkit.lab.verify.table.ledger import AttemptLedger, Stream, TrackedAttempt
+from lockkit.lab.verify.table.reader import PARTITION, PROPERTIES, TableRow
 from lockkit.lab.verify.table.scenario import SCENARIO
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import Delete, Put
@@ -30,10 +30,10 @@ class Story:
     """A table that is written by hand, under the eyes of the judge."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf(PROFILES["azure"], Time(), random.Random(1))
+        self.shelf = SimStore(PROFILES["azure"], Time(), random.Random(1))
         self.put(PROPERTIES, b"hoodie.timeline.layout.version=1\n")
         self.put(PARTITION, b"")
-        self.ledger = Ledger(self.shelf)
+        self.ledger = AttemptLedger(self.shelf)
         self.shelf.heard = self.ledger.heard
 
     def put(self, key: str, body: bytes) -> None:
@@ -49,12 +49,12 @@ class Story:
         body = {"partitionToWriteStats": {"": stats}, "extraMetadata": {"token": token}}
         self.put(f".hoodie/{instant}.commit", json.dumps(body).encode())
 
-    def tries(self, token: str, *keys: str, told: str = "") -> Mine:
-        attempt = Mine(token, token.partition("/")[0], "upsert", told=told)
+    def tries(self, token: str, *keys: str, told: str = "") -> TrackedAttempt:
+        attempt = TrackedAttempt(token, token.partition("/")[0], "upsert", told=told)
         attempt.writes = tuple(("", key) for key in keys)
         return self.ledger.tries(attempt)
 
-    def inserts(self, instant: str = A, token: str = "t1", key: str = "k") -> Mine:
+    def inserts(self, instant: str = A, token: str = "t1", key: str = "k") -> TrackedAttempt:
         attempt = self.tries(token, key)
         self.file(instant, (key, [token], instant))
         self.commit(instant, token, "g")
@@ -127,7 +127,7 @@ def completed_behind_a_reader(story: Story) -> None:
 
 
 def increment_twice(story: Story) -> None:
-    row = Row("", "k", ("t1",), A)
+    row = TableRow("", "k", ("t1",), A)
     story.ledger.pulled(Stream("P"), A, [row, row])
 
 

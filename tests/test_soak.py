@@ -21,7 +21,7 @@ from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally
 from lockkit.lab.soak.page import figures, write_page
 from lockkit.lab.soak.plan import SoakPlan
-from lockkit.lab.soak.run import Outcome
+from lockkit.lab.soak.run import SoakOutcome
 from lockkit.lab.verify.check import Finding, Kind, Verdict, check
 from lockkit.spark.process import FLEET, leftovers
 
@@ -241,7 +241,7 @@ def test_nothing_from_a_history_is_html(tmp_path: Path) -> None:
     (run / "memory.jsonl").write_text(lived((1, 2))[0].replace("W1", evil))
     with Emulator(db=str(run / "store.sqlite")):
         pass
-    told = Outcome(
+    told = SoakOutcome(
         verdict, 1.0, True, 1, {evil: 2}, 1, tally.growth(run), 0, [evil], None, evil
     )  # fmt: skip
     assert evil not in figures(run, told)
@@ -264,5 +264,5 @@ def test_every_trouble_that_is_made_has_its_kind() -> None:
 
 
 def test_an_empty_run_is_no_success(tmp_path: Path) -> None:
-    nothing = Outcome(check([]), 1.0, True, 0, {}, 0, [], 0, rows=0)
+    nothing = SoakOutcome(check([]), 1.0, True, 0, {}, 0, [], 0, rows=0)
     assert not nothing.passed

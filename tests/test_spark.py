@@ -23,12 +23,12 @@ from lockkit.lab.processes.fleet import Fleet, leftovers
 from lockkit.runtime import run
 from lockkit.spark.archive import archive_options, archive_path
 from lockkit.spark.java import NoJava, find_java, spark_env
-from lockkit.spark.orders import BATCHES, TABLE, Batch, Part, PlainOrders, SparkOrders
-from lockkit.spark.place import Place
+from lockkit.spark.orders import BATCHES, TABLE, OrdersPart, PlainOrders, RegionBatch, SparkOrders
+from lockkit.spark.place import TableAddress
 from lockkit.spark.process import tree
 from lockkit.stores import open_store
 from lockkit.table import begin, create_table, partition_path, read_base_file, read_table
-from lockkit.table.write.groups import Aim
+from lockkit.table.write.groups import TargetGroup
 
 ROOT = Path(__file__).parents[1]
 ORDERS = ROOT / "datasets" / "orders"
@@ -100,14 +100,17 @@ def test_the_orders_are_what_their_readme_says():
     assert sum(file.stat().st_size for file in ORDERS.glob("*.parquet")) < 4_000_000
 
 
-def _write(orders, place: Place, batches: list[tuple[str, int]], name: str):
+def _write(orders, place: TableAddress, batches: list[tuple[str, int]], name: str):
     """Rows that one round puts into its files, by region."""
     store = place.open()
     run(create_table(TABLE), store, Clock())
     target = run(begin(), store, Clock()).target
     stats = orders.write(
         target,
-        [Batch(region, n, Aim((partition_path(TABLE, region), name))) for region, n in batches],
+        [
+            RegionBatch(region, n, TargetGroup((partition_path(TABLE, region), name)))
+            for region, n in batches
+        ],
     )
     return {stat.partition: read_base_file(stat.path, store.get(stat.path).body) for stat in stats}
 
@@ -116,8 +119,8 @@ def test_every_order_is_in_exactly_one_batch_of_one_writer(tmp_path):
     expected = set(pq.read_table(ORDERS / "me-south.parquet")["order_id"].to_pylist())
     seen: list[str] = []
     for index in (1, 2, 3):
-        place = Place(f"file://{tmp_path}/t{index}")
-        orders = PlainOrders(Part(str(ORDERS), index, 3), place.open())
+        place = TableAddress(f"file://{tmp_path}/t{index}")
+        orders = PlainOrders(OrdersPart(str(ORDERS), index, 3), place.open())
         for number in range(BATCHES):
             for rows in _write(orders, place, [("me-south", number)], "g-0").values():
                 seen += rows["order_id"].to_pylist()
@@ -313,10 +316,10 @@ class TestSparkOrders:
             monkeypatch.setenv(name, value)
         session = own_session("test")
         try:
-            part = Part(str(ORDERS), 2, 3)
+            part = OrdersPart(str(ORDERS), 2, 3)
             wanted = [("eu-west", 5), ("sa-east", 5)]
-            arrow = Place(f"file://{tmp_path}/arrow")
-            executors = Place(f"file://{tmp_path}/spark")
+            arrow = TableAddress(f"file://{tmp_path}/arrow")
+            executors = TableAddress(f"file://{tmp_path}/spark")
             by_arrow = _write(PlainOrders(part, arrow.open()), arrow, wanted, "g-0")
             by_spark = _write(SparkOrders(part, executors, session), executors, wanted, "g-0")
         finally:

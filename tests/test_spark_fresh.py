@@ -19,7 +19,7 @@ from lockkit.spark.land import land
 from lockkit.spark.options import RETRIES
 from lockkit.spark.read import read, register
 from lockkit.spark.source import Lockkit
-from lockkit.spark.spool import Spooled
+from lockkit.spark.spool import LocalSpool
 from lockkit.stores import open_store
 from lockkit.table.format.timeline import V9, load_timeline
 
@@ -107,7 +107,7 @@ def test_a_retry_of_a_save_does_not_write_what_it_read_before_the_other_commit(
             others.pop()(spark, url)
 
     with pytest.raises(OldRows):
-        land(Spooled(mine.spool, mine.shape, kept.runs), mine.asked, mine.said, emit=meet)
+        land(LocalSpool(mine.spool, mine.shape, kept.runs), mine.asked, mine.said, emit=meet)
     mine.abort([kept])
     assert not others and stored({"url": url}) == [("a", "EU", 100)]
 

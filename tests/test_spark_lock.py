@@ -17,7 +17,7 @@ from lockkit.providers.zookeeper import ZookeeperLock
 from lockkit.sinks import silent
 from lockkit.spark import foreach_batch, write
 from lockkit.spark.errors import unwrapped
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.spark.read import register
 from lockkit.spark.source import Lockkit
 from lockkit.spark.write import open_lock as lock_of_write
@@ -100,7 +100,7 @@ def test_a_provider_that_does_not_answer_fails_the_commit(spark: Any, tmp_path: 
     rows, options = frame(spark, ("a", "EU", 1, 1)), SAID | DEAD_ZOOKEEPER
     with pytest.raises(StoreError, match="no ZooKeeper at"):
         write(rows, f"file://{tmp_path}/t", options=options)
-    place = Place(f"file://{tmp_path}/t")
+    place = TableAddress(f"file://{tmp_path}/t")
     with closing(lock_of_write(place, DEAD_ZOOKEEPER, Clock(), silent)) as lock:
         assert isinstance(lock, ZookeeperLock)
 

@@ -29,7 +29,7 @@ from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.errors import unwrap, unwrapped
 from lockkit.spark.options import RETRIES, WRITE
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.spark.query import Query, plan, query_of
 from lockkit.spark.read import read, register
 from lockkit.spark.spool import SPOOLS
@@ -229,7 +229,7 @@ def test_every_error_of_a_commit_comes_out_as_its_own_class() -> None:
 
 def test_of_two_saves_into_one_bucket_one_begins_again_as_often_as_asked(here: Any) -> None:
     from lockkit.spark.land import land
-    from lockkit.spark.spool import Spooled
+    from lockkit.spark.spool import LocalSpool
 
     for retries, key in ((0, "x"), (2, "y")):
         first, second = saver(here, **{RETRIES: str(retries)}), saver(here)
@@ -242,7 +242,7 @@ def test_of_two_saves_into_one_bucket_one_begins_again_as_often_as_asked(here: A
             if others and "wrote" in str(told.get("text")):
                 second.commit([others.pop()])  # as a whole, before the first one publishes
 
-        rows = Spooled(first.spool, first.shape, kept.runs)
+        rows = LocalSpool(first.spool, first.shape, kept.runs)
         if not retries:
             with pytest.raises(CommitConflict, match=r"not committed: .*begin again"):
                 land(rows, first.asked, first.said, emit=meet)
@@ -311,7 +311,7 @@ def test_both_ways_of_reading_see_every_point_of_the_table(
 
 def test_a_filter_spares_partitions(spark: Any, here: Any) -> None:
     write(frame(spark, ("a", "EU", 1, 1), ("b", "US", 1, 1)), **KEYS, **here)
-    scan, _ = plan(Place(here["url"]), Query(), filters=[("region", "=", "EU")])
+    scan, _ = plan(TableAddress(here["url"]), Query(), filters=[("region", "=", "EU")])
     assert {each.partition for each in scan.slices} == {"region=EU"}
     # A file that is spared is not missed, and one that is read is.
     for file in Path(here["url"].removeprefix("file://"), "region=US").glob("*.parquet"):

@@ -38,13 +38,13 @@ from lockkit.spark.land import land
 from lockkit.spark.microbatch import STREAM, STREAMS, MicroBatch
 from lockkit.spark.options import WRITE
 from lockkit.spark.process import tree
-from lockkit.spark.spool import Spooled
+from lockkit.spark.spool import LocalSpool
 from lockkit.spark.streamer import Streamer, arriving, parser, work_of
 from lockkit.stores import open_store
 from lockkit.table import avro_schema, begin, commit, load_snapshot, prepare, read_table
 from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.timeline import V9, load_timeline
-from lockkit.table.occ.commit import Epoch
+from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.rollback import withdraw
 
@@ -134,12 +134,12 @@ def test_an_error_of_a_query_is_taken_out_of_what_spark_says(
 # --- a batch that is sent again while its first run is not over ---
 
 
-def kept(place: dict[str, Any], *rows: tuple[Any, ...]) -> tuple[Spooled, Any, dict[str, str]]:
+def kept(place: dict[str, Any], *rows: tuple[Any, ...]) -> tuple[LocalSpool, Any, dict[str, str]]:
     said = {**INSERT}
     mine = saver(place, **said)
     found = mine.write(batches(*rows))
     assert found.error is None
-    return Spooled(mine.spool, mine.shape, found.runs), mine.asked, said
+    return LocalSpool(mine.spool, mine.shape, found.runs), mine.asked, said
 
 
 class Died(BaseException):
@@ -339,7 +339,7 @@ def test_a_query_pulls_each_commit_once_and_on_version_6_never_past_a_pending_on
     late = run(begin(), store, clock)
     write(frame(spark, ("c", "US", 1, 3)), **place)
     assert pulled(spark, place, checkpoint) == [], "what is pending may yet complete before it"
-    run(withdraw(late.taken, Epoch(0), paths=()), store, clock)
+    run(withdraw(late.taken, EpochGuard(0), paths=()), store, clock)
     write(frame(spark, ("a", "EU", 3, 4)), **place)
     assert pulled(spark, place, checkpoint) == [("a", 4), ("c", 3)]
     assert pulled(spark, place, checkpoint) == []

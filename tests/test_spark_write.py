@@ -547,7 +547,7 @@ def test_a_retry_reads_rows_again_only_where_the_program_begins_again_from_the_r
     """Two add 10 to one order: W2 as soon as W1 has read it, or has written its files."""
     url, endpoint, said = f"s3://{bucket}/orders", shared_emulator.s3, list[str]()
     run(create_table(member.config()), open_store(url, endpoint=endpoint), Clock())
-    other = member.Plain(url, endpoint, "W2", lambda *_, **__: None)
+    other = member.PlainProgram(url, endpoint, "W2", lambda *_, **__: None)
     other.put([("a", "eu", 1, 0)])
 
     def now(what: str) -> None:
@@ -558,7 +558,7 @@ def test_a_retry_reads_rows_again_only_where_the_program_begins_again_from_the_r
         said.append(str(told.get("text")))
         now(said[-1])
 
-    class First(member.Spark):
+    class First(member.SparkProgram):
         def _more(self, *args: Any) -> Any:
             rows = super()._more(*args)
             now("read")
@@ -572,12 +572,14 @@ def test_a_retry_reads_rows_again_only_where_the_program_begins_again_from_the_r
 
 
 def test_credentials_are_in_no_plan_and_no_repr(spark: Any, here: Any) -> None:
-    from lockkit.spark.frame import Job
-    from lockkit.spark.place import Place
+    from lockkit.spark.frame import WriteJob
+    from lockkit.spark.place import TableAddress
     from lockkit.table.format.base_file import Target
 
     config = TableConfig(name="t", record_key="id")
-    job = Job(Place("s3://b/t", options={"aws_secret_access_key": "hush"}), Target("1", config))
+    job = WriteJob(
+        TableAddress("s3://b/t", options={"aws_secret_access_key": "hush"}), Target("1", config)
+    )
     assert "hush" not in repr(job)
     plan = frame(spark, ("a", "EU", 1, 1)).mapInArrow(lambda rows: filter(job, rows), COLUMNS)
     assert "hush" not in plan._jdf.queryExecution().toString()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import tlc
 
-from lockkit.lab.verify.explore import SCENARIOS, Scenario, explore
-from lockkit.lab.verify.explore.parts import Bounds, Fault
+from lockkit.lab.verify.explore import SCENARIOS, SearchScenario, explore
+from lockkit.lab.verify.explore.parts import Bounds, ExplorerFault
 from lockkit.lab.verify.explore.rows import OBSERVED, STORE, WALL
 from lockkit.lab.verify.mutants import Invariant
 from lockkit.lab.verify.wrong_rules import RIGHT
@@ -24,16 +24,16 @@ from lockkit.protocol.policy import Policy
 ALONE = Bounds(acquires=(2, 0), tries=(2, 0), renewals=(1, 0), faults=1, gives_up=True)
 UNRENEWED = Bounds(tries=(1, 1), renewals=(0, 0), faults=1, gives_up=True)
 COMMITTING = Bounds(tries=(1, 1), renewals=(0, 0), commits=(1, 1))
-CRASHING = Bounds(tries=(1, 1), renewals=(0, 0), faults=1, kinds=frozenset({Fault.CRASH}))
+CRASHING = Bounds(tries=(1, 1), renewals=(0, 0), faults=1, kinds=frozenset({ExplorerFault.CRASH}))
 
 # Small enough for every day: TLC is some thirty times as slow as the explorer.
 CORRECT = [
-    Scenario("correct", "", STORE, replace(UNRENEWED, spread=1)),
-    Scenario("correct, wall", "", WALL, replace(UNRENEWED, offsets=(0, 1))),
-    Scenario("correct, observed", "", OBSERVED, replace(UNRENEWED, offsets=(0, 3))),
-    Scenario("correct, alone", "", STORE, ALONE),
-    Scenario("correct, commit", "", STORE, COMMITTING),
-    Scenario("correct, crash", "", replace(STORE, slack_ms=0), CRASHING),
+    SearchScenario("correct", "", STORE, replace(UNRENEWED, spread=1)),
+    SearchScenario("correct, wall", "", WALL, replace(UNRENEWED, offsets=(0, 1))),
+    SearchScenario("correct, observed", "", OBSERVED, replace(UNRENEWED, offsets=(0, 3))),
+    SearchScenario("correct, alone", "", STORE, ALONE),
+    SearchScenario("correct, commit", "", STORE, COMMITTING),
+    SearchScenario("correct, crash", "", replace(STORE, slack_ms=0), CRASHING),
 ]
 MUTANTS = [each for each in SCENARIOS if each.breaks is not None]
 NOT_SPECIFIED = {"margin_ms", "raises"}
@@ -44,11 +44,11 @@ WIDTH = 100
 TEXT = tlc.SPEC.read_text(encoding="utf-8")
 
 
-def name(scenario: Scenario) -> str:
+def name(scenario: SearchScenario) -> str:
     return re.sub(r"\W+", "_", scenario.name)
 
 
-def path(scenario: Scenario) -> Path:
+def path(scenario: SearchScenario) -> Path:
     return tlc.SPEC.parent / f"{name(scenario)}.cfg"
 
 
@@ -65,7 +65,7 @@ def value(of: object) -> str:
             return str(of)
 
 
-def constants(scenario: Scenario) -> dict[str, str]:
+def constants(scenario: SearchScenario) -> dict[str, str]:
     """All fields of the rules and the bounds that the specification has."""
     given: dict[str, str] = {}
     for rule, of in (scenario.rules | asdict(scenario.bounds)).items():
@@ -74,7 +74,7 @@ def constants(scenario: Scenario) -> dict[str, str]:
     return {field: said for field, said in given.items() if field not in NOT_SPECIFIED}
 
 
-def configuration(scenario: Scenario) -> str:
+def configuration(scenario: SearchScenario) -> str:
     what = scenario.off or "every rule on: nothing breaks"
     lines = [f"\\* {what}", "SPECIFICATION Spec", "CHECK_DEADLOCK FALSE", "CONSTANTS"]
     line = "    NONE = NONE"
@@ -98,12 +98,12 @@ def test_the_specification_has_the_codes_constants_and_invariants() -> None:
     assert names == (code - NOT_SPECIFIED) | {"NONE"}
     for invariant in SPECIFIED:
         assert re.search(rf"^{invariant.name} ==", TEXT, re.MULTILINE), invariant
-    for fault in Fault:
+    for fault in ExplorerFault:
         assert f'May("{fault.name}")' in TEXT, fault
 
 
 @pytest.mark.parametrize("scenario", [*CORRECT, *MUTANTS], ids=name)
-def test_a_configuration_has_the_rules_and_bounds_of_its_row(scenario: Scenario) -> None:
+def test_a_configuration_has_the_rules_and_bounds_of_its_row(scenario: SearchScenario) -> None:
     if os.environ.get("LOCKKIT_REWRITE"):
         path(scenario).write_text(configuration(scenario), encoding="utf-8")
     assert path(scenario).read_text(encoding="utf-8") == configuration(scenario)
@@ -135,7 +135,7 @@ LARGE = {"confirm", "recognise", "renew_412 ours", "renew_unknown ours", "fence 
     ids=name,
 )
 def test_tlc_and_the_explorer_agree_on_invariant_depth_and_number_of_states(
-    scenario: Scenario,
+    scenario: SearchScenario,
 ) -> None:
     ours, theirs = explore(scenario), tlc.check(path(scenario))
     assert ours.as_expected

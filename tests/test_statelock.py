@@ -35,7 +35,7 @@ from lockkit.protocol.outcome import (
     Unknown,
     WriteAnswer,
 )
-from lockkit.recipes.terraform.lockinfo import Foreign, LockInfo, decode, encode
+from lockkit.recipes.terraform.lockinfo import ForeignLock, LockInfo, decode, encode
 from lockkit.recipes.terraform.statelock import (
     StateLock,
     lock,
@@ -205,7 +205,7 @@ def test_fields_that_we_do_not_know_are_passed_over_and_absent_ones_are_empty() 
     ids=["empty", "torn", "an array", "no ID", "a number", "not text", "deep", "10 MB"],
 )  # fmt: skip
 def test_what_is_no_lock_file_locks_all_the_same_and_is_never_removed(body: bytes) -> None:
-    assert isinstance(decode(body), Foreign)
+    assert isinstance(decode(body), ForeignLock)
     with closing(StateLock(memory() + "/s")) as state:
         assert isinstance(state.store.put(state.key, body, IfAbsent()), Applied)
         with pytest.raises(StateLocked, match="no lock file") as told:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lockkit.errors import StoreError
-from lockkit.lab.probe import Check, Finding, Report, Verdict
+from lockkit.lab.probe import Check, CheckOutcome, Report, Suitability
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 
@@ -39,7 +39,7 @@ def click(panel: StoreProbe) -> str:
 
 def test_nothing_is_asked_before_a_prediction(panel: StoreProbe) -> None:
     assert panel.button.disabled and panel.findings is None
-    panel.prediction.value = Verdict.FULL
+    panel.prediction.value = Suitability.FULL
     assert not panel.button.disabled
     panel.prediction.value = None
     assert panel.button.disabled
@@ -48,14 +48,14 @@ def test_nothing_is_asked_before_a_prediction(panel: StoreProbe) -> None:
 def test_a_click_says_in_one_sentence_whether_to_lock_on_it_and_what_was_predicted(
     panel: StoreProbe,
 ) -> None:
-    panel.place.value, panel.prediction.value = "spaces", Verdict.FULL
+    panel.place.value, panel.prediction.value = "spaces", Suitability.FULL
     said = click(panel)
     assert "not safe to lock on: it ignores conditions" in said
     assert "You predicted: no violation in any race. " in said
     assert "The probe found: it ignores conditions." in said
     assert "That agrees with what DigitalOcean Spaces documents" in said
     assert not panel.button.disabled
-    panel.prediction.value = Verdict.IGNORES_CONDITIONS
+    panel.prediction.value = Suitability.IGNORES_CONDITIONS
     assert "You predicted that." in click(panel)
     assert "not safe" in repr(panel)
 
@@ -74,13 +74,13 @@ def test_the_same_by_code_fills_the_checks_the_matrix_and_the_picture(panel: Sto
 
 
 def test_what_needs_a_race_is_not_seen_one_request_after_another(panel: StoreProbe) -> None:
-    assert panel.quick("two-steps").verdict is Verdict.UNTESTED
-    assert panel.run("two-steps", rounds=5, racers=6).report.verdict is Verdict.NOT_ATOMIC
+    assert panel.quick("two-steps").verdict is Suitability.UNTESTED
+    assert panel.run("two-steps", rounds=5, racers=6).report.verdict is Suitability.NOT_ATOMIC
 
 
 def test_a_bucket_that_is_versioned_is_another_place(panel: StoreProbe) -> None:
-    assert panel.quick("rgw").verdict is Verdict.UNTESTED
-    assert panel.quick("rgw, versioned bucket").verdict is Verdict.IGNORES_CONDITIONS
+    assert panel.quick("rgw").verdict is Suitability.UNTESTED
+    assert panel.quick("rgw, versioned bucket").verdict is Suitability.IGNORES_CONDITIONS
 
 
 def test_an_endpoint_that_anybody_names_is_probed(panel: StoreProbe, emulator: Any) -> None:
@@ -98,7 +98,7 @@ def test_an_unknown_place_is_named_with_those_that_there_are(panel: StoreProbe) 
 
 def test_a_new_panel_leaves_the_one_before_without_effect(panel: StoreProbe) -> None:
     StoreProbe().close()
-    panel.prediction.value = Verdict.FULL
+    panel.prediction.value = Suitability.FULL
     assert panel.button.disabled and "closed" in panel._status.value
 
 
@@ -126,7 +126,7 @@ class Rude(BaseHTTPRequestHandler):
 def test_what_a_server_answers_is_text_in_the_panel(panel: StoreProbe) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), Rude) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        panel.place.value, panel.prediction.value = "elsewhere", Verdict.FULL
+        panel.place.value, panel.prediction.value = "elsewhere", Suitability.FULL
         panel.endpoint.value = f"http://127.0.0.1:{server.server_port}"
         said = click(panel)
         panel.url.value = f"s3://{HOSTILE}/x"
@@ -138,7 +138,7 @@ def test_what_a_server_answers_is_text_in_the_panel(panel: StoreProbe) -> None:
 def test_every_table_escapes_what_it_shows(panel: StoreProbe) -> None:
     findings = panel.run("spaces")
     report = Report(
-        HOSTILE, Verdict.REFUSED, HOSTILE, (Check(HOSTILE, Finding.FAILED, HOSTILE),),
+        HOSTILE, Suitability.REFUSED, HOSTILE, (Check(HOSTILE, CheckOutcome.FAILED, HOSTILE),),
         ((400, HOSTILE, 1),),
     )  # fmt: skip
     row = replace(findings.found, store=HOSTILE, limits_and_traps=HOSTILE, create_if_absent=HOSTILE)

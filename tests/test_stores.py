@@ -37,7 +37,7 @@ from lockkit.protocol.outcome import (
     Throttled,
     Unknown,
 )
-from lockkit.stores import Entry, Store, local, open_store, reopen
+from lockkit.stores import ListEntry, Store, local, open_store, reopen
 
 HTTP_STORES = ("s3", "gcs", "azure")
 scandir = os.scandir
@@ -158,7 +158,7 @@ def test_a_listing_has_sizes_and_versions_in_key_order(place: Callable[..., Stor
         for key in ("t/b", "t/a", "t/c/d", "u")
     }
     written(neighbour.put("t/zzz", b"", IfAbsent()))
-    assert store.list("t/") == [Entry(k, len(k), versions[k]) for k in ("t/a", "t/b", "t/c/d")]
+    assert store.list("t/") == [ListEntry(k, len(k), versions[k]) for k in ("t/a", "t/b", "t/c/d")]
     assert [entry.key for entry in store.list("t/c")] == ["t/c/d"]
     assert [entry.key for entry in store.list("")] == ["t/a", "t/b", "t/c/d", "u"]
     assert store.list("nothing/here/") == []

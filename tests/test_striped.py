@@ -32,7 +32,7 @@ from lockkit.recipes.striped import StripedLock
 from lockkit.recipes.striped import handle as module
 from lockkit.recipes.striped.layout import LAYOUT_KEY, of_stripe
 from lockkit.stores import reopen
-from lockkit.stores.below import Below
+from lockkit.stores.below import SubStore
 
 STRIPES = 8
 QUICK: dict[str, Any] = {"ttl_s": 30.0, "renew_interval_s": 0.1}
@@ -420,7 +420,7 @@ def test_all_stripes_share_one_client_of_the_store(
 
 def test_what_lies_below_a_prefix_is_a_store(place: Callable[..., StripedLock]) -> None:
     store = place().store
-    below, beside = Below(store, "here"), Below(store, "here2")
+    below, beside = SubStore(store, "here"), SubStore(store, "here2")
     assert isinstance(below.put("a/1", b"one", IfAbsent()), Applied)
     assert isinstance(below.put("a/2", b"two", IfAbsent()), Applied)
     assert isinstance(beside.put("a/1", b"other", IfAbsent()), Applied)

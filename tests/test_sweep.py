@@ -8,7 +8,7 @@ import pytest
 
 from lockkit.lab.verify.sim.lease import TTL_MS
 from lockkit.lab.widgets.seeds.moments import SeedMoment, play
-from lockkit.lab.widgets.seeds.sweep import Swept, swept
+from lockkit.lab.widgets.seeds.sweep import SweepResult, swept
 
 pytest.importorskip("ipywidgets", reason="make test installs ipywidgets")
 pytest.importorskip("plotly", reason="make test installs plotly")
@@ -20,25 +20,27 @@ RATIOS = (0.0, 0.9, 1.5, 3.0)
 
 
 @pytest.fixture(scope="module")
-def found() -> Swept:
+def found() -> SweepResult:
     *_, last = swept(12, ratios=RATIOS)
     return last
 
 
-def test_without_the_fence_harm_begins_where_a_stall_is_as_long_as_a_lease(found: Swept) -> None:
+def test_without_the_fence_harm_begins_where_a_stall_is_as_long_as_a_lease(
+    found: SweepResult,
+) -> None:
     wrong = {each.ratio: each.wrong for each in found.of("no fence")}
     assert wrong[0.0] == wrong[0.9] == 0
     assert 0 < wrong[1.5] <= wrong[3.0]
     assert "no fence: runs go wrong from stalls of 1.5 leases on" in str(found)
 
 
-def test_with_the_fence_the_same_runs_are_right_at_every_length(found: Swept) -> None:
+def test_with_the_fence_the_same_runs_are_right_at_every_length(found: SweepResult) -> None:
     fenced = found.of("fenced")
     assert [(each.runs, each.wrong) for each in fenced] == [(12, 0)] * len(RATIOS)
     assert "fenced: no run of 48 went wrong" in str(found)
 
 
-def test_what_went_wrong_is_a_moment_that_shows_it_again(found: Swept) -> None:
+def test_what_went_wrong_is_a_moment_that_shows_it_again(found: SweepResult) -> None:
     point = next(each for each in found.points if each.wrong)
     moment = SeedMoment.of(point.first)
     assert moment.scenario == "stalls-1.5" and play(moment).violation

@@ -44,7 +44,7 @@ from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, PreconditionFailed
 from lockkit.runtime import List, Note, Procedure, Put, perform, run
 from lockkit.sinks import silent
-from lockkit.stores import Entry, Listing, Store
+from lockkit.stores import ListEntry, Listing, Store
 from lockkit.table import (
     FENCE_KEY,
     Committed,
@@ -665,9 +665,9 @@ def test_foreign_names_in_the_timeline_are_no_commits(memory: Store) -> None:
 
 
 def test_a_listing_of_several_pages_is_believed_when_two_agree() -> None:
-    def page(size: int) -> list[Entry]:
+    def page(size: int) -> list[ListEntry]:
         names = (f"{20250101000000000 + n}.commit" for n in range(size))
-        return [Entry(f".hoodie/{name}", 1) for name in names]
+        return [ListEntry(f".hoodie/{name}", 1) for name in names]
 
     def listed(*sizes: int) -> Any:
         procedure, answers = load_timeline(V6), list(sizes)
@@ -698,7 +698,7 @@ def test_a_listing_is_asked_for_once_where_the_store_makes_it_a_snapshot() -> No
 
     def page(size: int, *, snapshot: bool) -> Listing:
         names = (f"{20250101000000000 + n}.commit" for n in range(size))
-        return Listing((Entry(f".hoodie/{name}", 1) for name in names), snapshot=snapshot)
+        return Listing((ListEntry(f".hoodie/{name}", 1) for name in names), snapshot=snapshot)
 
     assert listed(page(PAGE_KEYS + 10, snapshot=True)) == (1, PAGE_KEYS + 10)
     torn, whole = page(2, snapshot=False), page(3, snapshot=False)

@@ -28,7 +28,7 @@ from lockkit.table import FENCE_KEY, Prepared, commit, load_snapshot, read_table
 from lockkit.table.format.plans import (
     OURS,
     ClusteringGroup,
-    Input,
+    ClusteringInput,
     ReplacePlan,
     format_cluster_plan,
 )
@@ -119,10 +119,10 @@ def test_a_stream_that_is_held_back_says_so_once_for_each_state(
     server: Emulator, url: str, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("pyspark.sql.datasource")
-    from lockkit.spark.place import Place
-    from lockkit.spark.source import Increments
+    from lockkit.spark.place import TableAddress
+    from lockkit.spark.source import StreamReader
 
-    stream = Increments(Place(url, server.s3, "", {}), {}, None)
+    stream = StreamReader(TableAddress(url, server.s3, "", {}), {}, None)
     first = add(store, 0)
     slow = prepare_inserts(store, rows([1]))
     with Heartbeat(slow.instant, store, clock=CLOCK):
@@ -145,7 +145,7 @@ def test_a_clustering_that_hudi_planned_is_hudis_to_carry_out(
 ) -> None:
     add(store, 0)
     (of,) = run(load_snapshot(), store, CLOCK).slices
-    group = ClusteringGroup((Input(of.partition, of.file_id, of.path),))
+    group = ClusteringGroup((ClusteringInput(of.partition, of.file_id, of.path),))
     for instant, params in ((HUDIS, {}), (OLD, {OURS: "cluster"})):
         body = format_cluster_plan(ReplacePlan((group,), params))
         store.put(V6.requested(instant, "replacecommit"), body, IfAbsent())

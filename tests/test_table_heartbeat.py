@@ -34,10 +34,10 @@ from lockkit.protocol.policy import Expiry
 from lockkit.runtime import Delete, Get, List, Note, Put, Sleep, Unique, WallMs, run
 from lockkit.stores import Store, open_store
 from lockkit.table.format.timeline import V6, instant_ms, instant_of, load_timeline
-from lockkit.table.occ.heartbeat import Beating, Heartbeat, beat, start
+from lockkit.table.occ.heartbeat import Heartbeat, HeartbeatState, beat, start
 from lockkit.table.occ.liveness import (
+    HeartbeatRead,
     HeartbeatRules,
-    Pulse,
     dead_instants,
     end,
     expired,
@@ -167,7 +167,7 @@ def test_failed_writes_are_lazy_among_several_writers_and_eager_is_refused_there
 
 
 def test_every_beat_writes_other_bytes_over_the_version_of_the_last(memory: Store) -> None:
-    now = Beating(T, 1_000)
+    now = HeartbeatState(T, 1_000)
     bodies = set()
     for _ in range(3):
         before, now = now, run(beat(now), memory, CLOCK)
@@ -181,7 +181,7 @@ def test_every_beat_writes_other_bytes_over_the_version_of_the_last(memory: Stor
 
 @pytest.mark.parametrize("fault", [BEFORE, AFTER, LATE])
 def test_a_lost_answer_costs_a_beat_not_the_heartbeat(memory: Store, fault: str) -> None:
-    now = run(start(Beating(T, 1_000)), memory, CLOCK)
+    now = run(start(HeartbeatState(T, 1_000)), memory, CLOCK)
     lossy = Lossy(memory, faults={0: fault})
     after = run(beat(now), lossy, CLOCK)
     assert (after.version != now.version) == (fault == AFTER)
@@ -193,7 +193,7 @@ def test_a_lost_answer_costs_a_beat_not_the_heartbeat(memory: Store, fault: str)
 
 def test_an_unread_beat_is_recognised_by_the_next_one(memory: Store) -> None:
     """The write landed, and neither its answer nor the look at it came back."""
-    now = run(start(Beating(T, 1_000)), memory, CLOCK)
+    now = run(start(HeartbeatState(T, 1_000)), memory, CLOCK)
     after = run(beat(now), Lossy(memory, faults={0: AFTER, 1: BEFORE}), CLOCK)
     assert after.version == now.version and after.out
     settled = run(beat(after), memory, CLOCK)
@@ -201,7 +201,7 @@ def test_an_unread_beat_is_recognised_by_the_next_one(memory: Store) -> None:
 
 
 def test_a_heartbeat_that_was_deleted_is_over_at_the_next_beat(memory: Store) -> None:
-    now = run(start(Beating(T, 1_000)), memory, CLOCK)
+    now = run(start(HeartbeatState(T, 1_000)), memory, CLOCK)
     run(forget(T), memory, CLOCK)
     with pytest.raises(HeartbeatExpired, match="it is gone"):
         run(beat(now), memory, CLOCK)
@@ -209,14 +209,14 @@ def test_a_heartbeat_that_was_deleted_is_over_at_the_next_beat(memory: Store) ->
 
 
 def test_a_second_writer_of_one_instant_is_told_so(memory: Store) -> None:
-    run(start(Beating(T, 1_000)), memory, CLOCK)
+    run(start(HeartbeatState(T, 1_000)), memory, CLOCK)
     with pytest.raises(HeartbeatExpired, match=f"{T}.*begin again"):
-        run(start(Beating(T, 1_000)), memory, CLOCK)
+        run(start(HeartbeatState(T, 1_000)), memory, CLOCK)
 
 
 def test_a_store_that_is_silent_starts_nothing(memory: Store) -> None:
     with pytest.raises(Unanswered, match="could not be written"):
-        run(start(Beating(T, 1_000)), Lossy(memory, from_on=0), CLOCK)
+        run(start(HeartbeatState(T, 1_000)), Lossy(memory, from_on=0), CLOCK)
 
 
 def test_the_error_survives_a_trip_between_processes() -> None:
@@ -273,7 +273,7 @@ class Play:
 
     def write(self) -> Iterator[Any]:
         try:
-            now = yield from start(Beating(T, 1_000))
+            now = yield from start(HeartbeatState(T, 1_000))
             self.happened.append("beat")
             for _ in range(self.BEATS):
                 before, now = now, (yield from beat(now))
@@ -387,13 +387,13 @@ def test_no_beat_is_proven_after_its_heartbeat_was_ended_in_any_interleaving(tid
 def pending(store: Store, instant: str, action: str = "commit", *, beats: bool = False) -> None:
     store.put(V6.requested(instant, action), b"", IfAbsent())
     if beats:
-        run(start(Beating(instant, 60_000)), store, CLOCK)
+        run(start(HeartbeatState(instant, 60_000)), store, CLOCK)
 
 
 def dead(store: Store, policy: Any, **options: Any) -> list[str]:
     now = run(load_timeline(V6), store, CLOCK)
     found = run(dead_instants(V6, now, policy, **options), store, CLOCK)
-    assert all(isinstance(each, Pulse) for each in found)
+    assert all(isinstance(each, HeartbeatRead) for each in found)
     return [each.instant for each in found]
 
 
@@ -504,7 +504,7 @@ def test_a_commit_that_may_have_been_made_is_nobodys_prey_before_its_heartbeat_e
 
 
 def test_it_goes_on_from_a_beat_that_was_made_before_the_instant_was_taken(memory: Store) -> None:
-    begun = run(start(Beating(T, QUICK.ttl_ms)), memory, CLOCK)
+    begun = run(start(HeartbeatState(T, QUICK.ttl_ms)), memory, CLOCK)
     with Heartbeat(T, memory, rules=QUICK, begun=begun) as heart:
         heart.check()
         assert run(look(T), memory, CLOCK).version != begun.version
@@ -596,5 +596,5 @@ def test_a_stopped_process_is_found_dead_and_never_comes_back(
 
 def test_the_procedures_ask_for_nothing_but_what_an_interpreter_knows() -> None:
     known = {Get, Put, List, Delete, Sleep, Unique, WallMs, Note}
-    for procedure in (beat(Beating(T, 1)), end(Pulse(T, None)), look(T), forget(T)):
+    for procedure in (beat(HeartbeatState(T, 1)), end(HeartbeatRead(T, None)), look(T), forget(T)):
         assert type(next(procedure)) in known

@@ -14,13 +14,13 @@ from table_world import CLOCK, CONFIG, new_table, prepare_inserts, prepare_upser
 
 from lockkit import Lock, LockBusy, LockLost, open_lock
 from lockkit.errors import CommitConflict, LossReason, TableError
-from lockkit.providers.both import Both
+from lockkit.providers.both import DoubleLock
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.process import ProcessLock
 from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import Table, read_table
-from lockkit.table.occ.concurrency import ByLock
+from lockkit.table.occ.concurrency import OptimisticConcurrency
 from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.services.upkeep import keep
@@ -96,7 +96,7 @@ def test_a_table_takes_any_handle_and_leaves_it_open(table: Store, tmp_path: Pat
         ProcessLock(name),
         FilesystemLock(tmp_path),
         Lock(table.url),
-        Both(Lock(table.url), FilesystemLock(tmp_path)),
+        DoubleLock(Lock(table.url), FilesystemLock(tmp_path)),
     ):
         with Table(table.url, lock=lock) as mine:
             mine.append(rows([next(NAMES)]))
@@ -107,7 +107,7 @@ def test_a_table_takes_any_handle_and_leaves_it_open(table: Store, tmp_path: Pat
 
 
 def test_both_locks_are_held_for_a_commit(table: Store, tmp_path: Path) -> None:
-    both = Both(Lock(table.url), FilesystemLock(tmp_path), timeout=0.05)
+    both = DoubleLock(Lock(table.url), FilesystemLock(tmp_path), timeout=0.05)
     with closing(both), Table(table.url, lock=both) as mine:
         with closing(FilesystemLock(tmp_path)) as other, other, pytest.raises(LockBusy):
             mine.append(rows([1]))
@@ -155,12 +155,12 @@ def test_each_grant_of_another_service_raises_the_epoch_of_the_fence(fenced: Sto
 
 
 def test_the_fence_refuses_a_conflict_under_a_lock_that_excludes_nobody(fenced: Store) -> None:
-    ByLock(own_lock()).publish(prepare_inserts(fenced, rows([1])), fenced, CLOCK)
+    OptimisticConcurrency(own_lock()).publish(prepare_inserts(fenced, rows([1])), fenced, CLOCK)
     late, early = (prepare_upserts(fenced, rows([1], amount=each, at=each)) for each in (7, 8))
     stalled = Stalls(f"table-locks-{next(NAMES)}")
-    stalled.meanwhile = lambda: ByLock(own_lock()).publish(early, fenced, CLOCK)
+    stalled.meanwhile = lambda: OptimisticConcurrency(own_lock()).publish(early, fenced, CLOCK)
     with pytest.raises(CommitConflict):
-        ByLock(stalled).publish(late, fenced, CLOCK)
+        OptimisticConcurrency(stalled).publish(late, fenced, CLOCK)
     found = read_table(fenced)
     assert found["amount"].to_pylist() == [8]
 
@@ -174,7 +174,7 @@ def test_a_holder_whose_grant_is_over_does_not_commit(table: Store) -> None:
 
     lock.meanwhile = lose
     with pytest.raises(LockLost, match="it was taken away"):
-        ByLock(lock).publish(prepare_inserts(table, rows([1])), table, CLOCK)
+        OptimisticConcurrency(lock).publish(prepare_inserts(table, rows([1])), table, CLOCK)
     assert keys(table) == []
 
 

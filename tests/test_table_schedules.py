@@ -43,7 +43,7 @@ from lockkit.table.occ import fence as fencing
 from lockkit.table.occ.commit import complete, decide
 from lockkit.table.occ.fence import COMMIT
 from lockkit.table.occ.pending import load_rollback_plan
-from lockkit.table.occ.publish import Scout
+from lockkit.table.occ.publish import Prefetcher
 from lockkit.table.occ.rollback import roll_back
 
 V9 = replace(CONFIG, version=9)
@@ -122,7 +122,7 @@ def clean_up(target: str, guard: Holder, known: Any) -> Procedure[Any]:
 
 def scouted(prepared: Prepared, guard: Holder) -> Procedure[Committed]:
     """As `publish` does: the fence is read twice while the lock is being acquired."""
-    scout = Scout(prepared)
+    scout = Prefetcher(prepared)
     for claiming in (False, True):
         scout.ahead = yield from scout._look(claiming)
     decision = yield from decide(prepared, guard, ahead=scout.ahead)

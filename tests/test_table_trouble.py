@@ -37,7 +37,7 @@ from lockkit.protocol.outcome import Applied, IfAbsent, Missing
 from lockkit.runtime import create, run
 from lockkit.spark.options import asked as asked_for
 from lockkit.spark.options import known_config
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.stores import Store, open_store
 from lockkit.table import (
     FENCE_KEY,
@@ -59,7 +59,7 @@ from lockkit.table.format.schema import arrow_schema, evolve
 from lockkit.table.format.timeline import instant_ms, load_timeline
 from lockkit.table.handle import Table
 from lockkit.table.occ.rollback import RolledBack, roll_back
-from lockkit.table.occ.transaction import Known, take
+from lockkit.table.occ.transaction import TableCache, take
 
 NAMES = count()
 STEPS_MAX, MANY = 40, 10_000
@@ -200,7 +200,7 @@ class Overtaken(Lossy):
 def test_of_two_that_make_a_table_at_once_the_second_finds_it() -> None:
     store = Overtaken(open_store(f"memory://trouble-{next(NAMES)}"))
     asked = asked_for({}, record_key="id")
-    assert known_config(asked, Place("memory://orders"), store, CLOCK) == (CONFIG, True)
+    assert known_config(asked, TableAddress("memory://orders"), store, CLOCK) == (CONFIG, True)
 
 
 def test_tables_in_one_prefix_know_nothing_of_each_other(
@@ -220,7 +220,7 @@ def test_tables_in_one_prefix_know_nothing_of_each_other(
     assert len({each.instant for each in prepared}) == 1
     for store, each in zip(stores[1:], prepared[1:], strict=True):
         run(commit(each, Holder(1)), store, now)
-    known = Known(*run(load_config(), stores[0], now))
+    known = TableCache(*run(load_config(), stores[0], now))
     done = run(roll_back(prepared[0].instant, Holder(1), known), stores[0], now)
     assert done.deleted == (prepared[0].stats[0].path,)
     assert not read_table(stores[0]).num_rows
@@ -410,7 +410,7 @@ def test_an_instant_that_was_rolled_back_is_never_anybodys_again(mode: str, vers
     """Its first writer may only sleep, and would take the second one's files for its own."""
     store, config = table(mode=mode, version=version)
     asleep = prepare_inserts(store, rows([0]))
-    known = Known(*run(load_config(), store, CLOCK))
+    known = TableCache(*run(load_config(), store, CLOCK))
     done = run(roll_back(asleep.instant, Holder(2), known, base="memory://t"), store, CLOCK)
     assert isinstance(done, RolledBack)
     behind = Standing(instant_ms(asleep.instant))
@@ -426,7 +426,7 @@ def test_a_commit_never_shares_its_instant_with_another_action(version: int, act
     whose instant a rollback had had, a later conflict check thought that it was covered.
     """
     store, config = table(version=version)
-    known = Known(*run(load_config(), store, CLOCK))
+    known = TableCache(*run(load_config(), store, CLOCK))
     plan = format_rollback_plan(RollbackPlan("", "20250101000000000", "commit", (), "memory://t"))
     taken = run(take(known, action=action, plan=plan), store, CLOCK)
     mine = run(begin(), store, Standing(instant_ms(taken.instant)))
@@ -447,7 +447,7 @@ def test_a_rollback_is_seen_by_its_writer_though_a_commit_has_its_instant(
     store, _ = table(mode=mode, version=version)
     asleep = run(begin(), store, CLOCK)
     other = prepare_inserts(store, rows([1]))
-    then, known = Standing(instant_ms(other.instant)), Known(*run(load_config(), store, CLOCK))
+    then, known = Standing(instant_ms(other.instant)), TableCache(*run(load_config(), store, CLOCK))
     done = run(roll_back(asleep.instant, Holder(2), known, base="memory://t"), store, then)
     assert done.instant == other.instant
     run(commit(other, Holder(3)), store, CLOCK)

@@ -44,8 +44,8 @@ from lockkit.protocol.outcome import (
     PreconditionFailed,
     Unknown,
 )
-from lockkit.recipes.wal.claim import End, Landed, Missed, Taken, claim
-from lockkit.recipes.wal.handle import Cursor, Position, Reader, Tail, Wal
+from lockkit.recipes.wal.claim import End, SlotLanded, SlotTaken, SlotUnknown, claim
+from lockkit.recipes.wal.handle import Cursor, LogTail, Position, Reader, Wal
 from lockkit.recipes.wal.reader import fold, look
 from lockkit.recipes.wal.slot import (
     HEAD_KEY,
@@ -54,20 +54,20 @@ from lockkit.recipes.wal.slot import (
     SLOT_BYTES_MAX,
     Manifest,
     Slot,
-    Standing,
+    SlotRead,
     decode_manifest,
     decode_slot,
     encode_head,
     encode_record,
     slot_key,
 )
-from lockkit.recipes.wal.writer import Log, append, open_log, settle
+from lockkit.recipes.wal.writer import WriterState, append, open_log, settle
 from lockkit.runtime import Procedure, Put, run
 from lockkit.stores import Store, open_store
 
 ROOT = Path(__file__).parents[1]
 
-HEAD = Tail.HEAD
+HEAD = LogTail.HEAD
 SEEDS = 200
 FOUND_WITHIN = 60
 _NAMES = count()
@@ -113,33 +113,33 @@ def test_the_search_of_all_orders_finds_what_needs_no_fault(off: str, size: int)
 # --- what a flight of slots comes to --------------------------------------------------------------
 
 
-def standing(slot: int, epoch: int, writer: str = "other") -> Taken:
-    return Taken(Standing(slot, epoch, writer, "a", ()))
+def standing(slot: int, epoch: int, writer: str = "other") -> SlotTaken:
+    return SlotTaken(SlotRead(slot, epoch, writer, "a", ()))
 
 
-LOST = Missed(Unanswered("lost", doubt=True), True)
-DENIED = Missed(StoreError("denied"), False)
+LOST = SlotUnknown(Unanswered("lost", doubt=True), True)
+DENIED = SlotUnknown(StoreError("denied"), False)
 
 
 @pytest.mark.parametrize(
     ("ends", "following", "told"),
     [
-        ([Landed(), Landed()], 7, [5, 6]),
-        ([standing(5, 2), Landed()], 7, [None, 6]),
-        ([standing(5, 3, "me"), Landed()], 7, [None, 6]),
-        ([standing(5, 4), Landed()], 5, [Fenced, Fenced]),
-        ([Landed(), standing(6, 4), LOST], 6, [5, Fenced, Fenced]),
-        ([standing(5, 3), Landed()], 5, [SameEpoch, SameEpoch]),
-        ([LOST, Landed()], 5, [AppendUnknown, AppendUnknown]),
-        ([LOST, standing(6, 4), Landed()], 5, [AppendUnknown, Fenced, Fenced]),
-        ([DENIED, Landed(), standing(7, 2)], 5, [StoreError, AppendUnknown, AppendUnknown]),
-        ([Landed(), DENIED], 6, [5, StoreError]),
+        ([SlotLanded(), SlotLanded()], 7, [5, 6]),
+        ([standing(5, 2), SlotLanded()], 7, [None, 6]),
+        ([standing(5, 3, "me"), SlotLanded()], 7, [None, 6]),
+        ([standing(5, 4), SlotLanded()], 5, [Fenced, Fenced]),
+        ([SlotLanded(), standing(6, 4), LOST], 6, [5, Fenced, Fenced]),
+        ([standing(5, 3), SlotLanded()], 5, [SameEpoch, SameEpoch]),
+        ([LOST, SlotLanded()], 5, [AppendUnknown, AppendUnknown]),
+        ([LOST, standing(6, 4), SlotLanded()], 5, [AppendUnknown, Fenced, Fenced]),
+        ([DENIED, SlotLanded(), standing(7, 2)], 5, [StoreError, AppendUnknown, AppendUnknown]),
+        ([SlotLanded(), DENIED], 6, [5, StoreError]),
     ],
 )
 def test_slots_that_went_out_together_are_told_in_their_order(
     ends: Sequence[End], following: int, told: list[Any]
 ) -> None:
-    after, said = settle(Log(3, "me", 5), 5, ends)
+    after, said = settle(WriterState(3, "me", 5), 5, ends)
     assert after == following
     for each, expected in zip(said, told, strict=True):
         assert isinstance(each, expected) if isinstance(expected, type) else each == expected
@@ -148,7 +148,7 @@ def test_slots_that_went_out_together_are_told_in_their_order(
 def test_a_reader_skips_what_stands_behind_a_higher_epoch() -> None:
     cursor, seen = Cursor(), list[Any]()
     for slot, epoch in enumerate((1, 2, 1, 2, 3, 2)):
-        cursor, new = fold(cursor, Standing(slot, epoch, "w", "a", (f"{slot}",)))
+        cursor, new = fold(cursor, SlotRead(slot, epoch, "w", "a", (f"{slot}",)))
         seen += [each.record for each in new]
     assert seen == ["0", "1", "3", "4"]
     assert (cursor.next, cursor.epoch) == (6, 3)
@@ -181,7 +181,7 @@ def test_what_an_older_writer_has_under_way_behind_the_fence_is_void_and_the_log
     assert go(append(old, [['"kept"']]), store) == [1]
     # Of two slots that went out together only the second has landed yet.
     late = Slot(old.next + 1, old.epoch, old.writer, "late", ('"void"',))
-    assert go(claim(late), store) == Landed()
+    assert go(claim(late), store) == SlotLanded()
     new = go(open_log(), store)
     assert new.next == old.next + 1
     told = go(append(old, [['"refused"'], ['"refused too"']]), store)
@@ -215,7 +215,7 @@ def test_a_writer_that_slept_before_its_fence_does_not_begin(store: Store) -> No
 
 def test_a_second_writer_of_the_same_epoch_is_a_mistake_that_is_told(store: Store) -> None:
     one = go(open_log(), store)
-    twin = Log(one.epoch, "twin", one.next)
+    twin = WriterState(one.epoch, "twin", one.next)
     assert go(append(twin, [['"mine"']]), store) == [1]
     (told,) = go(append(one, [['"yours"']]), store)
     assert isinstance(told, SameEpoch)
@@ -312,7 +312,7 @@ def test_slots_and_manifests_are_read_as_they_were_written() -> None:
     values: tuple[Any, ...] = (None, 1, "é\ud800", [{"a": []}], 1.5)
     texts = tuple(encode_record(each) for each in values)
     slot = decode_slot(Slot(3, 2, "w", "a", texts).encode(), 3)
-    assert slot == Standing(3, 2, "w", "a", values)
+    assert slot == SlotRead(3, 2, "w", "a", values)
     assert decode_manifest(Manifest(4, "a", 7).encode()) == Manifest(4, "a", 7)
 
 

@@ -21,7 +21,7 @@ from lockkit.events import STORE, Event, event, read
 from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.export import embedded, export_html, page_of
-from lockkit.lab.widgets.models import RING, Story, place, short
+from lockkit.lab.widgets.models import RING, HistoryModel, place, short
 from lockkit.lab.widgets.scene import Grant, Scene, rivals, scene, whole
 
 HISTORIES = Path(__file__).parents[1] / "datasets" / "histories"
@@ -35,7 +35,7 @@ def recorded(name: str) -> list[Event]:
 
 
 def picture(events: list[Event], **options: Any) -> Scene:
-    story = Story()
+    story = HistoryModel()
     story.add(events)
     return scene(story, **options)
 
@@ -123,7 +123,7 @@ def test_the_live_picture_shows_the_last_seconds_only() -> None:
 
 
 def test_a_long_run_costs_no_more_memory_than_a_short_one() -> None:
-    story = Story(ring=100)
+    story = HistoryModel(ring=100)
     story.add(cycles(2_000))
     assert story.generation == 4_000 and story.seen == 2_000 * 8
     assert len(story.exchanges) == len(story.generations) == len(story.beliefs) == 100

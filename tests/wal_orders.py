@@ -14,12 +14,12 @@ from typing import Any
 
 from lockkit.lab.verify.planting import planted
 from lockkit.lab.verify.scenarios.wal import WRONG, WalRun, view_of
-from lockkit.lab.verify.sim.memory_store import Sent, Shelf
-from lockkit.lab.verify.sim.task import Flying, Phase, Task, Violated
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.memory_store import Sent, SimStore
+from lockkit.lab.verify.sim.task import LateWrite, Task, TaskPhase, Violated
+from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Unknown
 from lockkit.recipes.wal import Cursor
-from lockkit.recipes.wal.writer import Log, append, open_log
+from lockkit.recipes.wal.writer import WriterState, append, open_log
 from lockkit.runtime import Get, Procedure, Put
 
 FAULTS = ("before", "after", "late")
@@ -31,7 +31,7 @@ class Script:
     """A schedule that is written down: which of those that could move did, at each branch."""
 
     chosen: list[int]
-    shelf: Shelf
+    shelf: SimStore
     branches: list[tuple[int, int]] = field(default_factory=list)
 
     def pick(self, ready: list[Any]) -> Any:
@@ -45,7 +45,7 @@ class Script:
 
     def _free(self, task: Task) -> bool:
         key = task.request.key if isinstance(task.request, Get) else ""
-        return task.phase is not Phase.SENT or ("wal/" in key and key in self.shelf.objects)
+        return task.phase is not TaskPhase.SENT or ("wal/" in key and key in self.shelf.objects)
 
     def following(self) -> list[int] | None:
         """The next script; None: this was the last."""
@@ -71,10 +71,10 @@ class Steady:
         return self.count
 
 
-class Struck(Shelf):
+class Struck(SimStore):
     """Loses the answer of its n-th write."""
 
-    world: World
+    world: SimWorld
     nth, fault, writes = 0, "", 0
 
     def decide(self, client: str, request: Sent, began_ms: float, *, judged: bool = False) -> Any:
@@ -82,14 +82,14 @@ class Struck(Shelf):
             self.writes += 1
             if self.fault and self.writes == self.nth:
                 if self.fault == "late":
-                    self.world.flying.append(Flying(client, request, -1.0, 0.0, 0.0))
+                    self.world.flying.append(LateWrite(client, request, -1.0, 0.0, 0.0))
                 elif self.fault == "after":
                     super().decide(client, request, began_ms)
                 return Unknown(self.fault)
         return super().decide(client, request, began_ms, judged=judged)
 
 
-def flight(run: WalRun, log: Log, name: str, size: int) -> Procedure[None]:
+def flight(run: WalRun, log: WriterState, name: str, size: int) -> Procedure[None]:
     batches, first = [[f"{name}.{number}"] for number in range(size)], log.next
     texts = [[json.dumps(each) for each in batch] for batch in batches]
     run.told(log, first, batches, (yield from append(log, texts)))
@@ -106,7 +106,7 @@ def play(
     chosen: list[int], size: int, fault: str, nth: int
 ) -> tuple[Script, int, str | None]:
     """One order: its script, how many writes there were, and what was violated."""
-    world = World("orders", 1)
+    world = SimWorld("orders", 1)
     world.dice = Steady()  # type: ignore[assignment]
     world.shelf = shelf = Struck(world.profile, world.time, world.dice)
     run = WalRun(world)

@@ -20,11 +20,19 @@ from lockkit.events import Event, event, write
 from lockkit.lab.faults import Fault, FaultPlan, Faulty
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
-from lockkit.lock.polling import Pace
-from lockkit.lock.storage import LOCK_KEY, Client
+from lockkit.lock.polling import PollingPace
+from lockkit.lock.storage import LOCK_KEY, LeaseClient
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.protocol.policy import Expiry, Policy
-from lockkit.protocol.state import Beat, GiveUp, Granted, Me, Quit, Tick, Want
+from lockkit.protocol.state import (
+    AcquireRequested,
+    GiveUp,
+    Granted,
+    Identity,
+    ReleaseRequested,
+    RenewDue,
+    Tick,
+)
 from lockkit.runtime import perform
 from lockkit.stores import Store, open_store
 
@@ -53,7 +61,7 @@ class Stage:
 
     def client(
         self, name: str, *faults: Fault, policy: Policy = HUDI, attempts: int = 1, ahead_ms: int = 0
-    ) -> Client:
+    ) -> LeaseClient:
         clock = Clock(offset_ms=ahead_ms)
         owner = self.clock.unique()
 
@@ -62,9 +70,10 @@ class Stage:
                 data["until_ms"] -= ahead_ms  # histories are told on one clock
             self.say(name, kind, **data)
 
-        return Client(
+        return LeaseClient(
             where=self.url, store=self.store(name, *faults, attempts=attempts),
-            me=Me(owner, TTL_MS, name, owner), policy=policy, clock=clock, pace=Pace(), tell=tell,
+            me=Identity(owner, TTL_MS, name, owner), policy=policy, clock=clock,
+            pace=PollingPace(), tell=tell,
         )  # fmt: skip
 
     def say(self, who: str, kind: str, **data: Any) -> None:
@@ -77,10 +86,10 @@ class Stage:
         return sorted([*self.server.requests(), *self.told], key=lambda each: each.at_ms)
 
 
-def take(client: Client) -> None:
+def take(client: LeaseClient) -> None:
     """Acquire, however long it takes."""
     client.begin()
-    told = client.feed(Want(client.clock.now()))
+    told = client.feed(AcquireRequested(client.clock.now()))
     for _ in range(TAKES_MAX):
         if any(isinstance(each, Granted) for each in told):
             return
@@ -89,13 +98,13 @@ def take(client: Client) -> None:
     raise AssertionError("never granted")
 
 
-def renew(client: Client) -> None:
-    client.feed(Beat(client.clock.now()), patient=True)
+def renew(client: LeaseClient) -> None:
+    client.feed(RenewDue(client.clock.now()), patient=True)
 
 
-def let_go(client: Client) -> None:
+def let_go(client: LeaseClient) -> None:
     """One try, as Hudi: what is not answered is given up."""
-    client.feed(Quit(client.clock.now()))
+    client.feed(ReleaseRequested(client.clock.now()))
     if client.state.grant is not None or client.state.out is not None:
         client.feed(GiveUp(client.clock.now()))
 
@@ -124,7 +133,7 @@ def release_refused(code: int) -> Callable[[Stage], None]:
 def claim_retried(stage: Stage) -> None:
     one = stage.client("W1", Fault("reset", **LOCK), attempts=3)
     with LEASE_MUTANTS["claim_412 lost"].planted():
-        one.feed(Want(one.clock.now()))
+        one.feed(AcquireRequested(one.clock.now()))
         for _ in range(5):
             stage.wait(0.2)
             one.feed(Tick(one.clock.now()))
@@ -133,7 +142,7 @@ def claim_retried(stage: Stage) -> None:
 def claim_unanswered(stage: Stage) -> None:
     one = stage.client("W1", Fault("reset", **LOCK))
     with LEASE_MUTANTS["claim_unknown lost"].planted():
-        one.feed(Want(one.clock.now()))
+        one.feed(AcquireRequested(one.clock.now()))
         one.feed(GiveUp(one.clock.now()))
     take(stage.client("W2"))
 
@@ -141,7 +150,7 @@ def claim_unanswered(stage: Stage) -> None:
 def conditions_ignored(stage: Stage) -> None:
     """Both look, both find nothing, both create."""
     clients = [stage.client(name) for name in ("W1", "W2")]
-    going = [each.steps(Want(each.clock.now())) for each in clients]
+    going = [each.steps(AcquireRequested(each.clock.now())) for each in clients]
     asked = [each.send(None) for each in going]
     while going:
         for place in reversed(range(len(going))):
@@ -193,7 +202,7 @@ def late_commit(stage: Stage) -> None:
     commit(stage, one, "20260101000000001", 1)
 
 
-def commit(stage: Stage, client: Client, instant: str, epoch: int) -> None:
+def commit(stage: Stage, client: LeaseClient, instant: str, epoch: int) -> None:
     client.store.put(f".hoodie/{instant}.commit", b"{}", IfAbsent())
     stage.say(client.me.holder, "published", instant=instant, epoch=epoch)
 

@@ -16,7 +16,7 @@ from lockkit.cli.terminal import (
     BUSY,
     LOST,
     USAGE,
-    Trouble,
+    CommandError,
     add_store,
     command,
     seconds,
@@ -28,7 +28,7 @@ from lockkit.events import plain
 
 if TYPE_CHECKING:
     from lockkit.lock.handle import Lock
-    from lockkit.providers.leased import Leased
+    from lockkit.providers.leased import LeasedLock
 
 ABOUT = """\
 Runs a command while holding the table's lock, and renews the lease meanwhile, like flock(1). If the
@@ -75,14 +75,14 @@ def add(verbs: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if not args.after:
-        raise Trouble("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
+        raise CommandError("name a command to run: lockkit lock acquire URL -- COMMAND", code=USAGE)
     try:
         lock = opened(args)
     except ValueError as error:
-        raise Trouble(plain(error), code=USAGE) from None
+        raise CommandError(plain(error), code=USAGE) from None
     waits = args.timeout is None or args.timeout > 0
     if not lock.acquire(blocking=waits, timeout=args.timeout if waits else None):
-        raise Trouble(plain(lock.busy_because(), limit=1000), code=BUSY)
+        raise CommandError(plain(lock.busy_because(), limit=1000), code=BUSY)
     code = LOST
     try:
         if rise_above_fence(lock):
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def rise_above_fence(lock: Lock | Leased) -> bool:
+def rise_above_fence(lock: Lock | LeasedLock) -> bool:
     """Give the grant an epoch above that of the table's fence, as a commit does; False: it is lost.
 
     Epochs restart where the lock object was deleted, and the command would get one that was
@@ -115,7 +115,7 @@ def rise_above_fence(lock: Lock | Leased) -> bool:
     return True
 
 
-def opened(args: argparse.Namespace) -> Lock | Leased:
+def opened(args: argparse.Namespace) -> Lock | LeasedLock:
     """Raises `ValueError` for an option that this kind of lock does not take."""
     from lockkit.lock.handle import Lock
     from lockkit.providers import open_lock
@@ -133,7 +133,7 @@ def opened(args: argparse.Namespace) -> Lock | Leased:
     return open_lock(args.url)
 
 
-def released(lock: Lock | Leased) -> int:
+def released(lock: Lock | LeasedLock) -> int:
     """Let go; `LOST` if the lease had been lost before the command ended."""
     from lockkit.errors import LockLost
 
@@ -149,7 +149,7 @@ def released(lock: Lock | Leased) -> int:
     return 0
 
 
-def under(lock: Lock | Leased, line: list[str]) -> int:
+def under(lock: Lock | LeasedLock, line: list[str]) -> int:
     """The command's exit code; it is stopped as soon as the lease is lost."""
     clock = Clock()
     # From before the command starts: a signal that came in between would leave it running alone.
@@ -176,9 +176,9 @@ def start(line: list[str], epoch: int | None) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(line, env=os.environ | known)
     except FileNotFoundError:
-        raise Trouble(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
+        raise CommandError(f"no command {plain(line[0])!r} on the PATH", code=NOT_FOUND) from None
     except OSError as error:
-        raise Trouble(f"{plain(line[0])}: {error.strerror}", code=NOT_EXECUTABLE) from None
+        raise CommandError(f"{plain(line[0])}: {error.strerror}", code=NOT_EXECUTABLE) from None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from lockkit.cli.terminal import (
     BUSY,
     OK,
     USAGE,
-    Trouble,
+    CommandError,
     add_store,
     command,
     say,
@@ -21,7 +21,7 @@ from lockkit.clock import Clock
 from lockkit.events import plain
 
 if TYPE_CHECKING:
-    from lockkit.table.inspect.standing import Holder
+    from lockkit.table.inspect.standing import LockHolder
 
 ABOUT = """\
 Takes the lock away from a holder that is gone, or repairs a lock object that is no lock record: a
@@ -65,9 +65,9 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.table.inspect.words import lock_lines
 
     if not 0 <= args.watch_s <= 3600:
-        raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
+        raise CommandError("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
     if args.epoch is not None and args.version is None:
-        raise Trouble("--epoch goes with the --version that was shown", code=USAGE)
+        raise CommandError("--epoch goes with the --version that was shown", code=USAGE)
     with opened(args.url, store_options(args)) as store:
         holder = carry_out(watch(args.watch_s), store, Clock())
         if not args.json:
@@ -84,13 +84,13 @@ def run(args: argparse.Namespace) -> int:
                 store, Clock(),
             )
         except BreakRefused as refused:
-            raise Trouble(plain(refused, limit=600), code=BUSY) from None
+            raise CommandError(plain(refused, limit=600), code=BUSY) from None
     said = {"broken": True, "version": done.version, "epoch": done.epoch, "log": done.log}
     _say(args, said, f"broken: free for the next one, logged as {done.log}")
     return OK
 
 
-def _preview(args: argparse.Namespace, holder: Holder, known: int, source: str) -> int:
+def _preview(args: argparse.Namespace, holder: LockHolder, known: int, source: str) -> int:
     from lockkit.protocol.record import encode
     from lockkit.table.inspect.takeover import me, planned
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import BUSY, OK, Trouble, say, say_json, store_options, warn
+from lockkit.cli.terminal import BUSY, OK, CommandError, say, say_json, store_options, warn
 from lockkit.clock import Clock
 from lockkit.events import plain
 
 if TYPE_CHECKING:
     from lockkit.lock.handle import Lock
     from lockkit.stores import Store
-    from lockkit.table.services.repair import Repair
+    from lockkit.table.services.repair import FenceRepair
 
 REPAIR = """\
 Puts back a fence (.hoodie/.locks/fence.json) that cannot be read or is gone, and makes visible the
@@ -117,11 +117,11 @@ def repair(args: argparse.Namespace) -> int:
     return OK
 
 
-def _planned(store: Store, decided: str | None) -> Repair | None:
+def _planned(store: Store, decided: str | None) -> FenceRepair | None:
     from lockkit.runtime import run
     from lockkit.table.services.repair import plan_repair
 
-    found: Repair | None = run(plan_repair(_kept(store), said=decided), store, Clock())
+    found: FenceRepair | None = run(plan_repair(_kept(store), said=decided), store, Clock())
     return found
 
 
@@ -139,7 +139,7 @@ def _kept(store: Store) -> list[bytes]:
         return []
 
 
-def _lines(url: str, plan: Repair) -> list[str]:
+def _lines(url: str, plan: FenceRepair) -> list[str]:
     return [
         plain(url),
         f"  the fence    {plain(plan.broken, limit=200)}",
@@ -191,7 +191,7 @@ def _locked(args: argparse.Namespace) -> Iterator[Lock]:
     how.pop("timeout_s")  # the lock's own requests are bounded by its lease
     with closing(Lock(args.url, ttl_s=LOCK_TTL_S, client="lockkit-table", **how)) as lock:
         if not lock.acquire(timeout=LOCK_TIMEOUT_S):
-            raise Trouble(plain(lock.busy_because(), limit=1000), code=BUSY)
+            raise CommandError(plain(lock.busy_because(), limit=1000), code=BUSY)
         try:
             yield lock
         finally:

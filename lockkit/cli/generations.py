@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.cli.terminal import Trouble, clock_time
+from lockkit.cli.terminal import CommandError, clock_time
 from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.lock.handle import LOCK_KEY
@@ -15,7 +15,7 @@ from lockkit.protocol.expiry import frees_ms
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode
-from lockkit.protocol.state import Seen, Sight
+from lockkit.protocol.state import LastObservation, Observation
 from lockkit.stores import Store, open_store
 from lockkit.table.inspect.versions import Generation
 
@@ -29,23 +29,23 @@ def opened(url: str, options: dict[str, Any]) -> Iterator[Store]:
         store.close()
 
 
-def look(store: Store, unless: Version | None = None) -> Sight | None:
+def look(store: Store, unless: Version | None = None) -> Observation | None:
     """The object as it is now; None where it still has the version `unless`."""
     match store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX):
         case Found(body, version, modified_ms, date_ms):
-            return Sight(version, decode(body), modified_ms, date_ms)
+            return Observation(version, decode(body), modified_ms, date_ms)
         case Missing():
-            return Sight(None, None)
+            return Observation(None, None)
         case NotModified():
             return None
         case answer:
-            raise Trouble(
+            raise CommandError(
                 f"{store.url}/{LOCK_KEY} could not be read ({answer}); try again in a moment"
             )
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LockStatus:
     """Who has the lock, in the words of `lock show`."""
 
     state: str
@@ -56,17 +56,17 @@ class Standing:
     """Whose clock says so: the store's, or (Hudi's rule) ours against `validUntil`."""
 
 
-def standing(sight: Sight) -> Standing:
+def standing(sight: Observation) -> LockStatus:
     """What a challenger with the default policy would make of it."""
     match sight.record:
         case None:
-            return Standing("absent", 0, "")
+            return LockStatus("absent", 0, "")
         case Garbled():
-            return Standing("garbled", None, "")
+            return LockStatus("garbled", None, "")
         case Record(expired=True):
-            return Standing("released", 0, "")
+            return LockStatus("released", 0, "")
     now, policy = Clock().now(), Policy()
-    frees = frees_ms(Seen(sight, now.boot_ms, now.boot_ms), now, policy)
+    frees = frees_ms(LastObservation(sight, now.boot_ms, now.boot_ms), now, policy)
     assert frees is not None
     by_store = (
         policy.expiry is Expiry.STORE
@@ -74,7 +74,7 @@ def standing(sight: Sight) -> Standing:
         and None not in (sight.modified_ms, sight.date_ms)
     )
     left_ms = frees - now.boot_ms
-    return Standing(
+    return LockStatus(
         "held" if left_ms > 0 else "overdue",
         max(0, left_ms),
         "the store's clock" if by_store else "this machine's clock",

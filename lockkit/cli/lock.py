@@ -24,7 +24,7 @@ from lockkit.events import plain
 
 if TYPE_CHECKING:
     from lockkit.protocol.record import Garbled, Record
-    from lockkit.protocol.state import Sight
+    from lockkit.protocol.state import Observation
 
 SHOW = """\
 Who holds the table's lock, since when, until when and by whose clock, and the object's newest
@@ -110,7 +110,7 @@ def show(args: argparse.Namespace) -> int:
     return FOUND if isinstance(sight.record, Garbled) else OK
 
 
-def _sentences(sight: Sight) -> list[str]:
+def _sentences(sight: Observation) -> list[str]:
     """What stands in the object, for people."""
     from lockkit.cli.generations import standing
     from lockkit.protocol.record import Garbled

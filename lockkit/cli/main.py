@@ -17,7 +17,7 @@ from lockkit import __version__
 from lockkit.cli import COMMANDS, module_of
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """Says what is wrong and where help is; exit 64, since 2 means UNKNOWN here."""
 
     def error(self, message: str) -> NoReturn:
@@ -27,9 +27,9 @@ class Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {plain(message)}; see {self.prog} --help\n")
 
 
-def parser(arguments: Sequence[str]) -> Parser:
+def parser(arguments: Sequence[str]) -> CommandParser:
     """For these arguments: only the command that they name is imported, the others are listed."""
-    top = Parser(
+    top = CommandParser(
         prog="lockkit",
         description="One lock protocol for object stores: use it, break it, prove it.",
         epilog="Start with: lockkit demo (a terminal) or lockkit lab (the notebooks).",
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ours, after = ours[:named], ours[named:] + after
     top = parser(ours)
     args, unknown = top.parse_known_args(ours)
-    from lockkit.cli.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, Trouble, warn
+    from lockkit.cli.terminal import BROKEN_PIPE, INTERRUPTED, TROUBLE, USAGE, CommandError, warn
     from lockkit.events import plain
 
     if unknown or (after and args.name not in ("lab", "lock acquire")):
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more on its way out: give it a place to do so (Python docs).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except Trouble as trouble:
+    except CommandError as trouble:
         warn(f"lockkit {args.name}: {trouble}")
         return trouble.code
     except ModuleNotFoundError as missing:

@@ -13,7 +13,7 @@ from lockkit.clock import clock_time
 from lockkit.events import plain
 
 if TYPE_CHECKING:
-    from lockkit.table.occ.condition import Condition, HeldBack
+    from lockkit.table.occ.condition import HeldBack, TableCondition
     from lockkit.table.occ.fence import Decided
 
 ABOUT = "Look at a table, clean it, join its small files, take back what dead writers left."
@@ -102,7 +102,7 @@ def _decided(head: Decided) -> str:
 
 
 def _as_json(
-    url: str, found: Condition, newest: Sequence[tuple[str, str]], held: HeldBack | None
+    url: str, found: TableCondition, newest: Sequence[tuple[str, str]], held: HeldBack | None
 ) -> dict[str, Any]:
     config, fence = found.config, found.fence
     return {

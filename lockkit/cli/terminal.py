@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.cli import COMMANDS
 from lockkit.clock import clock_time as clock_time
-from lockkit.events import Event, Teller, plain
+from lockkit.events import Event, HistoryNarrator, plain
 
 if TYPE_CHECKING:
     from lockkit.lab.faults import Faulty
@@ -43,7 +43,7 @@ NEEDS = {
 """Modules of each extra, as far as a command cannot start without them."""
 
 
-class Trouble(Exception):
+class CommandError(Exception):
     """A command cannot go on: what, who, and what next, in a line or two."""
 
     def __init__(self, message: str, *, code: int = TROUBLE) -> None:
@@ -52,11 +52,11 @@ class Trouble(Exception):
 
 
 def require(*extras: str) -> None:
-    """`Trouble` that names what is not installed and the command that installs it."""
+    """`CommandError` that names what is not installed and the command that installs it."""
     needed = {module for extra in extras for module in NEEDS[extra]}
     if missing := sorted(module for module in needed if not _installed(module)):
         wanted = ",".join(extra for extra in extras if set(NEEDS[extra]) & set(missing))
-        raise Trouble(
+        raise CommandError(
             f"not installed: {', '.join(missing)}; run: python -m pip install 'lockkit[{wanted}]'"
         )
 
@@ -183,8 +183,8 @@ def faulty(path: str) -> Faulty:
     try:
         plan = FaultPlan.load(located(path))
     except FaultError as error:
-        raise Trouble(plain(error), code=USAGE) from None
-    teller = Teller(Clock().wall_ms())
+        raise CommandError(plain(error), code=USAGE) from None
+    teller = HistoryNarrator(Clock().wall_ms())
 
     def tell(each: Event) -> None:
         if said := teller.tell(each):

@@ -12,7 +12,7 @@ from lockkit.cli.terminal import (
     BUSY,
     OK,
     USAGE,
-    Trouble,
+    CommandError,
     say,
     say_json,
     store_options,
@@ -22,8 +22,8 @@ from lockkit.clock import Clock
 from lockkit.events import plain
 
 if TYPE_CHECKING:
-    from lockkit.table.occ.condition import Condition, Unfinished
-    from lockkit.table.services.service import Served, Service
+    from lockkit.table.occ.condition import PendingInstant, TableCondition
+    from lockkit.table.services.service import ServiceRun, TableService
 
 CLEAN = """\
 Deletes the files that no reader as of the newest commits can see, by a plan that is written first.
@@ -132,7 +132,7 @@ def cluster(args: argparse.Namespace) -> int:
             done = service.cluster()
         except CommitConflict as conflict:
             why = f"gave way to a writer, nothing changed: {plain(conflict, limit=600)}"
-            raise Trouble(why, code=BUSY) from None
+            raise CommandError(why, code=BUSY) from None
     if args.json:
         say_json({"instant": done.instant if done else None,
                   "replaced": done.replaced if done else 0, "files": done.files if done else 0})
@@ -157,7 +157,7 @@ def _say_files(args: argparse.Namespace, what: str, paths: Sequence[str]) -> Non
 
 
 def rollback(args: argparse.Namespace) -> int:
-    from lockkit.table.occ.rollback import Spared
+    from lockkit.table.occ.rollback import RollbackRefused
 
     found = looked_up(args)
     named = None if args.instant is None else _named(args.instant, found)
@@ -168,14 +168,14 @@ def rollback(args: argparse.Namespace) -> int:
     with _service(args, {}) as service:
         done = service.take_back(only=None if named is None else {named.instant})
     if named and not done:
-        raise Trouble(
+        raise CommandError(
             f"{named.instant} was not taken back: its writer was at it again, or it is a "
             "clustering that Hudi planned, and Hudi finishes", code=BUSY,
         )  # fmt: skip
     for each in done:
         if args.json:
-            say_json({"instant": each.target, "committed": isinstance(each, Spared)})
-        elif isinstance(each, Spared):
+            say_json({"instant": each.target, "committed": isinstance(each, RollbackRefused)})
+        elif isinstance(each, RollbackRefused):
             say(f"{each.target} is committed: its writer was faster; nothing was deleted")
         else:
             say(f"{each.target} is taken back: {len(each.deleted)} files deleted")
@@ -184,23 +184,27 @@ def rollback(args: argparse.Namespace) -> int:
     return OK
 
 
-def _named(instant: str, found: Condition) -> Unfinished:
+def _named(instant: str, found: TableCondition) -> PendingInstant:
     """What is pending under this name, if it may be taken back."""
     for each in found.pending:
         if each.instant != instant:
             continue
         if each.action in ("rollback", "clean"):
-            raise Trouble(f"{instant} is a {each.action}: without --instant it is finished")
+            raise CommandError(f"{instant} is a {each.action}: without --instant it is finished")
         if each.lives:
-            raise Trouble(
+            raise CommandError(
                 f"{instant} is not taken back: its writer {sign_of_life(each)}; stop it, and wait "
                 "until its heartbeat has expired", code=BUSY,
             )  # fmt: skip
         return each
     action = found.timeline.completed.get(instant)
     if action:
-        raise Trouble(f"{instant} is a completed {action}; what is committed is not taken back")
-    raise Trouble(f"{plain(instant, limit=40)} is not on the timeline: lockkit table show tells")
+        raise CommandError(
+            f"{instant} is a completed {action}; what is committed is not taken back"
+        )
+    raise CommandError(
+        f"{plain(instant, limit=40)} is not on the timeline: lockkit table show tells"
+    )
 
 
 # --- services ------------------------------------------------------------------------------------
@@ -210,13 +214,13 @@ def services(args: argparse.Namespace) -> int:
     from lockkit.table.services.upkeep import TROUBLE
 
     if not 0 < args.every_s < 1e6:
-        raise Trouble("--every-s must be greater than 0", code=USAGE)
+        raise CommandError("--every-s must be greater than 0", code=USAGE)
     options = {"hoodie.clean.automatic": "true"}
     for each in args.set:
         key, equals, value = each.partition("=")
         if not equals or not key.startswith(("hoodie.", "lockkit.")):
             wrong = f"--set {plain(each, limit=60)}: write KEY=VALUE, with a key of Hudi's"
-            raise Trouble(wrong, code=USAGE)
+            raise CommandError(wrong, code=USAGE)
         options[key] = value
     clock = Clock()
     with _service(args, options) as service:
@@ -229,7 +233,7 @@ def services(args: argparse.Namespace) -> int:
                 warn(f"lockkit table services: {plain(error, limit=600)}; going on")
 
 
-def _say_served(args: argparse.Namespace, served: Served) -> None:
+def _say_served(args: argparse.Namespace, served: ServiceRun) -> None:
     taken_back = [each.target for each in served.taken_back]
     cleaned = sum(len(each.deleted) for each in served.cleaned)
     if args.json:
@@ -247,15 +251,20 @@ def _say_served(args: argparse.Namespace, served: Served) -> None:
 
 
 @contextmanager
-def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Service]:
+def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[TableService]:
     """Of another process than the writers'; what it tells of itself is the progress."""
     from lockkit.cli.generations import opened
     from lockkit.errors import LockBusy
     from lockkit.table.format.gate import check_options
-    from lockkit.table.occ.concurrency import CONCURRENCY_KEY, SHARED, ByLock, concurrency_mode
+    from lockkit.table.occ.concurrency import (
+        CONCURRENCY_KEY,
+        SHARED,
+        OptimisticConcurrency,
+        concurrency_mode,
+    )
     from lockkit.table.occ.locks import open_table_lock
     from lockkit.table.services.rules import service_rules
-    from lockkit.table.services.service import Service
+    from lockkit.table.services.service import TableService
 
     def progress(_kind: str, *, text: str = "", instant: str = "", **_of: Any) -> None:
         if text and not args.json:
@@ -266,20 +275,20 @@ def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Serv
     with opened(args.url, how | {"timeout_s": timeout_s}) as store:
         given = check_options(options)
         if concurrency_mode(given) != SHARED:
-            raise Trouble(
+            raise CommandError(
                 "these services are another process than the writer, so they need the lock; "
                 f"leave {CONCURRENCY_KEY} out", code=USAGE,
             )  # fmt: skip
-        turns = ByLock(open_table_lock(
+        turns = OptimisticConcurrency(open_table_lock(
             args.url, given, clock=Clock(), client="lockkit-table",
             how=None if any(name.startswith("hoodie.write.lock.") for name in given)
             else {"ttl_s": LOCK_TTL_S, "acquire_timeout": LOCK_TIMEOUT_S}, **how,
         ))  # fmt: skip
         try:
-            yield Service(
+            yield TableService(
                 args.url, store, turns, rules=service_rules(given, SHARED), emit=progress
             )
         except LockBusy as busy:
-            raise Trouble(plain(busy, limit=1000), code=BUSY) from None
+            raise CommandError(plain(busy, limit=1000), code=BUSY) from None
         finally:
             turns.close()

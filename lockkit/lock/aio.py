@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from lockkit import config as settings
 from lockkit.errors import LockBusy, LockLost, StoreError
 from lockkit.lock import grant
-from lockkit.lock.handle import Cancelled, Fence, Lock, warn_late
-from lockkit.runtime import Call, Procedure, Request, Sleep
+from lockkit.lock.handle import Cancelled, FencingToken, Lock, warn_late
+from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class AsyncLock:
         return self._lock.timeout
 
     @property
-    def fence(self) -> Fence:
+    def fence(self) -> FencingToken:
         """The guard for a commit under this grant. Raises `LockLost` if there is none."""
         return self._lock.fence
 
@@ -167,7 +167,7 @@ class AsyncLock:
         match request:
             case Sleep(seconds):
                 return await self._sleep(seconds)
-            case Call(function):
+            case BlockingCall(function):
                 return await _in_thread(function)
             case _:
                 return await _in_thread(lambda: self._lock._client.carry_out(_alone(request)))

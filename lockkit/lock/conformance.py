@@ -43,11 +43,11 @@ MISMATCHES_MAX = 2
 """Refused writes over the current version that prove a mismatch; one could be a stale read."""
 ABOUT = "lockkit tests here whether this store enforces write conditions; you may delete this file"
 
-Place = tuple[str, str, str]
+ProofScope = tuple[str, str, str]
 
-proven: set[Place] = set()
+proven: set[ProofScope] = set()
 """Places that were seen, by this process, to enforce conditions."""
-_turns: dict[Place, threading.Lock] = {}
+_turns: dict[ProofScope, threading.Lock] = {}
 """Threads that need the same proof wait for one of them to make it."""
 os.register_at_fork(after_in_child=_turns.clear)
 
@@ -86,7 +86,7 @@ def _prove(store: Store, clock: Clock, key: str, tries_max: int) -> None:
     )
 
 
-def place_of(store: Store) -> Place | None:
+def place_of(store: Store) -> ProofScope | None:
     """What the proof is valid for; None where none is needed."""
     if not store.server:
         return None

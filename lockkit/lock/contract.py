@@ -1,4 +1,4 @@
-"""What every lock handle offers: `Lock`, the locks of other services, and `Both`."""
+"""What every lock handle offers: `Lock`, the locks of other services, and `DoubleLock`."""
 
 from __future__ import annotations
 

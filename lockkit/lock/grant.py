@@ -1,7 +1,7 @@
 """One grant of the storage lock, from the first claim to the release, as procedures.
 
-`lease.step` decides, `Client.steps` carries out what it asks. Here is what lies around them: when
-to look again, when to give up, what to settle before giving up, and how long to insist on a
+`lease.step` decides, `LeaseClient.steps` carries out what it asks. Here is what lies around them:
+when to look again, when to give up, what to settle before giving up, and how long to insist on a
 release. `Lock` runs these procedures against a store, the simulator under its virtual clock, the
 stepper one request at a time.
 """
@@ -16,25 +16,25 @@ from typing import Any, Protocol
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockLost, LossReason, NoAnswer, StoreError
 from lockkit.lock.polling import asked_s
-from lockkit.lock.storage import Client
+from lockkit.lock.storage import LeaseClient
 from lockkit.protocol.record import epoch_after
 from lockkit.protocol.state import (
+    AcquireRequested,
     Action,
-    Beat,
     Event,
     GiveUp,
     Granted,
-    Lost,
+    LeaseLost,
     Pause,
     Phase,
-    Quit,
     Released,
+    ReleaseRequested,
+    RenewDue,
     Renewed,
     Tick,
-    Want,
     believes,
 )
-from lockkit.runtime import Alone, Call, Procedure, Sleep
+from lockkit.runtime import BlockingCall, Exclusive, Procedure, Sleep
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 LATE_S = 3.0
@@ -45,7 +45,7 @@ RISES_MAX = 5
 """Renewals that try to raise an epoch; a second is needed where an older one had landed instead."""
 
 
-class Renewing(Protocol):
+class RenewalThread(Protocol):
     """What renews a grant beside its user."""
 
     def stop(self) -> None:
@@ -54,12 +54,12 @@ class Renewing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class GrantEnd:
     """How a grant ended."""
 
     proven: bool
     """Whether the store confirmed the release."""
-    loss: Lost | None
+    loss: LeaseLost | None
     """Why it was lost before; None: it was not, as far as this client can know."""
 
 
@@ -67,8 +67,8 @@ class Ended:
 
 
 def acquire(
-    client: Client, limit_s: float | None, *, floor: int = 0, hold: Callable[[], Renewing],
-    test: Callable[[float], None] | None = None,
+    client: LeaseClient, limit_s: float | None, *, floor: int = 0,
+    hold: Callable[[], RenewalThread], test: Callable[[float], None] | None = None,
 ) -> Procedure[bool]:  # fmt: skip
     """Claim the lock until it is granted; False once `limit_s` is over (None: wait for ever).
 
@@ -94,13 +94,15 @@ def acquire(
         client.ends_ms = math.inf
 
 
-def _tested(client: Client, test: Callable[[float], None], deadline_ms: float) -> Procedure[bool]:
+def _tested(
+    client: LeaseClient, test: Callable[[float], None], deadline_ms: float
+) -> Procedure[bool]:
     """Before the first claim: whether the store said in time that it enforces conditions."""
     clock, failures = client.clock, 0
     while True:
         left_s = (deadline_ms - clock.boot_ms()) / 1000 + LATE_S
         try:
-            yield Call(lambda left_s=left_s: test(left_s))  # type: ignore[misc]
+            yield BlockingCall(lambda left_s=left_s: test(left_s))  # type: ignore[misc]
             return True
         except NoAnswer as error:
             client.begin()
@@ -115,7 +117,7 @@ def _tested(client: Client, test: Callable[[float], None], deadline_ms: float) -
         yield Sleep(min(_back_off_s(failures, clock), left_s))
 
 
-def _stand_back(client: Client, deadline_ms: float) -> Procedure[None]:
+def _stand_back(client: LeaseClient, deadline_ms: float) -> Procedure[None]:
     """Leave others their turns. A client that met others looks again before it claims."""
     now_ms = client.clock.boot_ms()
     wait_ms = min(client.pace.stand_back_ms(now_ms), deadline_ms - now_ms)
@@ -126,15 +128,15 @@ def _stand_back(client: Client, deadline_ms: float) -> Procedure[None]:
 
 
 def _poll(
-    client: Client, deadline_ms: float, floor: int, hold: Callable[[], Renewing]
+    client: LeaseClient, deadline_ms: float, floor: int, hold: Callable[[], RenewalThread]
 ) -> Procedure[bool]:
     clock = client.clock
     client.begin()
     client.ends_ms = max(deadline_ms, clock.boot_ms()) + client.late_ms
     started_epoch, failures = client.state.floor, 0
-    event: Event = Want(clock.now(), floor)
+    event: Event = AcquireRequested(clock.now(), floor)
     while True:
-        told: list[Action] = yield Alone(_claim(client, event, hold))
+        told: list[Action] = yield Exclusive(_claim(client, event, hold))
         if any(isinstance(each, Granted) for each in told):
             return True
         if any(isinstance(each, Pause) for each in told):
@@ -145,13 +147,15 @@ def _poll(
             wait_s = _look_s(client, client.state.floor - started_epoch)
         left_s = (deadline_ms - clock.boot_ms()) / 1000
         if left_s <= 0:
-            settled: bool = yield Alone(_last_try(client, hold))
+            settled: bool = yield Exclusive(_last_try(client, hold))
             return settled
         yield Sleep(min(wait_s, left_s))  # at the deadline it looks once more
         event = Tick(clock.now())
 
 
-def _claim(client: Client, event: Event, hold: Callable[[], Renewing]) -> Procedure[list[Action]]:
+def _claim(
+    client: LeaseClient, event: Event, hold: Callable[[], RenewalThread]
+) -> Procedure[list[Action]]:
     """One look or claim, and what follows from its answers."""
     told = yield from client.steps(event)
     if any(isinstance(each, Granted) for each in told):
@@ -159,7 +163,7 @@ def _claim(client: Client, event: Event, hold: Callable[[], Renewing]) -> Proced
     return told
 
 
-def _begin_holding(client: Client, hold: Callable[[], Renewing]) -> None:
+def _begin_holding(client: LeaseClient, hold: Callable[[], RenewalThread]) -> None:
     grant = client.state.grant
     assert grant is not None
     client.ends_ms = math.inf
@@ -167,13 +171,13 @@ def _begin_holding(client: Client, hold: Callable[[], Renewing]) -> None:
     client.renewal = hold()
 
 
-def _last_try(client: Client, hold: Callable[[], Renewing]) -> Procedure[bool]:
+def _last_try(client: LeaseClient, hold: Callable[[], RenewalThread]) -> Procedure[bool]:
     """The time is over. A claim that nobody answered may have won: that is settled first."""
     yield from client.steps(GiveUp(client.clock.now()))
     if not client.in_doubt():
         return False
     client.ends_ms = client.clock.boot_ms() + client.late_ms
-    told = yield from _claim(client, Want(client.clock.now()), hold)
+    told = yield from _claim(client, AcquireRequested(client.clock.now()), hold)
     if any(isinstance(each, Granted) for each in told):
         return True
     yield from client.steps(GiveUp(client.clock.now()))
@@ -181,12 +185,12 @@ def _last_try(client: Client, hold: Callable[[], Renewing]) -> Procedure[bool]:
     return False
 
 
-def undo(client: Client, *, interrupted: bool) -> Procedure[None]:
+def undo(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
     """After an exception nothing stays half-held: what is ours, or may become so, is released."""
-    yield Alone(_back_out(client, interrupted=interrupted))
+    yield Exclusive(_back_out(client, interrupted=interrupted))
 
 
-def _back_out(client: Client, *, interrupted: bool) -> Procedure[None]:
+def _back_out(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
     clock = client.clock
     stop_renewing(client)
     client.ends_ms = clock.boot_ms() + BACK_OUT_S * 1000
@@ -195,19 +199,19 @@ def _back_out(client: Client, *, interrupted: bool) -> Procedure[None]:
             client.doubt_what_is_out()
         yield from client.steps(GiveUp(clock.now()))
         if client.in_doubt():
-            yield from client.steps(Want(clock.now()), patient=True)
+            yield from client.steps(AcquireRequested(clock.now()), patient=True)
     if client.state.grant is not None:
         yield from _let_go(client, min(client.me.ttl_ms, BACK_OUT_S * 1000), patient=True)
     yield from client.steps(GiveUp(clock.now()))
     _note_ghost(client)
 
 
-def _note_ghost(client: Client) -> None:
+def _note_ghost(client: LeaseClient) -> None:
     if client.in_doubt():
         client.emit("note", text="a claim that nobody answered may be a ghost: it only expires")
 
 
-def _look_s(client: Client, waited_turns: int) -> float:
+def _look_s(client: LeaseClient, waited_turns: int) -> float:
     """Until the next look: sooner the longer we have waited; no later than the lease's end."""
     clock, busy = client.clock, client.busy
     look_s = client.pace.look_ms(waited_turns, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
@@ -219,7 +223,7 @@ def _look_s(client: Client, waited_turns: int) -> float:
 # --- renew ----------------------------------------------------------------------------------------
 
 
-def renew(client: Client, check: Callable[[], None], floor: int = 0) -> Procedure[None]:
+def renew(client: LeaseClient, check: Callable[[], None], floor: int = 0) -> Procedure[None]:
     """Renew until it is proven; the epoch is then above `floor`.
 
     Each try begins with `check()`, which raises `LockLost` once the lease is over.
@@ -227,7 +231,7 @@ def renew(client: Client, check: Callable[[], None], floor: int = 0) -> Procedur
     clock, failures = client.clock, 0
     while True:
         check()
-        told: list[Action] = yield Alone(renew_once(client, floor))
+        told: list[Action] = yield Exclusive(renew_once(client, floor))
         if any(isinstance(each, Renewed) for each in told):
             return
         failures += 1
@@ -236,7 +240,7 @@ def renew(client: Client, check: Callable[[], None], floor: int = 0) -> Procedur
 
 
 def rise_above(
-    client: Client, where: Any, check: Callable[[], None], epoch: int
+    client: LeaseClient, where: Any, check: Callable[[], None], epoch: int
 ) -> Procedure[None]:
     """Renew until the grant's epoch is above `epoch`. Raises `LockLost` if it is no longer ours."""
     for _ in range(RISES_MAX):
@@ -247,43 +251,47 @@ def rise_above(
             return
         yield from renew(client, check, epoch_after(epoch) - 1)
     own = client.state.grant.epoch if client.state.grant else 0
-    loss = Lost(own, f"its epoch {own} could not be raised above {epoch}", LossReason.SUPERSEDED)
+    loss = LeaseLost(
+        own, f"its epoch {own} could not be raised above {epoch}", LossReason.SUPERSEDED
+    )
     raise lost_error(where, loss, "release the lock and acquire it again")
 
 
-def renew_once(client: Client, floor: int = 0, *, patient: bool = False) -> Procedure[list[Action]]:
+def renew_once(
+    client: LeaseClient, floor: int = 0, *, patient: bool = False
+) -> Procedure[list[Action]]:
     """One renewal, or one step to settle the renewal before it."""
     now = client.clock.now()
     held = client.state.phase is Phase.HELD
-    return (yield from client.steps(Beat(now, floor) if held else Tick(now), patient=patient))
+    return (yield from client.steps(RenewDue(now, floor) if held else Tick(now), patient=patient))
 
 
-def check(client: Client, where: Any) -> None:
+def check(client: LeaseClient, where: Any) -> None:
     """Raise `LockLost` unless this client may act as the holder at this moment. No request."""
     if believes(client.state, client.clock.now()):
         return
     loss, held = client.loss, client.state.grant
     if held is None:
-        loss = loss or Lost(0, "it was never acquired", LossReason.NEVER_ACQUIRED)
+        loss = loss or LeaseLost(0, "it was never acquired", LossReason.NEVER_ACQUIRED)
     else:
-        loss = loss or Lost(held.epoch, "the lease ran out", LossReason.EXPIRED)
+        loss = loss or LeaseLost(held.epoch, "the lease ran out", LossReason.EXPIRED)
     raise lost_error(where, loss, "acquire it again and start over")
 
 
-def lost_error(where: Any, loss: Lost, cure: str) -> LockLost:
+def lost_error(where: Any, loss: LeaseLost, cure: str) -> LockLost:
     return LockLost(str(where), loss.why, cure, reason=loss.reason, epoch=loss.epoch)
 
 
 # --- release --------------------------------------------------------------------------------------
 
 
-def release(client: Client) -> Procedure[Ended | None]:
+def release(client: LeaseClient) -> Procedure[GrantEnd | None]:
     """Release what is held, again and again while the lease lasts; None: nothing is held."""
-    ended: Ended | None = yield Alone(_release(client))
+    ended: GrantEnd | None = yield Exclusive(_release(client))
     return ended
 
 
-def _release(client: Client) -> Procedure[Ended | None]:
+def _release(client: LeaseClient) -> Procedure[GrantEnd | None]:
     if client.state.grant is None:
         return None
     stop_renewing(client)
@@ -291,16 +299,16 @@ def _release(client: Client) -> Procedure[Ended | None]:
     released = yield from _let_go(client, max(left_ms, client.me.ttl_ms // 10))
     # Only now: a process that was stopped learns of its loss when it wants to release.
     loss = client.loss or (client.taken_away(released.epoch) if released.proven else None)
-    return Ended(released.proven, loss)
+    return GrantEnd(released.proven, loss)
 
 
-def _let_go(client: Client, for_ms: float, *, patient: bool = False) -> Procedure[Released]:
+def _let_go(client: LeaseClient, for_ms: float, *, patient: bool = False) -> Procedure[Released]:
     """Release, again and again until the store has said what became of it, or time is over."""
     clock = client.clock
     ends_ms = clock.boot_ms() + for_ms
     client.ends_ms = min(client.ends_ms, ends_ms + client.late_ms)
     failures = 0
-    event: Event = GiveUp(clock.now()) if client.closed else Quit(clock.now())
+    event: Event = GiveUp(clock.now()) if client.closed else ReleaseRequested(clock.now())
     try:
         while True:
             told = yield from client.steps(event, patient=patient)
@@ -324,7 +332,7 @@ def _let_go(client: Client, for_ms: float, *, patient: bool = False) -> Procedur
     return released
 
 
-def stop_renewing(client: Client) -> None:
+def stop_renewing(client: LeaseClient) -> None:
     if client.renewal is not None:
         client.renewal.stop()
         client.renewal = None

@@ -22,17 +22,17 @@ from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
 from lockkit.lock import grant
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 from lockkit.lock.hudi_keys import PROVIDER, STORAGE, checked, warn_of_unused
-from lockkit.lock.polling import Pace
-from lockkit.lock.renewal import Heartbeat
+from lockkit.lock.polling import PollingPace
+from lockkit.lock.renewal import RenewalThreads
 from lockkit.lock.storage import LOCK_KEY as LOCK_KEY
-from lockkit.lock.storage import Client, sight_of
+from lockkit.lock.storage import LeaseClient, sight_of
 from lockkit.protocol.expiry import free
 from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, is_believed
-from lockkit.protocol.state import Me, Seen, Sight, believes
+from lockkit.protocol.state import Identity, LastObservation, Observation, believes
 from lockkit.runtime import Procedure, Sleep
-from lockkit.sinks import Emit, Voice, silent
+from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, check_keywords, open_store
 from lockkit.stores.deadline import within
 
@@ -51,7 +51,7 @@ class Cancelled(Exception):
     """Another thread called `cancel` on the handle that waits; `acquire` returns False."""
 
 
-class Waiting:
+class AcquireWait:
     """The one acquire of a handle that may be under way, which other threads may call off."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class FencingToken:
     """The guard that a commit attaches to its write: which grant it acts under."""
 
     epoch: int
@@ -151,10 +151,10 @@ class Lock:
         )
         self.lane = client or owner or self.owner[:8]
         self._renew_ms = round(renew_s * 1000)
-        self._client = Client(
+        self._client = LeaseClient(
             where=self.url,
             store=self.store,
-            me=Me(
+            me=Identity(
                 self.owner,
                 round(ttl_s * 1000),
                 f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/"),
@@ -162,12 +162,12 @@ class Lock:
             ),
             policy=policy,
             clock=self.clock,
-            pace=Pace(self.store.capabilities.write_interval_min_s * 1000),
-            tell=Voice(self.url, self.lane, emit, self.clock),
+            pace=PollingPace(self.store.capabilities.write_interval_min_s * 1000),
+            tell=EventSink(self.url, self.lane, emit, self.clock),
             request_s=request_s,
             late_ms=min(grant.LATE_S, request_s) * 1000,
         )
-        self._waiting = Waiting()
+        self._waiting = AcquireWait()
         self._closed = threading.Event()
         self._published = False
         self._heard = 0
@@ -245,7 +245,7 @@ class Lock:
         self._guard_process()
         self._judge(self._client.carry_out(grant.release(self._client)))
 
-    def _judge(self, ended: grant.Ended | None) -> None:
+    def _judge(self, ended: grant.GrantEnd | None) -> None:
         """Tell the user how a grant ended."""
         if ended is None:
             raise RuntimeError(f"{self}: released, but not held by this handle")
@@ -298,18 +298,18 @@ class Lock:
             return True
         return not free(self.look(), self.clock.now(), self.policy)
 
-    def look(self) -> Seen:
+    def look(self) -> LastObservation:
         """The lock object as it is now; changes nothing, also not in this handle."""
         self._guard_process()
         match self.store.get(LOCK_KEY, limit=RECORD_BYTES_MAX):
             case Found() as found:
                 sight = sight_of(found)
             case Missing():
-                sight = Sight(None, None)
+                sight = Observation(None, None)
             case other:
                 raise NoAnswer(f"cannot read {self}: {other}; try again")
         now_ms = self.clock.boot_ms()
-        return Seen(sight, now_ms, now_ms)
+        return LastObservation(sight, now_ms, now_ms)
 
     def published(self) -> None:
         """Say that the work under the lock is published: losing the lease is now only a warning."""
@@ -331,14 +331,14 @@ class Lock:
         self._heard = max(self._heard, epoch)
 
     @property
-    def fence(self) -> Fence:
+    def fence(self) -> FencingToken:
         """The guard for a commit under this grant. Raises `LockLost` if there is none."""
         self._guard_process()
         held = self._client.state.grant
         if held is None:
             self.check()
         assert held is not None
-        return Fence(held.epoch, self.owner)
+        return FencingToken(held.epoch, self.owner)
 
     @property
     def store_offset_ms(self) -> int | None:
@@ -394,7 +394,7 @@ class Lock:
     # --- what the procedures ask of a handle -----------------------------------------------------
 
     @contextmanager
-    def acquires(self, beside: Callable[[bool], None] | None = None) -> Iterator[Client]:
+    def acquires(self, beside: Callable[[bool], None] | None = None) -> Iterator[LeaseClient]:
         """One acquire at a time, and only of what is not held."""
         self._guard_process()
         if not self._waiting.begin():
@@ -410,8 +410,8 @@ class Lock:
     def claim(self, limit_s: float | None) -> Procedure[bool]:
         user = threading.current_thread()
 
-        def hold() -> Heartbeat:
-            return Heartbeat(self, self._client, self._renew_ms, user)
+        def hold() -> RenewalThreads:
+            return RenewalThreads(self, self._client, self._renew_ms, user)
 
         return grant.acquire(self._client, limit_s, floor=self._heard, hold=hold, test=self._test)
 

@@ -37,7 +37,7 @@ def asked_s(asked_s: float | None, left_s: float) -> float:
 
 
 @dataclass(slots=True)
-class Pace:
+class PollingPace:
     """Milliseconds on the handle's boot clock throughout."""
 
     write_interval_ms: float = 0.0

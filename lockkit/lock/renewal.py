@@ -1,8 +1,8 @@
 """The heartbeat of one grant: renews it, and reports danger and loss on time.
 
 `Renewal` decides what is due, as two procedures: one watches the clock and makes no request, so no
-server can delay a report; the other one sends one renewal. `Heartbeat` gives each of them a daemon
-thread; the second starts with the first renewal, so a short hold never pays for it.
+server can delay a report; the other one sends one renewal. `RenewalThreads` gives each of them a
+daemon thread; the second starts with the first renewal, so a short hold never pays for it.
 
 A heartbeat never dies silently: whatever goes wrong in it is a renewal without an answer, then
 danger, then loss. It knows its `Lock` weakly, so a handle that was dropped is not renewed for ever.
@@ -20,9 +20,9 @@ from typing import Any
 
 from lockkit.lock.grant import renew_once
 from lockkit.lock.polling import asked_s
-from lockkit.lock.storage import Client
+from lockkit.lock.storage import LeaseClient
 from lockkit.protocol.state import Pause, Renewed, Tick
-from lockkit.runtime import Alone, Procedure, Sleep
+from lockkit.runtime import Exclusive, Procedure, Sleep
 
 DANGER_AFTER_RENEWALS = 2
 """Renewal is overdue when none was proven for so many intervals, and one more while one is out."""
@@ -37,7 +37,7 @@ class CallbackFailed(RuntimeWarning):
 class Renewal:
     """When a grant is renewed, in danger, and lost. It ends with the grant, or when stopped."""
 
-    client: Client
+    client: LeaseClient
     renew_ms: float
     start: Callable[[Procedure[None]], bool]
     """Carries out one renewal beside the watch; False: not now, as a renewal without an answer."""
@@ -116,7 +116,7 @@ class Renewal:
 
     def renew(self) -> Procedure[None]:
         """Renew, or settle what is open; sets when the next renewal is due."""
-        yield Alone(self._renew())
+        yield Exclusive(self._renew())
         self._renewing = False
         self.woken.set()
 
@@ -153,14 +153,16 @@ class Renewal:
         return min(self.renew_ms, BACK_OFF_FIRST_MS * 2.0 ** min(self._failures, 16))
 
 
-class Heartbeat:
+class RenewalThreads:
     """A `Renewal` in two threads, until stopped, or until the lease is lost.
 
     `user` is the thread that the lock works for: when it has ended without a release, nobody is
     left who could release, so renewing ends and the lease runs out (Hudi's heartbeat does so too).
     """
 
-    def __init__(self, lock: Any, client: Client, renew_ms: int, user: threading.Thread) -> None:
+    def __init__(
+        self, lock: Any, client: LeaseClient, renew_ms: int, user: threading.Thread
+    ) -> None:
         self.user = user
         self._lock = weakref.ref(lock)
         self._client = client

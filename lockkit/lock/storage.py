@@ -17,7 +17,7 @@ from typing import Any, TypeVar, assert_never
 
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LossReason, StoreError
-from lockkit.lock.polling import Pace
+from lockkit.lock.polling import PollingPace
 from lockkit.protocol.lease import notice_end, step
 from lockkit.protocol.outcome import (
     Applied,
@@ -32,34 +32,44 @@ from lockkit.protocol.outcome import (
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record, decode, encode
 from lockkit.protocol.state import (
+    AcquireRequested,
     Action,
-    Aim,
-    Answered,
-    Beat,
-    Beaten,
-    Blind,
-    Busy,
+    ClaimLost,
+    DeleteRecord,
     Event,
     GiveUp,
     Granted,
-    Look,
-    Lost,
-    Me,
+    HeldByOther,
+    Identity,
+    LeaseLost,
     Now,
+    Observation,
     Pause,
     Phase,
-    Quit,
+    ReadAnswered,
+    ReadFailed,
+    ReadRecord,
     Released,
-    Remove,
+    ReleaseRequested,
+    RenewDue,
     Renewed,
-    Saw,
-    Send,
-    Sight,
     State,
     Tick,
-    Want,
+    WriteAnswered,
+    WritePurpose,
+    WriteRecord,
 )
-from lockkit.runtime import Alone, Call, Delete, Get, Procedure, Put, Request, Sleep, carry_out
+from lockkit.runtime import (
+    BlockingCall,
+    Delete,
+    Exclusive,
+    Get,
+    Procedure,
+    Put,
+    Request,
+    Sleep,
+    carry_out,
+)
 from lockkit.runtime import perform as perform_one
 from lockkit.sinks import Emit
 from lockkit.stores import Store
@@ -76,33 +86,34 @@ FLOORED_MS = 1000
 """HTTP dates are floored to a second."""
 OWNER_SHOWN, HOLDER_SHOWN = 64, 80
 
-HEARD = {
-    Want: "want", Saw: "saw", Blind: "blind", Answered: "answered", Tick: "tick", Beat: "beat",
-    Quit: "quit", GiveUp: "give up",
+EVENT_NAMES = {
+    AcquireRequested: "want", ReadAnswered: "saw", ReadFailed: "blind", WriteAnswered: "answered",
+    Tick: "tick", RenewDue: "beat",
+    ReleaseRequested: "quit", GiveUp: "give up",
 }  # fmt: skip
 
 T = TypeVar("T")
 
 
-class ClockOff(UserWarning):
+class ClockSkew(UserWarning):
     """This machine's clock and the store's differ by more than the drift that is allowed for."""
 
 
-class OddRecord(UserWarning):
+class UnexpectedRecord(UserWarning):
     """The lock object is no lock record, or says something that no lease can mean."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Client:
+class LeaseClient:
     """The protocol's state and all that moves it on. Whoever feeds it has its `turn`."""
 
     where: str
     """The lock's URL, for messages."""
     store: Store
-    me: Me
+    me: Identity
     policy: Policy
     clock: Clock
-    pace: Pace
+    pace: PollingPace
     tell: Emit
     state: State = field(default_factory=State)
     turn: threading.RLock = field(default_factory=threading.RLock)
@@ -110,8 +121,8 @@ class Client:
     """The longest that one request may take, also where the store allows more."""
     ends_ms: float = math.inf
     """No request is under way after this moment of the boot clock; who waits has set it."""
-    busy: Busy | None = None
-    loss: Lost | None = None
+    busy: HeldByOther | None = None
+    loss: LeaseLost | None = None
     trouble: str = ""
     """Why the last request had no useful answer; "" after one that had."""
     offset_ms: int | None = None
@@ -156,8 +167,8 @@ class Client:
             match request:
                 case None:
                     pending = None
-                case Look() if sent >= self._sent_max(began_ms, patient):
-                    pending = Blind(self.clock.now(), "enough for now: pause, then look again")
+                case ReadRecord() if sent >= self._sent_max(began_ms, patient):
+                    pending = ReadFailed(self.clock.now(), "enough for now: pause, then look again")
                 case _:
                     asked = self._patiently(request) if patient else self._request(request)
                     pending = yield from asked
@@ -165,13 +176,13 @@ class Client:
 
     def _step(
         self, event: Event, began_ms: int, told: list[Action]
-    ) -> Look | Send | Remove | None:
+    ) -> ReadRecord | WriteRecord | DeleteRecord | None:
         """One step, and what it tells; the request that it ends with, if any."""
         with self._state_lock:
             self._heard(event)
             self.state, actions = step(self.me, self.state, event, self.policy)
             for action in actions:
-                if isinstance(action, Look | Send | Remove):
+                if isinstance(action, ReadRecord | WriteRecord | DeleteRecord):
                     assert action is actions[-1], "a request is the last thing that a step asks for"
                     return action
                 if isinstance(action, Granted | Renewed):
@@ -221,9 +232,9 @@ class Client:
                 return
             self._emit_heard("lose", self.clock.now(), why=why)
             self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
-            self._hear(Lost(grant.epoch, why, LossReason.STOPPED))
+            self._hear(LeaseLost(grant.epoch, why, LossReason.STOPPED))
 
-    def taken_away(self, epoch: int) -> Lost | None:
+    def taken_away(self, epoch: int) -> LeaseLost | None:
         """After a release of `epoch`: what replaced our record although our lease had not ended.
 
         None where a lost answer of our own release leaves it open: then it may have come after us.
@@ -234,35 +245,37 @@ class Client:
         match seen.sight.record:
             case None:
                 why = "the lock object was deleted while it was held"
-                return Lost(epoch, why, LossReason.DELETED)
+                return LeaseLost(epoch, why, LossReason.DELETED)
             case Garbled(why):
                 why = f"the lock object was overwritten while it was held: {why}"
-                return Lost(epoch, why, LossReason.OVERWRITTEN)
+                return LeaseLost(epoch, why, LossReason.OVERWRITTEN)
             case Record(attempt=attempt) if attempt.startswith(f"{self.me.handle}/"):
                 return None
             case Record(owner=owner, epoch=theirs):
                 whose = f"{owner[:OWNER_SHOWN]!r} (epoch {theirs})"
                 why = f"{whose} was in the lock object before it was released"
-                return Lost(epoch, why, LossReason.TAKEN)
+                return LeaseLost(epoch, why, LossReason.TAKEN)
 
     # --- one request -----------------------------------------------------------------------------
 
-    def _patiently(self, action: Look | Send | Remove) -> Procedure[Event]:
+    def _patiently(self, action: ReadRecord | WriteRecord | DeleteRecord) -> Procedure[Event]:
         try:
             return (yield from self._request(action))
         except Exception as error:  # noqa: BLE001 - told, and taken for what it is: no answer
             self.emit("note", text=f"a request failed: {type(error).__name__}: {error}")
             why = self.trouble = str(error)
-            if isinstance(action, Look):
-                return Blind(self.clock.now(), why)
-            return Answered(self.clock.now(), Unknown(why))
+            if isinstance(action, ReadRecord):
+                return ReadFailed(self.clock.now(), why)
+            return WriteAnswered(self.clock.now(), Unknown(why))
 
-    def _request(self, action: Look | Send | Remove) -> Procedure[Event]:
+    def _request(self, action: ReadRecord | WriteRecord | DeleteRecord) -> Procedure[Event]:
         """Ask for one request; its answer as the next event."""
         out = self.state.out
-        op = out.aim.value if out is not None and not isinstance(action, Look) else "look"
-        attempt = action.record.attempt if isinstance(action, Send) else ""
-        with self._beside(claiming=op == Aim.CLAIM.value, asking=isinstance(action, Look)):
+        op = out.aim.value if out is not None and not isinstance(action, ReadRecord) else "look"
+        attempt = action.record.attempt if isinstance(action, WriteRecord) else ""
+        with self._beside(
+            claiming=op == WritePurpose.CLAIM.value, asking=isinstance(action, ReadRecord)
+        ):
             answer = yield from self._asking(op, attempt, request_of(action))
         now = self.clock.now()
         match answer:
@@ -272,20 +285,20 @@ class Client:
             case Found():
                 sight = sight_of(answer)
                 self._meet(sight.record)
-                return Saw(now, sight)
+                return ReadAnswered(now, sight)
             case Missing():
-                return Saw(now, Sight(None, None))
+                return ReadAnswered(now, Observation(None, None))
             case NotModified(date_ms):
-                return Saw(now, None, date_ms)
-            case Throttled() | Unknown() if isinstance(action, Look):
-                return Blind(now, self.trouble)
+                return ReadAnswered(now, None, date_ms)
+            case Throttled() | Unknown() if isinstance(action, ReadRecord):
+                return ReadFailed(now, self.trouble)
             case Throttled(after_s):
                 answer = Throttled(self._throttle_s(after_s))
             case Unknown():
                 self._doubt(attempt, op)
             case _:
                 pass
-        return Answered(now, answer)
+        return WriteAnswered(now, answer)
 
     def _meet(self, record: Record | Garbled | None) -> None:
         if isinstance(record, Record):
@@ -339,12 +352,12 @@ class Client:
 
         def perform(request: Request) -> Any:
             match request:
-                case Alone(alone):
+                case Exclusive(alone):
                     with self.turn:
                         return carry_out(alone, perform)
                 case Sleep() if sleep is not None:
                     return sleep(request)
-                case Sleep() | Call():
+                case Sleep() | BlockingCall():
                     return perform_one(request, self.store, self.clock, self.emit)
                 case _:
                     with within(self._left_s()):
@@ -368,7 +381,7 @@ class Client:
     def _doubt(self, attempt: str, op: str) -> None:
         if attempt:
             self._in_doubt.add(attempt)
-        self._release_in_doubt |= op == Aim.RELEASE.value
+        self._release_in_doubt |= op == WritePurpose.RELEASE.value
 
     # --- telling ---------------------------------------------------------------------------------
 
@@ -376,25 +389,25 @@ class Client:
         """What the protocol hears next, so that a history can be replayed (`check.replay`)."""
         more: dict[str, Any] = {}
         match event:
-            case Want(_, floor):
+            case AcquireRequested(_, floor):
                 me = self.me
                 more = {"floor": floor, "owner": me.owner, "ttl_ms": me.ttl_ms}
                 more |= {"holder": me.holder, "handle": me.handle}
-            case Beat(_, floor) if floor:
+            case RenewDue(_, floor) if floor:
                 more = {"floor": floor}
-            case Saw(_, None, date_ms):
+            case ReadAnswered(_, None, date_ms):
                 more = {"outcome": "unchanged", "date_ms": date_ms}
-            case Saw(_, Sight(None)):
+            case ReadAnswered(_, Observation(None)):
                 more = {"outcome": "missing"}
-            case Saw(_, Sight(version, _, modified_ms, date_ms)):
+            case ReadAnswered(_, Observation(version, _, modified_ms, date_ms)):
                 more = {"outcome": "found", "version": version}
                 more |= {"modified_ms": modified_ms, "date_ms": date_ms}
-            case Answered(_, answer):
+            case WriteAnswered(_, answer):
                 version = answer.version if isinstance(answer, Applied) else ""
                 more = {"outcome": type(answer).__name__, "version": version}
             case _:
                 pass
-        self._emit_heard(HEARD[type(event)], event.now, **more)
+        self._emit_heard(EVENT_NAMES[type(event)], event.now, **more)
 
     def _emit_heard(self, name: str, now: Now, **more: Any) -> None:
         self._steps += 1
@@ -416,21 +429,21 @@ class Client:
             case Renewed(epoch):
                 self._in_doubt.clear()
                 self.emit("renewed", epoch=epoch, until_ms=until_ms, version=version)
-            case Lost(epoch, why, _):
+            case LeaseLost(epoch, why, _):
                 self.loss = action
                 self.emit("lost", epoch=epoch, why=why)
             case Released(epoch, proven):
                 self.emit("released", epoch=epoch, proven=proven)
-            case Busy(record, frees):
+            case HeldByOther(record, frees):
                 self._hear_busy(action, record, frees)
-            case Pause() | Beaten():
+            case Pause() | ClaimLost():
                 pass
-            case Look() | Send() | Remove():
+            case ReadRecord() | WriteRecord() | DeleteRecord():
                 raise AssertionError("a request is carried out, not told")
             case _:
                 assert_never(action)
 
-    def _hear_busy(self, busy: Busy, record: Record | Garbled, frees: int | None) -> None:
+    def _hear_busy(self, busy: HeldByOther, record: Record | Garbled, frees: int | None) -> None:
         first = self.busy is None or self.busy.record != record
         self.busy = busy
         if isinstance(record, Record):
@@ -447,11 +460,11 @@ class Client:
 
     def _warn_of_oddities(self, record: Record | Garbled, frees: int | None) -> None:
         if isinstance(record, Garbled):
-            return self.warn(OddRecord(self.busy_because()))
+            return self.warn(UnexpectedRecord(self.busy_because()))
         now = self.clock.now()
         if frees is not None and frees > now.boot_ms + PLAUSIBLE_MS:
             return self.warn(
-                OddRecord(
+                UnexpectedRecord(
                     f"{self.busy_because()}. No lease lasts that long: a wrong clock or another "
                     f"program wrote it; if nobody writes this table, free it with lockkit lock "
                     f"break {self.where}"
@@ -459,7 +472,7 @@ class Client:
             )
         if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
             return self.warn(
-                OddRecord(
+                UnexpectedRecord(
                     f"{self.busy_because()}, which no lease can mean (is its clock wrong?); the "
                     f"store's own clock decides when it is over"
                 )
@@ -506,7 +519,7 @@ class Client:
             if "clock" not in self._warned:
                 self._warned.add("clock")
                 self.emit("note", text=text, offset_ms=offset)
-                self.warn(ClockOff(text))
+                self.warn(ClockSkew(text))
 
     def warn(self, warning: Warning) -> None:
         warnings.warn(warning, stacklevel=2)
@@ -520,21 +533,21 @@ class Client:
         return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
 
 
-def request_of(action: Look | Send | Remove) -> Get | Put | Delete:
+def request_of(action: ReadRecord | WriteRecord | DeleteRecord) -> Get | Put | Delete:
     """What the protocol asks for, as one request about the lock object."""
     match action:
-        case Look(unless):
+        case ReadRecord(unless):
             return Get(LOCK_KEY, unless, RECORD_BYTES_MAX)
-        case Send(record, version):
+        case WriteRecord(record, version):
             return Put(LOCK_KEY, encode(record), over(version))
-        case Remove(version):
+        case DeleteRecord(version):
             return Delete(LOCK_KEY, None if version is None else IfVersion(version))
         case _:
             assert_never(action)
 
 
-def sight_of(found: Found) -> Sight:
-    return Sight(found.version, decode(found.body), found.modified_ms, found.date_ms)
+def sight_of(found: Found) -> Observation:
+    return Observation(found.version, decode(found.body), found.modified_ms, found.date_ms)
 
 
 def _throttled(answer: Throttled) -> str:

@@ -1,7 +1,7 @@
 """What a client does in each row of the transition table: one small function per action. Pure.
 
-Each takes the `Turn` (one event as the table sees it) and the phase that the row leads to, and
-returns the state after it and the actions to carry out.
+Each takes the `StepContext` (one event as the table sees it) and the phase that the row leads to,
+and returns the state after it and the actions to carry out.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import Garbled, Record
 from lockkit.protocol.state import (
     Action,
-    Aim,
-    Beaten,
-    Busy,
+    ClaimLost,
     Granted,
-    Look,
-    Lost,
-    Me,
+    HeldByOther,
+    Identity,
+    LastObservation,
+    LeaseLost,
     Now,
+    Observation,
     Pause,
+    PendingWrite,
     Phase,
+    ReadRecord,
     Released,
     Renewed,
-    Seen,
-    Send,
-    Sight,
     State,
     Step,
-    Write,
+    WritePurpose,
+    WriteRecord,
 )
 
 
 @dataclass(slots=True)
-class Turn:
+class StepContext:
     """One event at one client, and what was found out about it so far."""
 
-    me: Me
+    me: Identity
     state: State
     now: Now
     policy: Policy
-    write: Write | None = None
+    write: PendingWrite | None = None
     """The write that the event is about: the one that is answered, or the one that was found."""
     after_s: float | None = None
     """How long the store asked us to wait."""
@@ -56,34 +56,34 @@ class Turn:
 # --- reading and waiting -------------------------------------------------------------------------
 
 
-def look(turn: Turn, to: Phase) -> Step:
-    return replace(turn.state, phase=to), (Look(),)
+def look(turn: StepContext, to: Phase) -> Step:
+    return replace(turn.state, phase=to), (ReadRecord(),)
 
 
-def look_if_changed(turn: Turn, to: Phase) -> Step:
+def look_if_changed(turn: StepContext, to: Phase) -> Step:
     seen = turn.state.seen
-    return replace(turn.state, phase=to), (Look(seen.sight.version if seen else None),)
+    return replace(turn.state, phase=to), (ReadRecord(seen.sight.version if seen else None),)
 
 
-def look_for_ours(turn: Turn, to: Phase) -> Step:
+def look_for_ours(turn: StepContext, to: Phase) -> Step:
     """A renewal whose fate is not known is out: which version is ours?"""
-    return replace(to_ghost(turn.state), phase=to), (Look(),)
+    return replace(to_ghost(turn.state), phase=to), (ReadRecord(),)
 
 
-def wait(turn: Turn, to: Phase) -> Step:
+def wait(turn: StepContext, to: Phase) -> Step:
     seen = turn.state.seen
     assert seen is not None and seen.sight.record is not None
-    busy = Busy(seen.sight.record, frees_ms(seen, turn.now, turn.policy))
+    busy = HeldByOther(seen.sight.record, frees_ms(seen, turn.now, turn.policy))
     return replace(turn.state, phase=to), (busy,)
 
 
-def pause(turn: Turn, to: Phase) -> Step:
+def pause(turn: StepContext, to: Phase) -> Step:
     """This copy was not done; an earlier one may have been. The same bytes go out again later."""
     state = turn.state
     return state if state.phase is to else replace(state, phase=to), (Pause(turn.after_s),)
 
 
-def give_way(turn: Turn, to: Phase) -> Step:
+def give_way(turn: StepContext, to: Phase) -> Step:
     """This copy was not done; an earlier one may have been, and is a ghost. Try afresh later."""
     return replace(to_ghost(turn.state), phase=to), (Pause(turn.after_s),)
 
@@ -91,7 +91,7 @@ def give_way(turn: Turn, to: Phase) -> Step:
 # --- writing -------------------------------------------------------------------------------------
 
 
-def claim(turn: Turn, to: Phase) -> Step:
+def claim(turn: StepContext, to: Phase) -> Step:
     """Write our lease over exactly the version that was seen to be free."""
     me, state = turn.me, turn.state
     assert state.seen is not None
@@ -102,7 +102,7 @@ def claim(turn: Turn, to: Phase) -> Step:
         ttl_ms=me.ttl_ms,
         holder=me.holder,
     )
-    return send(turn, to, Aim.CLAIM, record, state.seen.sight.version)
+    return send(turn, to, WritePurpose.CLAIM, record, state.seen.sight.version)
 
 
 def next_epoch(state: State) -> int:
@@ -112,15 +112,15 @@ def next_epoch(state: State) -> int:
     return max(seen, state.floor) + 1
 
 
-def confirm(turn: Turn, to: Phase) -> Step:
+def confirm(turn: StepContext, to: Phase) -> Step:
     """A write of ours was found in the object. Reading is not holding (TOCTOU): CAS over it."""
     assert turn.write is not None and turn.state.seen is not None
     valid_until_ms = turn.now.wall_ms + turn.me.ttl_ms
     record = replace(turn.write.record, valid_until_ms=valid_until_ms, holder=turn.me.holder)
-    return send(turn, to, Aim.CONFIRM, record, turn.state.seen.sight.version)
+    return send(turn, to, WritePurpose.CONFIRM, record, turn.state.seen.sight.version)
 
 
-def adopt(turn: Turn, to: Phase) -> Step:
+def adopt(turn: StepContext, to: Phase) -> Step:
     """A ghost of our own is taken over, not waited out: a grant with an epoch of its own."""
     assert turn.write is not None
     record = replace(turn.write.record, epoch=next_epoch(turn.state))
@@ -128,16 +128,16 @@ def adopt(turn: Turn, to: Phase) -> Step:
     return confirm(turn, to)
 
 
-def make_good(turn: Turn, to: Phase) -> Step:
+def make_good(turn: StepContext, to: Phase) -> Step:
     """Won, but the answer took a whole lease: write again before believing it."""
     seen = turn.state.seen
     assert turn.write is not None and seen is not None
     turn.state = replace(turn.state, unsettled=(turn.write,))
     record = replace(turn.write.record, valid_until_ms=turn.now.wall_ms + turn.me.ttl_ms)
-    return send(turn, to, Aim.CONFIRM, record, seen.sight.version)
+    return send(turn, to, WritePurpose.CONFIRM, record, seen.sight.version)
 
 
-def renew(turn: Turn, to: Phase) -> Step:
+def renew(turn: StepContext, to: Phase) -> Step:
     """CAS on our own version.
 
     A grant whose epoch is not above `floor` gets one that is. Nobody can have taken the lock in
@@ -148,59 +148,61 @@ def renew(turn: Turn, to: Phase) -> Step:
     assert grant is not None
     epoch = grant.epoch if grant.epoch > turn.floor else state.floor + 1
     record = replace(grant, valid_until_ms=turn.now.wall_ms + turn.me.ttl_ms, epoch=epoch)
-    return send(turn, to, Aim.RENEW, record, state.version)
+    return send(turn, to, WritePurpose.RENEW, record, state.version)
 
 
-def leave_tombstone(turn: Turn, to: Phase) -> Step:
+def leave_tombstone(turn: StepContext, to: Phase) -> Step:
     """Release the version that is our grant's."""
     grant = turn.state.grant
     assert grant is not None
     return _tombstone(turn, to, grant, turn.state.version)
 
 
-def leave_tombstone_over_ours(turn: Turn, to: Phase) -> Step:
+def leave_tombstone_over_ours(turn: StepContext, to: Phase) -> Step:
     """Release the write of ours that a read found in the object."""
     seen = turn.state.seen
     assert seen is not None and isinstance(seen.sight.record, Record)
     return _tombstone(turn, to, seen.sight.record, seen.sight.version)
 
 
-def _tombstone(turn: Turn, to: Phase, record: Record, over: Version | None) -> Step:
+def _tombstone(turn: StepContext, to: Phase, record: Record, over: Version | None) -> Step:
     """Marked expired, never deleted: epochs go on, and a late create cannot land (V8, V9).
 
     It keeps the highest epoch that we know of: a renewal that raised the epoch may have landed
     after our belief had ended, and then the grant still has the lower one.
     """
     epoch = max(record.epoch, turn.state.floor)
-    return send(turn, to, Aim.RELEASE, replace(record, expired=True, epoch=epoch), over)
+    return send(turn, to, WritePurpose.RELEASE, replace(record, expired=True, epoch=epoch), over)
 
 
-def send(turn: Turn, to: Phase, aim: Aim, record: Record, over: Version | None) -> Step:
+def send(
+    turn: StepContext, to: Phase, aim: WritePurpose, record: Record, over: Version | None
+) -> Step:
     """A new write, with an attempt of its own: two writes never have equal bytes."""
     me, state = turn.me, turn.state
     record = replace(record, attempt=f"{me.handle or me.owner}/{state.writes + 1}")
-    out = Write(aim, record, over, turn.now)
-    return replace(state, phase=to, out=out, writes=state.writes + 1), (Send(record, over),)
+    out = PendingWrite(aim, record, over, turn.now)
+    return replace(state, phase=to, out=out, writes=state.writes + 1), (WriteRecord(record, over),)
 
 
-def resend(turn: Turn, to: Phase) -> Step:
+def resend(turn: StepContext, to: Phase) -> Step:
     """The same bytes under the same condition: at most one copy can land."""
     out = turn.state.out
     assert out is not None
-    return replace(turn.state, phase=to), (Send(out.record, out.over),)
+    return replace(turn.state, phase=to), (WriteRecord(out.record, out.over),)
 
 
 # --- what a write led to -------------------------------------------------------------------------
 
 
-def applied(state: State, write: Write, version: Version, now: Now) -> State:
+def applied(state: State, write: PendingWrite, version: Version, now: Now) -> State:
     """This write is in the object: what our ghosts were to be written over is gone for good."""
-    seen = Seen(Sight(version, write.record), write.sent.boot_ms, now.boot_ms)
+    seen = LastObservation(Observation(version, write.record), write.sent.boot_ms, now.boot_ms)
     floor = max(state.floor, write.record.epoch)
     return replace(state, out=None, seen=seen, floor=floor, unsettled=())
 
 
-def hold(turn: Turn, to: Phase) -> Step:
+def hold(turn: StepContext, to: Phase) -> Step:
     """Believe, until this write's lease ends less the margin."""
     state, write = turn.state, turn.write
     assert write is not None and state.seen is not None
@@ -217,41 +219,41 @@ def hold(turn: Turn, to: Phase) -> Step:
     return state, (told,)
 
 
-def keep_for_release(turn: Turn, to: Phase) -> Step:
+def keep_for_release(turn: StepContext, to: Phase) -> Step:
     """It landed after belief had ended, which nothing revives; a release needs to know of it."""
     state, write = turn.state, turn.write
     assert write is not None and state.seen is not None
     return replace(state, phase=to, version=state.seen.sight.version, grant=write.record), ()
 
 
-def claim_again(turn: Turn, to: Phase) -> Step:
+def claim_again(turn: StepContext, to: Phase) -> Step:
     """Beaten, and the lock is free again."""
     beaten = _beaten(turn)
     state, actions = claim(turn, to)
     return state, (*beaten, *actions)
 
 
-def wait_again(turn: Turn, to: Phase) -> Step:
+def wait_again(turn: StepContext, to: Phase) -> Step:
     beaten = _beaten(turn)
     state, actions = wait(turn, to)
     return state, (*beaten, *actions)
 
 
-def _beaten(turn: Turn) -> tuple[Action, ...]:
+def _beaten(turn: StepContext) -> tuple[Action, ...]:
     assert turn.write is not None
-    return (Beaten(turn.write.record.attempt),)
+    return (ClaimLost(turn.write.record.attempt),)
 
 
-def lose(turn: Turn, to: Phase) -> Step:
+def lose(turn: StepContext, to: Phase) -> Step:
     """Another write stands where our lease should."""
     state = turn.state
     assert state.grant is not None and state.seen is not None
-    told = (Lost(state.grant.epoch, *_usurper(state.seen.sight)),)
+    told = (LeaseLost(state.grant.epoch, *_usurper(state.seen.sight)),)
     after = replace(state, phase=to, out=None, version=None, until_ms=None)
     return after, told if state.until_ms is not None else ()
 
 
-def _usurper(sight: Sight) -> tuple[str, LossReason]:
+def _usurper(sight: Observation) -> tuple[str, LossReason]:
     """What stands where our lease should, for whoever lost it."""
     match sight.record:
         case None:
@@ -263,12 +265,12 @@ def _usurper(sight: Sight) -> tuple[str, LossReason]:
             return "somebody else's write is in the lock object", LossReason.TAKEN
 
 
-def stay_lost(turn: Turn, to: Phase) -> Step:
+def stay_lost(turn: StepContext, to: Phase) -> Step:
     """Too late: nothing revives a belief that has ended. A write that is out becomes a ghost."""
     return replace(to_ghost(turn.state), phase=to), ()
 
 
-def run_out(turn: Turn, to: Phase) -> Step:
+def run_out(turn: StepContext, to: Phase) -> Step:
     return end_belief(turn.state, to)
 
 
@@ -276,23 +278,25 @@ def end_belief(state: State, to: Phase) -> Step:
     assert state.grant is not None
     why = "the lease ran out before a renewal was proven"
     after = replace(state, phase=to, until_ms=None)
-    return after, (Lost(state.grant.epoch, why, LossReason.EXPIRED),)
+    return after, (LeaseLost(state.grant.epoch, why, LossReason.EXPIRED),)
 
 
 # --- the end -------------------------------------------------------------------------------------
 
 
-def released(turn: Turn, to: Phase) -> Step:
+def released(turn: StepContext, to: Phase) -> Step:
     return _end(turn.state, to, proven=True)
 
 
-def give_up(turn: Turn, to: Phase) -> Step:
+def give_up(turn: StepContext, to: Phase) -> Step:
     """Nothing more is sent. A claim that is out may yet land: then it is a ghost that expires."""
     grant, version = turn.state.grant, turn.state.version
     state = replace(to_ghost(turn.state), phase=to, until_ms=None)
     if grant is None:
         return state, ()
-    kept = Write(Aim.CLAIM, grant, version, Now(0, 0))  # so that the next try knows its own lease
+    kept = PendingWrite(
+        WritePurpose.CLAIM, grant, version, Now(0, 0)
+    )  # so that the next try knows its own lease
     return _end(replace(state, unsettled=(*state.unsettled, kept)), to, proven=False)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Garbled, Record
-from lockkit.protocol.state import Me, Now, Seen, Write
+from lockkit.protocol.state import Identity, LastObservation, Now, PendingWrite
 
 
-def frees_ms(seen: Seen, now: Now, policy: Policy) -> int | None:
+def frees_ms(seen: LastObservation, now: Now, policy: Policy) -> int | None:
     """When the lease that was seen may be taken, on my boot clock; None: never by itself.
 
     `store` compares two times of the store's own clock. Its Date is carried forward on my boot
@@ -27,21 +27,21 @@ def frees_ms(seen: Seen, now: Now, policy: Policy) -> int | None:
     return now.boot_ms + (record.valid_until_ms + policy.drift_ms - now.wall_ms)
 
 
-def free(seen: Seen, now: Now, policy: Policy) -> bool:
+def free(seen: LastObservation, now: Now, policy: Policy) -> bool:
     at = frees_ms(seen, now, policy)
     return at is not None and now.boot_ms >= at
 
 
-def belief_ends_ms(me: Me, write: Write, answered: Now, policy: Policy) -> int:
+def belief_ends_ms(me: Identity, write: PendingWrite, answered: Now, policy: Policy) -> int:
     """When to stop believing a grant that this write won, on my boot clock."""
     return counted_from(write, answered).boot_ms + believed_ms(me, policy)
 
 
-def counted_from(write: Write, _answered: Now) -> Now:
+def counted_from(write: PendingWrite, _answered: Now) -> Now:
     """The lease counts from before the request left: the store may have applied it then."""
     return write.sent
 
 
-def believed_ms(me: Me, policy: Policy) -> int:
+def believed_ms(me: Identity, policy: Policy) -> int:
     """The drift is the challenger's only: given to the holder as well, it would cancel out."""
     return me.ttl_ms - min(policy.margin_ms, me.ttl_ms // 10)

@@ -9,20 +9,20 @@ from dataclasses import replace
 
 from lockkit.protocol.outcome import NotOurs, Ours, Resolution, StillOut, resolve
 from lockkit.protocol.record import Record
-from lockkit.protocol.state import Sight, State, Write
+from lockkit.protocol.state import Observation, PendingWrite, State
 
 
-def fate(write: Write, sight: Sight) -> Resolution:
+def fate(write: PendingWrite, sight: Observation) -> Resolution:
     attempt = attempt_in(sight, write)
     return resolve(sight.version, attempt, attempt=write.record.attempt, wrote_over=write.over)
 
 
-def attempt_in(sight: Sight, _write: Write) -> str | None:
+def attempt_in(sight: Observation, _write: PendingWrite) -> str | None:
     """A write is recognised by its attempt, which is unique; several handles may share an owner."""
     return sight.record.attempt if isinstance(sight.record, Record) else None
 
 
-def settle_ghosts(state: State, sight: Sight) -> tuple[State, Write | None]:
+def settle_ghosts(state: State, sight: Observation) -> tuple[State, PendingWrite | None]:
     """Settle old writes against a read: keep those that may yet land, and the one that did.
 
     That one is returned, too. It stays among them until a write of ours has replaced it: who gives
@@ -30,8 +30,8 @@ def settle_ghosts(state: State, sight: Sight) -> tuple[State, Write | None]:
     """
     if not state.unsettled:
         return state, None
-    landed: Write | None = None
-    waiting: list[Write] = []
+    landed: PendingWrite | None = None
+    waiting: list[PendingWrite] = []
     for write in state.unsettled:
         match fate(write, sight):
             case Ours():

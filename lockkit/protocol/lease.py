@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import NamedTuple, assert_never
 
 from lockkit.protocol import actions as do
-from lockkit.protocol.actions import Turn
+from lockkit.protocol.actions import StepContext
 from lockkit.protocol.expiry import belief_ends_ms, free
 from lockkit.protocol.ghosts import fate, settle_ghosts, to_ghost
 from lockkit.protocol.outcome import (
@@ -31,28 +31,28 @@ from lockkit.protocol.outcome import (
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import Record
 from lockkit.protocol.state import (
-    Aim,
-    Answered,
-    Beat,
-    Blind,
+    AcquireRequested,
     Event,
     GiveUp,
-    Me,
+    Identity,
+    LastObservation,
     Now,
+    Observation,
+    PendingWrite,
     Phase,
-    Quit,
-    Saw,
-    Seen,
-    Sight,
+    ReadAnswered,
+    ReadFailed,
+    ReleaseRequested,
+    RenewDue,
     State,
     Step,
     Tick,
-    Want,
-    Write,
+    WriteAnswered,
+    WritePurpose,
 )
 
 
-class Case(StrEnum):
+class EventCase(StrEnum):
     """What an event amounts to, given what the client knows. The words are the diagram's."""
 
     WANT = "want"
@@ -102,117 +102,118 @@ class Transition(NamedTuple):
     """The next phase (None: the same one) and the action."""
 
     to: Phase | None
-    action: Callable[[Turn, Phase], Step]
+    action: Callable[[StepContext, Phase], Step]
 
 
 # --- the table -----------------------------------------------------------------------------------
 
 _READ = {
-    Case.FREE: Transition(Phase.CLAIMING, do.claim),
-    Case.TAKEN: Transition(Phase.WAITING, do.wait),
-    Case.GHOST: Transition(Phase.CONFIRMING, do.adopt),
+    EventCase.FREE: Transition(Phase.CLAIMING, do.claim),
+    EventCase.TAKEN: Transition(Phase.WAITING, do.wait),
+    EventCase.GHOST: Transition(Phase.CONFIRMING, do.adopt),
 }
 _AMBIGUOUS = {
     # A 412 is also what a retry of our own success is told.
-    Case.REFUSED: Transition(Phase.SETTLING, do.look),
-    Case.UNANSWERED: Transition(Phase.SETTLING, do.look),
+    EventCase.REFUSED: Transition(Phase.SETTLING, do.look),
+    EventCase.UNANSWERED: Transition(Phase.SETTLING, do.look),
 }
 _STOP = {
-    Case.QUIT: Transition(Phase.RELEASING, do.leave_tombstone),
-    Case.QUIT_UNSETTLED: Transition(Phase.RELEASING, do.look_for_ours),
-    Case.QUIT_TAKEN_OVER: Transition(Phase.IDLE, do.released),
-    Case.STOP: Transition(Phase.IDLE, do.give_up),
-    Case.GIVE_UP: Transition(Phase.IDLE, do.give_up),
+    EventCase.QUIT: Transition(Phase.RELEASING, do.leave_tombstone),
+    EventCase.QUIT_UNSETTLED: Transition(Phase.RELEASING, do.look_for_ours),
+    EventCase.QUIT_TAKEN_OVER: Transition(Phase.IDLE, do.released),
+    EventCase.STOP: Transition(Phase.IDLE, do.give_up),
+    EventCase.GIVE_UP: Transition(Phase.IDLE, do.give_up),
 }
 
-TRANSITIONS: Mapping[Phase, Mapping[Case, Transition]] = {
+TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
     Phase.IDLE: {
-        Case.WANT: Transition(Phase.LOOKING, do.look),
-        Case.WANT_TAKEN: Transition(Phase.LOOKING, do.look_if_changed),
-        Case.WANT_FREE: Transition(Phase.CLAIMING, do.claim),
+        EventCase.WANT: Transition(Phase.LOOKING, do.look),
+        EventCase.WANT_TAKEN: Transition(Phase.LOOKING, do.look_if_changed),
+        EventCase.WANT_FREE: Transition(Phase.CLAIMING, do.claim),
     },
     Phase.LOOKING: _READ | {
-        Case.LATER: Transition(Phase.LOOKING, do.look),
+        EventCase.LATER: Transition(Phase.LOOKING, do.look),
     },
     Phase.WAITING: _READ | {
-        Case.LATER: Transition(Phase.LOOKING, do.look_if_changed),
-        Case.LATER_FREE: Transition(Phase.CLAIMING, do.claim),
+        EventCase.LATER: Transition(Phase.LOOKING, do.look_if_changed),
+        EventCase.LATER_FREE: Transition(Phase.CLAIMING, do.claim),
     },
     Phase.CLAIMING: _AMBIGUOUS | {
-        Case.APPLIED: Transition(Phase.HELD, do.hold),
-        Case.APPLIED_LATE: Transition(Phase.CONFIRMING, do.make_good),
-        Case.THROTTLED: Transition(Phase.WAITING, do.give_way),
+        EventCase.APPLIED: Transition(Phase.HELD, do.hold),
+        EventCase.APPLIED_LATE: Transition(Phase.CONFIRMING, do.make_good),
+        EventCase.THROTTLED: Transition(Phase.WAITING, do.give_way),
     },
     Phase.CONFIRMING: _AMBIGUOUS | {
-        Case.APPLIED: Transition(Phase.HELD, do.hold),
-        Case.APPLIED_LATE: Transition(Phase.CONFIRMING, do.make_good),
-        Case.APPLIED_ENDED: Transition(Phase.LOST, do.keep_for_release),
-        Case.THROTTLED: Transition(Phase.CONFIRMING, do.pause),
-        Case.THROTTLED_ENDED: Transition(Phase.LOST, do.give_way),
-        Case.OUT_CONFIRM: Transition(Phase.CONFIRMING, do.resend),
+        EventCase.APPLIED: Transition(Phase.HELD, do.hold),
+        EventCase.APPLIED_LATE: Transition(Phase.CONFIRMING, do.make_good),
+        EventCase.APPLIED_ENDED: Transition(Phase.LOST, do.keep_for_release),
+        EventCase.THROTTLED: Transition(Phase.CONFIRMING, do.pause),
+        EventCase.THROTTLED_ENDED: Transition(Phase.LOST, do.give_way),
+        EventCase.OUT_CONFIRM: Transition(Phase.CONFIRMING, do.resend),
     },
     Phase.HELD: {
-        Case.BEAT: Transition(Phase.RENEWING, do.renew),
-        Case.ENDED: Transition(Phase.LOST, do.run_out),
+        EventCase.BEAT: Transition(Phase.RENEWING, do.renew),
+        EventCase.ENDED: Transition(Phase.LOST, do.run_out),
     },
     Phase.RENEWING: _AMBIGUOUS | {
-        Case.APPLIED: Transition(Phase.HELD, do.hold),
-        Case.APPLIED_ENDED: Transition(Phase.LOST, do.keep_for_release),
-        Case.THROTTLED: Transition(Phase.HELD, do.give_way),
-        Case.THROTTLED_ENDED: Transition(Phase.LOST, do.give_way),
+        EventCase.APPLIED: Transition(Phase.HELD, do.hold),
+        EventCase.APPLIED_ENDED: Transition(Phase.LOST, do.keep_for_release),
+        EventCase.THROTTLED: Transition(Phase.HELD, do.give_way),
+        EventCase.THROTTLED_ENDED: Transition(Phase.LOST, do.give_way),
     },
     Phase.SETTLING: {  # a read says what became of the write that is out
-        Case.OURS: Transition(Phase.CONFIRMING, do.confirm),
-        Case.OURS_ENDED: Transition(Phase.LOST, do.stay_lost),
-        Case.OUT_CLAIM: Transition(Phase.CLAIMING, do.resend),
-        Case.OUT_CONFIRM: Transition(Phase.CONFIRMING, do.resend),
-        Case.OUT_RENEW: Transition(Phase.RENEWING, do.resend),
-        Case.OUT_RELEASE: Transition(Phase.RELEASING, do.resend),
-        Case.OUT_ENDED: Transition(Phase.LOST, do.stay_lost),
-        Case.BEATEN_FREE: Transition(Phase.CLAIMING, do.claim_again),
-        Case.BEATEN_TAKEN: Transition(Phase.WAITING, do.wait_again),
-        Case.FREE: Transition(Phase.CLAIMING, do.claim),  # the claim is too old to be worth winning
-        Case.TAKEN: Transition(Phase.WAITING, do.wait),
-        Case.GHOST: Transition(Phase.CONFIRMING, do.adopt),
-        Case.RENEWED_BEFORE: Transition(Phase.CONFIRMING, do.confirm),
-        Case.USURPED: Transition(Phase.LOST, do.lose),
-        Case.STILL_OURS: Transition(Phase.RELEASING, do.leave_tombstone_over_ours),
-        Case.RELEASED: Transition(Phase.IDLE, do.released),
-        Case.LATER: Transition(Phase.SETTLING, do.look),
-        Case.BEAT: Transition(Phase.SETTLING, do.look),
+        EventCase.OURS: Transition(Phase.CONFIRMING, do.confirm),
+        EventCase.OURS_ENDED: Transition(Phase.LOST, do.stay_lost),
+        EventCase.OUT_CLAIM: Transition(Phase.CLAIMING, do.resend),
+        EventCase.OUT_CONFIRM: Transition(Phase.CONFIRMING, do.resend),
+        EventCase.OUT_RENEW: Transition(Phase.RENEWING, do.resend),
+        EventCase.OUT_RELEASE: Transition(Phase.RELEASING, do.resend),
+        EventCase.OUT_ENDED: Transition(Phase.LOST, do.stay_lost),
+        EventCase.BEATEN_FREE: Transition(Phase.CLAIMING, do.claim_again),
+        EventCase.BEATEN_TAKEN: Transition(Phase.WAITING, do.wait_again),
+        # The claim is too old to be worth winning.
+        EventCase.FREE: Transition(Phase.CLAIMING, do.claim),
+        EventCase.TAKEN: Transition(Phase.WAITING, do.wait),
+        EventCase.GHOST: Transition(Phase.CONFIRMING, do.adopt),
+        EventCase.RENEWED_BEFORE: Transition(Phase.CONFIRMING, do.confirm),
+        EventCase.USURPED: Transition(Phase.LOST, do.lose),
+        EventCase.STILL_OURS: Transition(Phase.RELEASING, do.leave_tombstone_over_ours),
+        EventCase.RELEASED: Transition(Phase.IDLE, do.released),
+        EventCase.LATER: Transition(Phase.SETTLING, do.look),
+        EventCase.BEAT: Transition(Phase.SETTLING, do.look),
     },
     Phase.LOST: {},  # only a release leads on
     Phase.RELEASING: _AMBIGUOUS | {
-        Case.APPLIED: Transition(Phase.IDLE, do.released),
-        Case.THROTTLED: Transition(Phase.RELEASING, do.pause),
-        Case.OUT_RELEASE: Transition(Phase.RELEASING, do.resend),
-        Case.LATER: Transition(Phase.RELEASING, do.look),
-        Case.STILL_OURS: Transition(Phase.RELEASING, do.leave_tombstone_over_ours),
-        Case.NOT_OURS: Transition(Phase.IDLE, do.released),
+        EventCase.APPLIED: Transition(Phase.IDLE, do.released),
+        EventCase.THROTTLED: Transition(Phase.RELEASING, do.pause),
+        EventCase.OUT_RELEASE: Transition(Phase.RELEASING, do.resend),
+        EventCase.LATER: Transition(Phase.RELEASING, do.look),
+        EventCase.STILL_OURS: Transition(Phase.RELEASING, do.leave_tombstone_over_ours),
+        EventCase.NOT_OURS: Transition(Phase.IDLE, do.released),
     },
 }  # fmt: skip
 """Besides `ANYWHERE`. An event that is no case of the client's phase changes nothing."""
 
-ANYWHERE: Mapping[Case, Transition] = _STOP | {Case.NO_READ: Transition(None, do.pause)}
+ANYWHERE: Mapping[EventCase, Transition] = _STOP | {EventCase.NO_READ: Transition(None, do.pause)}
 """In every phase."""
 
 PHASE_OF = {
-    Aim.CLAIM: Phase.CLAIMING,
-    Aim.CONFIRM: Phase.CONFIRMING,
-    Aim.RENEW: Phase.RENEWING,
-    Aim.RELEASE: Phase.RELEASING,
+    WritePurpose.CLAIM: Phase.CLAIMING,
+    WritePurpose.CONFIRM: Phase.CONFIRMING,
+    WritePurpose.RENEW: Phase.RENEWING,
+    WritePurpose.RELEASE: Phase.RELEASING,
 }
 """Where a client is while a write with this aim is out."""
 
 _STILL_OUT = {
-    Aim.CLAIM: Case.OUT_CLAIM,
-    Aim.CONFIRM: Case.OUT_CONFIRM,
-    Aim.RENEW: Case.OUT_RENEW,
-    Aim.RELEASE: Case.OUT_RELEASE,
+    WritePurpose.CLAIM: EventCase.OUT_CLAIM,
+    WritePurpose.CONFIRM: EventCase.OUT_CONFIRM,
+    WritePurpose.RENEW: EventCase.OUT_RENEW,
+    WritePurpose.RELEASE: EventCase.OUT_RELEASE,
 }
 
 
-def transition(phase: Phase, case: Case) -> Transition:
+def transition(phase: Phase, case: EventCase) -> Transition:
     """The row of the table. Raises `KeyError` where there is none."""
     return ANYWHERE.get(case) or TRANSITIONS[phase][case]
 
@@ -220,30 +221,30 @@ def transition(phase: Phase, case: Case) -> Transition:
 # --- the protocol --------------------------------------------------------------------------------
 
 
-def step(me: Me, state: State, event: Event, policy: Policy) -> Step:
+def step(me: Identity, state: State, event: Event, policy: Policy) -> Step:
     """What a client does when `event` happens: the row of the table for the case that it is."""
     state, ended = notice_end(state, event.now)
-    turn = Turn(me, state, event.now, policy)
+    turn = StepContext(me, state, event.now, policy)
     phase = state.phase
     match event:
-        case Saw(_, sight, date_ms):
+        case ReadAnswered(_, sight, date_ms):
             case = _seen(turn, sight, date_ms)
-        case Answered(_, answer):
+        case WriteAnswered(_, answer):
             assert state.out is not None, "an answer needs a write that is out"
             phase = PHASE_OF[state.out.aim]
             case = _answered(turn, state.out, answer)
         case Tick():
             case = _later(turn)
-        case Want(_, floor):
+        case AcquireRequested(_, floor):
             case = _wanted(turn, floor)
-        case Beat(_, floor):
+        case RenewDue(_, floor):
             case = _due(turn, floor)
-        case Quit():
+        case ReleaseRequested():
             case = _quit(turn)
-        case Blind():
-            case = Case.NO_READ
+        case ReadFailed():
+            case = EventCase.NO_READ
         case GiveUp():
-            case = Case.GIVE_UP
+            case = EventCase.GIVE_UP
         case _:
             assert_never(event)
     if case is None:
@@ -260,7 +261,7 @@ def notice_end(state: State, now: Now) -> Step:
     """
     if state.until_ms is None or now.boot_ms < state.until_ms:
         return state, ()
-    ended = transition(Phase.HELD, Case.ENDED).to
+    ended = transition(Phase.HELD, EventCase.ENDED).to
     assert ended is not None
     return do.end_belief(state, ended if state.phase is Phase.HELD else state.phase)
 
@@ -268,15 +269,15 @@ def notice_end(state: State, now: Now) -> Step:
 # --- which case an event is ----------------------------------------------------------------------
 
 
-def _wanted(turn: Turn, floor: int) -> Case:
+def _wanted(turn: StepContext, floor: int) -> EventCase:
     state = turn.state = replace(turn.state, floor=max(turn.state.floor, floor))
     assert state.grant is None, "wanted while held: the runner refuses a double acquire"
     if state.seen is None or state.unsettled:
-        return Case.WANT
-    return Case.WANT_FREE if free(state.seen, turn.now, turn.policy) else Case.WANT_TAKEN
+        return EventCase.WANT
+    return EventCase.WANT_FREE if free(state.seen, turn.now, turn.policy) else EventCase.WANT_TAKEN
 
 
-def _seen(turn: Turn, sight: Sight | None, date_ms: int | None) -> Case | None:
+def _seen(turn: StepContext, sight: Observation | None, date_ms: int | None) -> EventCase | None:
     """What a read found, for each reason to read."""
     state = turn.state = _remember(turn.state, sight, date_ms, turn.now)
     assert state.seen is not None
@@ -285,8 +286,8 @@ def _seen(turn: Turn, sight: Sight | None, date_ms: int | None) -> Case | None:
         case Phase.LOOKING | Phase.WAITING:
             turn.state, turn.write = settle_ghosts(state, sight)
             if turn.write is None or turn.write.record.expired:  # also our own old tombstone
-                return Case.FREE if _is_free(turn) else Case.TAKEN
-            return Case.GHOST
+                return EventCase.FREE if _is_free(turn) else EventCase.TAKEN
+            return EventCase.GHOST
         case Phase.SETTLING:
             return _settled(turn, sight)
         case Phase.RELEASING:
@@ -294,14 +295,14 @@ def _seen(turn: Turn, sight: Sight | None, date_ms: int | None) -> Case | None:
             if state.grant is not None:
                 mine.add(state.grant.attempt)
             if isinstance(sight.record, Record) and sight.record.attempt in mine:
-                return Case.STILL_OURS
+                return EventCase.STILL_OURS
             turn.state = replace(state, unsettled=())
-            return Case.NOT_OURS
+            return EventCase.NOT_OURS
         case _:
             return None  # a read that nobody waits for any more
 
 
-def _remember(state: State, sight: Sight | None, date_ms: int | None, now: Now) -> State:
+def _remember(state: State, sight: Observation | None, date_ms: int | None, now: Now) -> State:
     """Take in what a read found; a 304 proves the old version, at the store's new time."""
     if sight is None:
         assert state.seen is not None, "a 304 needs a version that we named"
@@ -311,10 +312,12 @@ def _remember(state: State, sight: Sight | None, date_ms: int | None, now: Now) 
     known = state.seen is not None and state.seen.sight.version == sight.version
     since = state.seen.since_ms if known and state.seen else now.boot_ms
     epoch = sight.record.epoch if isinstance(sight.record, Record) else 0
-    return replace(state, seen=Seen(sight, since, now.boot_ms), floor=max(state.floor, epoch))
+    return replace(
+        state, seen=LastObservation(sight, since, now.boot_ms), floor=max(state.floor, epoch)
+    )
 
 
-def _tells_more(seen: Seen, date_ms: int | None, now: Now) -> bool:
+def _tells_more(seen: LastObservation, date_ms: int | None, now: Now) -> bool:
     """Whether this Date puts the store's clock further on than the one that we go on from.
 
     Dates are floored: of two about one version, the one that shows more time passed is nearer.
@@ -324,27 +327,27 @@ def _tells_more(seen: Seen, date_ms: int | None, now: Now) -> bool:
     return date_ms - now.boot_ms > seen.sight.date_ms - seen.read_ms
 
 
-def _is_free(turn: Turn) -> bool:
+def _is_free(turn: StepContext) -> bool:
     assert turn.state.seen is not None
     return free(turn.state.seen, turn.now, turn.policy)
 
 
-def _settled(turn: Turn, sight: Sight) -> Case:
+def _settled(turn: StepContext, sight: Observation) -> EventCase:
     """The write that is out met a 412 or no answer: what became of it?"""
     state = turn.state
     write = turn.write = state.out
     assert write is not None
     match fate(write, sight):
         case Ours():
-            if write.aim is Aim.RELEASE:
-                return Case.RELEASED
+            if write.aim is WritePurpose.RELEASE:
+                return EventCase.RELEASED
             turn.state = replace(to_ghost(state), version=sight.version if state.grant else None)
-            return Case.OURS_ENDED if _too_late(state, write) else Case.OURS
+            return EventCase.OURS_ENDED if _too_late(state, write) else EventCase.OURS
         case StillOut():
-            if write.aim is Aim.CLAIM and _is_past(turn, write):
+            if write.aim is WritePurpose.CLAIM and _is_past(turn, write):
                 turn.state = to_ghost(state)
-                return Case.FREE if _is_free(turn) else Case.TAKEN
-            return Case.OUT_ENDED if _too_late(state, write) else _STILL_OUT[write.aim]
+                return EventCase.FREE if _is_free(turn) else EventCase.TAKEN
+            return EventCase.OUT_ENDED if _too_late(state, write) else _STILL_OUT[write.aim]
         case NotOurs():
             turn.state = replace(state, out=None)
             return _superseded(turn, write, sight)
@@ -352,79 +355,87 @@ def _settled(turn: Turn, sight: Sight) -> Case:
             assert_never(other)
 
 
-def _superseded(turn: Turn, write: Write, sight: Sight) -> Case:
+def _superseded(turn: StepContext, write: PendingWrite, sight: Observation) -> EventCase:
     """Another write stands where ours should: a claim lost the race, a holder lost the lock."""
     turn.state, ghost = settle_ghosts(turn.state, sight)
-    if write.aim is Aim.RELEASE:  # a renewal that we had given up on may have landed first
-        return Case.RELEASED if ghost is None else Case.STILL_OURS
+    if write.aim is WritePurpose.RELEASE:  # a renewal that we had given up on may have landed first
+        return EventCase.RELEASED if ghost is None else EventCase.STILL_OURS
     if turn.state.grant is not None:
         if ghost is None:
-            return Case.USURPED
+            return EventCase.USURPED
         turn.state, turn.write = replace(turn.state, version=sight.version), ghost
-        return Case.OURS_ENDED if _too_late(turn.state, ghost) else Case.RENEWED_BEFORE
+        return EventCase.OURS_ENDED if _too_late(turn.state, ghost) else EventCase.RENEWED_BEFORE
     if ghost is None:
-        return Case.BEATEN_FREE if _is_free(turn) else Case.BEATEN_TAKEN
+        return EventCase.BEATEN_FREE if _is_free(turn) else EventCase.BEATEN_TAKEN
     turn.write = ghost
-    return Case.FREE if ghost.record.expired else Case.GHOST
+    return EventCase.FREE if ghost.record.expired else EventCase.GHOST
 
 
-def _too_late(state: State, write: Write) -> bool:
+def _too_late(state: State, write: PendingWrite) -> bool:
     """A renewal whose belief has ended: nothing may revive it."""
-    return write.aim is not Aim.RELEASE and state.grant is not None and state.until_ms is None
+    return (
+        write.aim is not WritePurpose.RELEASE and state.grant is not None and state.until_ms is None
+    )
 
 
-def _is_past(turn: Turn, write: Write) -> bool:
+def _is_past(turn: StepContext, write: PendingWrite) -> bool:
     """Whether the lease that this write takes would already be over."""
     return turn.now.boot_ms >= belief_ends_ms(turn.me, write, turn.now, turn.policy)
 
 
-def _answered(turn: Turn, write: Write, answer: WriteAnswer) -> Case:
+def _answered(turn: StepContext, write: PendingWrite, answer: WriteAnswer) -> EventCase:
     turn.write = write
     match answer:
         case Applied(version):
             state = turn.state = do.applied(turn.state, write, version, turn.now)
-            if write.aim is Aim.RELEASE:
-                return Case.APPLIED
+            if write.aim is WritePurpose.RELEASE:
+                return EventCase.APPLIED
             if state.grant is None:
-                return Case.APPLIED_LATE if _is_past(turn, write) else Case.APPLIED
-            return Case.APPLIED_ENDED if state.until_ms is None else Case.APPLIED
+                return EventCase.APPLIED_LATE if _is_past(turn, write) else EventCase.APPLIED
+            return EventCase.APPLIED_ENDED if state.until_ms is None else EventCase.APPLIED
         case Throttled(after_s):
             turn.after_s = after_s
-            return Case.THROTTLED_ENDED if _too_late(turn.state, write) else Case.THROTTLED
+            return (
+                EventCase.THROTTLED_ENDED if _too_late(turn.state, write) else EventCase.THROTTLED
+            )
         case PreconditionFailed():
-            return Case.REFUSED
+            return EventCase.REFUSED
         case Unknown():
-            return Case.UNANSWERED
+            return EventCase.UNANSWERED
         case _:
             assert_never(answer)
 
 
-def _later(turn: Turn) -> Case | None:
+def _later(turn: StepContext) -> EventCase | None:
     state = turn.state
     match state.phase:
         case Phase.WAITING:
             # A ghost of ours over the same version does no harm: one of the two lands, and we look.
-            return Case.LATER_FREE if state.seen is not None and _is_free(turn) else Case.LATER
+            return (
+                EventCase.LATER_FREE
+                if state.seen is not None and _is_free(turn)
+                else EventCase.LATER
+            )
         case Phase.LOOKING | Phase.SETTLING:
-            return Case.LATER
+            return EventCase.LATER
         case Phase.CONFIRMING | Phase.RELEASING:
-            return Case.LATER if state.out is None else _STILL_OUT[state.out.aim]
+            return EventCase.LATER if state.out is None else _STILL_OUT[state.out.aim]
         case Phase.IDLE | Phase.CLAIMING | Phase.HELD | Phase.RENEWING | Phase.LOST:
             return None
         case _:
             assert_never(state.phase)
 
 
-def _due(turn: Turn, floor: int) -> Case | None:
+def _due(turn: StepContext, floor: int) -> EventCase | None:
     turn.state, turn.floor = replace(turn.state, floor=max(turn.state.floor, floor)), floor
-    return Case.BEAT if turn.state.phase in (Phase.HELD, Phase.SETTLING) else None
+    return EventCase.BEAT if turn.state.phase in (Phase.HELD, Phase.SETTLING) else None
 
 
-def _quit(turn: Turn) -> Case:
+def _quit(turn: StepContext) -> EventCase:
     """Belief ends first; only then is the object released."""
     state = turn.state = replace(turn.state, until_ms=None)
     if state.grant is None:
-        return Case.STOP
+        return EventCase.STOP
     if state.out is not None:
-        return Case.QUIT_UNSETTLED
-    return Case.QUIT if state.version is not None else Case.QUIT_TAKEN_OVER
+        return EventCase.QUIT_UNSETTLED
+    return EventCase.QUIT if state.version is not None else EventCase.QUIT_TAKEN_OVER

@@ -28,7 +28,7 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Me:
+class Identity:
     """A handle's identity and wishes.
 
     Attempts are named by `handle`, which is unique; an owner may be given to several handles, and
@@ -42,7 +42,7 @@ class Me:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """The object as a read found it, with the two times of the store's clock from that answer."""
 
     version: Version | None
@@ -52,17 +52,17 @@ class Sight:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LastObservation:
     """The object as last known. `since_ms` and `read_ms` are on my boot clock."""
 
-    sight: Sight
+    sight: Observation
     since_ms: int
     """When I first knew of this version."""
     read_ms: int
     """When the answer came that `date_ms` stands in."""
 
 
-class Aim(Enum):
+class WritePurpose(Enum):
     CLAIM = "acquire"
     CONFIRM = "confirm"
     RENEW = "renew"
@@ -70,10 +70,10 @@ class Aim(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class PendingWrite:
     """A conditional write of ours that is out, or whose fate is not known."""
 
-    aim: Aim
+    aim: WritePurpose
     record: Record
     over: Version | None
     sent: Now
@@ -96,10 +96,10 @@ class Phase(StrEnum):
 @dataclass(frozen=True, slots=True)
 class State:
     phase: Phase = Phase.IDLE
-    seen: Seen | None = None
-    out: Write | None = None
+    seen: LastObservation | None = None
+    out: PendingWrite | None = None
     """The write under way, or being settled."""
-    unsettled: tuple[Write, ...] = ()
+    unsettled: tuple[PendingWrite, ...] = ()
     """Ghosts: writes given up on, that may have landed or may yet land."""
     grant: Record | None = None
     version: Version | None = None
@@ -120,7 +120,7 @@ def believes(state: State, now: Now) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class AcquireRequested:
     """Somebody asks for the lock. The next grant exceeds the epoch `floor` (the fence's)."""
 
     now: Now
@@ -128,25 +128,27 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Saw:
-    """The answer to `Look`. `sight is None`: nothing changed since the version we named (304)."""
+class ReadAnswered:
+    """The answer to `ReadRecord`. `sight is None`: nothing changed since the version we named
+    (304).
+    """
 
     now: Now
-    sight: Sight | None
+    sight: Observation | None
     date_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Blind:
-    """`Look` got no answer."""
+class ReadFailed:
+    """`ReadRecord` got no answer."""
 
     now: Now
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The answer to `Send` or `Remove`."""
+class WriteAnswered:
+    """The answer to `WriteRecord` or `DeleteRecord`."""
 
     now: Now
     answer: WriteAnswer
@@ -160,7 +162,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class RenewDue:
     """A renewal is due. After it the grant's epoch exceeds `floor` (the fence's)."""
 
     now: Now
@@ -168,7 +170,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Quit:
+class ReleaseRequested:
     """Release the lock, or stop wanting it."""
 
     now: Now
@@ -181,18 +183,27 @@ class GiveUp:
     now: Now
 
 
-Event = Want | Saw | Blind | Answered | Tick | Beat | Quit | GiveUp
+Event = (
+    AcquireRequested
+    | ReadAnswered
+    | ReadFailed
+    | WriteAnswered
+    | Tick
+    | RenewDue
+    | ReleaseRequested
+    | GiveUp
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReadRecord:
     """Read the object; `unless` makes it a conditional read."""
 
     unless: Version | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class WriteRecord:
     """Write this record over exactly this version (None: over nothing)."""
 
     record: Record
@@ -200,7 +211,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class DeleteRecord:
     """Delete the object (only a switched-off rule does); None: whatever is there."""
 
     over: Version | None
@@ -224,7 +235,7 @@ class Renewed:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class HeldByOther:
     """Somebody else's lease; it runs out at `frees_ms` by the policy in force, on my boot clock."""
 
     record: Record | Garbled
@@ -232,14 +243,14 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LeaseLost:
     epoch: int
     why: str
     reason: LossReason
 
 
 @dataclass(frozen=True, slots=True)
-class Beaten:
+class ClaimLost:
     """A claim is settled: it did not win."""
 
     attempt: str
@@ -251,5 +262,16 @@ class Released:
     proven: bool
 
 
-Action = Look | Send | Remove | Pause | Granted | Renewed | Busy | Lost | Beaten | Released
+Action = (
+    ReadRecord
+    | WriteRecord
+    | DeleteRecord
+    | Pause
+    | Granted
+    | Renewed
+    | HeldByOther
+    | LeaseLost
+    | ClaimLost
+    | Released
+)
 Step = tuple[State, tuple[Action, ...]]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockkit.lock.handle import Lock
-    from lockkit.providers.leased import Leased
+    from lockkit.providers.leased import LeasedLock
 
 
-def open_lock(config_or_url: str | Mapping[str, str], **options: Any) -> Lock | Leased:
+def open_lock(config_or_url: str | Mapping[str, str], **options: Any) -> Lock | LeasedLock:
     """The lock that Hudi's configuration describes, or that a URL names.
 
     A configuration is a mapping with `hoodie.write.lock.provider=<class name>` and that provider's

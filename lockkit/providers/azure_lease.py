@@ -20,9 +20,9 @@ from lockkit.protocol.outcome import (
     Unknown,
     WriteAnswer,
 )
-from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import StoreOptions, refuse_secret
-from lockkit.stores.endpoint import Endpoint, Meaning, Refusal, Table
+from lockkit.stores.endpoint import Endpoint, ErrorResponse, RefusalKind, Table
 
 TTL_S_MIN, TTL_S_MAX = 15, 60
 """Azure's limits; or for ever."""
@@ -37,11 +37,11 @@ NAMELESS = "somebody, by an Azure lease"
 
 # learn.microsoft.com/rest/api/storageservices/lease-blob, "Remarks".
 LEASES: Table = {
-    (409, "LeaseAlreadyPresent"): Meaning.CONDITION_FAILED,
-    (409, "LeaseIsBreakingAndCannotBeAcquired"): Meaning.CONDITION_FAILED,
-    (409, "LeaseIdMismatchWithLeaseOperation"): Meaning.CONDITION_FAILED,
-    (409, "LeaseIsBrokenAndCannotBeRenewed"): Meaning.CONDITION_FAILED,
-    (409, "LeaseNotPresentWithLeaseOperation"): Meaning.CONDITION_FAILED,
+    (409, "LeaseAlreadyPresent"): RefusalKind.CONDITION_FAILED,
+    (409, "LeaseIsBreakingAndCannotBeAcquired"): RefusalKind.CONDITION_FAILED,
+    (409, "LeaseIdMismatchWithLeaseOperation"): RefusalKind.CONDITION_FAILED,
+    (409, "LeaseIsBrokenAndCannotBeRenewed"): RefusalKind.CONDITION_FAILED,
+    (409, "LeaseNotPresentWithLeaseOperation"): RefusalKind.CONDITION_FAILED,
 }
 CURES: Mapping[tuple[int, str], str] = {
     (400, "InvalidHeaderValue"): "a lease lasts 15 to 60 s or for ever; else the server may not "
@@ -51,7 +51,7 @@ CURES: Mapping[tuple[int, str], str] = {
 T = TypeVar("T")
 
 
-class AzureBlobLease(Leased):
+class AzureBlobLease(LeasedLock):
     """The lease of the blob at `az://container/blob` (or `abfss://`), made empty if it is absent.
 
     `ttl_s` is a whole number from 15 to 60, or None: a lease for ever, which only its holder or
@@ -131,7 +131,7 @@ class AzureBlobLease(Leased):
 
     # --- what the base asks ----------------------------------------------------------------------
 
-    def _take(self) -> Taken | Busy:
+    def _take(self) -> ServiceGrant | NotFree:
         if self._giving:  # it may yet land, and would end a grant of the same id
             self._heard(self._write("give it back", self._lease().release))
             self._id, self._giving = "", False
@@ -143,9 +143,9 @@ class AzureBlobLease(Leased):
             self._taking = self._taking or isinstance(answer, Unknown)
             if self._heard(answer):
                 self._taking = False
-                return Taken(self._id, None, sent_ms)
+                return ServiceGrant(self._id, None, sent_ms)
             if self._is_there():
-                return Busy(NAMELESS, self._look_s)
+                return NotFree(NAMELESS, self._look_s)
             made = partial(self._store.put, self._name, b"", IfAbsent())
             self._telling.ask("make its blob", made)  # or somebody else does
         raise NoAnswer(f"{self}: its blob comes and goes; ask again")
@@ -155,26 +155,26 @@ class AzureBlobLease(Leased):
             self._heard(self._write("give it back", self._lease().release))
         self._id, self._taking, self._giving = "", False, False
 
-    def _beat(self, taken: Taken) -> None:
+    def _beat(self, taken: ServiceGrant) -> None:
         if not self._heard(self._write("renew it", self._lease().renew)):
-            raise NotOurs("Azure says that the lease is over, broken or another's")
+            raise GrantOver("Azure says that the lease is over, broken or another's")
 
-    def _give_back(self, taken: Taken) -> None:
+    def _give_back(self, taken: ServiceGrant) -> None:
         answer = self._write("give it back", self._lease().release)
         lost_before, self._giving = self._giving, self._giving or isinstance(answer, Unknown)
         was_ours = self._heard(answer) or lost_before
         # The next grant has another id: no write of this one's passes under it.
         self._id, self._giving = "", False
         if not was_ours:
-            raise NotOurs("Azure says that the lease was over, broken or another's")
+            raise GrantOver("Azure says that the lease was over, broken or another's")
 
-    def _look(self) -> Busy | None:
+    def _look(self) -> NotFree | None:
         found = self._send("look at it", self._blob.get_blob_properties)
-        if isinstance(found, Refusal | Unknown):
-            if isinstance(found, Refusal) and found.status == 404:
+        if isinstance(found, ErrorResponse | Unknown):
+            if isinstance(found, ErrorResponse) and found.status == 404:
                 return None
             self._endpoint.listing(self._table, found, "look at it")
-        return Busy(NAMELESS) if found.lease.status == "locked" else None
+        return NotFree(NAMELESS) if found.lease.status == "locked" else None
 
     def _shut(self) -> None:
         self._store.close()
@@ -188,7 +188,7 @@ class AzureBlobLease(Leased):
 
     def _is_there(self) -> bool:
         found = self._send("look at it", self._blob.exists)
-        if isinstance(found, Refusal | Unknown):
+        if isinstance(found, ErrorResponse | Unknown):
             self._endpoint.listing(self._table, found, "look at it")
         return found
 
@@ -206,14 +206,14 @@ class AzureBlobLease(Leased):
 
     def _write(self, doing: str, send: Callable[[], object]) -> WriteAnswer:
         said = self._send(doing, send)
-        if isinstance(said, Refusal | Unknown):
+        if isinstance(said, ErrorResponse | Unknown):
             return self._endpoint.write(self._table, said, doing)
         return Applied("")
 
-    def _send(self, doing: str, send: Callable[[], T]) -> T | Refusal | Unknown:
+    def _send(self, doing: str, send: Callable[[], T]) -> T | ErrorResponse | Unknown:
         return self._telling.ask(doing, lambda: self._answer(doing, send))
 
-    def _answer(self, doing: str, send: Callable[[], T]) -> T | Refusal | Unknown:
+    def _answer(self, doing: str, send: Callable[[], T]) -> T | ErrorResponse | Unknown:
         try:
             with self._endpoint.call():
                 said = send()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Self
 from lockkit import config as settings
 from lockkit.errors import LockBusy, LockLost, StoreError
 from lockkit.lock.contract import LockHandle
-from lockkit.lock.handle import Fence, Lock
-from lockkit.providers.leased import Leased
+from lockkit.lock.handle import FencingToken, Lock
+from lockkit.providers.leased import LeasedLock
 
 
-class Both:
+class DoubleLock:
     """The old lock, then the new one, under one deadline; given back in reverse.
 
     It is held while both are, and lost with either. `timeout` is that of `with`, in seconds (None:
@@ -26,7 +26,7 @@ class Both:
     """
 
     def __init__(
-        self, old: Lock | Leased, new: Lock | Leased, *, timeout: float | None = None
+        self, old: Lock | LeasedLock, new: Lock | LeasedLock, *, timeout: float | None = None
     ) -> None:
         self.old, self.new = old, new
         self.timeout = old.timeout if timeout is None else timeout
@@ -94,7 +94,7 @@ class Both:
         self.new.published()
 
     @property
-    def fences(self) -> tuple[Fence | None, Fence | None]:
+    def fences(self) -> tuple[FencingToken | None, FencingToken | None]:
         return self.old.fence, self.new.fence
 
     def busy_because(self) -> str:
@@ -124,7 +124,7 @@ class Both:
     def __repr__(self) -> str:
         return f"<Both {self.old!r} {self.new!r}>"
 
-    def _undo(self, new: Lock | Leased | None) -> None:
+    def _undo(self, new: Lock | LeasedLock | None) -> None:
         """After an exception nothing stays half-held; that exception is what is told."""
         for each in (new, self.old):
             try:
@@ -136,5 +136,5 @@ class Both:
 
 if TYPE_CHECKING:  # so that the type checker holds each handle to the contract
 
-    def _handles(lock: Lock, leased: Leased, both: Both) -> tuple[LockHandle, ...]:
+    def _handles(lock: Lock, leased: LeasedLock, both: DoubleLock) -> tuple[LockHandle, ...]:
         return lock, leased, both

@@ -21,8 +21,8 @@ from typing import Any
 
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, WriteAnswer
-from lockkit.providers.dynamodb_table import KEY, LockTable
-from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.providers.dynamodb_table import KEY, DynamoTable
+from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import StoreOptions
 
 OWNER, LEASE, VERSION, RELEASED = (
@@ -43,7 +43,7 @@ LEASE_TEXT = re.compile(r"\d{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class LockItem:
     """The lock's item, by whomever it was written."""
 
     version: str
@@ -53,14 +53,14 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class ItemObservation:
     """A version of somebody else's item, and since when we know it, by our own clock."""
 
     version: str
     since_ms: float
 
 
-class DynamoDBLock(Leased):
+class DynamoDBLock(LeasedLock):
     """The item `partition_key` of `table`; Hudi's keys are `hoodie.write.lock.dynamodb.*`.
 
     `lease_s` is what Hudi takes from `hoodie.write.lock.wait_time_ms`; `region` None: AWS_REGION,
@@ -101,13 +101,13 @@ class DynamoDBLock(Leased):
         self._versions: deque[str] = deque(maxlen=VERSIONS_MAX)
         """What the item's version is if it is ours: the proven one, or one that went unanswered."""
         self._deleted = False
-        self._seen: Sighting | None = None
+        self._seen: ItemObservation | None = None
         region = region or os.environ.get("AWS_REGION")
         store = StoreOptions(
             endpoint=endpoint_url, client=client, timeout_s=min(10.0, max(0.2, lease_s / 5)),
             extra=({"region_name": region} if region else {}) | dict(aws or {}),
         )  # fmt: skip
-        self._table = LockTable(
+        self._table = DynamoTable(
             table, str(self), store, clock=self.clock, telling=self._telling,
             billing_mode=billing_mode,
             read_capacity=read_capacity, write_capacity=write_capacity,
@@ -116,7 +116,7 @@ class DynamoDBLock(Leased):
 
     # --- what the base asks ----------------------------------------------------------------------
 
-    def _take(self) -> Taken | Busy:
+    def _take(self) -> ServiceGrant | NotFree:
         self._table.prepare()
         for _ in range(TURNS_MAX):
             found = self._read()
@@ -133,16 +133,16 @@ class DynamoDBLock(Leased):
                         continue  # somebody was faster, or we were and were not told: look
             try:
                 return self._win()
-            except NotOurs:
+            except GrantOver:
                 continue  # a whole lease went by since our write
         raise NoAnswer(f"{self}: nobody told what became of our writes; ask again")
 
-    def _win(self) -> Taken:
+    def _win(self) -> ServiceGrant:
         """Draw the token, then prove that nobody else was granted the lock meanwhile."""
         epoch, sent_ms = self._draw(), self.clock.boot_ms()
         self._renew()
         self._deleted = False  # of this version, none was sent
-        return Taken(self._key, epoch, sent_ms)
+        return ServiceGrant(self._key, epoch, sent_ms)
 
     def _withdraw(self) -> None:
         if self._versions:
@@ -151,37 +151,37 @@ class DynamoDBLock(Leased):
                 self._delete()
             self._versions.clear()
 
-    def _beat(self, taken: Taken) -> None:
+    def _beat(self, taken: ServiceGrant) -> None:
         self._renew()
 
-    def _give_back(self, taken: Taken) -> None:
+    def _give_back(self, taken: ServiceGrant) -> None:
         self._delete()
         self._versions.clear()
 
-    def _look(self) -> Busy | None:
+    def _look(self) -> NotFree | None:
         found = self._read()
-        return None if found is None or found.free else Busy(found.owner)
+        return None if found is None or found.free else NotFree(found.owner)
 
     def _shut(self) -> None:
         self._table.close()
 
-    def _judge(self, found: Item | None) -> Busy | None:
+    def _judge(self, found: LockItem | None) -> NotFree | None:
         """None: it may be taken. A lease counts from our first answer that showed this version."""
         if found is None or found.free:
             return None
         now_ms = self.clock.boot_ms()
         if self._seen is None or self._seen.version != found.version:
-            self._seen = Sighting(found.version, now_ms)
+            self._seen = ItemObservation(found.version, now_ms)
         left_ms = self._seen.since_ms + found.lease_ms - now_ms
-        return Busy(found.owner, min(self._look_s, left_ms / 1000)) if left_ms >= 0 else None
+        return NotFree(found.owner, min(self._look_s, left_ms / 1000)) if left_ms >= 0 else None
 
     # --- requests --------------------------------------------------------------------------------
 
-    def _read(self) -> Item | None:
+    def _read(self) -> LockItem | None:
         said = self._table.ask("read it", "get_item", Key=_key(self._key), ConsistentRead=True)
         return item_of(said["Item"], str(self)) if said and said.get("Item") else None
 
-    def _put(self, found: Item | None) -> WriteAnswer:
+    def _put(self, found: LockItem | None) -> WriteAnswer:
         """Take it as it was seen: absent, given back, or unchanged for a lease."""
         if found is None:
             guard: dict[str, Any] = {
@@ -252,14 +252,14 @@ class DynamoDBLock(Leased):
             case PreconditionFailed():
                 found = self._read()
                 now = "gone" if found is None else f"of {found.owner!r:.200}"
-                raise NotOurs(f"its item is now {now}")
+                raise GrantOver(f"its item is now {now}")
             case Throttled():
                 raise NoAnswer(f"{self}: throttled; ask again")
             case Unknown(why):
                 raise NoAnswer(f"{self}: {why}; ask again")
 
 
-def item_of(said: Mapping[str, Any], who: str) -> Item:
+def item_of(said: Mapping[str, Any], who: str) -> LockItem:
     """Raises `StoreError` for an item that is no lock's; nothing is written over it."""
     version, owner, lease = (said.get(name, {}).get("S") for name in (VERSION, OWNER, LEASE))
     if version is None or owner is None or not LEASE_TEXT.fullmatch(lease or ""):
@@ -267,7 +267,7 @@ def item_of(said: Mapping[str, Any], who: str) -> Item:
             f"{who}: the item there is none of dynamodb-lock-client's (it has "
             f"{', '.join(sorted(said))[:200]}); use another partition key, or delete it"
         )
-    return Item(version, owner, int(lease), RELEASED in said)
+    return LockItem(version, owner, int(lease), RELEASED in said)
 
 
 def _key(value: str) -> dict[str, Any]:

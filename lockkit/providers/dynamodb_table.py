@@ -9,9 +9,17 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import Applied, Unknown, WriteAnswer
-from lockkit.providers.telling import Telling
+from lockkit.providers.telling import LeaseEvents
 from lockkit.stores import StoreOptions
-from lockkit.stores.endpoint import ANY_CODE, ANY_STATUS, Endpoint, Meaning, Refusal, Table, meaning
+from lockkit.stores.endpoint import (
+    ANY_CODE,
+    ANY_STATUS,
+    Endpoint,
+    ErrorResponse,
+    RefusalKind,
+    Table,
+    meaning,
+)
 
 KEY = "key"
 """The attribute that Hudi's lock tables have for their key, a string."""
@@ -20,15 +28,18 @@ BILLING = ("PAY_PER_REQUEST", "PROVISIONED")
 
 # docs.aws.amazon.com: DynamoDB "Error handling". Rows marked (docs) were never met by a test.
 TABLE: Table = {
-    (ANY_STATUS, "ConditionalCheckFailedException"): Meaning.CONDITION_FAILED,
-    (ANY_STATUS, "ResourceInUseException"): Meaning.CONDITION_FAILED,  # the table is there
-    (ANY_STATUS, "ResourceNotFoundException"): Meaning.MISSING,
-    (ANY_STATUS, "ProvisionedThroughputExceededException"): Meaning.THROTTLED,
-    (ANY_STATUS, "ThrottlingException"): Meaning.THROTTLED,  # (docs)
-    (ANY_STATUS, "RequestLimitExceeded"): Meaning.THROTTLED,  # (docs)
-    (ANY_STATUS, "LimitExceededException"): Meaning.THROTTLED,  # (docs) many tables in the making
-    (ANY_STATUS, "ReplicatedWriteConflictException"): Meaning.THROTTLED,  # (docs) global tables
-    (408, ANY_CODE): Meaning.UNKNOWN,
+    (ANY_STATUS, "ConditionalCheckFailedException"): RefusalKind.CONDITION_FAILED,
+    (ANY_STATUS, "ResourceInUseException"): RefusalKind.CONDITION_FAILED,  # the table is there
+    (ANY_STATUS, "ResourceNotFoundException"): RefusalKind.MISSING,
+    (ANY_STATUS, "ProvisionedThroughputExceededException"): RefusalKind.THROTTLED,
+    (ANY_STATUS, "ThrottlingException"): RefusalKind.THROTTLED,  # (docs)
+    (ANY_STATUS, "RequestLimitExceeded"): RefusalKind.THROTTLED,  # (docs)
+    (
+        ANY_STATUS,
+        "LimitExceededException",
+    ): RefusalKind.THROTTLED,  # (docs) many tables in the making
+    (ANY_STATUS, "ReplicatedWriteConflictException"): RefusalKind.THROTTLED,  # (docs) global tables
+    (408, ANY_CODE): RefusalKind.UNKNOWN,
 }
 
 CURES: Mapping[tuple[int, str], str] = {
@@ -42,7 +53,7 @@ CURES: Mapping[tuple[int, str], str] = {
 }
 
 
-class LockTable:
+class DynamoTable:
     """`who` is named in errors. Raises `ValueError` for a name or billing mode that cannot be."""
 
     def __init__(
@@ -52,7 +63,7 @@ class LockTable:
         options: StoreOptions,
         *,
         clock: Clock,
-        telling: Telling,
+        telling: LeaseEvents,
         billing_mode: str,
         read_capacity: int,
         write_capacity: int,
@@ -106,23 +117,26 @@ class LockTable:
     def ask(self, doing: str, operation: str, **about: Any) -> Mapping[str, Any] | None:
         """The answer to what may be asked again, None if there is no table; raises `NoAnswer`."""
         said = self._telling.ask(operation, lambda: self._send(doing, operation, about))
-        if isinstance(said, Refusal) and meaning(TABLE, said.status, said.code) is Meaning.MISSING:
+        if (
+            isinstance(said, ErrorResponse)
+            and meaning(TABLE, said.status, said.code) is RefusalKind.MISSING
+        ):
             self._ready = False
             return None
-        if isinstance(said, Refusal | Unknown):
+        if isinstance(said, ErrorResponse | Unknown):
             self._endpoint.listing(TABLE, said, doing)
         return said
 
     def write(self, doing: str, operation: str, **about: Any) -> WriteAnswer:
         """What became of a conditional write; `PreconditionFailed` also where there is no table."""
         said = self._telling.ask(operation, lambda: self._send(doing, operation, about))
-        if isinstance(said, Refusal | Unknown):
+        if isinstance(said, ErrorResponse | Unknown):
             return self._endpoint.write(TABLE, said, doing)
         return Applied("")
 
     def _send(
         self, doing: str, operation: str, about: Mapping[str, Any]
-    ) -> Mapping[str, Any] | Refusal | Unknown:
+    ) -> Mapping[str, Any] | ErrorResponse | Unknown:
         from lockkit.stores import aws
 
         try:

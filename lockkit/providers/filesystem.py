@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from lockkit.clock import utc
 from lockkit.errors import LockBusy, NoAnswer, StoreError
-from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.stores import folder_of
 from lockkit.stores.local import SCRATCH
 
@@ -60,7 +60,7 @@ _LASTING = {
 
 
 @dataclass(frozen=True, slots=True)
-class LockFile:
+class LockFileContent:
     """What stands in a lock file; Hudi's and foreign ones have neither attempt nor pid."""
 
     attempt: str
@@ -83,7 +83,7 @@ class LockFile:
         return False
 
 
-class FilesystemLock(Leased):
+class FilesystemLock(LeasedLock):
     """The lock file `lock` in `folder` (Hudi: `hoodie.write.lock.filesystem.path`).
 
     `expire_minutes` as Hudi's key: a file that nobody renewed for so long may be broken by anybody;
@@ -106,7 +106,7 @@ class FilesystemLock(Leased):
             **options,
         )  # fmt: skip
         self._attempt = ""
-        self._orphan: LockFile | None = None
+        self._orphan: LockFileContent | None = None
 
     def busy_error(self) -> LockBusy:
         said = super().busy_error()
@@ -121,26 +121,26 @@ class FilesystemLock(Leased):
 
     # --- what the base asks ----------------------------------------------------------------------
 
-    def _take(self) -> Taken | Busy:
+    def _take(self) -> ServiceGrant | NotFree:
         return self._ask("create", self._create)
 
     def _withdraw(self) -> None:
         if not self._attempt:
             return
-        with suppress(NotOurs):
-            self._give_back(Taken(self._attempt))
+        with suppress(GrantOver):
+            self._give_back(ServiceGrant(self._attempt))
 
-    def _beat(self, taken: Taken) -> None:
+    def _beat(self, taken: ServiceGrant) -> None:
         def touch() -> None:
             os.utime(self._file)  # without an expiry too: another writer may go by one
 
         self._ask("renew", lambda: self._while_mine(taken, touch))
 
-    def _give_back(self, taken: Taken) -> None:
+    def _give_back(self, taken: ServiceGrant) -> None:
         self._ask("delete", lambda: self._while_mine(taken, self._file.unlink))
         self._attempt = ""
 
-    def _look(self) -> Busy | None:
+    def _look(self) -> NotFree | None:
         found = self._ask("read", self._read)
         if found is None or self._expired(found, self.clock.wall_ns()):
             return None
@@ -148,7 +148,7 @@ class FilesystemLock(Leased):
 
     # --- the file --------------------------------------------------------------------------------
 
-    def _create(self) -> Taken | Busy:
+    def _create(self) -> ServiceGrant | NotFree:
         found = self._read()
         if found and not self._expired(found, self.clock.wall_ns()):
             return self._held(found)
@@ -159,7 +159,7 @@ class FilesystemLock(Leased):
             if found:
                 self._break(found, scratch.stat().st_mtime_ns)
             if self._link(scratch):
-                return Taken(self._attempt)
+                return ServiceGrant(self._attempt)
         finally:
             scratch.unlink(missing_ok=True)
         self._attempt = ""
@@ -188,7 +188,7 @@ class FilesystemLock(Leased):
             return scratch.stat().st_nlink == 2
         return True
 
-    def _break(self, seen: LockFile, now_ns: int) -> None:
+    def _break(self, seen: LockFileContent, now_ns: int) -> None:
         """Delete an expired file, unless it was renewed or replaced since."""
         with self._alone():
             found = self._read()
@@ -196,7 +196,7 @@ class FilesystemLock(Leased):
                 self._file.unlink()
                 self._emit("note", text=f"broke the expired lock file of {found.said}"[:500])
 
-    def _read(self) -> LockFile | None:
+    def _read(self) -> LockFileContent | None:
         try:
             with self._file.open("rb") as file:
                 modified_ns = os.fstat(file.fileno()).st_mtime_ns
@@ -205,21 +205,21 @@ class FilesystemLock(Leased):
             return None
         return read(body, modified_ns)
 
-    def _expired(self, found: LockFile, now_ns: int) -> bool:
+    def _expired(self, found: LockFileContent, now_ns: int) -> bool:
         return self.ttl_s is not None and now_ns - found.modified_ns > self.ttl_s * 1e9
 
-    def _while_mine(self, taken: Taken, act: Callable[[], None]) -> None:
+    def _while_mine(self, taken: ServiceGrant, act: Callable[[], None]) -> None:
         with self._alone():
             found = self._read()
             if found is None:
-                raise NotOurs("its file was deleted")
+                raise GrantOver("its file was deleted")
             if found.attempt != taken.handle:
-                raise NotOurs(f"its file is now that of {found.said}")
+                raise GrantOver(f"its file is now that of {found.said}")
             act()
 
-    def _held(self, found: LockFile | None) -> Busy:
+    def _held(self, found: LockFileContent | None) -> NotFree:
         self._orphan = found if found and found.left_behind() else None
-        return Busy(found.said if found else "somebody who has just let go", RETRY_S)
+        return NotFree(found.said if found else "somebody who has just let go", RETRY_S)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -255,12 +255,12 @@ def _for_reading(path: str, flags: int) -> int:
     return os.open(path, flags, 0o444)
 
 
-def read(body: bytes, modified_ns: int) -> LockFile:
+def read(body: bytes, modified_ns: int) -> LockFileContent:
     """What a lock file says; anything at all is a lock, as with Hudi."""
     if not body:
         # acquireLock (1.2.0) writes its fields only if the file that it created is not to be seen.
         said = f"somebody who left it empty, as Hudi does, since {utc(modified_ns / 1e6)}"
-        return LockFile("", said, "", 0, modified_ns)
+        return LockFileContent("", said, "", 0, modified_ns)
     fields: Any = None
     if len(body) <= FILE_BYTES_MAX:
         try:
@@ -268,15 +268,15 @@ def read(body: bytes, modified_ns: int) -> LockFile:
         except (ValueError, RecursionError):
             pass
     if not isinstance(fields, dict):
-        return LockFile("", "an unreadable lock file", "", 0, modified_ns)
+        return LockFileContent("", "an unreadable lock file", "", 0, modified_ns)
     text = {key: value[:100] for key, value in fields.items() if isinstance(value, str)}
     since = text.get("lockCreateTime", "an unknown time")
     owner, host, pid = text.get("owner"), text.get("host", ""), fields.get("pid")
     if owner is None or type(pid) is not int or pid <= 0:
         said = f"Hudi's thread {text.get('lockThreadName', '?')} since {since}"
-        return LockFile("", said, "", 0, modified_ns)
+        return LockFileContent("", said, "", 0, modified_ns)
     said = f"{owner} (pid {pid} on {host}) since {since}"
-    return LockFile(text.get("attempt", ""), said, host, pid, modified_ns)
+    return LockFileContent(text.get("attempt", ""), said, host, pid, modified_ns)
 
 
 def _local(folder: str) -> Path:

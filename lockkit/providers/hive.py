@@ -15,8 +15,8 @@ from typing import Any
 
 from lockkit.clock import utc
 from lockkit.errors import NoAnswer, StoreError
-from lockkit.providers.hive_wire import Wire, servers, uris_of_site
-from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.providers.hive_wire import MetastoreConnection, servers, uris_of_site
+from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 
 POLL_S = 1.0
 COLUMN_CHARS = 128
@@ -38,7 +38,7 @@ def seconds(said: str) -> float:
     return int(match[1]) * UNITS_S[match[2]]
 
 
-class HiveMetastoreLock(Leased):
+class HiveMetastoreLock(LeasedLock):
     """The exclusive lock of `database`.`table`, which need not exist. The metastore compares names
     as they are written: `Orders` is another lock than `orders`.
 
@@ -74,7 +74,7 @@ class HiveMetastoreLock(Leased):
         )  # fmt: skip
         self.database, self.table = database, table
         self._interval_s, self._answer_s = heartbeat_interval_s, answer_s
-        self._wire = Wire(at, answer_s=answer_s, telling=self._telling)
+        self._wire = MetastoreConnection(at, answer_s=answer_s, telling=self._telling)
         # Stands in each of our requests: by it we find one that was never answered.
         self._agent = f"lockkit/{self.clock.unique()}"
         self._id: int | None = None
@@ -87,7 +87,7 @@ class HiveMetastoreLock(Leased):
 
     # --- what Leased asks for --------------------------------------------------------------------
 
-    def _take(self) -> Taken | Busy:
+    def _take(self) -> ServiceGrant | NotFree:
         self._learn_lease()
         if self._releasing and self._id is not None:
             # The unlock that was never answered may yet be carried out: not under the next grant.
@@ -98,12 +98,12 @@ class HiveMetastoreLock(Leased):
         sent_ms = self.clock.boot_ms()
         try:
             state = self._asked() if self._id is None else self._checked(self._id)
-        except NotOurs as error:
+        except GrantOver as error:
             self._id = None
             raise NoAnswer(f"{self}: lost its place in the queue: {error}") from None
         assert self._id is not None
         if state == GRANTED:
-            return Taken(self._id, self._id, sent_ms)
+            return ServiceGrant(self._id, self._id, sent_ms)
         if state == WAITING:
             return self._behind(self._id)
         self._id = None
@@ -123,14 +123,14 @@ class HiveMetastoreLock(Leased):
         else:
             self._id, self._releasing = None, False
 
-    def _beat(self, taken: Taken) -> None:
+    def _beat(self, taken: ServiceGrant) -> None:
         self._heartbeat(taken.handle)
 
-    def _give_back(self, taken: Taken) -> None:
+    def _give_back(self, taken: ServiceGrant) -> None:
         try:
             # `unlock` is content when there was nothing to unlock.
             self._heartbeat(taken.handle)
-        except NotOurs:
+        except GrantOver:
             if not self._releasing:
                 raise
         else:
@@ -141,10 +141,10 @@ class HiveMetastoreLock(Leased):
     def _abandon(self) -> None:
         self._releasing = self._id is not None
 
-    def _look(self) -> Busy | None:
+    def _look(self) -> NotFree | None:
         rows = self._queue()
         first = next((row for row in rows if row.state == GRANTED), rows[0] if rows else None)
-        return None if first is None else Busy(_named(first))
+        return None if first is None else NotFree(_named(first))
 
     def _shut(self) -> None:
         self._wire.close()
@@ -210,7 +210,7 @@ class HiveMetastoreLock(Leased):
         self._id = ours[0] if ours else None
         return self._id
 
-    def _behind(self, lock_id: int) -> Busy:
+    def _behind(self, lock_id: int) -> NotFree:
         rows = {row.lockid: row for row in self._queue()}
         for row in rows.values():
             if row.agentInfo == self._agent and row.lockid != lock_id:
@@ -218,10 +218,10 @@ class HiveMetastoreLock(Leased):
         me = rows.get(lock_id)
         before = rows.get(me.blockedByExtId) if me is not None else None
         if me is None or before is None:
-            return Busy("a lock on more than this table", POLL_S)
+            return NotFree("a lock on more than this table", POLL_S)
         assert self.ttl_s is not None
         silent_s = (me.lastheartbeat - before.lastheartbeat) / 1000  # both by the server's clock
-        return Busy(_named(before, silent=silent_s > self.ttl_s * SILENT_SHARE), POLL_S)
+        return NotFree(_named(before, silent=silent_s > self.ttl_s * SILENT_SHARE), POLL_S)
 
 
 def _named(row: Any, *, silent: bool = False) -> str:

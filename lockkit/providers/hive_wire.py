@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lockkit.errors import NoAnswer, StoreError
-from lockkit.providers.leased import NotOurs
-from lockkit.providers.telling import Telling
+from lockkit.providers.leased import GrantOver
+from lockkit.providers.telling import LeaseEvents
 
 PORT = 9083
 TEXT_BYTES_MAX, ROWS_MAX = 1 << 20, 100_000
@@ -55,17 +55,19 @@ def servers(uris: str) -> list[tuple[str, int]]:
     return found
 
 
-class Wire:
+class MetastoreConnection:
     """To the first server that takes the connection. May be asked from several threads."""
 
-    def __init__(self, at: Sequence[tuple[str, int]], *, answer_s: float, telling: Telling) -> None:
+    def __init__(
+        self, at: Sequence[tuple[str, int]], *, answer_s: float, telling: LeaseEvents
+    ) -> None:
         self.at, self.answer_s, self._telling = at, answer_s, telling
         self._protocol: Any = None
         self._socket: Any = None
         self._turn = threading.Lock()
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """The answer. Raises `NotOurs` where the lock is no more, `NoAnswer`, `StoreError`."""
+        """The answer. Raises `GrantOver` where the lock is no more, `NoAnswer`, `StoreError`."""
         return self._telling.ask(method, lambda: self._answer(method, *arguments))
 
     def close(self) -> None:
@@ -87,7 +89,7 @@ class Wire:
             try:
                 return call(protocol, method, *arguments)
             except NoSuchLock:
-                raise NotOurs("the metastore took it away: it heard nothing in time") from None
+                raise GrantOver("the metastore took it away: it heard nothing in time") from None
             except (TTransportException, OSError, EOFError) as error:
                 whole = False
                 raise NoAnswer(f"{self} did not answer ({method}: {error})") from None

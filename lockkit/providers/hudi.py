@@ -20,7 +20,7 @@ from lockkit.lock.hudi_keys import (
     checked,
     warn_of_unused,
 )
-from lockkit.providers.leased import Leased
+from lockkit.providers.leased import LeasedLock
 from lockkit.providers.patience import patience_of
 
 ZOOKEEPER_PORT = 2181
@@ -31,7 +31,7 @@ Config = Mapping[str, str]
 Options = dict[str, Any]
 
 
-def lock_of(config: Config, options: Options) -> Lock | Leased:
+def lock_of(config: Config, options: Options) -> Lock | LeasedLock:
     """The provider's lock; raises `ValueError` naming the key that is missing or cannot be."""
     config = checked(config, stacklevel=4)
     name = config.get(PROVIDER, DEFAULT_PROVIDER)
@@ -73,7 +73,7 @@ def _storage(config: Config, options: Options) -> Lock:
     return Lock(said.url, **lease)
 
 
-def _filesystem(config: Config, options: Options) -> Leased:
+def _filesystem(config: Config, options: Options) -> LeasedLock:
     """Set the path where Hudi writes too: `.hoodie` is its releases' default, its next one's is
     `.hoodie/.aux`.
     """
@@ -87,7 +87,7 @@ def _filesystem(config: Config, options: Options) -> Leased:
     return FilesystemLock(folder, **{"expire_minutes": minutes} | FilesystemLock.named(options))
 
 
-def _zookeeper(config: Config, options: Options) -> Leased:
+def _zookeeper(config: Config, options: Options) -> LeasedLock:
     from lockkit.providers.zookeeper import ZookeeperLock
 
     prefix = PREFIX + "zookeeper."
@@ -99,7 +99,7 @@ def _zookeeper(config: Config, options: Options) -> Leased:
     return ZookeeperLock(_hosts(config), path, str(key), **asked)
 
 
-def _zookeeper_implicit(config: Config, options: Options) -> Leased:
+def _zookeeper_implicit(config: Config, options: Options) -> LeasedLock:
     from lockkit.providers.zookeeper import ZookeeperLock
 
     base = _needed(config, BASE_PATH)
@@ -127,7 +127,7 @@ def _session(config: Config) -> Options:
     }  # fmt: skip
 
 
-def _hive(config: Config, options: Options) -> Leased:
+def _hive(config: Config, options: Options) -> LeasedLock:
     """Without uris: those of hive-site.xml."""
     from lockkit.providers.hive import HiveMetastoreLock
 
@@ -139,26 +139,26 @@ def _hive(config: Config, options: Options) -> Leased:
     return HiveMetastoreLock(config.get(prefix + "uris"), database, table, **asked)
 
 
-def _process(config: Config, options: Options) -> Leased:
+def _process(config: Config, options: Options) -> LeasedLock:
     from lockkit.providers.process import ProcessLock
 
     return ProcessLock(_needed(config, BASE_PATH), **ProcessLock.named(options))
 
 
-def _dynamodb(config: Config, options: Options) -> Leased:
+def _dynamodb(config: Config, options: Options) -> LeasedLock:
     said = config.get(f"{PREFIX}dynamodb.partition_key") or config.get(TABLE_NAME)
     if not said:
         raise ValueError(f"{PREFIX}dynamodb.partition_key is missing (or {TABLE_NAME})")
     return _dynamodb_item(config, str(said), options)
 
 
-def _dynamodb_implicit(config: Config, options: Options) -> Leased:
+def _dynamodb_implicit(config: Config, options: Options) -> LeasedLock:
     from lockkit.providers.implicit import key_of_base_path
 
     return _dynamodb_item(config, key_of_base_path(_needed(config, BASE_PATH)), options)
 
 
-def _dynamodb_item(config: Config, key: str, options: Options) -> Leased:
+def _dynamodb_item(config: Config, key: str, options: Options) -> LeasedLock:
     """Hudi's lease is its wait: `hoodie.write.lock.wait_time_ms`."""
     from lockkit.providers.dynamodb import DynamoDBLock
 
@@ -203,7 +203,7 @@ def _needed(config: Config, key: str, otherwise: str = "") -> str:
 
 _CLIENT = "org.apache.hudi.client.transaction.lock."
 _AWS = "org.apache.hudi.aws.transaction.lock."
-PROVIDERS: dict[str, Callable[[Config, Options], Lock | Leased]] = {
+PROVIDERS: dict[str, Callable[[Config, Options], Lock | LeasedLock]] = {
     f"{_CLIENT}StorageBasedLockProvider": _storage,
     f"{_CLIENT}FileSystemBasedLockProvider": _filesystem,
     f"{_CLIENT}InProcessLockProvider": _process,

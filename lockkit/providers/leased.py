@@ -22,10 +22,17 @@ from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, StoreError
 from lockkit.events import TIME_MS_MAX
 from lockkit.lock.grant import BACK_OUT_S
-from lockkit.lock.handle import Cancelled, Fence, LateLoss, UnprovenRelease, Waiting, leave
+from lockkit.lock.handle import (
+    AcquireWait,
+    Cancelled,
+    FencingToken,
+    LateLoss,
+    UnprovenRelease,
+    leave,
+)
 from lockkit.lock.renewal import CallbackFailed
-from lockkit.providers.telling import Telling, during
-from lockkit.sinks import Emit, Voice, silent
+from lockkit.providers.telling import LeaseEvents, during
+from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import keywords_of, unknown_keyword
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
@@ -36,12 +43,12 @@ RELEASE_S_MIN = 0.5
 """A release is tried for so long, however little of the lease is left; for `BACK_OUT_S` at most."""
 
 
-class NotOurs(Exception):
+class GrantOver(Exception):
     """The service says that this grant is over: why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ServiceGrant:
     """A grant."""
 
     handle: Any
@@ -53,7 +60,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
+class NotFree:
     """Somebody else has it."""
 
     owner: str = "somebody else"
@@ -63,7 +70,7 @@ class Busy:
     """Set by the service when it is worth asking sooner."""
 
 
-class Leased(ABC):
+class LeasedLock(ABC):
     """A lock that a service grants. One handle has one holder at a time; it is not reentrant.
 
     `ttl_s` is how long a grant lasts without a proven beat (None: as long as this process), counted
@@ -102,16 +109,16 @@ class Leased(ABC):
         self.clock = clock or Clock()
         self.owner = owner or self.clock.unique()
         self.lane = client or owner or self.owner[:8]
-        self._emit = Voice(where, self.lane, emit, self.clock)
-        self._telling = Telling(self._emit, where)
+        self._emit = EventSink(where, self.lane, emit, self.clock)
+        self._telling = LeaseEvents(self._emit, where)
         self._turn = threading.RLock()
-        self._waiting = Waiting()
+        self._waiting = AcquireWait()
         self._waits_for: threading.Event | None = None
-        self._taken: Taken | None = None
+        self._taken: ServiceGrant | None = None
         self._until_ms = self._proven_ms = 0.0
         self._lost_why, self._lost_reason = "", LossReason.EXPIRED
         self._published = False
-        self._busy: Busy | None = None
+        self._busy: NotFree | None = None
         self._stop = threading.Event()
         self._stir = threading.Event()
         self._shaken = False
@@ -122,7 +129,7 @@ class Leased(ABC):
     @classmethod
     def keywords(cls) -> set[str]:
         """Every keyword that this provider takes; its lease's length also goes by `ttl_s`."""
-        classes = [each for each in cls.__mro__ if issubclass(each, Leased)]
+        classes = [each for each in cls.__mro__ if issubclass(each, LeasedLock)]
         return {"ttl_s"}.union(*map(keywords_of, classes))
 
     @classmethod
@@ -142,7 +149,7 @@ class Leased(ABC):
     # --- what a provider says --------------------------------------------------------------------
 
     @abstractmethod
-    def _take(self) -> Taken | Busy:
+    def _take(self) -> ServiceGrant | NotFree:
         """Ask once. A place in a queue is kept for the next call. Settles what is ambiguous.
 
         Raises `NoAnswer` where asking again may help, another `StoreError` where it will not.
@@ -153,15 +160,15 @@ class Leased(ABC):
         """Give up the place in the queue, and whatever an unanswered `_take` may have won."""
 
     @abstractmethod
-    def _beat(self, taken: Taken) -> None:
-        """Prove and extend the grant. Raises `NotOurs`, or `NoAnswer` where nobody said so."""
+    def _beat(self, taken: ServiceGrant) -> None:
+        """Prove and extend the grant. Raises `GrantOver`, or `NoAnswer` where nobody said so."""
 
     @abstractmethod
-    def _give_back(self, taken: Taken) -> None:
-        """Returns when the service has said so. Raises `NotOurs` or `NoAnswer`."""
+    def _give_back(self, taken: ServiceGrant) -> None:
+        """Returns when the service has said so. Raises `GrantOver` or `NoAnswer`."""
 
     @abstractmethod
-    def _look(self) -> Busy | None:
+    def _look(self) -> NotFree | None:
         """Who has it now; None: it is free. Changes nothing."""
 
     def _abandon(self) -> None:  # noqa: B027 - a lease ends by itself
@@ -296,14 +303,14 @@ class Leased(ABC):
         self._published = True
 
     @property
-    def fence(self) -> Fence | None:
+    def fence(self) -> FencingToken | None:
         """The guard for a commit under this grant; None: this service has no rising number."""
         self._guard_process()
         taken = self._taken
         if taken is None:
             self.check()
         assert taken is not None
-        return None if taken.token is None else Fence(taken.token, self.owner)
+        return None if taken.token is None else FencingToken(taken.token, self.owner)
 
     def busy_because(self) -> str:
         """Who has it, and what next."""
@@ -359,7 +366,7 @@ class Leased(ABC):
             try:
                 with during("acquire"):
                     said = self._take()
-                if isinstance(said, Taken):
+                if isinstance(said, ServiceGrant):
                     return self._hold(said, sent_ms if said.sent_ms is None else said.sent_ms)
             except NoAnswer as error:
                 failures, unanswered = failures + 1, error
@@ -390,14 +397,14 @@ class Leased(ABC):
             raise RuntimeError(f"{self}: closed while it waited")
         self._waiting.check()
 
-    def _hold(self, taken: Taken, sent_ms: float) -> bool:
+    def _hold(self, taken: ServiceGrant, sent_ms: float) -> bool:
         self._taken, self._busy = taken, None
         self._stop, self._stir = threading.Event(), threading.Event()
         self._extend(sent_ms)
         if not self.owned():
             # It took longer to learn of the grant than the grant lasts.
             self._taken = None
-            with suppress(NotOurs), during("release"):
+            with suppress(GrantOver), during("release"):
                 self._give_back(taken)
             raise NoAnswer(f"{self}: its lease was over before we were told of it; try again")
         self._user = threading.current_thread()
@@ -419,7 +426,7 @@ class Leased(ABC):
                     self._give_back(taken)
                 else:
                     self._withdraw()
-        except (StoreError, NotOurs):
+        except (StoreError, GrantOver):
             self._abandon()
 
     # --- holding ---------------------------------------------------------------------------------
@@ -436,12 +443,12 @@ class Leased(ABC):
             margin_s = min(MARGIN_S_MAX, self.ttl_s * MARGIN_SHARE)
             self._until_ms = sent_ms + (self.ttl_s - margin_s) * 1000
 
-    def _prove(self, taken: Taken) -> None:
+    def _prove(self, taken: ServiceGrant) -> None:
         sent_ms = self.clock.boot_ms()
         try:
             with during("renew"):
                 self._beat(taken)
-        except NotOurs as error:
+        except GrantOver as error:
             self._lose(str(error), LossReason.REVOKED)
         else:
             if sent_ms >= self._until_ms:  # belief that has ended is not taken up again
@@ -450,7 +457,7 @@ class Leased(ABC):
                 self._extend(sent_ms)
                 self._tell("renewed")
 
-    def _keep_on(self, taken: Taken, stop: threading.Event, in_danger: bool) -> bool | None:
+    def _keep_on(self, taken: ServiceGrant, stop: threading.Event, in_danger: bool) -> bool | None:
         """One beat, and what it tells: whether the grant is in danger; None: there is no more."""
         with self._turn:
             if stop.is_set() or self._taken is not taken:
@@ -465,7 +472,7 @@ class Leased(ABC):
             self._call(self.on_danger)
         return overdue
 
-    def _beat_once(self, taken: Taken) -> bool:
+    def _beat_once(self, taken: ServiceGrant) -> bool:
         """Whether the last proof of the grant is older than it should be."""
         assert self.beat_s is not None
         try:
@@ -486,7 +493,7 @@ class Leased(ABC):
             self._emit("lost", epoch=self._taken.token or 0, why=why)
             self._abandon()
 
-    def _let_go(self, taken: Taken) -> bool:
+    def _let_go(self, taken: ServiceGrant) -> bool:
         """Until the service has said so or time is over; whether it has."""
         now_ms, failures = self.clock.boot_ms(), 0
         left_ms = max(self._until_ms - now_ms, RELEASE_S_MIN * 1000)
@@ -495,7 +502,7 @@ class Leased(ABC):
             try:
                 with during("release"):
                     self._give_back(taken)
-            except NotOurs as error:
+            except GrantOver as error:
                 self._lose(str(error), LossReason.REVOKED)
                 return True
             except NoAnswer:
@@ -553,7 +560,7 @@ class Leased(ABC):
 
 
 def _keep(
-    us: weakref.ref[Leased], taken: Taken, stop: threading.Event, stir: threading.Event
+    us: weakref.ref[LeasedLock], taken: ServiceGrant, stop: threading.Event, stir: threading.Event
 ) -> None:
     """The heartbeat. What goes wrong in it is danger, then loss; it never dies silently.
 

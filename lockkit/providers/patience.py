@@ -19,7 +19,7 @@ class LongWait(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class WaitSchedule:
     """One try waits `wait_s`; after a failed one comes a pause of `pause_s`, `retries` times.
 
     lockkit asks through the pauses too, for a waiter that leaves loses its place in the queue. What
@@ -35,7 +35,7 @@ class Patience:
         return (self.retries + 1) * self.wait_s + self.retries * self.pause_s
 
 
-def patience_of(config: Mapping[str, str]) -> Patience:
+def patience_of(config: Mapping[str, str]) -> WaitSchedule:
     """Raises `ValueError` naming the key; warns (`LongWait`) of what is longer than it looks."""
     wait_ms = settings.number(config, WAIT, 60_000, least=0, most=WAIT_MS_MAX)
     retries = settings.number(config, RETRIES, 50, least=0, most=RETRIES_MAX)
@@ -44,7 +44,7 @@ def patience_of(config: Mapping[str, str]) -> Patience:
     pause_ms = settings.number(config, PAUSE, 5_000, least=0, most=WAIT_MS_MAX)
     for key, default in PROVIDERS_OWN.items():
         settings.number(config, key, default, least=0)
-    found = Patience(wait_ms / 1000, int(retries), pause_ms / 1000)
+    found = WaitSchedule(wait_ms / 1000, int(retries), pause_ms / 1000)
     if found.longest_s > LONG_S:
         text = (
             f"a writer may wait {found.longest_s / 60:.0f} minutes for this lock: "

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
+from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 
 LOOK_S = 1.0
 """A waiter is woken; it looks by itself this often."""
@@ -46,7 +46,7 @@ def _begin_anew() -> None:
 os.register_at_fork(after_in_child=_begin_anew)
 
 
-class ProcessLock(Leased):
+class ProcessLock(LeasedLock):
     """The lock of a name among this process's threads, first come first served.
 
     Its token counts the grants of that name. As with Hudi's InProcessLockProvider only the thread
@@ -80,7 +80,7 @@ class ProcessLock(Leased):
             holder = [_named(self._slot)] if self._slot.holder is not None else []
             return [*holder, *(each.owner for each in self._slot.waiting)]
 
-    def _take(self) -> Taken | Busy:
+    def _take(self) -> ServiceGrant | NotFree:
         slot, thread = self._slot, threading.current_thread()
         with _TURN:
             if slot.thread is thread and slot.holder is not self:
@@ -91,11 +91,11 @@ class ProcessLock(Leased):
                 slot.holder, slot.thread, slot.grants = self, thread, slot.grants + 1
                 if slot.waiting:
                     slot.waiting.popleft()
-                return Taken(slot.grants, slot.grants)
+                return ServiceGrant(slot.grants, slot.grants)
             if self not in slot.waiting:
                 slot.waiting.append(self)
             self._woken.clear()
-            return Busy(_named(slot), LOOK_S, self._woken)
+            return NotFree(_named(slot), LOOK_S, self._woken)
 
     def _withdraw(self) -> None:
         with _TURN:
@@ -105,19 +105,19 @@ class ProcessLock(Leased):
                 self._slot.free()
             self._slot.wake()
 
-    def _beat(self, taken: Taken) -> None:
+    def _beat(self, taken: ServiceGrant) -> None:
         if self._slot.holder is not self:
-            raise NotOurs("another thread has it")
+            raise GrantOver("another thread has it")
 
-    def _give_back(self, taken: Taken) -> None:
+    def _give_back(self, taken: ServiceGrant) -> None:
         with _TURN:
             if self._slot.holder is not self:
-                raise NotOurs("another thread has it")
+                raise GrantOver("another thread has it")
             self._slot.free()
 
-    def _look(self) -> Busy | None:
+    def _look(self) -> NotFree | None:
         with _TURN:
-            return None if self._slot.holder is None else Busy(_named(self._slot))
+            return None if self._slot.holder is None else NotFree(_named(self._slot))
 
 
 def _named(slot: _Slot) -> str:

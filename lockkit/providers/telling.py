@@ -11,7 +11,7 @@ from typing import TypeVar
 from lockkit.errors import NoAnswer
 from lockkit.protocol.outcome import Unknown
 from lockkit.sinks import Emit
-from lockkit.stores.endpoint import Refusal
+from lockkit.stores.endpoint import ErrorResponse
 
 WHY_CHARS_MAX = 200
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def during(op: str) -> Iterator[None]:
         _OP.reset(before)
 
 
-class Telling:
+class LeaseEvents:
     """Of one lock; `key` is its URL."""
 
     def __init__(self, emit: Emit, key: str) -> None:
@@ -56,6 +56,6 @@ def _outcome(said: object) -> str:
     match said:
         case Unknown():
             return "unknown"
-        case Refusal():
+        case ErrorResponse():
             return "refused"
     return "answered"

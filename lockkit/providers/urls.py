@@ -8,14 +8,14 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from lockkit.lock.handle import Lock
-from lockkit.providers.leased import Leased
+from lockkit.providers.leased import LeasedLock
 from lockkit.stores.secret import carries_secret
 
 STORES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "file", "memory")
 Options = dict[str, Any]
 
 
-def lock_at(url: str, options: Options) -> Lock | Leased:
+def lock_at(url: str, options: Options) -> Lock | LeasedLock:
     """Raises `ValueError` naming the part of the URL that is missing or cannot be."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if carries_secret(url, with_port=scheme not in STORES):
@@ -33,7 +33,7 @@ def lock_at(url: str, options: Options) -> Lock | Leased:
 
 
 @dataclass(slots=True)
-class Address:
+class LockUrl:
     """`scheme://host/parts?said`; what is asked for is taken out of `said`."""
 
     scheme: str
@@ -65,19 +65,19 @@ class Address:
         return found
 
 
-def split(url: str) -> Address:
+def split(url: str) -> LockUrl:
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
     host, slash, path = rest.partition("/")
     if "@" in host:
         raise ValueError(f"a {scheme}:// URL carries no password; give credentials as options")
-    return Address(scheme.lower(), host, slash + path, dict(parse_qsl(query)))
+    return LockUrl(scheme.lower(), host, slash + path, dict(parse_qsl(query)))
 
 
 # --- one function per provider -------------------------------------------------------------------
 
 
-def _azure_lease(at: Address, options: Options) -> Leased:
+def _azure_lease(at: LockUrl, options: Options) -> LeasedLock:
     from lockkit.providers.azure_lease import AzureBlobLease
 
     if not at.host or not at.path.strip("/"):
@@ -86,7 +86,7 @@ def _azure_lease(at: Address, options: Options) -> Leased:
     return AzureBlobLease(f"az://{at.host}{at.path}", **asked | AzureBlobLease.named(options))
 
 
-def _filesystem(at: Address, options: Options) -> Leased:
+def _filesystem(at: LockUrl, options: Options) -> LeasedLock:
     from lockkit.providers.filesystem import FilesystemLock
 
     if at.host or not at.path.strip("/"):
@@ -95,7 +95,7 @@ def _filesystem(at: Address, options: Options) -> Leased:
     return FilesystemLock(unquote(at.path), **asked)
 
 
-def _zookeeper(at: Address, options: Options) -> Leased:
+def _zookeeper(at: LockUrl, options: Options) -> LeasedLock:
     from lockkit.providers.zookeeper import ZookeeperLock
 
     base_path, _, key = unquote(at.path).rstrip("/").rpartition("/")
@@ -105,7 +105,7 @@ def _zookeeper(at: Address, options: Options) -> Leased:
     return ZookeeperLock(at.host, base_path, key, **asked | ZookeeperLock.named(options))
 
 
-def _dynamodb(at: Address, options: Options) -> Leased:
+def _dynamodb(at: LockUrl, options: Options) -> LeasedLock:
     from lockkit.providers.dynamodb import DynamoDBLock
 
     if not at.host:
@@ -117,7 +117,7 @@ def _dynamodb(at: Address, options: Options) -> Leased:
     return DynamoDBLock(table, key, **asked)
 
 
-def _hive(at: Address, options: Options) -> Leased:
+def _hive(at: LockUrl, options: Options) -> LeasedLock:
     from lockkit.providers.hive import HiveMetastoreLock
 
     database, table = at.parts("database", "table")
@@ -126,7 +126,7 @@ def _hive(at: Address, options: Options) -> Leased:
     return HiveMetastoreLock(uris or None, database, table, **asked)
 
 
-def _process(at: Address, options: Options) -> Leased:
+def _process(at: LockUrl, options: Options) -> LeasedLock:
     from lockkit.providers.process import ProcessLock
 
     name = unquote(at.host + at.path)
@@ -135,7 +135,7 @@ def _process(at: Address, options: Options) -> Leased:
     return ProcessLock(name, **at.query() | ProcessLock.named(options))
 
 
-SERVICES: dict[str, Callable[[Address, Options], Lock | Leased]] = {
+SERVICES: dict[str, Callable[[LockUrl, Options], Lock | LeasedLock]] = {
     "zookeeper": _zookeeper,
     "dynamodb": _dynamodb,
     "hive": _hive,

@@ -14,8 +14,8 @@ from typing import Any
 
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.implicit import key_of_base_path
-from lockkit.providers.leased import Busy, Leased, NotOurs, Taken
-from lockkit.providers.zookeeper_session import CLOSE_S, Session
+from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
+from lockkit.providers.zookeeper_session import CLOSE_S, ZookeeperSession
 
 LOOK_S_MAX = 10.0
 """A waiter is woken; it looks by itself this often."""
@@ -41,7 +41,7 @@ def in_order(name: str) -> str:
     return name
 
 
-class ZookeeperLock(Leased):
+class ZookeeperLock(LeasedLock):
     """The lock at `base_path`/`lock_key`; `hosts` is `host:port,host:port`.
 
     The session, and with it the grant, lasts as long as the server granted, at most
@@ -75,7 +75,7 @@ class ZookeeperLock(Leased):
         self._timeouts_s = session_timeout_s, connection_timeout_s
         # In the name of each of our nodes: by it we find one whose creation was never answered.
         self._guid = self.clock.unique()
-        self._session: Session | None = None
+        self._session: ZookeeperSession | None = None
         self._place: tuple[str, int] | None = None
         self._unsettled = self._deleting = False
         self._ahead: tuple[str, threading.Event] | None = None
@@ -93,7 +93,7 @@ class ZookeeperLock(Leased):
 
     # --- what Leased asks for --------------------------------------------------------------------
 
-    def _take(self) -> Taken | Busy:
+    def _take(self) -> ServiceGrant | NotFree:
         session = self._opened()
         name, czxid = self._placed(session)
         names = self._contenders(session)
@@ -107,8 +107,8 @@ class ZookeeperLock(Leased):
         path = f"{self.path}/{name}"
         try:
             self._deleting = False
-            return Taken(path, czxid, session.prove(path))
-        except NotOurs as error:
+            return ServiceGrant(path, czxid, session.prove(path))
+        except GrantOver as error:
             self._place = None
             raise NoAnswer(f"{self}: {error}; the next try takes another place") from None
 
@@ -127,29 +127,29 @@ class ZookeeperLock(Leased):
                 self._abandon()  # what was never answered may still arrive
         self._place, self._unsettled = None, False
 
-    def _beat(self, taken: Taken) -> None:
+    def _beat(self, taken: ServiceGrant) -> None:
         session = self._session
         if session is None or session.over:
-            raise NotOurs(session.over if session else "its session was ended")
+            raise GrantOver(session.over if session else "its session was ended")
         session.prove(taken.handle)
         self.ttl_s, self.beat_s = session.ttl_s, session.beat_s
 
-    def _give_back(self, taken: Taken) -> None:
+    def _give_back(self, taken: ServiceGrant) -> None:
         session = self._session
         if session is None or session.over:
-            raise NotOurs(session.over if session else "its session was ended")
+            raise GrantOver(session.over if session else "its session was ended")
         try:
             if not self._delete(session, taken.handle) and not self._deleting:
-                raise NotOurs("its node was gone: the session expired, or somebody deleted it")
+                raise GrantOver("its node was gone: the session expired, or somebody deleted it")
         except NoAnswer:
             self._deleting = True  # when it is gone at the next try, that was us
             raise
         self._place, self._deleting = None, False
 
-    def _look(self) -> Busy | None:
+    def _look(self) -> NotFree | None:
         session = self._opened()
         names = self._contenders(session)
-        return Busy(self._owner(session, names[0])) if names else None
+        return NotFree(self._owner(session, names[0])) if names else None
 
     def _abandon(self) -> None:
         """The session keeps our nodes alive for as long as this process does."""
@@ -166,14 +166,14 @@ class ZookeeperLock(Leased):
 
     # --- the session -----------------------------------------------------------------------------
 
-    def _opened(self) -> Session:
+    def _opened(self) -> ZookeeperSession:
         if self._session is None or self._session.over:
             timeout_s, connect_s = self._timeouts_s
             self._place, self._unsettled, self._deleting = None, False, False
             # A handle that nobody has any more takes its session with it: kazoo's threads would
             # keep both.
             us = weakref.ref(self)
-            session = Session(
+            session = ZookeeperSession(
                 self._hosts, timeout_s=timeout_s, connect_s=connect_s, auth=self._auth,
                 kazoo=self._kazoo, telling=self._telling,
                 heard=lambda what: _pass_on(us, session, what),
@@ -184,7 +184,7 @@ class ZookeeperLock(Leased):
         self.ttl_s, self.beat_s = self._session.ttl_s, self._session.beat_s
         return self._session
 
-    def _hear(self, session: Session, what: str) -> None:
+    def _hear(self, session: ZookeeperSession, what: str) -> None:
         if session is not self._session:
             return
         if what == "lost":
@@ -196,7 +196,7 @@ class ZookeeperLock(Leased):
 
     # --- the queue -------------------------------------------------------------------------------
 
-    def _placed(self, session: Session) -> tuple[str, int]:
+    def _placed(self, session: ZookeeperSession) -> tuple[str, int]:
         """Our node's name and czxid; made, unless an earlier request has already."""
         if self._place is None and self._unsettled:
             # Another server of the ensemble, which we may be connected to by now, may be behind.
@@ -211,7 +211,7 @@ class ZookeeperLock(Leased):
             self._place = self._created(session)
         return self._place
 
-    def _created(self, session: Session) -> tuple[str, int]:
+    def _created(self, session: ZookeeperSession) -> tuple[str, int]:
         from kazoo.exceptions import NoNodeError
 
         # Curator's `withProtection` and InterProcessMutex's `lock-`.
@@ -230,7 +230,7 @@ class ZookeeperLock(Leased):
             self._refuse_open_door(session)
         return name, stat.czxid
 
-    def _contenders(self, session: Session) -> list[str]:
+    def _contenders(self, session: ZookeeperSession) -> list[str]:
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -241,7 +241,7 @@ class ZookeeperLock(Leased):
     def _ours(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name.startswith(f"_c_{self._guid}-")]
 
-    def _behind(self, session: Session, before: str, first: str) -> Busy:
+    def _behind(self, session: ZookeeperSession, before: str, first: str) -> NotFree:
         """Watches the one before us, once."""
         seen = self._ahead
         if seen is None or seen[0] != before or seen[1].is_set():
@@ -252,9 +252,9 @@ class ZookeeperLock(Leased):
             stat = session.ask("exists", f"{self.path}/{before}")
         if stat is None:
             seen[1].set()  # it left meanwhile
-        return Busy(self._owner(session, first), LOOK_S_MAX, seen[1])
+        return NotFree(self._owner(session, first), LOOK_S_MAX, seen[1])
 
-    def _owner(self, session: Session, name: str) -> str:
+    def _owner(self, session: ZookeeperSession, name: str) -> str:
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -264,7 +264,7 @@ class ZookeeperLock(Leased):
         said = bytes(data or b"")[: 4 * OWNER_CHARS].decode("utf-8", "replace")
         return said.removeprefix(HOLDER)[:OWNER_CHARS] or "somebody who gave no name"
 
-    def _delete(self, session: Session, path: str) -> bool:
+    def _delete(self, session: ZookeeperSession, path: str) -> bool:
         """Whether it was there."""
         from kazoo.exceptions import NoNodeError
 
@@ -281,7 +281,7 @@ class ZookeeperLock(Leased):
 
         return list(CREATOR_ALL_ACL) if self._auth is not None else None
 
-    def _refuse_open_door(self, session: Session) -> None:
+    def _refuse_open_door(self, session: ZookeeperSession) -> None:
         """Whoever may delete below the lock's node can delete ours, whatever ours says."""
         granted, _ = session.ask("get_acls", self.path)
         for each in granted:
@@ -304,7 +304,7 @@ def _joined(base_path: str, lock_key: str) -> str:
     return path
 
 
-def _pass_on(us: weakref.ref[ZookeeperLock], session: Session, what: str) -> None:
+def _pass_on(us: weakref.ref[ZookeeperLock], session: ZookeeperSession, what: str) -> None:
     lock = us()
     if lock is not None:
         lock._hear(session, what)

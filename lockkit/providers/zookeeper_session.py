@@ -10,8 +10,8 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
-from lockkit.providers.leased import NotOurs
-from lockkit.providers.telling import Telling
+from lockkit.providers.leased import GrantOver
+from lockkit.providers.telling import LeaseEvents
 
 ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
 RECONNECT_S_MAX = 1.0
@@ -26,7 +26,7 @@ _LOG.addHandler(logging.NullHandler())  # what kazoo would print is told in our 
 _LOG.addFilter(lambda told: not any(type(each).__name__ == "Auth" for each in told.args or ()))
 
 
-class Session:
+class ZookeeperSession:
     """`heard(what)` is called from kazoo's thread, with "suspended", "connected" or "lost", and
     must not wait. `kazoo` are more of KazooClient's own arguments: TLS, SASL.
     """
@@ -40,7 +40,7 @@ class Session:
         auth: tuple[str, str] | None,
         kazoo: Mapping[str, Any],
         heard: Callable[[str], None],
-        telling: Telling,
+        telling: LeaseEvents,
     ) -> None:
         from kazoo.client import KazooClient
 
@@ -88,20 +88,20 @@ class Session:
 
     def prove(self, path: str) -> int:
         """When (boot ms) a request left that only a majority of servers, among them the leader, can
-        have answered, and that says that the node is there. Raises `NotOurs`.
+        have answered, and that says that the node is there. Raises `GrantOver`.
 
         A read would be answered by one server alone, which may have lost touch with the others.
         """
         from kazoo.exceptions import NoNodeError
 
         if self.over:
-            raise NotOurs(self.over)
+            raise GrantOver(self.over)
         sent_ms = Clock().boot_ms()
         asked = self._client.transaction()
         asked.check(path, -1)  # any version: it changes nothing, and wakes nobody
         (said,) = self._telling.ask("check", lambda: self._answer("check", asked.commit_async))
         if isinstance(said, NoNodeError):
-            raise NotOurs("its node is gone: the session expired, or somebody deleted it")
+            raise GrantOver("its node is gone: the session expired, or somebody deleted it")
         if isinstance(said, Exception):
             raise StoreError(f"ZooKeeper at {self.hosts} refuses to check {path}: {said!r}")
         return sent_ms

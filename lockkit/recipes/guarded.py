@@ -33,7 +33,7 @@ VALUE_BYTES_MAX = 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class GuardedValue:
     """A value as one read found it; epoch 0 and no version where nobody ever wrote it."""
 
     value: Any = None
@@ -42,11 +42,11 @@ class Guarded:
     version: Version | None = None
 
 
-def read_guarded(key: str) -> Procedure[Guarded]:
+def read_guarded(key: str) -> Procedure[GuardedValue]:
     """Raises `NotGuarded` for a body that is none of ours, `Unanswered`."""
     found = yield from read(key, limit=VALUE_BYTES_MAX)
     if not isinstance(found, Found):
-        return Guarded()
+        return GuardedValue()
     why = f"it is longer than {VALUE_BYTES_MAX} bytes"
     if len(found.body) <= VALUE_BYTES_MAX:
         why = "it has no epoch, attempt and value (truncated, or written by something else)"
@@ -54,13 +54,13 @@ def read_guarded(key: str) -> Procedure[Guarded]:
             match json.loads(found.body):
                 case {"epoch": int(epoch), "attempt": str(attempt), "value": value}:
                     if type(epoch) is int and 0 < epoch <= EPOCH_MAX:
-                        return Guarded(value, epoch, attempt, found.version)
+                        return GuardedValue(value, epoch, attempt, found.version)
         except (ValueError, RecursionError):
             pass
     raise NotGuarded(f"{key} is no guarded value: {why}; see who wrote it, or use another key")
 
 
-def is_late(before: Guarded, epoch: int) -> bool:
+def is_late(before: GuardedValue, epoch: int) -> bool:
     """A later epoch has written: what an earlier one writes is refused."""
     return before.epoch > epoch
 

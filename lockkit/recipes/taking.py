@@ -30,20 +30,20 @@ class TakingRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Take(Generic[L]):
+class AcquireLock(Generic[L]):
     """Answered by True once it is held, by False where the time was over."""
 
     lock: L
 
 
 @dataclass(frozen=True, slots=True)
-class Give(Generic[L]):
+class ReleaseLock(Generic[L]):
     """Answered by None once it is let go."""
 
     lock: L
 
 
-Taking = Generator[Take[L] | Give[L], Any, R]
+Taking = Generator[AcquireLock[L] | ReleaseLock[L], Any, R]
 
 
 def take_all(locks: Sequence[L], rules: TakingRules) -> Taking[L, L | None]:
@@ -55,7 +55,7 @@ def take_all(locks: Sequence[L], rules: TakingRules) -> Taking[L, L | None]:
     missed: L | None = None
     try:
         for each in locks:
-            if not (yield Take(each)):
+            if not (yield AcquireLock(each)):
                 missed = each
                 break
             taken.append(each)
@@ -75,7 +75,7 @@ def give_all(locks: Sequence[L], rules: TakingRules) -> Taking[L, None]:
     first: BaseException | None = None
     for each in reversed(locks) if rules.reverse else locks:
         try:
-            yield Give(each)
+            yield ReleaseLock(each)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - raised below
@@ -90,7 +90,9 @@ def carry_out(taking: Taking[L, R], take: Callable[[L], bool], give: Callable[[L
         request = taking.send(None)
         while True:
             try:
-                answer = take(request.lock) if isinstance(request, Take) else give(request.lock)
+                answer = (
+                    take(request.lock) if isinstance(request, AcquireLock) else give(request.lock)
+                )
             except BaseException as error:  # noqa: BLE001 - handed on, not swallowed
                 request = taking.throw(error)
             else:

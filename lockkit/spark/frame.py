@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.errors import CommitConflict, StoreError, TableError
 from lockkit.runtime import run
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.table.format.base_file import Slice, Target, base_file_batches
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat
@@ -29,9 +29,9 @@ from lockkit.table.occ.rollback import keep_only
 from lockkit.table.read.buckets import bucket_file_id, is_bucketed
 from lockkit.table.write.groups import (
     FILE_BYTES_MAX,
-    Aim,
-    Early,
-    Work,
+    EarlyCheck,
+    TargetGroup,
+    WriteTask,
     write_group,
     write_rows,
 )
@@ -54,27 +54,27 @@ TASKS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WriteJob:
     """What every task of a write receives."""
 
-    place: Place
+    place: TableAddress
     target: Target
-    early: Early | None = None
+    early: EarlyCheck | None = None
     file_bytes_max: int = FILE_BYTES_MAX
     slices: Mapping[FileGroup, Slice] = field(default_factory=dict, repr=False)
     generations: Mapping[FileGroup, int] = field(default_factory=dict, repr=False)
     """How often a bucket's group was replaced, by (partition, number), where it was."""
 
-    def work(self) -> Work:
-        return Work(self.place.data(), self.target, _task(), Clock(), self.early)
+    def work(self) -> WriteTask:
+        return WriteTask(self.place.data(), self.target, _task(), Clock(), self.early)
 
-    def aim(self, partition: str, group: str) -> Aim:
+    def aim(self, partition: str, group: str) -> TargetGroup:
         """Where a row goes that Spark sent to `group` of `partition`."""
         file_id = group
         if group.isdecimal() and len(group) == 8:
             generation = self.generations.get((partition, group), 0)
             file_id = bucket_file_id(partition, int(group), generation)
-        return Aim((partition, file_id), self.slices.get((partition, file_id)))
+        return TargetGroup((partition, file_id), self.slices.get((partition, file_id)))
 
 
 def _task() -> TaskId:
@@ -90,7 +90,7 @@ def _task() -> TaskId:
 # --- the three ways -----------------------------------------------------------------------------
 
 
-def insert_frame(frame: DataFrame, job: Job) -> list[WriteStat]:
+def insert_frame(frame: DataFrame, job: WriteJob) -> list[WriteStat]:
     """New file groups of all rows, without a look at their keys; no shuffle."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,7 +102,7 @@ def insert_frame(frame: DataFrame, job: Job) -> list[WriteStat]:
     return _statistics(frame, frame.mapInArrow(write, STATISTICS), job)
 
 
-def merge_frame(frame: DataFrame, job: Job, tasks: int, *, delete: bool) -> list[WriteStat]:
+def merge_frame(frame: DataFrame, job: WriteJob, tasks: int, *, delete: bool) -> list[WriteStat]:
     """Each row merged into (or its key taken out of) the group that its column `GROUP` names."""
     by = [GROUP] if job.target.config.partition_by is None else [PART, GROUP]
 
@@ -123,12 +123,12 @@ def merge_frame(frame: DataFrame, job: Job, tasks: int, *, delete: bool) -> list
 
 
 def write_frame(
-    frame: DataFrame, place: Place, target: Target, aims: Mapping[str, Aim]
+    frame: DataFrame, place: TableAddress, target: Target, aims: Mapping[str, TargetGroup]
 ) -> list[WriteStat]:
     """Each row merged into the file group that its column `GROUP` names, of these `aims`."""
     if not 0 < len(aims) <= GROUPS_MAX:
         raise TableError(f"a round writes 1 to {GROUPS_MAX} file groups, not {len(aims)}")
-    job, known = Job(place, target), dict(aims)
+    job, known = WriteJob(place, target), dict(aims)
 
     def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         import pyarrow as pa
@@ -144,7 +144,7 @@ def write_frame(
     return _statistics(frame, apart.groupBy(GROUP).applyInArrow(write, STATISTICS), job)
 
 
-def stored_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
+def stored_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFrame:
     """(KEY, STORED_PART, GROUP) of every row of `slices`; no other column is read."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -208,7 +208,7 @@ def _plain(error: TableError | StoreError) -> TableError | StoreError:
     return (StoreError if isinstance(error, StoreError) else TableError)(str(error))
 
 
-def _statistics(frame: DataFrame, written: DataFrame, job: Job) -> list[WriteStat]:
+def _statistics(frame: DataFrame, written: DataFrame, job: WriteJob) -> list[WriteStat]:
     """Raises what a task met; a conflict before anything else, since another try may cure it."""
     with by_rows(frame):
         rows = [row.asDict() for row in written.collect()]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import OldRows
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,18 +33,18 @@ _KEPT_ROWS = ("InMemoryRelation", "LogicalRDD", "Scan ExistingRDD")
 """How a plan of Spark's names a cached frame, and a checkpoint."""
 
 
-def _name(place: Place) -> str:
+def _name(place: TableAddress) -> str:
     """Of a table, short enough for a tag; the same for everybody who spells its address alike."""
     address = f"{place.url.replace('s3a://', 's3://', 1)} {place.endpoint or ''}"
     return hashlib.sha256(address.encode()).hexdigest()[:12]
 
 
-def attempt_tag(instant: str, place: Place, commits: int) -> str:
+def attempt_tag(instant: str, place: TableAddress, commits: int) -> str:
     """The tag of an attempt's jobs: its instant, its table, and how many commits it stands on."""
     return f"lockkit-{instant}-{_name(place)}-{commits}"
 
 
-def refuse_old_share(place: Place, commits: int) -> None:
+def refuse_old_share(place: TableAddress, commits: int) -> None:
     """In a task that reads the table: raise `OldRows` if a later attempt is to write the rows."""
     from pyspark import TaskContext
 
@@ -55,12 +55,12 @@ def refuse_old_share(place: Place, commits: int) -> None:
             raise OldRows(instant, int(stands_on) - commits)
 
 
-def mark(kind: str, place: Place, commits: int) -> dict[str, str]:
+def mark(kind: str, place: TableAddress, commits: int) -> dict[str, str]:
     """A column's metadata; transformations that keep the column keep it too."""
     return {kind: f"{_name(place)} {commits}"}
 
 
-def refuse_old_frame(frame: DataFrame, place: Place, instant: str, commits: int) -> None:
+def refuse_old_frame(frame: DataFrame, place: TableAddress, instant: str, commits: int) -> None:
     """Raise `OldRows` if `frame` has rows that may have been read before others committed.
 
     Rows that Spark keeps without any column of the table have no mark, so they are not recognised.

@@ -18,20 +18,20 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
-from lockkit.spark.options import Asked, known_config
-from lockkit.spark.place import Place
+from lockkit.spark.options import WriteOptions, known_config
+from lockkit.spark.place import TableAddress
 from lockkit.spark.rows import check_columns
-from lockkit.spark.spool import AT_ONCE, Spool, Spooled, SpoolGroup, way_of
-from lockkit.spark.write import Claim, Write, open_lock, open_upkeep, unclaimed
+from lockkit.spark.spool import AT_ONCE, LocalSpool, Spool, SpoolGroup, way_of
+from lockkit.spark.write import Claim, SparkWrite, open_lock, open_upkeep, unclaimed
 from lockkit.table.format.base_file import Slice, Target, base_file_batches, record_keys
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import TaskId, WriteStat
 from lockkit.table.format.schema import RECORD_KEY
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.read.buckets import bucket_file_id, generations, is_bucketed
 from lockkit.table.read.snapshot import Snapshot
-from lockkit.table.write.groups import Aim, Work, write_group, write_rows
+from lockkit.table.write.groups import TargetGroup, WriteTask, write_group, write_rows
 from lockkit.table.write.merge import upserts
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ INSERTS_AT_ONCE_ROWS = 1_000_000
 
 
 def spool_for(
-    place: Place, wanted: Asked, options: Mapping[str, str], schema: Any
+    place: TableAddress, wanted: WriteOptions, options: Mapping[str, str], schema: Any
 ) -> Spool:  # fmt: skip
     """The spool for a write; raises `TableError` if the write cannot succeed."""
     store, clock = place.open(), Clock()
@@ -53,13 +53,13 @@ def spool_for(
         store.close()
     apart = wanted.operation in ("upsert", "delete") or wanted.combine or wanted.drop_duplicates
     spool = Spool.named(place, config, bucketed=apart)
-    rows: Any = Spooled(spool, schema, ())  # of a frame, no more is asked than it has
+    rows: Any = LocalSpool(spool, schema, ())  # of a frame, no more is asked than it has
     check_columns(rows, config, wanted.operation)
     return spool
 
 
 def land(
-    rows: Spooled, wanted: Asked, options: Mapping[str, str],
+    rows: LocalSpool, wanted: WriteOptions, options: Mapping[str, str],
     batch: tuple[str, int] | None = None, emit: Emit = silent,
 ) -> Committed | None:  # fmt: skip
     """Commit the rows in a spool; with `batch`, a query's id and batch number, only once.
@@ -88,20 +88,20 @@ def land(
 
 
 @dataclass(slots=True)
-class SpoolWrite(Write):
+class SpoolWrite(SparkWrite):
     """A write whose rows are in a spool: the same commit, with the files made in this process."""
 
     def _files(
-        self, frame: Any, target: Target, snapshot: Snapshot, covered: Covered
+        self, frame: Any, target: Target, snapshot: Snapshot, covered: CheckedHorizon
     ) -> list[WriteStat]:
-        rows: Spooled = frame
+        rows: LocalSpool = frame
         if rows.spool.way != way_of(target.config):
             raise TableError(
                 f"the table at {self.place.url} was made, or changed, while these rows were on "
                 "their way to it; save them again"
             )
         asked = self.asked
-        work = Work(self.place.data(), target, TaskId(), self.clock, self._early(covered))
+        work = WriteTask(self.place.data(), target, TaskId(), self.clock, self._early(covered))
         merged = _Merge(rows, work, snapshot, asked.operation == "delete")
         if asked.operation in ("upsert", "delete"):
             return merged.stats()
@@ -112,7 +112,7 @@ class SpoolWrite(Write):
         return _inserted(rows, work, asked.file_bytes_max)
 
 
-def _inserted(rows: Spooled, work: Work, file_bytes_max: int) -> list[WriteStat]:
+def _inserted(rows: LocalSpool, work: WriteTask, file_bytes_max: int) -> list[WriteStat]:
     """New file groups of all rows; more than one at a time only where each gets enough."""
     where = [each for group in rows.groups.values() for each in group]
     count = sum(part.rows for each in rows.runs for part in each.parts)
@@ -132,8 +132,8 @@ def _inserted(rows: Spooled, work: Work, file_bytes_max: int) -> list[WriteStat]
 class _Merge:
     """Rows that are for groups which have rows already."""
 
-    rows: Spooled
-    work: Work
+    rows: LocalSpool
+    work: WriteTask
     snapshot: Snapshot
     delete: bool
 
@@ -151,7 +151,7 @@ class _Merge:
     def _aims(
         self, groups: dict[SpoolGroup, list[tuple[str, int]]], free: dict[str, list[Slice]],
         found: dict[tuple[str, int], Any],
-    ) -> Iterator[tuple[Aim, pa.Table]]:  # fmt: skip
+    ) -> Iterator[tuple[TargetGroup, pa.Table]]:  # fmt: skip
         """The free groups first: what they have is not looked for in a bucket any more."""
         by_partition: dict[str, list[tuple[str, int]]] = {}
         for (partition, _), where in groups.items():
@@ -160,14 +160,14 @@ class _Merge:
             for each in free.get(partition, ()):
                 rows = self._of_slice(each, where, found)
                 if rows is not None:
-                    yield Aim((partition, each.file_id), each), rows
+                    yield TargetGroup((partition, each.file_id), each), rows
         again = generations(self.snapshot)
         for (partition, bucket), where in groups.items():
             rows = self._not_found(where, found)
             if rows.num_rows:
                 generation = again.get((partition, f"{bucket:08d}"), 0)
                 group = partition, bucket_file_id(partition, bucket, generation)
-                yield Aim(group, self.snapshot.groups.get(group)), rows
+                yield TargetGroup(group, self.snapshot.groups.get(group)), rows
 
     def _of_slice(
         self, of: Slice, where: list[tuple[str, int]], found: dict[tuple[str, int], Any]
@@ -216,12 +216,12 @@ class _Merge:
             tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
         return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
 
-    def _write(self, aim: Aim, rows: pa.Table) -> WriteStat | None:
+    def _write(self, aim: TargetGroup, rows: pa.Table) -> WriteStat | None:
         return write_group(self.work, aim, rows, delete=self.delete)
 
 
 def _in_turn(
-    write: Any, aims: Iterator[tuple[Aim, pa.Table]]
+    write: Any, aims: Iterator[tuple[TargetGroup, pa.Table]]
 ) -> Iterator[WriteStat | None]:
     """Some groups at a time, so that memory holds the rows of so many and no more."""
     coming: deque[Future[WriteStat | None]] = deque()

@@ -37,9 +37,9 @@ from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
 from lockkit.table.occ.concurrency import guard_of
 from lockkit.table.occ.covered import read_commit
-from lockkit.table.occ.liveness import Pulse, end, forget, look
-from lockkit.table.occ.rollback import Spared, roll_back
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.liveness import HeartbeatRead, end, forget, look
+from lockkit.table.occ.rollback import RollbackRefused, roll_back
+from lockkit.table.occ.transaction import TableCache
 
 STREAMS = HOODIE + ".streams/"
 STREAM = "lockkit.stream"
@@ -50,7 +50,7 @@ BODY_BYTES_MAX = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class BatchClaim:
     """A query's latest batch, and the instant that was to commit it."""
 
     batch: int
@@ -110,7 +110,7 @@ class MicroBatch:
         self.emit("note", text=f"batch {self.batch} was begun as {before.instant}; taking it back")
         return self._take_back(before.instant, lock)
 
-    def _warn_of_passing_over(self, before: Claim) -> None:
+    def _warn_of_passing_over(self, before: BatchClaim) -> None:
         """Not where Spark's id is known: it is the same, so only an old run can come so late."""
         if not self.checkpoint and not _SPARKS_ID.fullmatch(self.query):
             self._warn(
@@ -126,7 +126,7 @@ class MicroBatch:
 
     def claim(self, instant: str) -> None:
         """This batch is written as `instant`; `TableError` where another run claimed meanwhile."""
-        mine = Claim(self.batch, instant, self.checkpoint)
+        mine = BatchClaim(self.batch, instant, self.checkpoint)
         said = write_claim(self.query, mine, self._version)
         self._version = run(said, self.store, self.clock)
 
@@ -146,7 +146,7 @@ class MicroBatch:
             )
             outcome = run(ways, self.store, self.clock, self.emit)
         run(forget(instant), self.store, self.clock)
-        if not isinstance(outcome, Spared):
+        if not isinstance(outcome, RollbackRefused):
             return False
         own = run(_own(instant, self.extra[STREAM]), self.store, self.clock)
         return own == "committed"
@@ -155,7 +155,7 @@ class MicroBatch:
 # --- procedures ---------------------------------------------------------------------------------
 
 
-def read_claim(query: str) -> Procedure[tuple[Claim | None, Version | None]]:
+def read_claim(query: str) -> Procedure[tuple[BatchClaim | None, Version | None]]:
     match (yield from read(STREAMS + query)):
         case Found(body, version):
             return _parse(query, body), version
@@ -163,7 +163,7 @@ def read_claim(query: str) -> Procedure[tuple[Claim | None, Version | None]]:
             return None, None
 
 
-def write_claim(query: str, claim: Claim, seen: Version | None) -> Procedure[Version]:
+def write_claim(query: str, claim: BatchClaim, seen: Version | None) -> Procedure[Version]:
     """Replace what was seen; `TableError` if somebody else did."""
     key = STREAMS + query
     said: dict[str, Any] = {"batch": claim.batch, "instant": claim.instant}
@@ -201,12 +201,12 @@ def write_claim(query: str, claim: Claim, seen: Version | None) -> Procedure[Ver
     )
 
 
-def _parse(query: str, body: bytes) -> Claim:
+def _parse(query: str, body: bytes) -> BatchClaim:
     try:
         fields = json.loads(body[:BODY_BYTES_MAX])
         checkpoint = fields.get("checkpoint", "")
         if type(fields["batch"]) is int and re.fullmatch(r"\d{17}", fields["instant"]):
-            return Claim(fields["batch"], fields["instant"], str(checkpoint)[:100])
+            return BatchClaim(fields["batch"], fields["instant"], str(checkpoint)[:100])
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise TableError(
@@ -242,7 +242,9 @@ def _own(instant: str, marker: str) -> Procedure[Literal["committed", "pending",
             return "pending"  # it has come no further than its requested file
 
 
-def _survey(instant: str) -> Procedure[tuple[Known, Pulse]]:
+def _survey(instant: str) -> Procedure[tuple[TableCache, HeartbeatRead]]:
     config, version = yield from load_config()
     now = yield from load_timeline(config.names)
-    return Known(config, version, newest=max(now.commits, default="")), (yield from look(instant))
+    return TableCache(config, version, newest=max(now.commits, default="")), (
+        yield from look(instant)
+    )

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.stores import Store
 from lockkit.table.format.gate import check_options, described, refuse_other
 from lockkit.table.format.hudi_options import NAMES
@@ -20,7 +20,7 @@ from lockkit.table.format.properties import (
     load_config,
 )
 from lockkit.table.occ.concurrency import concurrency_mode
-from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
+from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
 from lockkit.table.occ.liveness import HeartbeatRules, heartbeat_rules
 from lockkit.table.occ.markers import early_commits, early_detection
 from lockkit.table.services.rules import service_rules
@@ -37,7 +37,7 @@ KEYWORDS = frozenset(NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class WriteOptions:
     """One write; what is None is as the table says, or by default."""
 
     operation: str = "upsert"
@@ -61,10 +61,10 @@ class Asked:
     early: bool = False
     early_commits: bool = False
     rules: HeartbeatRules = field(default_factory=HeartbeatRules)
-    strategy: Strategy = SIMPLE
+    strategy: ConflictStrategy = SIMPLE
 
 
-def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
+def asked(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
     """Keywords that are not None win over options; `TableError` names what cannot be meant.
 
     Options are Hudi's, in any case of letters (Spark lowers them); `lockkit.table.format.gate` says
@@ -80,7 +80,7 @@ def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
             value = _typed(keyword, given, key)
         if value is not None:
             said[keyword] = value
-    found = Asked(
+    found = WriteOptions(
         **said,
         described=described(given),
         early=early_detection(given),
@@ -92,13 +92,13 @@ def asked(options: Mapping[str, Any], **keywords: Any) -> Asked:
 
 
 def _typed(keyword: str, given: Mapping[str, Any], key: str) -> Any:
-    kind = str(Asked.__annotations__[keyword])
+    kind = str(WriteOptions.__annotations__[keyword])
     if "bool" in kind:
         return flag(given, key)
     return whole(given, key, default=0, least=0) if "int" in kind else str(given[key])
 
 
-def _checked(found: Asked) -> Asked:
+def _checked(found: WriteOptions) -> WriteOptions:
     if found.operation not in OPERATIONS:
         raise TableError(
             f"operation {found.operation[:40]!r} is not known here; choose one of "
@@ -118,7 +118,7 @@ def _checked(found: Asked) -> Asked:
 
 
 def known_config(
-    asked: Asked, place: Place, store: Store, clock: Clock
+    asked: WriteOptions, place: TableAddress, store: Store, clock: Clock
 ) -> tuple[TableConfig, bool]:
     """The table's config, or the one that it is to be made with, and whether it is there."""
     try:
@@ -133,7 +133,7 @@ def known_config(
     return config, True
 
 
-def new_config(asked: Asked, place: Place) -> TableConfig:
+def new_config(asked: WriteOptions, place: TableAddress) -> TableConfig:
     if asked.record_key is None:
         raise TableError(
             f"there is no table at {place.url} yet, and without a record_key none can be made"
@@ -152,7 +152,7 @@ def new_config(asked: Asked, place: Place) -> TableConfig:
     )
 
 
-def refuse_another(asked: Asked, config: TableConfig) -> None:
+def refuse_another(asked: WriteOptions, config: TableConfig) -> None:
     """Raise where the write describes another table than the one that is there."""
     for name in ("record_key", "partition_path", "precombine", "table_name", "version", "mode",
                  "buckets"):  # fmt: skip

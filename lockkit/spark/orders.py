@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.spark.frame import GROUP, write_frame
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.stores import Store
 from lockkit.table import TableConfig, Target, TaskId, WriteStat, avro_schema
-from lockkit.table.write.groups import Aim, Work, write_group
+from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,12 +31,12 @@ BATCHES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RegionBatch:
     """Rows of one region that go into one file group."""
 
     region: str
     number: int
-    aim: Aim
+    aim: TargetGroup
 
 
 class Orders(Protocol):
@@ -45,11 +45,11 @@ class Orders(Protocol):
     schema: str
     """Avro, as the commit wants it."""
 
-    def write(self, target: Target, batches: list[Batch]) -> list[WriteStat]: ...
+    def write(self, target: Target, batches: list[RegionBatch]) -> list[WriteStat]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class OrdersPart:
     """The `index`-th (from 1) of `count` slices of the data set in `folder`."""
 
     folder: str
@@ -73,17 +73,17 @@ class Part:
 class PlainOrders:
     """Read, merged and written by this very process."""
 
-    def __init__(self, part: Part, store: Store) -> None:
+    def __init__(self, part: OrdersPart, store: Store) -> None:
         self._part = part
         self._store = store
         self._rows = cache(self._read)
         self.schema = avro_schema(self._rows(part.regions[0]).schema, TABLE.name)
 
-    def write(self, target: Target, batches: list[Batch]) -> list[WriteStat]:
+    def write(self, target: Target, batches: list[RegionBatch]) -> list[WriteStat]:
         import pyarrow.compute as pc
 
         stats = []
-        work = Work(self._store, target, TaskId(), Clock())
+        work = WriteTask(self._store, target, TaskId(), Clock())
         for batch in batches:
             rows = self._rows(batch.region)
             turn = pc.equal(_turn(rows, self._part.count), batch.number % BATCHES)
@@ -107,7 +107,7 @@ class PlainOrders:
 class SparkOrders:
     """Read, shuffled, merged and written by Spark's executors; one row per file comes back."""
 
-    def __init__(self, part: Part, place: Place, spark: Any) -> None:
+    def __init__(self, part: OrdersPart, place: TableAddress, spark: Any) -> None:
         self._part = part
         self._place = place
         self._frame = spark.read.parquet(*[part.file(region) for region in part.regions])
@@ -115,7 +115,7 @@ class SparkOrders:
 
         self.schema = avro_schema(pq.read_schema(part.file(part.regions[0])), TABLE.name)
 
-    def write(self, target: Target, batches: list[Batch]) -> list[WriteStat]:
+    def write(self, target: Target, batches: list[RegionBatch]) -> list[WriteStat]:
         from pyspark.sql import functions as f
 
         number = f.substring("order_id", 2, 12).cast("long")
@@ -151,7 +151,7 @@ def _modulo(numbers: Any, by: int) -> Any:
 
 
 def open_orders(
-    kind: str, part: Part, place: Place, store: Store, *, remote: str | None = None
+    kind: str, part: OrdersPart, place: TableAddress, store: Store, *, remote: str | None = None
 ) -> Orders:
     """The rows for a writer of this kind; for `connect` and `jvm` this starts its Spark session."""
     match kind:

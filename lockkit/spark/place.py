@@ -16,7 +16,7 @@ _OPEN: dict[tuple[int, bytes], Store] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TableAddress:
     """A table's address: no client, and no credential unless the caller gives one as an option."""
 
     url: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.gate import check_options
 from lockkit.table.occ.condition import ReaderHeldBack
@@ -92,7 +92,7 @@ def instant_text(said: str) -> str:
 
 
 def plan(
-    place: Place, query: Query, *, columns: Sequence[str] | None = None,
+    place: TableAddress, query: Query, *, columns: Sequence[str] | None = None,
     filters: Sequence[Filter] = (),
 ) -> tuple[Scan, Increment | None]:  # fmt: skip
     """What to read; for an increment also where it ends, which is where the next one begins."""
@@ -132,7 +132,9 @@ def spark_schema(schema: pa.Schema, metadata: Mapping[str, str] | None = None) -
     return kinds
 
 
-def slice_rows(place: Place, scan: Scan, of: Slice, shape: pa.Schema) -> Iterator[pa.RecordBatch]:
+def slice_rows(
+    place: TableAddress, scan: Scan, of: Slice, shape: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     """The wanted rows of one base file, in exactly the types of `shape`: Spark does not cast."""
     import pyarrow as pa
 

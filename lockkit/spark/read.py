@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.errors import TableError
 from lockkit.spark.frame import TASKS_MAX
 from lockkit.spark.fresh import WHEN_READ, mark, refuse_old_share
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.spark.query import Query, instant_text, plan, query_of, slice_rows, spark_schema
 from lockkit.stores import folder_of
 from lockkit.table.format.base_file import Slice
@@ -64,7 +64,7 @@ def read(
     `as_of` or `begin` is not. docs/howto/spark.md lists where that check cannot see. Raises
     `TableError`, `StoreError`.
     """
-    place = Place(url.rstrip("/"), endpoint, client, store_options)
+    place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
     folder = folder_of(place.url)
     if native and folder is None:
         raise TableError(f"native=True reads only a file:/// address, not {place.url}")
@@ -111,7 +111,7 @@ def register(spark: Any) -> None:
 # --- through Arrow ------------------------------------------------------------------------------
 
 
-def _by_arrow(spark: Any, place: Place, scan: Scan, said: Mapping[str, str]) -> DataFrame:
+def _by_arrow(spark: Any, place: TableAddress, scan: Scan, said: Mapping[str, str]) -> DataFrame:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     kinds = spark_schema(scan.result, said)

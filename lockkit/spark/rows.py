@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import TableError
-from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, Job, stored_keys
+from lockkit.spark.frame import GROUP, KEY, PART, STORED_PART, WriteJob, stored_keys
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.properties import TableConfig
 
@@ -75,7 +75,7 @@ def _on_key(frame: DataFrame, keys: DataFrame, config: TableConfig) -> Any:
     return on
 
 
-def with_found_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
+def with_found_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFrame:
     """With the file id in `GROUP` where one of `slices` has the key; in several, a row for each."""
     from pyspark.sql import functions as f
 
@@ -87,7 +87,7 @@ def with_found_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFram
     return tagged.drop(FOUND, KEY, STORED_PART)
 
 
-def without_known_keys(frame: DataFrame, job: Job, slices: list[Slice]) -> DataFrame:
+def without_known_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFrame:
     """Only rows whose key none of `slices` has."""
     if not slices:
         return frame

@@ -23,9 +23,9 @@ from lockkit.errors import StoreError, TableError
 from lockkit.runtime import run
 from lockkit.spark.errors import first_line
 from lockkit.spark.land import land, spool_for
-from lockkit.spark.options import RETRIES, WRITE, Asked, asked
-from lockkit.spark.place import Place
-from lockkit.spark.spool import Run, Spool, Spooled, remove_spool
+from lockkit.spark.options import RETRIES, WRITE, WriteOptions, asked
+from lockkit.spark.place import TableAddress
+from lockkit.spark.spool import LocalSpool, Spool, SpoolRun, remove_spool
 from lockkit.spark.stream import QUERY_ID, STREAM_RETRIES
 
 if TYPE_CHECKING:
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 OPERATION = WRITE + "operation"
 
 
-class Kept(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """A task's message: where it put its rows, or the error that it met."""
 
-    def __init__(self, spool: Spool, runs: Sequence[Run], query: str, error: Exception | None):
+    def __init__(self, spool: Spool, runs: Sequence[SpoolRun], query: str, error: Exception | None):
         self.spool, self.runs, self.query, self.error = spool, tuple(runs), query, error
 
 
-def _keep(spool: Spool, batches: Iterator[pa.RecordBatch], query: str = "") -> Kept:
+def _keep(spool: Spool, batches: Iterator[pa.RecordBatch], query: str = "") -> TaskResult:
     try:
-        return Kept(spool, spool.put(batches), query, None)
+        return TaskResult(spool, spool.put(batches), query, None)
     except TableError as error:
-        return Kept(spool, (), query, TableError(str(error)))
+        return TaskResult(spool, (), query, TableError(str(error)))
     except StoreError as error:
-        return Kept(spool, (), query, StoreError(str(error)))
+        return TaskResult(spool, (), query, StoreError(str(error)))
 
 
-def _runs(messages: Sequence[Kept]) -> tuple[Run, ...]:
+def _runs(messages: Sequence[TaskResult]) -> tuple[SpoolRun, ...]:
     """Raises what a task met."""
     for each in messages:
         if each.error is not None:
@@ -58,7 +58,7 @@ def _runs(messages: Sequence[Kept]) -> tuple[Run, ...]:
     return tuple(one for each in messages for one in each.runs)
 
 
-def _asked(said: Mapping[str, str], overwrite: bool, **default: Any) -> Asked:
+def _asked(said: Mapping[str, str], overwrite: bool, **default: Any) -> WriteOptions:
     """Spark's mode and Hudi's operation, made one: to overwrite is to replace all rows."""
     wanted = asked({**default, **said})
     if not overwrite or wanted.operation.startswith("insert_overwrite"):
@@ -76,23 +76,23 @@ def _remove(spool: Spool) -> None:
         store.close()
 
 
-class Save(DataSourceArrowWriter):
+class BatchSink(DataSourceArrowWriter):
     """`df.write.format("lockkit").mode("append").save(url)`."""
 
     def __init__(
-        self, place: Place, said: dict[str, str], schema: Any, overwrite: bool
+        self, place: TableAddress, said: dict[str, str], schema: Any, overwrite: bool
     ) -> None:
         self.said, self.shape = said, schema
         self.asked = _asked(said, overwrite)
         self.spool = spool_for(place, self.asked, said, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Kept:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         return _keep(self.spool, iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
         with first_line():
             try:
-                land(Spooled(self.spool, self.shape, _runs(messages)), self.asked, self.said)
+                land(LocalSpool(self.spool, self.shape, _runs(messages)), self.asked, self.said)
             finally:
                 _remove(self.spool)
 
@@ -100,21 +100,21 @@ class Save(DataSourceArrowWriter):
         _remove(self.spool)
 
 
-class Sink(DataSourceStreamArrowWriter):
+class StreamSink(DataSourceStreamArrowWriter):
     """`writeStream.format("lockkit")`. Made anew for the commit, so all that lasts is in messages.
 
     The query is known to tasks only. What a query's tasks put away is removed by its next commit.
     """
 
     def __init__(
-        self, place: Place, said: dict[str, str], schema: Any, overwrite: bool
+        self, place: TableAddress, said: dict[str, str], schema: Any, overwrite: bool
     ) -> None:
         self.said, self.shape = said, schema
         # A conflict that is not retried here ends the query.
         self.asked = _asked(said, overwrite, **{RETRIES: str(STREAM_RETRIES)})
         self.spool = spool_for(place, self.asked, said, schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Kept:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -125,9 +125,9 @@ class Sink(DataSourceStreamArrowWriter):
         if not messages:
             return
         with first_line():
-            first: Kept = messages[0]
+            first: TaskResult = messages[0]
             try:
-                rows = Spooled(first.spool, self.shape, _runs(messages))
+                rows = LocalSpool(first.spool, self.shape, _runs(messages))
                 land(rows, self.asked, self.said, (first.query, batchId))
             finally:
                 _remove(first.spool)

@@ -23,7 +23,7 @@ from lockkit.runtime import run
 from lockkit.spark.errors import first_line
 from lockkit.spark.frame import TASKS_MAX
 from lockkit.spark.fresh import WHEN_LOADED, mark, refuse_old_share
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.spark.query import (
     AS_OF,
     Query,
@@ -33,7 +33,7 @@ from lockkit.spark.query import (
     slice_rows,
     spark_schema,
 )
-from lockkit.spark.sink import Save, Sink
+from lockkit.spark.sink import BatchSink, StreamSink
 from lockkit.stores import check_keywords
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.reader import Scan
@@ -71,25 +71,25 @@ class Lockkit(DataSource):
             said = {} if query.of_the_past else mark(WHEN_LOADED, place, scan.commits)
             return spark_schema(scan.result, said)
 
-    def reader(self, schema: Any) -> Rows:
+    def reader(self, schema: Any) -> BatchReader:
         with first_line():
             place, said = _said(self.options)
-            return Rows(place, query_of(said), schema)
+            return BatchReader(place, query_of(said), schema)
 
-    def streamReader(self, schema: Any) -> Increments:
+    def streamReader(self, schema: Any) -> StreamReader:
         with first_line():
-            return Increments(*_said(self.options), schema)
+            return StreamReader(*_said(self.options), schema)
 
-    def writer(self, schema: Any, overwrite: bool) -> Save:
+    def writer(self, schema: Any, overwrite: bool) -> BatchSink:
         with first_line():
-            return Save(*_said(self.options), schema, overwrite)
+            return BatchSink(*_said(self.options), schema, overwrite)
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> Sink:
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamSink:
         with first_line():
-            return Sink(*_said(self.options), schema, overwrite)
+            return StreamSink(*_said(self.options), schema, overwrite)
 
 
-def _said(options: Mapping[str, str]) -> tuple[Place, dict[str, str]]:
+def _said(options: Mapping[str, str]) -> tuple[TableAddress, dict[str, str]]:
     """Where the table is, and the options for it; the rest are the store client's."""
     given = {str(name).lower(): str(value) for name, value in options.items()}
     url = given.pop("path", "")
@@ -119,13 +119,13 @@ def _said(options: Mapping[str, str]) -> tuple[Place, dict[str, str]]:
         raise TableError(str(error)) from None
     except ValueError:
         raise TableError(f"timeout_s={store['timeout_s'][:40]!r} must be a number") from None
-    return Place(url.rstrip("/"), endpoint, client, store), said
+    return TableAddress(url.rstrip("/"), endpoint, client, store), said
 
 
 # --- reading ------------------------------------------------------------------------------------
 
 
-class Share(InputPartition):
+class ScanPartition(InputPartition):
     """What one task reads: some of a scan's slices."""
 
     value: Scan | None
@@ -133,10 +133,12 @@ class Share(InputPartition):
 
 def _shares(scan: Scan) -> list[InputPartition]:
     count = min(TASKS_MAX, len(scan.slices))
-    return [Share(replace(scan, slices=scan.slices[number::count])) for number in range(count)]
+    return [
+        ScanPartition(replace(scan, slices=scan.slices[number::count])) for number in range(count)
+    ]
 
 
-def _rows(place: Place, schema: Any, share: InputPartition) -> Iterator[pa.RecordBatch]:
+def _rows(place: TableAddress, schema: Any, share: InputPartition) -> Iterator[pa.RecordBatch]:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     scan: Scan | None = share.value
@@ -148,14 +150,14 @@ def _rows(place: Place, schema: Any, share: InputPartition) -> Iterator[pa.Recor
             yield from slice_rows(place, lean, each, shape)
 
 
-class Rows(DataSourceReader):
+class BatchReader(DataSourceReader):
     """A snapshot or an increment; a schema that the user gives chooses the columns.
 
     Filters are not taken: Spark 4.3 keeps those of one query in the DataFrame, and reads too little
     for the next. `read` takes them.
     """
 
-    def __init__(self, place: Place, query: Query, schema: Any) -> None:
+    def __init__(self, place: TableAddress, query: Query, schema: Any) -> None:
         self.place, self.query, self.shape = place, query, schema
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -170,13 +172,13 @@ class Rows(DataSourceReader):
         return _rows(self.place, self.shape, partition)
 
 
-class Increments(DataSourceStreamReader):
+class StreamReader(DataSourceStreamReader):
     """What commits change, in their order; an offset is an increment's end.
 
     On version 6 a pending instant holds the stream back: a warning then names it, once.
     """
 
-    def __init__(self, place: Place, said: Mapping[str, str], schema: Any) -> None:
+    def __init__(self, place: TableAddress, said: Mapping[str, str], schema: Any) -> None:
         self.place, self.shape = place, schema
         self.start = said.get(START, "") or query_of(said).begin or ""
         self._warned: tuple[str, bool] | None = None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.runtime import Procedure, WallMs, all_of, listing
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.stores import Store, folder_of
 from lockkit.table.format.base_file import plain, record_keys
 from lockkit.table.format.data_files import open_data_file, put_data_file
@@ -47,7 +47,7 @@ SpoolGroup = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SpoolPart:
     """One batch of a run: which rows of the spool are for `group`."""
 
     group: SpoolGroup
@@ -56,18 +56,18 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SpoolRun:
     """One file of a spool, and what is where in it; small enough to travel in a message."""
 
     key: str
-    parts: tuple[Part, ...]
+    parts: tuple[SpoolPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Spool:
     """Where the tasks of one write put their rows, and in which order."""
 
-    place: Place
+    place: TableAddress
     config: TableConfig
     bucketed: bool
     prefix: str
@@ -77,7 +77,7 @@ class Spool:
         return way_of(self.config)
 
     @classmethod
-    def named(cls, place: Place, config: TableConfig, *, bucketed: bool) -> Spool:
+    def named(cls, place: TableAddress, config: TableConfig, *, bucketed: bool) -> Spool:
         clock = Clock()
         return cls(place, config, bucketed, f"{SPOOLS}{clock.wall_ms()}-{clock.unique()}/")
 
@@ -85,11 +85,11 @@ class Spool:
         """The one for all batches of a streaming query, which come one after the other."""
         return replace(self, prefix=f"{SPOOLS}{query}/") if query else self
 
-    def put(self, batches: Iterable[pa.RecordBatch]) -> list[Run]:
+    def put(self, batches: Iterable[pa.RecordBatch]) -> list[SpoolRun]:
         """All rows into runs; `TableError` where one has no key, or cannot name its partition."""
         import pyarrow as pa
 
-        runs: list[Run] = []
+        runs: list[SpoolRun] = []
         held: list[pa.RecordBatch] = []
         size = 0
         for batch in batches:
@@ -101,21 +101,21 @@ class Spool:
             runs.append(self._put(pa.Table.from_batches(held)))
         return runs
 
-    def _put(self, rows: pa.Table) -> Run:
+    def _put(self, rows: pa.Table) -> SpoolRun:
         import pyarrow as pa
 
         rows, clock = plain(rows), Clock()
-        parts: list[Part] = []
+        parts: list[SpoolPart] = []
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         with tempfile.TemporaryFile() as out:
             with pa.ipc.new_file(out, rows.schema, options=options) as file:
                 for group, some in self._sorted(rows):
                     for batch in some.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
-                        parts.append(Part(group, len(parts), batch.num_rows))
+                        parts.append(SpoolPart(group, len(parts), batch.num_rows))
                         file.write_batch(batch)
             key = f"{self.prefix}{clock.unique()}.arrow"
             put_data_file(self.place.data(), key, out, out.tell(), clock)
-        return Run(key, tuple(parts))
+        return SpoolRun(key, tuple(parts))
 
     def _sorted(self, rows: pa.Table) -> Iterator[tuple[SpoolGroup, pa.Table]]:
         """The rows group by group, in the order in which they came."""
@@ -169,20 +169,22 @@ def _made_ms(key: str) -> float:
 
 
 @dataclass(slots=True)
-class Spooled:
-    """The runs of a spool on this machine's disk; to `Write` it is a frame with these columns."""
+class LocalSpool:
+    """The runs of a spool on this machine's disk; to `SparkWrite` it is a frame with these
+    columns.
+    """
 
     spool: Spool
     schema: Any
     """Spark's, of the rows."""
-    runs: tuple[Run, ...]
+    runs: tuple[SpoolRun, ...]
     folder: Path = field(default=Path())
 
     @property
     def dtypes(self) -> list[tuple[str, str]]:
         return [(each.name, each.dataType.simpleString()) for each in self.schema]
 
-    def drop(self, *names: str) -> Spooled:
+    def drop(self, *names: str) -> LocalSpool:
         from pyspark.sql.types import StructType
 
         kept = StructType([each for each in self.schema if each.name not in names])
@@ -195,7 +197,7 @@ class Spooled:
         if here is not None:
             return
 
-        def fetch(run: Run) -> None:
+        def fetch(run: SpoolRun) -> None:
             to = self.folder / run.key
             to.parent.mkdir(parents=True, exist_ok=True)
             with open_data_file(store, run.key, clock) as source, to.open("wb") as file:

@@ -17,7 +17,7 @@ from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.options import KEYWORDS, RETRIES, asked
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.spark.write import open_lock, write
 from lockkit.stores import check_keywords
 
@@ -49,7 +49,7 @@ def foreach_batch(
     """
     store_options = {name: value for name, value in how.items() if name not in KEYWORDS}
     check_keywords(foreach_batch, url, store_options, KEYWORDS)
-    place = Place(url.rstrip("/"), endpoint, client, store_options)
+    place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
     said: dict[str, Any] = {RETRIES: str(STREAM_RETRIES), **(options or {})}
     if how.get("table_name"):
         said[TABLE_NAME] = how["table_name"]

@@ -68,7 +68,7 @@ ended it (the batch under way is finished first, unless the signal comes twice);
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StreamJob:
     """What one streamer is to do."""
 
     url: str
@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def work_of(given: argparse.Namespace) -> Work:
+def work_of(given: argparse.Namespace) -> StreamJob:
     """Raises `TableError` for an option or a file that cannot be used."""
     try:
         props = parse_properties(Path(given.props).read_bytes())
@@ -149,7 +149,7 @@ def work_of(given: argparse.Namespace) -> Work:
     if kind is None:
         raise TableError(f"--source-class {given.source_class[:80]}: choose {', '.join(SOURCES)}")
     checkpoint = given.checkpoint_path or f"{Path(given.props).absolute()}.checkpoint"
-    found = Work(url, kind, props, checkpoint, given.endpoint, given.continuous,
+    found = StreamJob(url, kind, props, checkpoint, given.endpoint, given.continuous,
                  given.min_sync_interval_seconds, given.source_limit)  # fmt: skip
     found.refuse_unread()
     asked(found.options)
@@ -167,7 +167,7 @@ def _pairs(said: list[str]) -> dict[str, str]:
 # --- what arrives ---------------------------------------------------------------------------------
 
 
-def arriving(spark: Any, work: Work) -> Any:
+def arriving(spark: Any, work: StreamJob) -> Any:
     """The rows as a stream; None while there is no file yet to take the schema from."""
     if work.kind == "kafka":
         return _from_kafka(spark, work)
@@ -192,7 +192,7 @@ def _is_file(path: Path) -> bool:
     return path.is_dir() or not path.name.startswith((".", "_"))
 
 
-def _schema(work: Work) -> Any:
+def _schema(work: StreamJob) -> Any:
     file = work.said(SCHEMA)
     if file is None:
         return None
@@ -202,7 +202,7 @@ def _schema(work: Work) -> Any:
         raise TableError(f"{PREFIXES[0]}{SCHEMA}={file[:200]}: {error.strerror}") from None
 
 
-def _from_kafka(spark: Any, work: Work) -> Any:
+def _from_kafka(spark: Any, work: StreamJob) -> Any:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as f
 
@@ -228,14 +228,14 @@ def _from_kafka(spark: Any, work: Work) -> Any:
 # --- running ------------------------------------------------------------------------------------
 
 
-class Stopped(Exception):
+class StopSignal(Exception):
     """A signal asked for an end."""
 
 
 class Streamer:
     """One query, and how it is ended between two batches."""
 
-    def __init__(self, spark: Any, work: Work) -> None:
+    def __init__(self, spark: Any, work: StreamJob) -> None:
         self.spark, self.work, self.clock = spark, work, Clock()
         self.signal = 0
         self._ending = threading.Event()
@@ -259,7 +259,7 @@ class Streamer:
         def batch(frame: Any, number: int) -> None:
             with self._batch:
                 if self._ending.is_set():
-                    raise Stopped
+                    raise StopSignal
                 one(frame, number)
 
         query = writer.foreachBatch(batch).trigger(**how).start()

@@ -17,17 +17,17 @@ from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 from lockkit.lock.contract import LockHandle
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.runtime import Procedure, run
-from lockkit.sinks import Emit, Voice, silent
+from lockkit.sinks import Emit, EventSink, silent
 from lockkit.spark.errors import unwrap
 from lockkit.spark.frame import (
     TASKS_MAX,
-    Job,
+    WriteJob,
     insert_frame,
     merge_frame,
 )
 from lockkit.spark.fresh import attempt_tag, refuse_old_frame
-from lockkit.spark.options import Asked, asked, known_config, refuse_another
-from lockkit.spark.place import Place
+from lockkit.spark.options import WriteOptions, asked, known_config, refuse_another
+from lockkit.spark.place import TableAddress
 from lockkit.spark.rows import (
     bucketed,
     check_columns,
@@ -43,7 +43,7 @@ from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import turns_of
-from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.locks import open_table_lock
@@ -56,8 +56,8 @@ from lockkit.table.read.opening import load_snapshot, look_over
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.context import StoreHost
 from lockkit.table.services.upkeep import Upkeep
-from lockkit.table.write.attempt import Attempt, Heart
-from lockkit.table.write.groups import Early
+from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
+from lockkit.table.write.groups import EarlyCheck
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,7 +136,7 @@ def write(
     clock, options = clock or Clock(), dict(options or {})
     if wanted.table_name:
         options[TABLE_NAME] = wanted.table_name  # of which some locks make their key
-    place = Place(url.rstrip("/"), endpoint, client, store_options)
+    place = TableAddress(url.rstrip("/"), endpoint, client, store_options)
     with ExitStack() as opened:
         store = place.open()
         opened.callback(store.close)
@@ -144,16 +144,18 @@ def write(
             mine = lock or opened.enter_context(
                 closing(open_lock(place, options, clock, emit))
             )
-            emit = Voice(place.url, mine.lane, emit, clock)
+            emit = EventSink(place.url, mine.lane, emit, clock)
             upkeep = opened.enter_context(
                 closing(open_upkeep(place, options, store, mine, clock, emit))
             )
-        return Write(
+        return SparkWrite(
             df, wanted, place, store, upkeep, clock, emit, dict(extra or {}), claim
         ).whole()
 
 
-def open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit) -> LockHandle:
+def open_lock(
+    place: TableAddress, options: Mapping[str, Any], clock: Clock, emit: Emit
+) -> LockHandle:
     """The lock that guards this table's commits, by the provider that `options` name."""
     return open_table_lock(
         place.url, options, clock=clock, emit=emit, client=place.client, endpoint=place.endpoint,
@@ -162,7 +164,7 @@ def open_lock(place: Place, options: Mapping[str, Any], clock: Clock, emit: Emit
 
 
 def open_upkeep(
-    place: Place, options: Mapping[str, Any], store: Store, lock: LockHandle, clock: Clock,
+    place: TableAddress, options: Mapping[str, Any], store: Store, lock: LockHandle, clock: Clock,
     emit: Emit,
 ) -> Upkeep:  # fmt: skip
     """The services by `options` and Hudi's defaults, and the turns they take with the writer."""
@@ -172,12 +174,12 @@ def open_upkeep(
 
 
 @dataclass(slots=True)
-class Write:
+class SparkWrite:
     """One call of `write`; each attempt begins again on the current table."""
 
     frame: DataFrame
-    asked: Asked
-    place: Place
+    asked: WriteOptions
+    place: TableAddress
     store: Store
     upkeep: Upkeep
     clock: Clock
@@ -209,9 +211,9 @@ class Write:
         shared = self.upkeep.desk
         desk = replace(shared, url=self.place.url, store=self.store, clock=self.clock,
                        emit=self.emit)  # fmt: skip
-        attempt = Attempt(StoreHost(desk, self.asked.rules), self.asked.strategy)
+        attempt = WriteAttempt(StoreHost(desk, self.asked.rules), self.asked.strategy)
 
-        def files(transaction: Transaction, heart: Heart) -> Procedure[Prepared | None]:
+        def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             yield from ()
             assert isinstance(heart, Heartbeat)
             prepared = self._written(frame, incoming, config, seen, transaction, heart)
@@ -266,12 +268,12 @@ class Write:
         return config
 
     def _files(
-        self, frame: DataFrame, target: Target, snapshot: Snapshot, covered: Covered
+        self, frame: DataFrame, target: Target, snapshot: Snapshot, covered: CheckedHorizon
     ) -> list[WriteStat]:
         from pyspark.sql import functions as f
 
         asked, config = self.asked, target.config
-        job = Job(
+        job = WriteJob(
             self.place, target, self._early(covered), asked.file_bytes_max, dict(snapshot.groups),
             generations(snapshot),
         )  # fmt: skip
@@ -289,13 +291,13 @@ class Write:
             frame = frame.sortWithinPartitions(config.partition_by)
         return insert_frame(frame, job)
 
-    def _early(self, covered: Covered) -> Early | None:
+    def _early(self, covered: CheckedHorizon) -> EarlyCheck | None:
         asked = self.asked
         if not asked.early:
             return None
-        return Early(covered, asked.rules, asked.strategy, asked.early_commits)
+        return EarlyCheck(covered, asked.rules, asked.strategy, asked.early_commits)
 
-    def _merged(self, frame: DataFrame, job: Job, snapshot: Snapshot) -> list[WriteStat]:
+    def _merged(self, frame: DataFrame, job: WriteJob, snapshot: Snapshot) -> list[WriteStat]:
         """Upserts and deletes, each row sent to the group that has its key, else to its bucket."""
         config = job.target.config
         free = {each.partition for each in snapshot.slices if not is_bucketed(each.file_id)}

@@ -46,7 +46,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListEntry:
     """One object of a listing."""
 
     key: str
@@ -54,14 +54,14 @@ class Entry:
     version: Version | None = None
 
 
-class Listing(list[Entry]):
+class Listing(list[ListEntry]):
     """The objects of a listing, and whether they were all there at one moment.
 
     `snapshot` is False where the store answered in several pages: what was written between two
     pages may be missing although something later is shown.
     """
 
-    def __init__(self, entries: Iterable[Entry], *, snapshot: bool = True) -> None:
+    def __init__(self, entries: Iterable[ListEntry], *, snapshot: bool = True) -> None:
         super().__init__(entries)
         self.snapshot = snapshot
 
@@ -153,7 +153,9 @@ class Store(Protocol):
         ...
 
     def get_file(self, key: str, into: BinaryIO) -> ReadAnswer:
-        """As `get`, but the body goes into a file; what was not `Found` may have left a part."""
+        """As `get`, but the body goes into a file; what was not `Found` may have left a
+        part.
+        """
         ...
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:

@@ -23,7 +23,7 @@ from lockkit.stores.deadline import Deadline, DeadlinePassed, current
 from lockkit.stores.endpoint import (
     CONNECTIONS_MAX,
     Endpoint,
-    Refusal,
+    ErrorResponse,
     agent,
     is_loopback,
     seconds,
@@ -31,7 +31,7 @@ from lockkit.stores.endpoint import (
     service_of,
     timeouts_s,
 )
-from lockkit.stores.tokens import Awaited, Renewal
+from lockkit.stores.tokens import Awaited, TokenRenewal
 
 NONSENSE = (botocore.parsers.ResponseParserError, ValueError)
 """What the SDK raises over an answer that it cannot read."""
@@ -73,7 +73,7 @@ UNSENT: tuple[tuple[tuple[type[Exception], ...], str, str], ...] = (
 )
 
 
-def refusal(error: Exception, endpoint: Endpoint, doing: str) -> Refusal | Unknown:
+def refusal(error: Exception, endpoint: Endpoint, doing: str) -> ErrorResponse | Unknown:
     """What the service said, or `Unknown` where it said nothing; raises what was never sent."""
     if isinstance(error, botocore.exceptions.ClientError):
         return _said(error)
@@ -87,7 +87,7 @@ def refusal(error: Exception, endpoint: Endpoint, doing: str) -> Refusal | Unkno
     return endpoint.silence(error, doing)
 
 
-def _said(error: botocore.exceptions.ClientError) -> Refusal:
+def _said(error: botocore.exceptions.ClientError) -> ErrorResponse:
     said = error.response.get("Error", {})
     about = error.response.get("ResponseMetadata", {})
     headers = about.get("HTTPHeaders", {})
@@ -95,7 +95,7 @@ def _said(error: botocore.exceptions.ClientError) -> Refusal:
     code = str(said.get("Code", ""))
     status = int(about.get("HTTPStatusCode", 0))
     is_redirect = status in (301, 307) or code in ("AuthorizationHeaderMalformed",)
-    return Refusal(
+    return ErrorResponse(
         status=status,
         code=code,
         retry_after_s=seconds(headers.get("retry-after")),
@@ -152,12 +152,12 @@ def client(
     ).within(opening)
     signer = made._request_signer
     if hasattr(signer._credentials, "refresh_needed"):
-        signer._credentials = _TimedCredentials(signer._credentials)
+        signer._credentials = _TimedAwsCredentials(signer._credentials)
     keep_deadlines(made._endpoint.http_session._pool_classes_by_scheme)
     return made
 
 
-class _TimedCredentials:
+class _TimedAwsCredentials:
     """A client's credentials that are renewed in the time of the call that needs them.
 
     botocore renews them while it signs a request, by requests (STS, SSO, IMDS) or a program
@@ -167,7 +167,7 @@ class _TimedCredentials:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._renewal: Renewal[Any] = Renewal()
+        self._renewal: TokenRenewal[Any] = TokenRenewal()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -30,7 +30,7 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.stores import (
     Capabilities,
-    Entry,
+    ListEntry,
     Listing,
     ObjectVersion,
     StoreOptions,
@@ -44,30 +44,30 @@ from lockkit.stores.endpoint import (
     ANY_STATUS,
     HTTP,
     Endpoint,
-    Meaning,
-    Refusal,
+    ErrorResponse,
+    RefusalKind,
     Table,
     agent,
     is_loopback,
     seconds,
     timeouts_s,
 )
-from lockkit.stores.tokens import Renewal, is_good
+from lockkit.stores.tokens import TokenRenewal, is_good
 
 # learn.microsoft.com/rest/api/storageservices: "Blob service error codes", "Specifying conditional
 # headers". Rows marked (docs) were never met by a test or a probe of ours.
 TABLE: Table = {
     **HTTP,
-    (ANY_STATUS, "ConditionNotMet"): Meaning.CONDITION_FAILED,
-    (304, "ConditionNotMet"): Meaning.UNCHANGED,
+    (ANY_STATUS, "ConditionNotMet"): RefusalKind.CONDITION_FAILED,
+    (304, "ConditionNotMet"): RefusalKind.UNCHANGED,
     # The opposite of S3's 409: somebody's object is there.
-    (409, "BlobAlreadyExists"): Meaning.CONDITION_FAILED,
-    (404, "BlobNotFound"): Meaning.MISSING,
+    (409, "BlobAlreadyExists"): RefusalKind.CONDITION_FAILED,
+    (404, "BlobNotFound"): RefusalKind.MISSING,
     # A native lease on the blob: no condition of ours failed, and waiting need not help. (docs)
-    (412, "LeaseIdMissing"): Meaning.FAULT,
-    (412, "LeaseIdMismatchWithBlobOperation"): Meaning.FAULT,
+    (412, "LeaseIdMissing"): RefusalKind.FAULT,
+    (412, "LeaseIdMismatchWithBlobOperation"): RefusalKind.FAULT,
     # The container's name is being freed; nothing was written, and nothing will be. (docs)
-    (409, "ContainerBeingDeleted"): Meaning.FAULT,
+    (409, "ContainerBeingDeleted"): RefusalKind.FAULT,
 }
 
 CURES: Mapping[tuple[int, str], str] = {
@@ -158,7 +158,7 @@ class AzureStore:
             body = download.readall()
         except SDK_ERRORS as error:
             refusal = self.refusal(error, doing)
-            if isinstance(refusal, Refusal) and refusal.status == 416 and limit is not None:
+            if isinstance(refusal, ErrorResponse) and refusal.status == 416 and limit is not None:
                 return self.get(key, unless=unless)  # an empty blob has no range at all
             return self._endpoint.read(TABLE, refusal, doing)
         self._endpoint.heard()
@@ -221,7 +221,7 @@ class AzureStore:
         with self._translated(f"list {prefix}*") as call:
             pages = list(self._pages(call, self._full(prefix)))
         entries = (
-            Entry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
+            ListEntry(blob.name[len(self._full("")) :], blob.size, _quoted(blob.etag))
             for page in pages
             for blob in page
             if blob.name > self._full(after)
@@ -300,7 +300,7 @@ class AzureStore:
         except SDK_ERRORS as error:
             self._endpoint.listing(TABLE, self.refusal(error, doing), doing)
 
-    def refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
+    def refusal(self, error: Exception, doing: str) -> ErrorResponse | Unknown:
         """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
         response = getattr(error, "response", None)
         status = getattr(error, "status_code", None)
@@ -308,7 +308,7 @@ class AzureStore:
             # The header, not the exception: the SDK rewrites a 412 to its own BlobAlreadyExists.
             headers = {name.lower(): value for name, value in response.headers.items()}
             code = headers.get("x-ms-error-code") or getattr(error, "error_code", None) or ""
-            return Refusal(
+            return ErrorResponse(
                 status=int(status),
                 code=str(getattr(code, "value", code)),
                 retry_after_s=seconds(headers.get("retry-after")),
@@ -343,7 +343,7 @@ class TimedCredential:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._renewals: dict[str, Renewal[Any]] = {}
+        self._renewals: dict[str, TokenRenewal[Any]] = {}
         self._tokens: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -359,7 +359,7 @@ class TimedCredential:
         if len(self._renewals) > TOKENS_MAX:
             self._renewals, self._tokens = {}, {}
         had = self._tokens.get(wanted)
-        renewal = self._renewals.setdefault(wanted, Renewal()).begin(
+        renewal = self._renewals.setdefault(wanted, TokenRenewal()).begin(
             lambda: self._keep(wanted, ask(*scopes, **options))
         )
         if had is not None and is_good(had.expires_on * 1000):

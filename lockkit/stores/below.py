@@ -10,7 +10,7 @@ from lockkit.protocol.outcome import Condition, IfVersion, ReadAnswer, Version, 
 from lockkit.stores import Listing, ObjectVersion, Store
 
 
-class Below:
+class SubStore:
     """Many of them share one client: an SDK's costs some 10 MB. Closing one closes nothing."""
 
     def __init__(self, store: Store, prefix: str) -> None:

@@ -1,7 +1,9 @@
 """An HTTP store's endpoint: what its refusals and its silences mean.
 
-Each adapter brings its provider's tables, (status, error code) -> `Meaning`, and turns its SDK's
-exceptions into a `Refusal`; here both become answers or a `StoreError`. Never by exception class
+Each adapter brings its provider's tables, (status, error code) -> `RefusalKind`, and turns its
+SDK's
+exceptions into an `ErrorResponse`; here both become answers or a `StoreError`. Never by exception
+class
 alone: SDKs rename (azure-core calls a 412 ResourceExistsError), and a failed condition has been
 seen to arrive with status 200 (aws-sdk-java-v2 #6023).
 """
@@ -44,7 +46,7 @@ RETRY_AFTER_S_MAX = 300.0
 """No store that was met asks for more than some seconds; a longer wait is somebody's mistake."""
 
 
-class Meaning(Enum):
+class RefusalKind(Enum):
     """What a refusal says about the request; which answer that is depends on the operation."""
 
     CONDITION_FAILED = "the condition failed"
@@ -55,20 +57,20 @@ class Meaning(Enum):
     FAULT = "cannot work as configured"
 
 
-Table = Mapping[tuple[int, str], Meaning]
+Table = Mapping[tuple[int, str], RefusalKind]
 
 REDIRECTS = (301, 302, 303, 307, 308)
 
 HTTP: Table = {
     # Not followed: each request is sent once, to the place that was named.
-    **{(status, ANY_CODE): Meaning.FAULT for status in REDIRECTS},
-    (304, ANY_CODE): Meaning.UNCHANGED,
-    (408, ANY_CODE): Meaning.UNKNOWN,
-    (412, ANY_CODE): Meaning.CONDITION_FAILED,
-    (429, ANY_CODE): Meaning.THROTTLED,
+    **{(status, ANY_CODE): RefusalKind.FAULT for status in REDIRECTS},
+    (304, ANY_CODE): RefusalKind.UNCHANGED,
+    (408, ANY_CODE): RefusalKind.UNKNOWN,
+    (412, ANY_CODE): RefusalKind.CONDITION_FAILED,
+    (429, ANY_CODE): RefusalKind.THROTTLED,
     # Certain although a 5xx: Backblaze B2 and OVH answer it to any conditional write
     # (terraform #37143).
-    (501, ANY_CODE): Meaning.FAULT,
+    (501, ANY_CODE): RefusalKind.FAULT,
 }
 """What all providers agree on; each adds its own rows."""
 
@@ -81,18 +83,18 @@ HTTP_CURES: Mapping[tuple[int, str], str] = {
 }
 
 
-def meaning(table: Table, status: int, code: str) -> Meaning:
+def meaning(table: Table, status: int, code: str) -> RefusalKind:
     """By status and code, else by code alone, else by status alone, else by family."""
     for row in ((status, code), (ANY_STATUS, code), (status, ANY_CODE)):
         if row in table and (row[0] or row[1]):
             return table[row]
     # Every 5xx, 503 included: one was seen after the write had been applied. An odd 2xx or 3xx
     # tells as little. Any other 4xx says that the request itself is wrong.
-    return Meaning.FAULT if 400 <= status < 500 else Meaning.UNKNOWN
+    return RefusalKind.FAULT if 400 <= status < 500 else RefusalKind.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ErrorResponse:
     """A store's answer other than success; `hint` may add to the cure, e.g. the right region."""
 
     status: int
@@ -186,50 +188,50 @@ class Endpoint:
     def heard(self) -> None:
         self._has_answered = True
 
-    def write(self, table: Table, refusal: Refusal | Unknown, doing: str) -> WriteAnswer:
+    def write(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> WriteAnswer:
         """The answer to a refused write or delete; a missing object fails its condition."""
         if isinstance(refusal, Unknown):
             return refusal
         match self._hear(table, refusal):
-            case Meaning.CONDITION_FAILED | Meaning.MISSING:
+            case RefusalKind.CONDITION_FAILED | RefusalKind.MISSING:
                 return PreconditionFailed()
-            case Meaning.THROTTLED:
+            case RefusalKind.THROTTLED:
                 return Throttled(refusal.retry_after_s)
-            case Meaning.FAULT:
+            case RefusalKind.FAULT:
                 raise self.fault(refusal, doing) from None
             case _:
                 return Unknown(f"{said(refusal)} to {doing}")
 
-    def delete(self, table: Table, refusal: Refusal | Unknown, doing: str) -> WriteAnswer:
+    def delete(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> WriteAnswer:
         """As `write`, but what is not there needs no deleting."""
         if isinstance(refusal, Unknown):
             return refusal
-        if meaning(table, refusal.status, refusal.code) is Meaning.MISSING:
+        if meaning(table, refusal.status, refusal.code) is RefusalKind.MISSING:
             self._hear(table, refusal)
             return Applied("")
         return self.write(table, refusal, doing)
 
-    def read(self, table: Table, refusal: Refusal | Unknown, doing: str) -> ReadAnswer:
+    def read(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> ReadAnswer:
         if isinstance(refusal, Unknown):
             return refusal
         match self._hear(table, refusal):
-            case Meaning.MISSING:
+            case RefusalKind.MISSING:
                 return Missing()
-            case Meaning.UNCHANGED:
+            case RefusalKind.UNCHANGED:
                 return NotModified(refusal.date_ms)
-            case Meaning.THROTTLED:
+            case RefusalKind.THROTTLED:
                 return Throttled(refusal.retry_after_s)
-            case Meaning.FAULT:
+            case RefusalKind.FAULT:
                 raise self.fault(refusal, doing) from None
             case _:
                 return Unknown(f"{said(refusal)} to {doing}")
 
-    def listing(self, table: Table, refusal: Refusal | Unknown, doing: str) -> NoReturn:
+    def listing(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> NoReturn:
         """A listing has no half answers: whatever was refused, it is not there."""
         if isinstance(refusal, Unknown):
             raise NoAnswer(f"{self._who}: {refusal.why}; ask again") from None
         match self._hear(table, refusal):
-            case Meaning.THROTTLED | Meaning.UNKNOWN:
+            case RefusalKind.THROTTLED | RefusalKind.UNKNOWN:
                 raise NoAnswer(f"{self._who}: {said(refusal)} to {doing}; ask again") from None
             case _:
                 raise self.fault(refusal, doing) from None
@@ -269,7 +271,7 @@ class Endpoint:
         """
         return Unknown(f"no sensible answer to {doing} (the SDK failed: {_name(error)})")
 
-    def fault(self, refusal: Refusal, doing: str) -> StoreError:
+    def fault(self, refusal: ErrorResponse, doing: str) -> StoreError:
         cure = refusal.hint
         for row in (
             (refusal.status, refusal.code),
@@ -292,14 +294,14 @@ class Endpoint:
         """A fault found on this side, before any request."""
         return StoreError(f"{self._who}: {why}; {cure}")
 
-    def _hear(self, table: Table, refusal: Refusal) -> Meaning:
+    def _hear(self, table: Table, refusal: ErrorResponse) -> RefusalKind:
         self._has_answered = True
         if len(self.refusals) < REFUSALS_MAX:
             self.refusals[refusal.status, code_of(refusal.code)] += 1
         return meaning(table, refusal.status, refusal.code)
 
 
-def said(refusal: Refusal) -> str:
+def said(refusal: ErrorResponse) -> str:
     code = code_of(refusal.code)  # botocore repeats the status where there is no code
     return f"it answered {refusal.status}" + (
         f" {code}" if code not in ("", str(refusal.status)) else ""

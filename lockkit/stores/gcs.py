@@ -40,7 +40,7 @@ from lockkit.protocol.outcome import (
 from lockkit.stores import (
     CHUNK_BYTES,
     Capabilities,
-    Entry,
+    ListEntry,
     Listing,
     ObjectVersion,
     StoreOptions,
@@ -56,29 +56,29 @@ from lockkit.stores.endpoint import (
     CONNECTIONS_MAX,
     HTTP,
     Endpoint,
-    Meaning,
-    Refusal,
+    ErrorResponse,
+    RefusalKind,
     Table,
     agent,
     is_loopback,
     seconds,
     timeouts_s,
 )
-from lockkit.stores.tokens import Awaited, Renewal, is_good
+from lockkit.stores.tokens import Awaited, TokenRenewal, is_good
 
 # cloud.google.com/storage/docs/json_api/v1/status-codes and /docs/request-preconditions. GCS says
 # `notFound` of an object and of a bucket alike; `noSuchBucket` is our name for the latter, told by
 # its message (unconfirmed on the real service, as every row here).
 TABLE: Table = {
     **HTTP,
-    (ANY_STATUS, "conditionNotMet"): Meaning.CONDITION_FAILED,
+    (ANY_STATUS, "conditionNotMet"): RefusalKind.CONDITION_FAILED,
     # One write per second and object name (storage/quotas); attempts of other writers count too.
-    (ANY_STATUS, "rateLimitExceeded"): Meaning.THROTTLED,
-    (404, ANY_CODE): Meaning.MISSING,
-    (404, "noSuchBucket"): Meaning.FAULT,
+    (ANY_STATUS, "rateLimitExceeded"): RefusalKind.THROTTLED,
+    (404, ANY_CODE): RefusalKind.MISSING,
+    (404, "noSuchBucket"): RefusalKind.FAULT,
 }
 # A write to a missing object is told 412; so a 404 to a write is about the bucket.
-WRITES: Table = {**TABLE, (404, ANY_CODE): Meaning.FAULT}
+WRITES: Table = {**TABLE, (404, ANY_CODE): RefusalKind.FAULT}
 
 CURES: Mapping[tuple[int, str], str] = {
     (ANY_STATUS, "noSuchBucket"): "there is no such bucket; create it, or correct the URL",
@@ -232,7 +232,7 @@ class GcsStore:
         with self._translated(f"list {prefix}*") as call:
             pages = list(self._pages(call, self._full(prefix), start=start))
         entries = (
-            Entry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
+            ListEntry(blob.name[len(self._full("")) :], blob.size, str(blob.generation))
             for page in pages
             for blob in page
             if blob.name > self._full(after)  # startOffset is inclusive
@@ -339,7 +339,7 @@ class GcsStore:
         except SDK_ERRORS as error:
             self._endpoint.listing(WRITES, self._refusal(error, doing), doing)
 
-    def _refusal(self, error: Exception, doing: str) -> Refusal | Unknown:
+    def _refusal(self, error: Exception, doing: str) -> ErrorResponse | Unknown:
         """What the store said, or `Unknown` where it said nothing; raises what was never sent."""
         response = getattr(error, "response", None)
         if response is not None:
@@ -357,10 +357,10 @@ class GcsStore:
         return self._endpoint.silence(error, doing)
 
 
-def _refusal(response: requests.Response) -> Refusal:
+def _refusal(response: requests.Response) -> ErrorResponse:
     # Not `.text`: of a body that names no charset it analyses every byte, for seconds.
     text = response.content[:ERROR_BYTES_MAX].decode("utf-8", "replace")
-    return Refusal(
+    return ErrorResponse(
         status=response.status_code,
         code=_code(response.status_code, text),
         retry_after_s=seconds(response.headers.get("Retry-After")),
@@ -378,7 +378,7 @@ def _code(status: int, text: str) -> str:
         return ""
 
 
-class _TimedCredentials:
+class _TimedGoogleCredentials:
     """A client's credentials that are renewed in the time of the call that needs them.
 
     google-auth renews a token 3 min 45 s before its end. While that lasts, calls go on with the old
@@ -387,7 +387,7 @@ class _TimedCredentials:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._renewal: Renewal[None] = Renewal()
+        self._renewal: TokenRenewal[None] = TokenRenewal()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -438,7 +438,7 @@ def _client(options: StoreOptions) -> google.cloud.storage.Client:
     renewal = getattr(client._http, "_auth_request_session", None)  # asks for its tokens
     if renewal is not None:
         keep_deadlines_of(renewal)
-    client._http.credentials = _TimedCredentials(client._http.credentials)
+    client._http.credentials = _TimedGoogleCredentials(client._http.credentials)
     if options.faults is not None:
         options.faults.install(client)
     return client

@@ -47,7 +47,7 @@ from lockkit.protocol.outcome import (
 from lockkit.stores import (
     CHUNK_BYTES,
     Capabilities,
-    Entry,
+    ListEntry,
     Listing,
     ObjectVersion,
     StoreOptions,
@@ -207,13 +207,13 @@ class LocalStore:
                 raise self._fault(f"list {prefix}*", error) from None
         return sorted(found)
 
-    def _entries(self, names: builtins.list[str]) -> builtins.list[Entry] | None:
+    def _entries(self, names: builtins.list[str]) -> builtins.list[ListEntry] | None:
         """Sizes and versions; None where a file is gone already."""
         found = []
         for key in names:
             if (status := _status(f"{self._root}/{key}")) is None:
                 return None
-            found.append(Entry(key, status.st_size, _version(status)))
+            found.append(ListEntry(key, status.st_size, _version(status)))
         return found
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:

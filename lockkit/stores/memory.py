@@ -30,7 +30,7 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.stores import (
     Capabilities,
-    Entry,
+    ListEntry,
     Listing,
     ObjectVersion,
     StoreOptions,
@@ -40,7 +40,7 @@ from lockkit.stores import (
 
 
 @dataclass
-class _Shelf:
+class _Namespace:
     """What one name holds: per key its states, oldest first; a body of None is a deletion."""
 
     states: dict[str, list[tuple[int, int, bytes | None]]] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class _Shelf:
         return self.last_version
 
 
-_SHELVES: dict[str, _Shelf] = {}
+_SHELVES: dict[str, _Namespace] = {}
 _SHELVES_DOOR = threading.Lock()
 
 
@@ -76,7 +76,7 @@ class MemoryStore:
         self.options = options
         name, self._prefix = split_url(url)
         with _SHELVES_DOOR:
-            self._shelf = _SHELVES.setdefault(name, _Shelf())
+            self._shelf = _SHELVES.setdefault(name, _Namespace())
         self._clock = Clock()
         self._pid = os.getpid()
 
@@ -117,7 +117,7 @@ class MemoryStore:
     def list(self, prefix: str, after: str = "") -> Listing:
         with self._entered() as shelf:
             return Listing(
-                Entry(key[len(self._full("")) :], len(now[2]), str(now[0]))
+                ListEntry(key[len(self._full("")) :], len(now[2]), str(now[0]))
                 for key in sorted(shelf.states)
                 if key.startswith(self._full(prefix))
                 and key > self._full(after)
@@ -166,7 +166,7 @@ class MemoryStore:
         return f"{self._prefix}/{key}" if self._prefix else key
 
     @contextmanager
-    def _entered(self) -> Iterator[_Shelf]:
+    def _entered(self) -> Iterator[_Namespace]:
         """The shelf, with its door held for the length of one operation."""
         # A forked child holds a *copy*: two "locks" of one name that exclude nobody.
         if os.getpid() != self._pid:

@@ -26,7 +26,7 @@ from lockkit.protocol.outcome import (
 from lockkit.stores import (
     CHUNK_BYTES,
     Capabilities,
-    Entry,
+    ListEntry,
     Listing,
     ObjectVersion,
     StoreOptions,
@@ -40,7 +40,7 @@ from lockkit.stores.endpoint import (
     ANY_STATUS,
     HTTP,
     Endpoint,
-    Meaning,
+    RefusalKind,
     Table,
 )
 from lockkit.stores.s3_parts import put_in_parts
@@ -51,15 +51,15 @@ TABLE: Table = {
     **HTTP,
     # By its code under any status: seen with status 200 (aws-sdk-java-v2 #6023), which botocore
     # turns into a 500.
-    (ANY_STATUS, "PreconditionFailed"): Meaning.CONDITION_FAILED,
+    (ANY_STATUS, "PreconditionFailed"): RefusalKind.CONDITION_FAILED,
     # A conflicting request landed during this one; nothing was written (Conditional writes).
-    (409, "ConditionalRequestConflict"): Meaning.THROTTLED,
-    (409, "OperationAborted"): Meaning.THROTTLED,  # (docs) "try again"
+    (409, "ConditionalRequestConflict"): RefusalKind.THROTTLED,
+    (409, "OperationAborted"): RefusalKind.THROTTLED,  # (docs) "try again"
     # S3 answers 404, not 412, to If-Match on a missing object; Ceph and Ozone answer 412.
-    (404, "NoSuchKey"): Meaning.MISSING,
-    (400, "RequestTimeout"): Meaning.UNKNOWN,  # (docs) the body did not arrive in time
+    (404, "NoSuchKey"): RefusalKind.MISSING,
+    (400, "RequestTimeout"): RefusalKind.UNKNOWN,  # (docs) the body did not arrive in time
     # To a completion: another copy of it was there before, or the upload was taken back.
-    (404, "NoSuchUpload"): Meaning.UNKNOWN,
+    (404, "NoSuchUpload"): RefusalKind.UNKNOWN,
 }
 
 CURES: Mapping[tuple[int, str], str] = {
@@ -210,7 +210,7 @@ class S3Store:
             where["StartAfter"] = self._full(after)
         pages = list(self._pages("list_objects_v2", f"list {prefix}*", **where))
         entries = (
-            Entry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
+            ListEntry(item["Key"][len(self._full("")) :], item["Size"], item.get("ETag"))
             for page in pages
             for item in page.get("Contents", ())
             # Directory buckets (S3 Express) do not know StartAfter.

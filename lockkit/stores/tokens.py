@@ -67,7 +67,7 @@ class Awaited(Generic[T]):
             self._error = error
 
 
-class Renewal(Generic[T]):
+class TokenRenewal(Generic[T]):
     """Renews credentials, once at a time: calls that need them wait for the same answer."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from lockkit.errors import TableError
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 from lockkit.lock.contract import LockHandle
 from lockkit.runtime import run
-from lockkit.sinks import Emit, Voice, silent
+from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, check_keywords, open_store
 from lockkit.table.format.base_file import BaseFile, Target, write_inserts
 from lockkit.table.format.partition import by_partition
@@ -29,18 +29,18 @@ from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import turns_of
-from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.liveness import heartbeat_rules
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.occ.publish import after_commit
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.buckets import free_file_id
 from lockkit.table.read.opening import look_over
 from lockkit.table.read.snapshot import Snapshot
-from lockkit.table.services.context import Desk, StoreHost
+from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.upkeep import Upkeep
 from lockkit.table.write.append import NewRows
-from lockkit.table.write.attempt import Attempt
+from lockkit.table.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,7 +79,7 @@ class Table:
         *,
         lock: LockHandle | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
-        strategy: Strategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE,
         emit: Emit = silent,
         clock: Clock | None = None,
         client: str = "",
@@ -103,13 +103,13 @@ class Table:
             **store_options,
         ) if lock is None or isinstance(lock, Mapping) else lock  # fmt: skip
         self.turns = turns_of(given, lambda: self.lock)
-        self.emit = Voice(self.url, self.lock.lane, emit, self.clock)
+        self.emit = EventSink(self.url, self.lock.lane, emit, self.clock)
         self._upkeep = Upkeep(
             given, self.url, self.store, self.turns, clock=self.clock, emit=self.emit
         )
         self.strategy = strategy
         self.pulse = heartbeat_rules(given)
-        self._known: Known | None = None
+        self._known: TableCache | None = None
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
         self._partitions: frozenset[str] = frozenset()
@@ -149,7 +149,7 @@ class Table:
                 lambda target: self._files(target, rows), avro_schema(schema, known.config.name),
                 self._partitions, grows=schema != self._schema, schema_at=self._schema_at,
             )  # fmt: skip
-            attempt = Attempt(StoreHost(self._desk, self.pulse), self.strategy)
+            attempt = WriteAttempt(StoreHost(self._desk, self.pulse), self.strategy)
             way = attempt.append(known, new, self._upkeep.before_commit)
             try:
                 committed = run(way, self.store, self.clock)
@@ -169,7 +169,7 @@ class Table:
         return committed
 
     @property
-    def _desk(self) -> Desk:
+    def _desk(self) -> ServiceContext:
         shared = self._upkeep.desk
         return replace(shared, store=self.store, clock=self.clock, emit=self.emit)
 
@@ -216,7 +216,7 @@ class Table:
         finally:
             self._busy.release()
 
-    def _open(self) -> Known:
+    def _open(self) -> TableCache:
         if self._known is None:
             self._load()
         assert self._known is not None

@@ -16,16 +16,16 @@ from lockkit.table import begin
 from lockkit.table.format.plans import (
     OURS,
     ClusteringGroup,
-    Input,
+    ClusteringInput,
     ReplacePlan,
     format_cluster_plan,
     hadoop_base,
 )
-from lockkit.table.occ.concurrency import ByLock
+from lockkit.table.occ.concurrency import OptimisticConcurrency
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.services.cluster import action_of
 from lockkit.table.services.rules import CleanRules, ServiceRules
-from lockkit.table.services.service import Service
+from lockkit.table.services.service import TableService
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
@@ -37,8 +37,10 @@ def test_hudi_reads_and_writes_what_our_services_keep_in_order(
     table.we_insert(order("c0"))
     table.we_insert(order("c1"))
     rows = [*ROWS, order("c0"), order("c1")]
-    turns = ByLock(Lock(table.url, endpoint=table.endpoint, ttl_s=15, renew_interval_s=1))
-    service = Service(table.url, table.us.store, turns, rules=rules)
+    turns = OptimisticConcurrency(
+        Lock(table.url, endpoint=table.endpoint, ttl_s=15, renew_interval_s=1)
+    )
+    service = TableService(table.url, table.us.store, turns, rules=rules)
     clustered = service.cluster()
     assert clustered is not None and clustered.replaced > clustered.files
     table.both_show(*rows)
@@ -53,13 +55,13 @@ def test_hudi_reads_and_writes_what_our_services_keep_in_order(
     table.both_show(*rows, order("c2"), order("h1"))
     # A clustering of ours whose maker died: Hudi writes elsewhere meanwhile, and we take it back.
     first = service.look().snapshot.slices[0]
-    group = ClusteringGroup((Input(first.partition, first.file_id, first.path),))
+    group = ClusteringGroup((ClusteringInput(first.partition, first.file_id, first.path),))
     plan = ReplacePlan((group,), {OURS: "cluster"}, hadoop_base(table.url))
     action = action_of(service.look().config.names)
     dead = run(begin(action=action, plan=format_cluster_plan(plan)), table.us.store, CLOCK)
     table.hudi_writes(order("h2", region="ASIA"))
     later = replace(rules, heartbeat=HeartbeatRules(expiry=Expiry.WALL))
-    service = Service(
+    service = TableService(
         table.url, table.us.store, turns, rules=later, clock=Clock(offset_ms=600_000)
     )
     assert [each.target for each in service.take_back()] == [dead.instant]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.cli.terminal import (
     OK,
     USAGE,
-    Trouble,
+    CommandError,
     add_store,
     command,
     say,
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
     sizes = sizes_of(args.sizes)
     if not 1 <= args.requests <= REQUESTS_MAX:
-        raise Trouble(f"--requests must be from 1 to {REQUESTS_MAX}", code=USAGE)
+        raise CommandError(f"--requests must be from 1 to {REQUESTS_MAX}", code=USAGE)
 
     def tell(_kind: str, **fields: Any) -> None:
         warn(plain(fields.get("text", "")))
@@ -97,7 +97,7 @@ def sizes_of(text: str) -> list[int]:
 
     words = text.split(",")
     if not all(word.isdecimal() and 0 < int(word[:12]) <= SIZE_BYTES_MAX for word in words):
-        raise Trouble(
+        raise CommandError(
             f"cannot read --sizes {plain(text)!r}: numbers of bytes up to {SIZE_BYTES_MAX}, with "
             "commas between", code=USAGE,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from lockkit.cli.terminal import (
     FOUND,
     OK,
     UNKNOWN,
-    Trouble,
+    CommandError,
     clock_time,
     command,
     say,
@@ -59,11 +59,11 @@ def events(name: str) -> list[Event]:
         with located(name).open(encoding="utf-8") as file:
             return list(read(bounded(file)))
     except HistoryError as error:
-        raise Trouble(f"{plain(name)}: {plain(error)}") from None
+        raise CommandError(f"{plain(name)}: {plain(error)}") from None
     except UnicodeDecodeError:
-        raise Trouble(f"{plain(name)} is not UTF-8 text; a history is JSON lines") from None
+        raise CommandError(f"{plain(name)} is not UTF-8 text; a history is JSON lines") from None
     except OSError as error:
-        raise Trouble(f"cannot read {plain(name)}: {error.strerror}") from None
+        raise CommandError(f"cannot read {plain(name)}: {error.strerror}") from None
 
 
 def bounded(file: IO[str]) -> Iterator[str]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import Trouble, command, require, say
+from lockkit.cli.terminal import CommandError, command, require, say
 from lockkit.clock import Clock
-from lockkit.events import Event, Teller, plain
+from lockkit.events import Event, HistoryNarrator, plain
 from lockkit.lab.cli.check import code, show
 from lockkit.lab.verify.check import Verdict, check
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.lab.processes.fleet import Fleet
 
     if args.writers < 2:
-        raise Trouble("a takeover needs two writers: --writers 2 or more")
+        raise CommandError("a takeover needs two writers: --writers 2 or more")
     tell = print_nothing if args.json == "-" else say
     run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-demo-"))
     fleet = Fleet(
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             with fleet:
                 play(fleet, stall_and_lost_response(fleet), tell)
-        except Trouble:
+        except CommandError:
             args.run_dir = run_dir  # the error names a log in it
             raise
         events = fleet.events()
@@ -174,7 +174,7 @@ def until(what: str, happened: Callable[[Event], bool]) -> Generator[str, Event,
 
 def play(fleet: Fleet, story: Story, tell: Callable[[str], None]) -> None:
     """Send the story everything that happens, telling it on the way; raise where it gets stuck."""
-    clock, teller = Clock(), Teller()
+    clock, teller = Clock(), HistoryNarrator()
     waits_for, seen = next(story), 0
     deadline_ms = clock.boot_ms() + STEP_TIMEOUT_S * 1000
     while clock.boot_ms() < deadline_ms and (going(fleet) or seen < len(fleet.events())):
@@ -191,7 +191,7 @@ def play(fleet: Fleet, story: Story, tell: Callable[[str], None]) -> None:
                 deadline_ms = clock.boot_ms() + STEP_TIMEOUT_S * 1000
     why = fleet.error or f"nothing like it within {STEP_TIMEOUT_S:.0f} s"
     remedy = "" if fleet.plan.kind == "plain" else "\nWithout Spark: lockkit demo --plain"
-    raise Trouble(f"the demo did not get to {waits_for}: {plain(why, limit=1000)}{remedy}")
+    raise CommandError(f"the demo did not get to {waits_for}: {plain(why, limit=1000)}{remedy}")
 
 
 def going(fleet: Fleet) -> bool:
@@ -217,7 +217,7 @@ def export(
 
             export_html(events, verdict, args.html, title="lockkit demo")
     except OSError as error:
-        raise Trouble(f"cannot write {plain(error.filename)}: {error.strerror}") from None
+        raise CommandError(f"cannot write {plain(error.filename)}: {error.strerror}") from None
 
 
 def print_nothing(*_lines: str) -> None:

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import FOUND, OK, USAGE, Trouble, command, say, say_json
+from lockkit.cli.terminal import FOUND, OK, USAGE, CommandError, command, say, say_json
 from lockkit.events import plain
 
 if TYPE_CHECKING:
-    from lockkit.lab.verify.explore import Scenario
+    from lockkit.lab.verify.explore import SearchScenario
 
 ABOUT = """\
 Searches, exhaustively within small bounds, what clients that run the protocol's own step can be led
@@ -65,9 +65,11 @@ def run(args: argparse.Namespace) -> int:
     return OK if as_expected else FOUND
 
 
-def chosen(scenarios: Sequence[Scenario], names: list[str] | None) -> Sequence[Scenario]:
+def chosen(
+    scenarios: Sequence[SearchScenario], names: list[str] | None
+) -> Sequence[SearchScenario]:
     unknown = set(names or ()) - {each.name for each in scenarios}
     if unknown:
         known = ", ".join(each.name for each in scenarios)
-        raise Trouble(f"no row {plain(min(unknown))!r}; there are: {known}", code=USAGE)
+        raise CommandError(f"no row {plain(min(unknown))!r}; there are: {known}", code=USAGE)
     return [each for each in scenarios if not names or each.name in names]

@@ -12,7 +12,7 @@ from lockkit.cli.terminal import (
     OK,
     UNKNOWN,
     USAGE,
-    Trouble,
+    CommandError,
     add_store,
     command,
     say,
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from lockkit.lab.incident.audit import Validation
     from lockkit.lab.incident.diagnosis import Diagnosis
     from lockkit.lab.incident.dropped import Evidence
-    from lockkit.lab.incident.examine import Examined
-    from lockkit.table.inspect.standing import Standing
+    from lockkit.lab.incident.examine import Examination
+    from lockkit.table.inspect.standing import LockInspection
 
 ABOUT = """\
 For a table in trouble: who owns its lock, until when by whose clock, whether it is renewed and may
@@ -67,13 +67,13 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.lab.incident.dropped import NotUnderstood
 
     if not 0 <= args.watch_s <= 3600:
-        raise Trouble("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
+        raise CommandError("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
     if any("://" in each for each in args.source[1:]):
-        raise Trouble("one URL at a time, and first", code=USAGE)
+        raise CommandError("one URL at a time, and first", code=USAGE)
     try:
         return _of_table(args) if "://" in args.source[0] else _of_files(args)
     except NotUnderstood as error:
-        raise Trouble(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 # --- a table -------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def _of_table(args: argparse.Namespace) -> int:
     return FOUND if found.troubled else OK
 
 
-def _table_lines(standing: Standing) -> list[str]:
+def _table_lines(standing: LockInspection) -> list[str]:
     lines = []
     for name, told in table_facts(standing):
         lines.append(f"  {told}" if name in ("table", "timeline") else f"  {name}: {told}")
@@ -117,7 +117,7 @@ def _taken_lines(evidence: Evidence) -> list[str]:
     return [f"  {each.name}: {each.kind}, {each.said}" for each in evidence.taken]
 
 
-def _as_json(found: Examined, url: str) -> dict[str, Any]:
+def _as_json(found: Examination, url: str) -> dict[str, Any]:
     from lockkit.protocol.record import Record
     from lockkit.table.inspect.words import is_left
 
@@ -175,7 +175,7 @@ def _contents(names: Sequence[str]) -> list[tuple[str, bytes]]:
             with located(name).open("rb") as file:
                 files.append((name, file.read(FILE_BYTES_MAX + 1)))
         except OSError as error:
-            raise Trouble(f"cannot read {plain(name)}: {error.strerror}") from None
+            raise CommandError(f"cannot read {plain(name)}: {error.strerror}") from None
     return files
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from lockkit.cli.shipped import IN_CHECKOUT, ROOT
-from lockkit.cli.terminal import Trouble, command, require, warn
+from lockkit.cli.terminal import CommandError, command, require, warn
 from lockkit.events import plain
 
 ABOUT = """\
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     home = ROOT if IN_CHECKOUT else copied(Path(COPY).absolute())
     path = Path(args.notebook) if args.notebook else home / FIRST
     if not path.exists():
-        raise Trouble(f"there is no notebook {path}; the course is in {home / 'notebooks'}")
+        raise CommandError(f"there is no notebook {path}; the course is in {home / 'notebooks'}")
     return until_stopped([*jupyterlab(path.resolve(), home.resolve()), *args.after])
 
 
@@ -58,7 +58,7 @@ def copied(home: Path) -> Path:
     try:
         shutil.copytree(ROOT, home, copy_function=unless_there, dirs_exist_ok=True)
     except OSError as error:
-        raise Trouble(
+        raise CommandError(
             f"cannot copy the notebooks to {home}: {plain(error, limit=300)}; "
             "run lockkit lab in a folder that is yours"
         ) from None

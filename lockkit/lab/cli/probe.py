@@ -11,7 +11,7 @@ from lockkit.cli.terminal import (
     OK,
     TROUBLE,
     USAGE,
-    Trouble,
+    CommandError,
     add_store,
     command,
     say,
@@ -25,7 +25,7 @@ from lockkit.events import plain
 
 if TYPE_CHECKING:
     from lockkit.lab.probe import Report
-    from lockkit.lab.probe.providers import Row
+    from lockkit.lab.probe.providers import ProviderRow
 
 ABOUT = """\
 Tries what a lock depends on, on scratch keys that are deleted afterwards: conditional create and
@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.matrix is (args.url is not None):
-        raise Trouble("name one store (URL), or say --matrix", code=USAGE)
+        raise CommandError("name one store (URL), or say --matrix", code=USAGE)
     if args.matrix:
         return show_matrix(args.json)
     from lockkit.cli.generations import opened
@@ -76,12 +76,12 @@ def run(args: argparse.Namespace) -> int:
         try:
             report = probe(store, rounds=args.rounds, racers=args.racers, emit=tell)
         except ValueError as error:
-            raise Trouble(f"--{error}", code=USAGE) from None
+            raise CommandError(f"--{error}", code=USAGE) from None
         known = documented(args.url, elsewhere(store), providers())
     return show(report, known, args.json)
 
 
-def show(report: Report, known: Row | None, as_json: bool) -> int:
+def show(report: Report, known: ProviderRow | None, as_json: bool) -> int:
     from lockkit.lab.probe.providers import compared, differences, probed
 
     found = probed(report, report.url, as_of=utc(Clock().wall_ms())[:10], source="lockkit probe")

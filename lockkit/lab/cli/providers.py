@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import OK, Trouble, command, say, warn
+from lockkit.cli.terminal import OK, CommandError, command, say, warn
 from lockkit.events import plain
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> int:
 
     names = [each.strip() for each in args.only.split(",") if each.strip()]
     if unknown := set(names) - set(KINDS):
-        raise Trouble(f"there is no {plain(sorted(unknown)[0])!r}; there are {', '.join(KINDS)}")
+        raise CommandError(
+            f"there is no {plain(sorted(unknown)[0])!r}; there are {', '.join(KINDS)}"
+        )
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     with ExitStack() as stack:
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             each.ready()
             say(*described(each), "")
         if not started:
-            raise Trouble("nothing of this can be started here")
+            raise CommandError("nothing of this can be started here")
         say(f"Ctrl-C ends {'it' if len(started) == 1 else 'them all'}. Logs are in {folder}.")
         over.wait()
     return OK

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 from typing import Any
 
-from lockkit.cli.terminal import OK, Trouble, command, say_json
+from lockkit.cli.terminal import OK, CommandError, command, say_json
 from lockkit.events import plain
 
 ABOUT = """\
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.lab.server import Credentials, Emulator
 
     if args.access_key and not args.secret_key:
-        raise Trouble("--access-key needs its secret: --secret-key, or LOCKKIT_SECRET_KEY")
+        raise CommandError("--access-key needs its secret: --secret-key, or LOCKKIT_SECRET_KEY")
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     try:
@@ -80,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
             say_json({"s3": emulator.s3, "gcs": emulator.gcs, "azure": emulator.azure})
             over.wait()
     except ValueError as error:
-        raise Trouble(plain(error)) from None
+        raise CommandError(plain(error)) from None
     except (OSError, sqlite3.Error) as error:
         where = f"{args.host}:{args.port} from {args.db}"
-        raise Trouble(f"cannot serve on {plain(where)}: {plain(error)}") from None
+        raise CommandError(f"cannot serve on {plain(where)}: {plain(error)}") from None
     return OK

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import FOUND, OK, USAGE, Trouble, command, say, say_json, warn
+from lockkit.cli.terminal import FOUND, OK, USAGE, CommandError, command, say, say_json, warn
 from lockkit.clock import Clock
 from lockkit.events import narrate, plain, write
 
 if TYPE_CHECKING:
-    from lockkit.lab.verify.sim import Outcome, Scenario
+    from lockkit.lab.verify.sim import SeedOutcome, SimScenario
 
 ABOUT = """\
 Runs the library itself in a simulated world, one for each seed: virtual clocks that are wrong,
@@ -66,12 +66,12 @@ def run(args: argparse.Namespace) -> int:
         scenario = scenario_of(args.scenario)
         mutant = mutant_of(args.mutant or "", scenario.name)
     except ValueError as error:
-        raise Trouble(plain(error), code=USAGE) from None
+        raise CommandError(plain(error), code=USAGE) from None
     seeds = seeds_of(args.seeds)
     if args.steps is not None and args.steps < 1:
-        raise Trouble("--steps must be at least 1", code=USAGE)
-    total = Total(scenario, args.seeds, Clock(), args.mutant or "", args.steps is None)
-    outcome: Outcome | None = None
+        raise CommandError("--steps must be at least 1", code=USAGE)
+    total = SimulationTotal(scenario, args.seeds, Clock(), args.mutant or "", args.steps is None)
+    outcome: SeedOutcome | None = None
     try:
         for seed in seeds:
             outcome = simulate(scenario, seed, steps=args.steps, mutant=mutant)
@@ -96,9 +96,11 @@ def run_moment(args: argparse.Namespace) -> int:
     try:
         moment = SeedMoment.of(args.moment)
     except ValueError as error:
-        raise Trouble(plain(error), code=USAGE) from None
+        raise CommandError(plain(error), code=USAGE) from None
     if args.others and moment.step is None:
-        raise Trouble(f"--others needs a move to go on from: --moment '{moment}@57'", code=USAGE)
+        raise CommandError(
+            f"--others needs a move to go on from: --moment '{moment}@57'", code=USAGE
+        )
     outcome = play(moment)
     if args.history:
         save(outcome, args.history)
@@ -116,10 +118,10 @@ def run_moment(args: argparse.Namespace) -> int:
 
 
 @dataclass(slots=True)
-class Total:
+class SimulationTotal:
     """What came of all seeds so far; told on standard error as it goes."""
 
-    scenario: Scenario
+    scenario: SimScenario
     seeds: str
     clock: Clock
     mutant: str = ""
@@ -137,7 +139,7 @@ class Total:
     def __post_init__(self) -> None:
         self.began_ms = self.told_ms = self.clock.boot_ms()
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SeedOutcome) -> None:
         self.count, self.steps = self.count + 1, self.steps + outcome.steps
         self.faults.update(outcome.faults)
         self.reached.update(outcome.reached)
@@ -194,16 +196,16 @@ def seeds_of(said: str) -> range:
     first = int(match[1]) if match else 0
     last = int(match[2]) if match and match[2] else first
     if match is None or last < first or last > SEEDS_MAX:
-        raise Trouble(
+        raise CommandError(
             f"--seeds {plain(said)!r} is no range; write 7, or 1..200 (up to {SEEDS_MAX})",
             code=USAGE,
         )
     return range(first, last + 1)
 
 
-def save(outcome: Outcome, name: str) -> None:
+def save(outcome: SeedOutcome, name: str) -> None:
     try:
         with Path(name).open("w", encoding="utf-8") as file:
             write(outcome.run.world.history(), file)
     except OSError as error:
-        raise Trouble(f"cannot write {plain(name)}: {error.strerror}") from None
+        raise CommandError(f"cannot write {plain(name)}: {error.strerror}") from None

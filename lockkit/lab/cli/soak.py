@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lockkit.cli.terminal import FOUND, OK, UNKNOWN, Trouble, command, require, say, warn
+from lockkit.cli.terminal import FOUND, OK, UNKNOWN, CommandError, command, require, say, warn
 from lockkit.clock import Clock
 from lockkit.events import plain
 from lockkit.lab.cli.check import show
@@ -19,7 +19,7 @@ from lockkit.lab.cli.demo import extras
 from lockkit.lab.verify.check import Kind
 
 if TYPE_CHECKING:
-    from lockkit.lab.soak.run import Outcome
+    from lockkit.lab.soak.run import SoakOutcome
 
 ABOUT = """\
 Launches real writers over the embedded server on one table, beside them a reader and the table's
@@ -69,25 +69,27 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.lab.faults import FaultError
     from lockkit.lab.soak.plan import SoakPlan
     from lockkit.lab.soak.run import SoakFailed, soak
-    from lockkit.lab.soak.supervisor import Settings
+    from lockkit.lab.soak.supervisor import SoakSettings
 
     if not 0 < args.minutes <= 24 * 60:
-        raise Trouble(f"--minutes {args.minutes}: more than 0, at most a day")
+        raise CommandError(f"--minutes {args.minutes}: more than 0, at most a day")
     if not 0 <= args.spark <= args.writers:
-        raise Trouble(f"--spark {args.spark}: 0 to {args.writers}, the number of writers")
+        raise CommandError(f"--spark {args.spark}: 0 to {args.writers}, the number of writers")
     try:
         trouble = SoakPlan.load(located(args.faults) if args.faults else ROOT / PLAN)
     except FaultError as error:
-        raise Trouble(f"this plan cannot be used: {plain(error, limit=600)}") from None
+        raise CommandError(f"this plan cannot be used: {plain(error, limit=600)}") from None
     for file in filter(None, (args.json if args.json != "-" else None, args.html)):
         if not Path(file).parent.is_dir():  # said now, and not after an hour
-            raise Trouble(f"cannot write {plain(file)}: there is no folder {Path(file).parent}")
+            raise CommandError(
+                f"cannot write {plain(file)}: there is no folder {Path(file).parent}"
+            )
     run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-soak-"))
     if (run_dir / "store.sqlite").exists():
-        raise Trouble(f"{run_dir} has a soak already; name another folder, or remove it")
+        raise CommandError(f"{run_dir} has a soak already; name another folder, or remove it")
     say_progress = Progress()
     plan = fleet_plan(args, run_dir)
-    settings = Settings(plan=trouble.to_json(), spark=args.spark)
+    settings = SoakSettings(plan=trouble.to_json(), spark=args.spark)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         say_progress(
@@ -100,7 +102,9 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         export(args, run_dir, outcome)
     except (SoakFailed, OSError) as error:
-        raise Trouble(f"the soak could not be run to its end: {plain(error, limit=1000)}") from None
+        raise CommandError(
+            f"the soak could not be run to its end: {plain(error, limit=1000)}"
+        ) from None
     finally:
         signal.signal(signal.SIGTERM, before)
         if args.run_dir is None:
@@ -134,7 +138,7 @@ def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
             pause_s=args.pause_s,
         )
     except FleetError as error:
-        raise Trouble(plain(error)) from None
+        raise CommandError(plain(error)) from None
 
 
 class Progress:
@@ -155,7 +159,7 @@ class Progress:
         warn(f"{(now_ms - self._began_ms) / 1000:7.1f} s  {plain(line, limit=600)}")
 
 
-def export(args: argparse.Namespace, run_dir: Path, outcome: Outcome) -> None:
+def export(args: argparse.Namespace, run_dir: Path, outcome: SoakOutcome) -> None:
     said = json.dumps(outcome.to_json(), indent=2, default=str) + "\n"
     if args.json == "-":
         sys.stdout.write(said)
@@ -169,7 +173,7 @@ def export(args: argparse.Namespace, run_dir: Path, outcome: Outcome) -> None:
         write_page(run_dir, outcome, Path(args.html))
 
 
-def tell(outcome: Outcome) -> None:
+def tell(outcome: SoakOutcome) -> None:
     show(outcome.verdict)
     made = sum(outcome.made.values())
     say(f"{outcome.minutes:.1f} minutes, {outcome.commits} acknowledged commits, {made} faults of "

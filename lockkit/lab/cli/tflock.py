@@ -12,7 +12,7 @@ from lockkit.cli.terminal import (
     FOUND,
     OK,
     UNKNOWN,
-    Trouble,
+    CommandError,
     add_store,
     command,
     say,
@@ -23,7 +23,7 @@ from lockkit.cli.terminal import (
 from lockkit.events import plain
 
 if TYPE_CHECKING:
-    from lockkit.recipes.terraform.lockinfo import Foreign, LockInfo
+    from lockkit.recipes.terraform.lockinfo import ForeignLock, LockInfo
     from lockkit.recipes.terraform.statelock import StateLock
 
 ABOUT = """\
@@ -98,21 +98,21 @@ def opened(args: argparse.Namespace) -> Iterator[StateLock]:
         try:
             yield state
         except StateLocked as error:
-            raise Trouble(plain(error, limit=1000), code=BUSY) from None
+            raise CommandError(plain(error, limit=1000), code=BUSY) from None
         except NotLocked as error:
-            raise Trouble(plain(error, limit=1000), code=FOUND) from None
+            raise CommandError(plain(error, limit=1000), code=FOUND) from None
         except LockUnknown as error:
-            raise Trouble(plain(error, limit=1000), code=UNKNOWN) from None
+            raise CommandError(plain(error, limit=1000), code=UNKNOWN) from None
 
 
 def show(args: argparse.Namespace) -> int:
-    from lockkit.recipes.terraform.lockinfo import Foreign
+    from lockkit.recipes.terraform.lockinfo import ForeignLock
 
     with opened(args) as state:
         found = state.show().info
         if args.json:
             say_json({"url": args.url, "key": state.key, **fields(found)})
-        elif isinstance(found, Foreign):
+        elif isinstance(found, ForeignLock):
             say(f"{plain(state.key)} is no lock file: {plain(found.why)}; it locks all the same")
         else:
             say(f"{plain(state.key)} {f'is held by {found}' if found else 'is unlocked'}")
@@ -120,7 +120,7 @@ def show(args: argparse.Namespace) -> int:
                 say(f"  {plain(found.info)}")
     if found is None:
         return OK
-    return FOUND if isinstance(found, Foreign) else BUSY
+    return FOUND if isinstance(found, ForeignLock) else BUSY
 
 
 def lock(args: argparse.Namespace) -> int:
@@ -162,13 +162,13 @@ def removed(args: argparse.Namespace, state: StateLock) -> int:
     return OK
 
 
-def fields(found: LockInfo | Foreign | None) -> dict[str, Any]:
-    from lockkit.recipes.terraform.lockinfo import Foreign, as_fields
+def fields(found: LockInfo | ForeignLock | None) -> dict[str, Any]:
+    from lockkit.recipes.terraform.lockinfo import ForeignLock, as_fields
 
     match found:
         case None:
             return {"state": "unlocked"}
-        case Foreign(why):
+        case ForeignLock(why):
             return {"state": "foreign", "garbled": why}
         case _:
             return {"state": "locked", **as_fields(found)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
-from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lab.course.lock_testbed import LockTestbed
 from lockkit.protocol.outcome import Found
 from lockkit.stores import open_store
 
@@ -27,7 +27,7 @@ GIVE_UP, WRITE_AGAIN, BEGIN_AGAIN = "give up", "write it again", "begin again"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AccountRead:
     amount: int
     version: str
 
@@ -35,15 +35,15 @@ class Reading:
 class Account:
     """A balance beside the lock, which payments read, change and write whole."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: LockTestbed) -> None:
         self.ground = ground
         self.write("W0", 0)
 
-    def read(self, name: str) -> Reading:
+    def read(self, name: str) -> AccountRead:
         with closing(open_store(self.ground.url, **self._as(name))) as store:
             found = store.get(BALANCE)
         assert isinstance(found, Found), found
-        return Reading(json.loads(found.body)["amount"], found.version)
+        return AccountRead(json.loads(found.body)["amount"], found.version)
 
     def write(self, name: str, amount: int, over: str = "") -> int:
         """The whole object anew, in place of version `over` or of whatever is there; the status."""
@@ -62,7 +62,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paid:
+class PaymentOutcome:
     """Two payments into an empty account, and what is there in the end."""
 
     balance: int
@@ -94,9 +94,9 @@ class Paid:
         return f"<div>The balance is <b>{escape(str(self))}</b>.</div>{writes}"
 
 
-def at_once() -> Paid:
+def at_once() -> PaymentOutcome:
     """No lock: W1 and W2 have both read the balance before either writes it."""
-    with Ground("s3") as ground:
+    with LockTestbed("s3") as ground:
         account = Account(ground)
         one, two = (account.read(name).amount for name in ("W1", "W2"))
         account.write("W1", one + ONE)
@@ -104,9 +104,9 @@ def at_once() -> Paid:
         return _paid(account)
 
 
-def in_turn() -> Paid:
+def in_turn() -> PaymentOutcome:
     """Each pays while it holds the lock."""
-    with Ground("s3") as ground:
+    with LockTestbed("s3") as ground:
         account = Account(ground)
         for name, amount in (("W1", ONE), ("W2", TWO)):
             with ground.lock(name, ttl_s=TTL_S):
@@ -114,14 +114,14 @@ def in_turn() -> Paid:
         return _paid(account)
 
 
-def late(*, guarded: bool, then: str = GIVE_UP) -> Paid:
+def late(*, guarded: bool, then: str = GIVE_UP) -> PaymentOutcome:
     """W1's write is stuck on its way: W1 gives up, and gives back the lock. Then it arrives.
 
     `guarded`: it says which version it is to replace. `then` is what W1 does if that is refused.
     """
     if then not in (GIVE_UP, WRITE_AGAIN, BEGIN_AGAIN):
         raise ValueError(f"{then!r}: it can {GIVE_UP!r}, {WRITE_AGAIN!r} or {BEGIN_AGAIN!r}")
-    with Ground("s3") as ground:
+    with LockTestbed("s3") as ground:
         account, lock = Account(ground), ground.lock("W1", ttl_s=TTL_S)
         with lock:
             seen = account.read("W1")  # and its write leaves, and nobody answers
@@ -135,11 +135,11 @@ def late(*, guarded: bool, then: str = GIVE_UP) -> Paid:
         return _paid(account)
 
 
-def _paid(account: Account) -> Paid:
+def _paid(account: Account) -> PaymentOutcome:
     events = tuple(account.ground.events)
     writes = [each for each in events if each.kind == "request" and each["method"] == "put"
               and each["key"].endswith(BALANCE) and each["client"] != "W0"]  # fmt: skip
-    return Paid(
+    return PaymentOutcome(
         balance=account.read("W0").amount, writes=tuple(writes), events=events,
         verdict=account.ground.verdict,
     )  # fmt: skip

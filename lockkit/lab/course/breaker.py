@@ -9,7 +9,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from lockkit.lab.course.breaking import GUESSES, SCENARIOS, SEEDS, Hunt, hunting, rules_of
+from lockkit.lab.course.breaking import GUESSES, SCENARIOS, SEEDS, MutantHunt, hunting, rules_of
 from lockkit.lab.widgets.predict import Predict
 
 CLOSED = "This panel was closed: its cell was run again. Use that one."
@@ -28,7 +28,7 @@ class Breaker:
         if _newest is not None:
             _newest.close()
         _newest = self
-        self.hunt: Hunt | None = None
+        self.hunt: MutantHunt | None = None
         self.seeds = seeds
         self._stopped, self._closed = threading.Event(), threading.Event()
         self._asked: SimpleQueue[bool] = SimpleQueue()
@@ -91,7 +91,7 @@ class Breaker:
 
     # --- the same by code -------------------------------------------------------------------------
 
-    def play(self) -> Hunt:
+    def play(self) -> MutantHunt:
         """What the Play button does; returns when the hunt is over."""
         self._stopped.clear()
         self._running(True)
@@ -110,7 +110,7 @@ class Breaker:
         finally:
             self._running(self._closed.is_set())
 
-    def _show(self, found: Hunt) -> None:
+    def _show(self, found: MutantHunt) -> None:
         self._say(repr(found))
         if found.harms or found.seeds == self.seeds:  # a hunt that was stopped tells no "never"
             self.predict.show(str(found))

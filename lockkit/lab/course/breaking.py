@@ -13,11 +13,11 @@ from lockkit.lab.course.grid import LEFT
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
 from lockkit.lab.verify.scenarios import SCENES
-from lockkit.lab.verify.sim import LEASE, Outcome, Scenario, simulate
+from lockkit.lab.verify.sim import LEASE, SeedOutcome, SimScenario, simulate
 from lockkit.lab.verify.table_scenario import SCENARIOS as TABLES
 from lockkit.lab.widgets.seeds.moments import SeedMoment, mutant_of, scenario_of
 
-SCENARIOS: dict[str, Scenario] = {
+SCENARIOS: dict[str, SimScenario] = {
     each.name: each for each in (LEASE, *TABLES, *(scene.SCENARIO for scene in SCENES.values()))
 }
 AT_ONCE, SOON, LATE, NEVER = (
@@ -40,7 +40,7 @@ def rules_of(scenario: str) -> dict[str, Mutant]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
+class MutantRun:
     """One seed's run, with a rule off or with all of them on (""), and what came of it."""
 
     scenario: str
@@ -100,17 +100,17 @@ class Play:
         return SeedMoment(self.scenario, self.seed, self.moves, self.rule)
 
 
-def play(scenario: str, rule: str, seed: int) -> Play:
+def play(scenario: str, rule: str, seed: int) -> MutantRun:
     """Raises `ValueError` for a scenario or a rule that there is not."""
     outcome = _simulate(scenario, rule, seed)
     world = outcome.run.world
-    return Play(
+    return MutantRun(
         scenario=scenario, rule=rule, seed=seed, moves=outcome.steps, harm=outcome.violation or "",
         faults=sum(outcome.faults.values()), events=tuple(world.history()),
     )  # fmt: skip
 
 
-def _simulate(scenario: str, rule: str, seed: int) -> Outcome:
+def _simulate(scenario: str, rule: str, seed: int) -> SeedOutcome:
     return simulate(
         scenario_of(scenario), seed, mutant=mutant_of(rule, scenario), judge=False
     )
@@ -120,7 +120,7 @@ def _simulate(scenario: str, rule: str, seed: int) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hunt:
+class MutantHunt:
     """What so many seeds made of a rule that is off."""
 
     scenario: str
@@ -138,7 +138,7 @@ class Hunt:
         return self.harms[0][1] if self.harms else None
 
     @property
-    def shortest(self) -> Play:
+    def shortest(self) -> MutantRun:
         """The run with the fewest moves, played again. `ValueError` where none did harm."""
         if not self.harms:
             raise ValueError(f"none of {self.seeds} seeds did harm: there is nothing to see")
@@ -160,7 +160,7 @@ class Hunt:
         )
 
 
-def hunting(scenario: str, rule: str, seeds: int = SEEDS) -> Iterator[Hunt]:
+def hunting(scenario: str, rule: str, seeds: int = SEEDS) -> Iterator[MutantHunt]:
     """The hunt after each seed, for who wants to show it, or to stop."""
     moves, harms = 0, list[tuple[int, int]]()
     for seed in range(1, seeds + 1):
@@ -168,12 +168,12 @@ def hunting(scenario: str, rule: str, seeds: int = SEEDS) -> Iterator[Hunt]:
         moves += outcome.steps
         if outcome.violation:
             harms.append((outcome.steps, seed))
-        yield Hunt(scenario=scenario, rule=rule, seeds=seed, moves=moves, harms=tuple(harms))
+        yield MutantHunt(scenario=scenario, rule=rule, seeds=seed, moves=moves, harms=tuple(harms))
 
 
 def hunt(
     scenario: str, rule: str, seeds: int = SEEDS, tell: Callable[[str], None] = print
-) -> Hunt:
+) -> MutantHunt:
     """So many seeds, from 1 on; tells four times how it goes. `ValueError` for less than one."""
     if seeds < 1:
         raise ValueError("one seed at least is played")
@@ -184,7 +184,7 @@ def hunt(
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ScenarioSurvey:
     """How soon each rule of a scenario is missed, the soonest first."""
 
     scenario: str
@@ -214,13 +214,15 @@ class Survey:
         return f"<table class='lockkit-survey'><tr>{head}</tr>{rows}</table>"
 
 
-def survey(scenario: str, seeds: int = SEEDS) -> Survey:
+def survey(scenario: str, seeds: int = SEEDS) -> ScenarioSurvey:
     """Each rule off in turn, until a seed does harm."""
     firsts: list[tuple[str, int | None]] = []
     for rule in rules_of(scenario):
         hunts = hunting(scenario, rule, seeds)
         firsts.append((rule, next((each.first for each in hunts if each.first), None)))
-    return Survey(scenario, seeds, tuple(sorted(firsts, key=lambda each: each[1] or seeds + 1)))
+    return ScenarioSurvey(
+        scenario, seeds, tuple(sorted(firsts, key=lambda each: each[1] or seeds + 1))
+    )
 
 
 def _seed(first: int | None) -> str:
@@ -242,18 +244,18 @@ class Rung:
     """One task, and who judges it."""
 
     task: str
-    done: Callable[[Play], bool]
+    done: Callable[[MutantRun], bool]
 
 
-def _two_believers(run: Play) -> bool:
+def _two_believers(run: MutantRun) -> bool:
     return "two believers" in run.verdict.because
 
 
-def _lost(run: Play) -> bool:
+def _lost(run: MutantRun) -> bool:
     return "lost update" in run.verdict.because or "stale commit" in run.verdict.because
 
 
-def _hidden(run: Play) -> bool:
+def _hidden(run: MutantRun) -> bool:
     """Judged by playing what came before."""
     return bool(run.harm) and run.seed > 100 and not any(
         each.harms for each in hunting(run.scenario, run.rule, 100)
@@ -275,9 +277,9 @@ class Ladder:
     """Which of the rungs have been climbed, in any order."""
 
     rungs: tuple[Rung, ...] = RUNGS
-    by: dict[int, Play] = field(default_factory=dict)
+    by: dict[int, MutantRun] = field(default_factory=dict)
     """Of each rung that was climbed: the run that did it first."""
-    last: Play | None = None
+    last: MutantRun | None = None
 
     def climb(self, scenario: str, rule: str, seed: int) -> Ladder:
         """Play that seed with that rule off, and see which rungs it is good for.

@@ -9,8 +9,8 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.events import Event
-from lockkit.lab.course.lock_testbed import Ground
-from lockkit.lab.verify.explore import Row, explore_rows
+from lockkit.lab.course.lock_testbed import LockTestbed
+from lockkit.lab.verify.explore import SearchRow, explore_rows
 from lockkit.protocol.policy import Expiry, Policy
 
 ONE, TWO = "one believes that it holds the lock", "two believe that they hold the lock"
@@ -19,7 +19,7 @@ TTL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Met:
+class ClockEncounter:
     """W1 holds the lock and renews it; W2 came once."""
 
     events: tuple[Event, ...]
@@ -31,13 +31,13 @@ class Met:
         return ONE if self.verdict.kind == "VALID" else TWO
 
 
-def meet(expiry: str, fast_s: float) -> Met:
+def meet(expiry: str, fast_s: float) -> ClockEncounter:
     """W1 has a fresh lease of `TTL_S`; W2, whose wall clock is fast by so much, tries once.
 
     `expiry` is wall, store or observed; raises `ValueError` for another.
     """
     policy, lost = Policy(expiry=Expiry(expiry)), threading.Event()
-    with warnings.catch_warnings(record=True) as caught, Ground("s3") as ground:
+    with warnings.catch_warnings(record=True) as caught, LockTestbed("s3") as ground:
         warnings.simplefilter("always")
         first = ground.lock("W1", ttl_s=TTL_S, policy=policy, on_lost=lambda *_: lost.set())
         second = ground.lock("W2", ttl_s=TTL_S, policy=policy, fast_s=fast_s)
@@ -45,14 +45,14 @@ def meet(expiry: str, fast_s: float) -> Met:
         if second.acquire(timeout=0):
             Clock().wait(lost, TTL_S)  # until W1 hears of it, at its next renewal
         warned = tuple(str(each.message) for each in caught)
-        return Met(events=tuple(ground.events), verdict=ground.verdict, warned=warned)
+        return ClockEncounter(events=tuple(ground.events), verdict=ground.verdict, warned=warned)
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class SearchSummary:
     """What the explorer found: every order of events within a row's bounds, or a counterexample."""
 
-    row: Row
+    row: SearchRow
 
     @property
     def story(self) -> str:
@@ -70,6 +70,6 @@ class Searched:
         return f"{self.row.scenario.name}: {self} ({states}, {self.row.seconds:.1f} s)"
 
 
-def search(name: str) -> Searched:
+def search(name: str) -> SearchSummary:
     """One row of the explorer by its name."""
-    return Searched(explore_rows([name])[0])
+    return SearchSummary(explore_rows([name])[0])

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.events import Event, event
-from lockkit.lab.course.table_testbed import Leap
+from lockkit.lab.course.table_testbed import LeapingClock
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import Kind, check
-from lockkit.lab.widgets.contention import Contest
-from lockkit.lab.widgets.figures import Figures
+from lockkit.lab.widgets.contention import Contention
+from lockkit.lab.widgets.figures import SideFigures
 from lockkit.lock.handle import Lock
 from lockkit.providers import open_lock
 
@@ -32,10 +32,10 @@ PREFIX = "hoodie.write.lock."
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class ServiceHandoff:
     """What two services came to whose holder was stopped for two and a half leases."""
 
-    sides: tuple[tuple[str, Figures], ...]
+    sides: tuple[tuple[str, SideFigures], ...]
 
     @property
     def overlap_s(self) -> float:
@@ -53,16 +53,16 @@ class Handed:
         )
 
     @staticmethod
-    def _said(figures: Figures) -> str:
+    def _said(figures: SideFigures) -> str:
         return NOT_AT_ALL if figures.overlap_s == 0 else f"for {figures.overlap_s:.1f} s"
 
 
 def stall_both(
     first: str = "storage", second: str = "filesystem", *, lease_s: float = 2.0,
     tell: Callable[[str], None] = print,
-) -> Handed:  # fmt: skip
+) -> ServiceHandoff:  # fmt: skip
     """Three processes on each; whoever holds is stopped, on both, until somebody took over."""
-    contest = Contest((first, second), lease_s=lease_s)
+    contest = Contention((first, second), lease_s=lease_s)
     try:
         tell(f"until each was granted {GRANTS} times …")
         granted = contest.until_granted(GRANTS)
@@ -71,14 +71,14 @@ def stall_both(
             raise TimeoutError("nobody was granted the lock within a minute; try again")
     finally:
         contest.stop()
-    return Handed(tuple((side.name, side.figures()) for side in contest.sides))
+    return ServiceHandoff(tuple((side.name, side.figures()) for side in contest.sides))
 
 
 # --- how long a writer waits, by Hudi's keys ------------------------------------------------------
 
 
 @dataclass
-class Skipping(Leap):
+class SkippedWaits(LeapingClock):
     """For the thread that made it, every wait is over at once: the clock goes on by itself."""
 
     of: threading.Thread = field(default_factory=threading.current_thread)
@@ -95,7 +95,7 @@ class Skipping(Leap):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waited:
+class WaitOutcome:
     """What a writer with these keys did behind two dead holders, whose leases it doesn't choose."""
 
     longest_s: float
@@ -125,7 +125,7 @@ class Waited:
         )
 
 
-def wait(wait_time_ms: int, num_retries: int, wait_between_ms: int = 5_000) -> Waited:
+def wait(wait_time_ms: int, num_retries: int, wait_between_ms: int = 5_000) -> WaitOutcome:
     """Hudi's three keys, behind a holder that died. Raises `ValueError` for what no key may be."""
     config = {
         "hoodie.base.path": URL,
@@ -135,7 +135,7 @@ def wait(wait_time_ms: int, num_retries: int, wait_between_ms: int = 5_000) -> W
         f"{PREFIX}client.wait_time_ms_between_retry": str(wait_between_ms),
     }
     minute, hour = _behind(LEASE_S, config), _behind(HOUR_S, config)
-    return Waited(
+    return WaitOutcome(
         longest_s=minute.longest_s, outlived=minute.granted,
         gave_up_s=hour.seconds if hour.seconds <= GIVE_UP_S else None,
         events=hour.events, kinds=(check(minute.events).kind, check(hour.events).kind),
@@ -143,16 +143,16 @@ def wait(wait_time_ms: int, num_retries: int, wait_between_ms: int = 5_000) -> W
 
 
 @dataclass(frozen=True, slots=True)
-class _Try:
+class _Attempt:
     longest_s: float
     granted: bool
     seconds: float
     events: tuple[Event, ...]
 
 
-def _behind(lease_s: float, config: dict[str, str]) -> _Try:
+def _behind(lease_s: float, config: dict[str, str]) -> _Attempt:
     """One who died right after its grant, and one who waits for it; no time goes by."""
-    clock, told = Skipping(), list[Event]()
+    clock, told = SkippedWaits(), list[Event]()
 
     def emit_of(who: str) -> Callable[..., None]:
         def emit(kind: str, **fields: Any) -> None:
@@ -173,4 +173,4 @@ def _behind(lease_s: float, config: dict[str, str]) -> _Try:
             if granted:
                 waiter.release()
         events = sorted([*server.requests(), *told], key=lambda each: each.at_ms)
-    return _Try(longest_s, granted, seconds, tuple(events))
+    return _Attempt(longest_s, granted, seconds, tuple(events))

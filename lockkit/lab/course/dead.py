@@ -9,11 +9,11 @@ from typing import Any
 from lockkit.errors import CommitConflict, HeartbeatExpired, LockLost
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
-from lockkit.lab.course.table_testbed import Lake, Writer, seen
+from lockkit.lab.course.table_testbed import TableTestbed, TestbedWriter, seen
 from lockkit.table import Prepared
-from lockkit.table.occ.conflicting import Mine
+from lockkit.table.occ.conflicting import OwnChanges
 from lockkit.table.occ.failed import failed_writes
-from lockkit.table.occ.liveness import HeartbeatRules, Policy, Pulse, end
+from lockkit.table.occ.liveness import HeartbeatRead, HeartbeatRules, Policy, end
 from lockkit.table.occ.markers import MARKERS, early_conflict, mark
 from lockkit.table.occ.rollback import RolledBack
 from lockkit.table.read.opening import load_snapshot
@@ -47,7 +47,7 @@ _MEANS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Woken:
+class WokenWriter:
     """A writer that stood still inside its commit, was taken back meanwhile, and went on."""
 
     told: str
@@ -69,9 +69,9 @@ class Woken:
         return f"W1 was told: {self.told}\nA reader got: {self.reader}{again}"
 
 
-def wake(fence: bool) -> Woken:
+def wake(fence: bool) -> WokenWriter:
     """W1 stands still for five minutes between its last check and the write that publishes."""
-    with Lake() as lake:
+    with TableTestbed() as lake:
         slow, other = lake.writer("W1"), lake.writer("W2")
         slow.publish(slow.insert(["k1", "k2"], 1))
         prepared = slow.insert(["k3"], 3)
@@ -86,11 +86,11 @@ def wake(fence: bool) -> Woken:
         if told.startswith("refused"):
             slow.publish(slow.insert(["k3"], 3))
             again = seen(lake)
-        return Woken(told=told, reader=reader, again=again, events=tuple(lake.events),
+        return WokenWriter(told=told, reader=reader, again=again, events=tuple(lake.events),
                      verdict=lake.verdict)  # fmt: skip
 
 
-def _published(writer: Writer, prepared: Prepared, fence: bool | None = None) -> str:
+def _published(writer: TestbedWriter, prepared: Prepared, fence: bool | None = None) -> str:
     """A first refusal may only say that the lock was lost: then the same is tried once more."""
     for tries in range(2):
         try:
@@ -106,7 +106,7 @@ def _published(writer: Writer, prepared: Prepared, fence: bool | None = None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Remains:
+class InstantRemains:
     """The objects of one instant."""
 
     rows: tuple[tuple[str, str, str], ...]
@@ -123,11 +123,11 @@ class Remains:
         return grid("rows", head, self.rows)
 
 
-def remains() -> Remains:
+def remains() -> InstantRemains:
     """W1 has written its file, and dies before its commit."""
-    with Lake() as lake:
+    with TableTestbed() as lake:
         instant = lake.writer("W1").insert(["k1"], 1).instant
-        return Remains(tuple((key, *_meaning(key)) for key in lake.files(instant)))
+        return InstantRemains(tuple((key, *_meaning(key)) for key in lake.files(instant)))
 
 
 def _meaning(key: str) -> tuple[str, str]:
@@ -135,7 +135,7 @@ def _meaning(key: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ages:
+class HeartbeatAges:
     """Whether a service may take a silent writer back, by the age of its last beat and policy."""
 
     rows: tuple[tuple[str, ...], ...]
@@ -158,9 +158,9 @@ class Ages:
 TAKEN, SPARED = "✗ taken back", "spared"
 
 
-def ages() -> Ages:
+def ages() -> HeartbeatAges:
     """W1 beats once, by Hudi's defaults (every 60 s, two misses), and is silent from then on."""
-    with Lake() as lake:
+    with TableTestbed() as lake:
         writer, service = lake.writer("W1"), lake.writer("W2")
         instant, rows, before = writer.insert(["k1"], 1).instant, [], 0
         for age in AGES_S:
@@ -171,12 +171,14 @@ def ages() -> Ages:
                 dead = {each.instant for each in _dead(service, HeartbeatRules(), policy)}
                 row.append(TAKEN if instant in dead else SPARED)
             rows.append(tuple(row))
-        return Ages(tuple(rows))
+        return HeartbeatAges(tuple(rows))
 
 
-def _dead(service: Writer, rules: HeartbeatRules, policy: Policy = "LAZY") -> tuple[Pulse, ...]:
+def _dead(
+    service: TestbedWriter, rules: HeartbeatRules, policy: Policy = "LAZY"
+) -> tuple[HeartbeatRead, ...]:
     look = service.service().look()
-    found: tuple[Pulse, ...] = service.run(
+    found: tuple[HeartbeatRead, ...] = service.run(
         failed_writes(look.config.names, look.now, policy, rules)
     )
     return found
@@ -186,7 +188,7 @@ def _dead(service: Writer, rules: HeartbeatRules, policy: Policy = "LAZY") -> tu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raced:
+class HeartbeatRace:
     """A heartbeat that a service found expired, and whose next beat landed right after that."""
 
     ended: bool
@@ -202,13 +204,13 @@ class Raced:
         return f"{self}. The service {went}; W1 was told: {self.told}"
 
 
-def late_beat(guarded: bool) -> Raced:
+def late_beat(guarded: bool) -> HeartbeatRace:
     """W1's beat was sent in time, and was under way for six seconds.
 
     Unguarded, the service goes by what it has seen. Guarded, it first ends that very heartbeat.
     """
     rules = HeartbeatRules()
-    with Lake() as lake:
+    with TableTestbed() as lake:
         writer, service = lake.writer("W1"), lake.writer("W2")
         prepared = writer.insert(["k1"], 1)
         lake.clock.leap(rules.belief_ms / 1000 - 1 + UNDER_WAY_S)
@@ -218,14 +220,16 @@ def late_beat(guarded: bool) -> Raced:
         if ended:
             service.service().desk.roll_back(look.known, prepared.instant)
         told = _published(writer, prepared)
-        return Raced(ended=ended, told=told, events=tuple(lake.events), verdict=lake.verdict)
+        return HeartbeatRace(
+            ended=ended, told=told, events=tuple(lake.events), verdict=lake.verdict
+        )
 
 
 # --- two that would write the same ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Met:
+class RewriteEncounter:
     """A writer whose file group somebody else is rewriting."""
 
     files: int
@@ -239,9 +243,9 @@ class Met:
         return f"{self}. W2 was told: {self.why}"
 
 
-def meet(early: bool) -> Met:
+def meet(early: bool) -> RewriteEncounter:
     """W1 is rewriting k1's file group; W2 wants to. It asks the markers first, or its commit."""
-    with Lake() as lake:
+    with TableTestbed() as lake:
         first, second = lake.writer("W1"), lake.writer("W2")
         first.publish(first.insert(["k1"], 1))
         began = first.update(["k1"], 2)
@@ -251,7 +255,7 @@ def meet(early: bool) -> Met:
                 snapshot: Snapshot = second.run(load_snapshot(covering=transaction.covered))
                 (group,) = snapshot.groups
                 second.run(mark(transaction.instant, snapshot.groups[group].path, "MERGE"))
-                second.run(early_conflict(Mine(transaction.instant, transaction.base,
+                second.run(early_conflict(OwnChanges(transaction.instant, transaction.base,
                                                frozenset({group}))))  # fmt: skip
             prepared = second.update(["k1"], 3, transaction)
             first.publish(began)
@@ -259,7 +263,7 @@ def meet(early: bool) -> Met:
         except CommitConflict as conflict:
             written = [each for each in lake.files(f"_{transaction.instant}.parquet")
                        if not each.startswith(MARKERS)]  # fmt: skip
-            return Met(files=len(written), why=str(conflict))
+            return RewriteEncounter(files=len(written), why=str(conflict))
     raise AssertionError("both were committed")
 
 
@@ -267,7 +271,7 @@ def meet(early: bool) -> Met:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class HeartbeatTuning:
     """What an interval and a number of misses make of a pause, and of a death."""
 
     slow: str
@@ -292,7 +296,7 @@ class Tuned:
         )
 
 
-def tune(interval_s: float, misses: int) -> Tuned:
+def tune(interval_s: float, misses: int) -> HeartbeatTuning:
     """W1 stands still for 100 s, at the worst moment: right before a beat. W2 is dead.
 
     Raises `ValueError` for what is no rule.
@@ -300,7 +304,7 @@ def tune(interval_s: float, misses: int) -> Tuned:
     if interval_s < 1 or misses < 1:
         raise ValueError("an interval is a second or more, and there is one miss at least")
     rules = HeartbeatRules(interval_ms=round(interval_s * 1000), misses=misses)
-    with Lake() as lake:
+    with TableTestbed() as lake:
         slow, dead, service = lake.writer("W1", rules), lake.writer("W2", rules), lake.writer("W3")
         serving = ServiceRules(heartbeat=rules)
         service.publish(service.insert(["k0"], 0))
@@ -312,13 +316,13 @@ def tune(interval_s: float, misses: int) -> Tuned:
         lake.clock.leap(GONE_WITHIN_S)
         back = service.service(serving).take_back()
         gone = any(isinstance(each, RolledBack) for each in back)
-        return Tuned(
+        return HeartbeatTuning(
             slow=told, dead="taken back" if gone else "still there", events=tuple(lake.events),
             verdict=lake.verdict,
         )  # fmt: skip
 
 
-def _after_pause(writer: Writer, prepared: Prepared, *, late: bool) -> str:
+def _after_pause(writer: TestbedWriter, prepared: Prepared, *, late: bool) -> str:
     """As `Heartbeat` does: who could not prove for too long that it lives, stops."""
     try:
         if late:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockkit.lab.probe import Verdict
+from lockkit.lab.probe import Suitability
 from lockkit.lab.widgets.probing import PLACES, quick_look
 
 SPEAK_S3 = tuple(name for name, place in PLACES.items() if place.dialect == "s3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sorted:
+class BehaviourCheck:
     """What one request after another found of each place, beside what was said of it."""
 
     named: frozenset[str]
-    found: tuple[tuple[str, Verdict], ...]
+    found: tuple[tuple[str, Suitability], ...]
 
     @property
     def wrong(self) -> tuple[str, ...]:
         """Places that were named and pass every check, or were not named and fail one."""
         return tuple(place for place, verdict in self.found
-                     if (place in self.named) is (verdict is Verdict.UNTESTED))  # fmt: skip
+                     if (place in self.named) is (verdict is Suitability.UNTESTED))  # fmt: skip
 
     def __str__(self) -> str:
         return "not yet" if self.wrong else "solved"
@@ -33,7 +33,7 @@ class Sorted:
         return f"{self}: {len(self.wrong)} of {len(self.found)} places are not as you said"
 
 
-def sort_out(*unsafe: str) -> Sorted:
+def sort_out(*unsafe: str) -> BehaviourCheck:
     """Those that one request after another convicts; each is asked on a server of its own.
 
     Raises `ValueError` for a place that there is not.
@@ -41,4 +41,4 @@ def sort_out(*unsafe: str) -> Sorted:
     if strange := set(unsafe) - set(SPEAK_S3):
         raise ValueError(f"no place {min(strange)!r}; there are {'; '.join(SPEAK_S3)}")
     found = tuple((each, quick_look(each).verdict) for each in SPEAK_S3)
-    return Sorted(named=frozenset(unsafe), found=found)
+    return BehaviourCheck(named=frozenset(unsafe), found=found)

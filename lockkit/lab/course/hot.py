@@ -9,7 +9,7 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.events import Event
-from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lab.course.lock_testbed import LockTestbed
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion
 from lockkit.protocol.record import Record, encode
@@ -22,7 +22,7 @@ WAIT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
+class LockUse:
     """A lock that was taken and given back, or waited for, and what the store saw of it."""
 
     free: bool
@@ -47,7 +47,7 @@ class Used:
         return f"{self}, after {self.seconds:.1f} s. {'; '.join(told)}"
 
 
-class Still(Clock):
+class FrozenClock(Clock):
     """A server's clock that stands still: on it, two writes come within one second."""
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class Still(Clock):
         return self._at_ns
 
 
-def release_once(provider: str) -> Used:
+def release_once(provider: str) -> LockUse:
     """Claim, then release at once, by a guarded write that is sent a single time."""
     clock = Clock()
     began_ms = clock.boot_ms()
-    with Ground(provider, clock=Still()) as ground:
+    with LockTestbed(provider, clock=FrozenClock()) as ground:
         with closing(open_store(ground.url, endpoint=ground.proxy.url, client="W1")) as store:
             until_ms = clock.wall_ms() + round(TTL_S * 1000)
             held = Record("W1", until_ms, epoch=1, attempt="W1/1")
@@ -73,11 +73,11 @@ def release_once(provider: str) -> Used:
         return _used(ground, clock, began_ms)
 
 
-def use(provider: str, times: int = 2) -> Used:
+def use(provider: str, times: int = 2) -> LockUse:
     """`Lock` taken and given back so often, one after the other, with no work in between."""
     clock = Clock()
     began_ms = clock.boot_ms()
-    with Ground(provider) as ground:
+    with LockTestbed(provider) as ground:
         lock = ground.lock("W1", ttl_s=TTL_S)
         for _ in range(times):
             lock.acquire()
@@ -85,10 +85,10 @@ def use(provider: str, times: int = 2) -> Used:
         return _used(ground, clock, began_ms, ground.verdict)
 
 
-def wait(provider: str) -> Used:
+def wait(provider: str) -> LockUse:
     """W1 holds the lock; W2 waits for `WAIT_S`, in vain."""
     clock = Clock()
-    with Ground(provider) as ground:
+    with LockTestbed(provider) as ground:
         holder, waiter = (ground.lock(name, ttl_s=TTL_S) for name in ("W1", "W2"))
         holder.acquire()
         began_ms = clock.boot_ms()
@@ -96,10 +96,10 @@ def wait(provider: str) -> Used:
         return _used(ground, clock, began_ms, ground.verdict)
 
 
-def _used(ground: Ground, clock: Clock, began_ms: int, verdict: Any = None) -> Used:
+def _used(ground: LockTestbed, clock: Clock, began_ms: int, verdict: Any = None) -> LockUse:
     seconds, events = (clock.boot_ms() - began_ms) / 1000, tuple(ground.events)
     free = not ground.lock("reader").locked()
-    return Used(free=free, seconds=seconds, events=events, verdict=verdict)
+    return LockUse(free=free, seconds=seconds, events=events, verdict=verdict)
 
 
 def _counted(requests: Counter[str]) -> str:

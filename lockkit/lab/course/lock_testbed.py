@@ -27,10 +27,10 @@ PUT_S_MAX = 10.0
 VERSIONED = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-_standing: Ground | None = None
+_standing: LockTestbed | None = None
 
 
-class Ground:
+class LockTestbed:
     """`with Ground("gcs") as ground:` a store that behaves like that provider's, and its locks.
 
     `clock` is the server's. Raises `ValueError` for a provider that isn't in `SCHEMES`.
@@ -46,7 +46,7 @@ class Ground:
         self._clock = Clock()
         self._servers = clock
 
-    def __enter__(self) -> Ground:
+    def __enter__(self) -> LockTestbed:
         self.server = self._open.enter_context(
             Emulator(profile=self._profile, clock=self._servers)
         )
@@ -131,12 +131,12 @@ class Ground:
         return emit
 
 
-def stand(provider: str = "s3") -> Ground:
+def stand(provider: str = "s3") -> LockTestbed:
     """A ground that lasts from cell to cell, until another one is asked for."""
     global _standing
     if _standing is not None:
         _standing.__exit__()
-    _standing = Ground(provider).__enter__()
+    _standing = LockTestbed(provider).__enter__()
     return _standing
 
 

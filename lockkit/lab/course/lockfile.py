@@ -11,7 +11,7 @@ from typing import Any
 from lockkit.clock import Clock, utc
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
-from lockkit.lab.course.lock_testbed import Ground, said
+from lockkit.lab.course.lock_testbed import LockTestbed, said
 from lockkit.lab.verify import wrong_rules as wrong
 from lockkit.lab.verify.planting import planted
 from lockkit.lab.verify.wrong_rules import Release
@@ -46,7 +46,7 @@ class LockFile:
         return f"{self.version}, last modified {self.modified}\n{self.body}"
 
 
-def look(ground: Ground) -> LockFile:
+def look(ground: LockTestbed) -> LockFile:
     """GET the lock object."""
     with closing(open_store(ground.url, endpoint=ground.proxy.url, client="look")) as store:
         found = store.get(LOCK_KEY)
@@ -57,7 +57,7 @@ def look(ground: Ground) -> LockFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ObjectHistory:
     """Every state that the bucket kept of the lock object, oldest first."""
 
     states: tuple[Generation, ...]
@@ -75,10 +75,10 @@ class Kept:
         return grid("kept", head, self.rows)
 
 
-def kept(ground: Ground) -> Kept:
+def kept(ground: LockTestbed) -> ObjectHistory:
     """What the bucket kept since `ground.keep_versions()`."""
     with closing(open_store(ground.url, endpoint=ground.proxy.url, client="look")) as store:
-        return Kept(tuple(reversed(generations(store, newest=GENERATIONS_MAX))))
+        return ObjectHistory(tuple(reversed(generations(store, newest=GENERATIONS_MAX))))
 
 
 def _told(each: Generation) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def version_of(provider: str) -> str:
     """What that provider calls the first state of a lock object that was just created."""
     record = Record("W1", Clock().wall_ms() + round(TTL_S * 1000), epoch=1, attempt="W1/1")
     with (
-        Ground(provider) as ground,
+        LockTestbed(provider) as ground,
         closing(open_store(ground.url, endpoint=ground.proxy.url, client="W1")) as store,
     ):
         created = store.put(LOCK_KEY, encode(record), IfAbsent())
@@ -110,7 +110,7 @@ def version_of(provider: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
+class CompetingClaims:
     """Two writers found nothing, and each wrote its record."""
 
     statuses: tuple[int, ...]
@@ -130,10 +130,10 @@ class Claimed:
         return f"{told}<div>{escape(said(self.verdict))}</div>"
 
 
-def claim_at_once(*, conditional: bool) -> Claimed:
+def claim_at_once(*, conditional: bool) -> CompetingClaims:
     """W1 and W2 write by S3's API, with `If-None-Match: *` or without; who is told 200 believes."""
     clock = Clock()
-    with Ground("s3") as ground:
+    with LockTestbed("s3") as ground:
         condition = {"If_None_Match": "*"} if conditional else {}
         for name in ("W1", "W2"):
             with closing(open_store(ground.url, endpoint=ground.proxy.url, client=name)) as store:
@@ -152,19 +152,19 @@ def claim_at_once(*, conditional: bool) -> Claimed:
                 ground.tell(name, "held", epoch=1, until_ms=until_ms, version=version)
             statuses.append(status)
         events = tuple(ground.events)
-        return Claimed(statuses=tuple(statuses), events=events, verdict=ground.verdict)
+        return CompetingClaims(statuses=tuple(statuses), events=events, verdict=ground.verdict)
 
 
 # --- handed on ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
+class LockHandoff:
     """W1 took the lock and let go of it, then W2."""
 
     epochs: tuple[int, ...]
     """Of the grants, in order."""
-    kept: Kept
+    kept: ObjectHistory
     verdict: Any
 
     def __str__(self) -> str:
@@ -178,7 +178,7 @@ class Handed:
         return f"{self.kept._repr_html_()}<div>{escape(repr(self))}</div>"
 
 
-def hand_on(release: str) -> Handed:
+def hand_on(release: str) -> LockHandoff:
     """`release` is what letting go leaves: a tombstone, or (conditional delete) nothing."""
     way = Release(release)
     off = {} if way is Release.TOMBSTONE else {"release": way}
@@ -186,14 +186,14 @@ def hand_on(release: str) -> Handed:
         return _granted(("W1", "W2"))
 
 
-def resume(**left: Any) -> Handed:
+def resume(**left: Any) -> LockHandoff:
     """The lock object is written by hand, with these fields; then W1 takes the lock."""
     body = json.dumps({"attempt": BY_HAND} | left).encode()
     return _granted(("W1",), body)
 
 
-def _granted(names: tuple[str, ...], body: bytes = b"") -> Handed:
-    with Ground("s3") as ground:
+def _granted(names: tuple[str, ...], body: bytes = b"") -> LockHandoff:
+    with LockTestbed("s3") as ground:
         ground.keep_versions()
         if body:
             ground.put("hand", LOCK_KEY, body)
@@ -201,4 +201,4 @@ def _granted(names: tuple[str, ...], body: bytes = b"") -> Handed:
         for name in names:
             with ground.lock(name, ttl_s=TTL_S, timeout=0) as lock:
                 epochs.append(lock.fence.epoch)
-        return Handed(epochs=tuple(epochs), kept=kept(ground), verdict=ground.verdict)
+        return LockHandoff(epochs=tuple(epochs), kept=kept(ground), verdict=ground.verdict)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
-from lockkit.lab.course.lock_testbed import Ground
+from lockkit.lab.course.lock_testbed import LockTestbed
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.widgets.predict import FAST
 from lockkit.lock.handle import LOCK_KEY
@@ -31,7 +31,7 @@ SAID_CHARS_MAX = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class SdkReport:
     """What an SDK told its caller, beside what the store had done."""
 
     sdk: str
@@ -75,13 +75,13 @@ class Told:
         )
 
 
-def lose_answer(provider: str) -> Told:
+def lose_answer(provider: str) -> SdkReport:
     """Create the lock object with the provider's own SDK as it comes; the first answer is lost.
 
     Azure's takes 15 s, the pause of its usual policy; with LOCKKIT_FAST only that is left out.
     """
     sdk, create = SDKS[provider]
-    with Ground(provider) as ground:
+    with LockTestbed(provider) as ground:
         ground.lose()
         body = json.dumps({"owner": "W1", "attempt": MINE}).encode()
         status, said = create(ground.proxy.url, body)
@@ -90,7 +90,7 @@ def lose_answer(provider: str) -> Told:
             found = store.get(LOCK_KEY)
     assert isinstance(found, Found), "the first request was written"
     stored = json.loads(found.body)["attempt"]
-    return Told(sdk=sdk, said=said, status=status, sent=sent, stored=stored)
+    return SdkReport(sdk=sdk, said=said, status=status, sent=sent, stored=stored)
 
 
 # --- the SDKs, with nothing set but where the server is ------------------------------------------
@@ -163,7 +163,7 @@ SDKS: dict[str, tuple[str, Create]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class AcquireTrial:
     """One acquire whose first claim's answer was lost."""
 
     holds: bool
@@ -174,15 +174,15 @@ class Tried:
         return "it holds the lock" if self.holds else "it waits for itself"
 
 
-def acquire(provider: str, belief: str = CAREFUL) -> Tried:
+def acquire(provider: str, belief: str = CAREFUL) -> AcquireTrial:
     """Acquire a lock, and lose the answer. `TRUSTING`: the SDK retries, and its 412 is believed."""
     careful = belief == CAREFUL
     mistake = nullcontext() if careful else LEASE_MUTANTS["claim_412 lost"].planted()
-    with Ground(provider) as ground, mistake:
+    with LockTestbed(provider) as ground, mistake:
         lock = ground.lock("W1", ttl_s=TTL_S, attempts=1 if careful else 3)
         ground.lose()
         holds = lock.acquire(timeout=None if careful else TRY_S)
         if holds:
             lock.release()
         events = ground.events
-        return Tried(holds=holds, events=tuple(events), verdict=ground.verdict)
+        return AcquireTrial(holds=holds, events=tuple(events), verdict=ground.verdict)

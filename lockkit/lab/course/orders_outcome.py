@@ -11,7 +11,7 @@ from lockkit.lab.course.grid import grid
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProgramReport:
     """What one program was told at the end of its order."""
 
     who: str
@@ -27,12 +27,12 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class OrdersOutcome:
     """What came of orders that were given at the same time, to one table of their own."""
 
     did: str
     """In the words of a guess."""
-    told: tuple[Told, ...]
+    told: tuple[ProgramReport, ...]
     rows: dict[str, int]
     """What a reader finds: order -> amount."""
     events: tuple[Event, ...]
@@ -64,12 +64,12 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class StoppedDriver:
     """What became of a commit whose driver was stopped."""
 
     way: str
     did: str
-    told: Told | None = None
+    told: ProgramReport | None = None
 
     def __str__(self) -> str:
         return self.did

@@ -13,8 +13,8 @@ from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.lock_testbed import said
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.stage.staged import Staged
-from lockkit.lab.widgets.stage.steps import Grant
+from lockkit.lab.widgets.stage.staged import Stage
+from lockkit.lab.widgets.stage.steps import StagedLock
 from lockkit.runtime import Procedure, create
 from lockkit.table.format.timeline import V6, Timeline, load_timeline
 from lockkit.table.occ.prepared import Prepared
@@ -29,7 +29,7 @@ GUESSES = (REFUSED, AGAIN, BOTH)
 CHECKED = "checked"
 
 
-class Orders(Staged):
+class StagedOrders(Stage):
     """A table of two orders, and W1 and W2, each about to commit one of `WRITES`.
 
     Both have read the table as it was. `late` is whose lease has run out; the other has the lock.
@@ -52,13 +52,13 @@ class Orders(Staged):
         self.go("W0", table.create_table(
             table.TableConfig(name="orders", record_key="id", mode=mode, version=6)
         ))  # fmt: skip
-        self.go("W0", table.commit(self._prepare("W0", ""), Grant(0)))
+        self.go("W0", table.commit(self._prepare("W0", ""), StagedLock(0)))
         for name, write in (("W1", one), ("W2", other)):
             epoch = 1 if name == late else 2
             self.act(name, self._commit(name, self._prepare(name, write), epoch))
 
     def _commit(self, name: str, prepared: Prepared, epoch: int) -> Procedure[table.Committed]:
-        self.results[name] = yield from table.commit(prepared, Grant(epoch))
+        self.results[name] = yield from table.commit(prepared, StagedLock(epoch))
         return self.results[name]
 
     def told(self, result: Any) -> str:
@@ -133,7 +133,7 @@ def _rows() -> Procedure[list[tuple[str, int]]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overtaken:
+class OvertakenWriter:
     """W1 had checked, and stood still; W2 committed from beginning to end; W1 went on."""
 
     ended: Mapping[str, str]
@@ -196,17 +196,17 @@ def _state(now: Timeline, instant: str) -> str:
 
 def overtake(
     mode: str = "fenced", one: str = UPDATE_1, other: str = UPDATE_1, *, late: str = "W1"
-) -> Overtaken:
+) -> OvertakenWriter:
     """Let W2 commit `other` between W1's conflict check and the write that publishes its own.
 
     `late` is which of the two does not have the lock any more.
     """
-    orders = Orders(mode, one, other, late)
+    orders = StagedOrders(mode, one, other, late)
     orders.until("W1", CHECKED)
     for name in ("W2", "W1"):
         orders.finish(name)
     committed = orders.results.get("W1")
-    overtaken = Overtaken(
+    overtaken = OvertakenWriter(
         ended={name: actor.ended for name, actor in orders.actors.items()},
         rounds=committed.rounds if committed else 0, rows=orders.rows,
         instants=Instants.of(orders.timeline, orders.whose), verdict=orders.verdict,
@@ -220,10 +220,10 @@ def overtake(
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class OvertakingMatrix:
     """By W1's write and W2's, which was faster: what became of W1's."""
 
-    met: Mapping[tuple[str, str], Overtaken]
+    met: Mapping[tuple[str, str], OvertakenWriter]
 
     def refused(self, one: str, other: str) -> bool:
         return str(self.met[one, other]) == REFUSED
@@ -245,8 +245,8 @@ class Matrix:
 _HEAD = ("W1 \\ W2, which is faster", *WRITES)
 
 
-def who_goes_with_whom(mode: str = "fenced") -> Matrix:
+def who_goes_with_whom(mode: str = "fenced") -> OvertakingMatrix:
     """Every pair of `WRITES`, each on a table of its own; W1 has the lock."""
-    return Matrix({
+    return OvertakingMatrix({
         (one, other): overtake(mode, one, other, late="W2") for one in WRITES for other in WRITES
     })  # fmt: skip

@@ -45,18 +45,18 @@ from lockkit.table.format.timeline import load_timeline
 from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import bucket_file_id
-from lockkit.table.write.groups import Aim, Work, write_group
+from lockkit.table.write.groups import TargetGroup, WriteTask, write_group
 
 NAMES = ("id", "region", "at", "amount")
 COLUMNS = "id string, region string, at long, amount long"
 KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
 
 
-class Moved(Exception):
+class TableMoved(Exception):
     """Somebody committed between the read and the beginning of the write."""
 
 
-REFUSALS = (Moved, CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError)
+REFUSALS = (TableMoved, CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError)
 TTL_S, LOCK_TIMEOUT_S = 4.0, 60.0
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 0.5
 ONCE, ANEW = "once", "anew"
@@ -71,7 +71,7 @@ def config(buckets: int = 1) -> TableConfig:
     )
 
 
-class Plain:
+class PlainProgram:
     """Writes without Spark: the table's own procedures, in this process."""
 
     def __init__(self, url: str, endpoint: str, name: str, emit: Emit) -> None:
@@ -112,8 +112,8 @@ class Plain:
         for partition, part in by_partition(way.target.config, table):
             for bucket, few in self._by_bucket(way, part):
                 group = partition, bucket_file_id(partition, bucket)
-                work = Work(store, way.target, TaskId(), self.clock)
-                stats.append(write_group(work, Aim(group, now.groups.get(group)), few))
+                work = WriteTask(store, way.target, TaskId(), self.clock)
+                stats.append(write_group(work, TargetGroup(group, now.groups.get(group)), few))
         self.emit("note", text=f"{WROTE} {len(stats)} files", instant=way.instant)
         return run(
             prepare(
@@ -129,7 +129,7 @@ class Plain:
             yield bucket, rows.filter([each == bucket for each in numbers])
 
 
-class Spark:
+class SparkProgram:
     """The same through PySpark: `lockkit.spark.write`, and `format("lockkit")`."""
 
     def __init__(self, session: Any, url: str, endpoint: str, name: str, emit: Emit) -> None:
@@ -154,7 +154,7 @@ class Spark:
             seen = self._commits()
             try:
                 return self._write(self._more(key, amount), 0, partial(self._as_read, seen))
-            except (CommitConflict, Moved) as late:
+            except (CommitConflict, TableMoved) as late:
                 if tries == retries:
                     raise
                 again(tries, retries, late, self.emit, Clock())
@@ -173,7 +173,9 @@ class Spark:
     def _as_read(self, seen: frozenset[str], _instant: str) -> None:
         """Told that an attempt has begun: later commits will meet its conflict check."""
         if news := self._commits() - seen:
-            raise Moved(f"{max(news)} came after the rows were read; begin again from the read")
+            raise TableMoved(
+                f"{max(news)} came after the rows were read; begin again from the read"
+            )
 
     def save(self, rows: list[Row]) -> str:
         """By Spark's own writer, which commits in a process of its choice."""
@@ -230,7 +232,7 @@ def again(tries: int, retries: int, conflict: Exception, emit: Emit, clock: Cloc
 # --- the process ----------------------------------------------------------------------------------
 
 
-class Voice:
+class ProgramChannel:
     """Its channel: events and answers out, orders in."""
 
     def __init__(self, name: str) -> None:
@@ -266,7 +268,7 @@ class Voice:
             self._out.flush()
 
 
-def obey(order: dict[str, Any], voice: Voice, writer_of: Callable[[str], Any]) -> None:
+def obey(order: dict[str, Any], voice: ProgramChannel, writer_of: Callable[[str], Any]) -> None:
     """Do as an order says, and tell what came of it."""
     do, url, hold = order.pop("do"), order.pop("url"), order.pop("hold", "")
     try:
@@ -284,7 +286,7 @@ def main() -> int:
     parser.add_argument("--remote")
     asked = parser.parse_args()
     die_with_parent(asked.parent)
-    voice = Voice(asked.name)
+    voice = ProgramChannel(asked.name)
     session: Any = None
     if asked.remote:
         from lockkit.spark import register
@@ -295,7 +297,7 @@ def main() -> int:
 
     def writer_of(url: str) -> Any:
         place = url, asked.endpoint, asked.name, voice.emit
-        return Plain(*place) if session is None else Spark(session, *place)
+        return PlainProgram(*place) if session is None else SparkProgram(session, *place)
 
     voice.tell(told="ready", pid=os.getpid())
     for line in sys.stdin:

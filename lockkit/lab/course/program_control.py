@@ -14,7 +14,7 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.events import Event, parse
-from lockkit.lab.course.orders_outcome import Told
+from lockkit.lab.course.orders_outcome import ProgramReport
 from lockkit.lab.processes.fleet import last_words
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.spark.process import kill_tree
@@ -22,7 +22,7 @@ from lockkit.spark.process import kill_tree
 HEAR_TIMEOUT_S = 150.0
 
 
-class Trap:
+class ClaimTrap:
     """Stops a process as the store has applied its claim of the lock, and not yet answered it."""
 
     def __init__(self, pid: int, url: str) -> None:
@@ -36,12 +36,12 @@ class Trap:
         self._shut.set()
         return True
 
-    def wait(self, driver: Member) -> None:
+    def wait(self, driver: ProgramProcess) -> None:
         if not Clock().wait(self._shut, HEAR_TIMEOUT_S):
             raise TimeoutError(f"{driver.name} never took the lock: {last_words(driver.log)}")
 
 
-class Member:
+class ProgramProcess:
     """One program as its crew has it: orders in, events and answers out."""
 
     def __init__(self, name: str, line: list[str], env: Mapping[str, str], folder: Path) -> None:
@@ -72,7 +72,7 @@ class Member:
         self._process.stdin.write(text + "\n")
         self._process.stdin.flush()
 
-    def hear(self) -> Told | None:
+    def hear(self) -> ProgramReport | None:
         """What it was told at the end of its order; None if it holds still, or is ready."""
         try:
             said = self._said.get(timeout=HEAR_TIMEOUT_S)
@@ -84,12 +84,12 @@ class Member:
             return None
         notes = [each for each in self._events if each.kind == "note"]
         tries = 1 + sum(str(each["text"]).startswith("attempt ") for each in notes)
-        return Told(
+        return ProgramReport(
             who=self.name, done=said["told"] == "done", said=said["said"],
             error=said.get("error", ""), attempts=tries,
         )  # fmt: skip
 
-    def heard_out(self) -> Told:
+    def heard_out(self) -> ProgramReport:
         told = self.hear()
         assert told is not None, "it holds still once at the most"
         return told

@@ -16,9 +16,18 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.events import Event, event
-from lockkit.lab.course.orders_outcome import Outcome, Stopped, Told
-from lockkit.lab.course.program import ANEW, COLUMNS, ONCE, WROTE, Plain, Row, config, rows_of
-from lockkit.lab.course.program_control import Member, Trap
+from lockkit.lab.course.orders_outcome import OrdersOutcome, ProgramReport, StoppedDriver
+from lockkit.lab.course.program import (
+    ANEW,
+    COLUMNS,
+    ONCE,
+    WROTE,
+    PlainProgram,
+    Row,
+    config,
+    rows_of,
+)
+from lockkit.lab.course.program_control import ClaimTrap, ProgramProcess
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.panels import usual
@@ -27,7 +36,7 @@ from lockkit.spark.process import FLEET, kill_tree, leftovers
 from lockkit.stores import open_store
 from lockkit.table import create_table, read_table
 
-__all__ = ["ANEW", "COLUMNS", "ONCE", "Crew"]  # the first three are what a program is told
+__all__ = ["ANEW", "COLUMNS", "ONCE", "Programs"]  # the first three are what a program is told
 
 NAMES = ("W1", "W2", "W3")
 MORE, RETRIES = 10, 20
@@ -42,11 +51,11 @@ SKIPPED = f"skipped: {NO_SPARK}"
 FIRST: list[Row] = [("a", "eu", 1, 0), ("b", "eu", 1, 0), ("c", "eu", 1, 0), ("d", "us", 1, 0)]
 
 Tell = Callable[[str], None]
-_newest: Crew | None = None
+_newest: Programs | None = None
 """Running the cell again ends the one before."""
 
 
-class Crew:
+class Programs:
     """A store, one Spark for all, and three programs; nothing starts before `start`.
 
     PySpark programs where `usual` says so (`spark` is then this program's own session on the shared
@@ -62,7 +71,7 @@ class Crew:
         self.url, self.first = "s3://lake/orders", ""
         self.endpoint = ""
         self.spark: Any = None
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, ProgramProcess] = {}
         self._server: Emulator | None = None
         self._clock = Clock()
         self._id = self._clock.unique()
@@ -70,7 +79,7 @@ class Crew:
         self._spark_server: subprocess.Popen[str] | None = None
         self._tables = 0
         self._heard: dict[str, list[Event]] = {}
-        self._trap: Trap | None = None
+        self._trap: ClaimTrap | None = None
         self._tell: Tell = print
 
     # --- life -----------------------------------------------------------------------------------
@@ -88,7 +97,7 @@ class Crew:
             env, remote = self._start_spark()
         for name in NAMES:
             line = self._line(name, remote)
-            self._members[name] = Member(name, line, env | {FLEET: self._id}, self._folder)
+            self._members[name] = ProgramProcess(name, line, env | {FLEET: self._id}, self._folder)
         for each in self._members.values():
             each.hear()
         if remote:
@@ -145,7 +154,7 @@ class Crew:
 
     # --- what they are told to do ---------------------------------------------------------------
 
-    def add(self, reads: str) -> Outcome:
+    def add(self, reads: str) -> OrdersOutcome:
         """All three read order a, add 10 and upsert it at the same time; a conflict is retried.
 
         They read it `ONCE`, before the first attempt, or `ANEW` for each.
@@ -153,22 +162,22 @@ class Crew:
         order = {"do": "add", "key": "a", "amount": MORE, "reads": reads, "retries": RETRIES}
         return self._at_once(dict.fromkeys(NAMES, order), 1, _amounts)
 
-    def together(self, rows: Mapping[str, Sequence[Row]], buckets: int = 1) -> Outcome:
+    def together(self, rows: Mapping[str, Sequence[Row]], buckets: int = 1) -> OrdersOutcome:
         """Each program upserts its rows at the same time, once, into a table of so many buckets."""
         orders = {name: {"do": "put", "rows": list(each)} for name, each in rows.items()}
         return self._at_once(orders, buckets, _commits)
 
-    def stop_driver(self, way: str) -> Stopped:
+    def stop_driver(self, way: str) -> StoppedDriver:
         """W1's driver is stopped (SIGSTOP) as its commit takes the lock; then W2 commits, too.
 
         `way` is write (`lockkit.spark.write`) or save (Spark's own writer). The store's record
         tells whose commit was decided first.
         """
         if self.spark is None:
-            return Stopped(way=way, did=SKIPPED)
+            return StoppedDriver(way=way, did=SKIPPED)
         url = self._new_table(1)
         driver, other = self._members["W1"], self._members["W2"]
-        caught = self._trap = Trap(driver.pid, url)
+        caught = self._trap = ClaimTrap(driver.pid, url)
         driver.tell(do={"write": "put", "save": "save"}[way], url=url, rows=[("e", "eu", 1, 5)])
         caught.wait(driver)
         self._tell("W1's driver is stopped, and its commit has the lock; W2 wants to commit …")
@@ -178,12 +187,12 @@ class Crew:
         os.kill(driver.pid, signal.SIGCONT)
         told = driver.hear()
         first = next(each for each in decided if each in ("W1", "W2"))
-        return Stopped(way=way, did=WENT if first == "W1" else STOOD, told=told)
+        return StoppedDriver(way=way, did=WENT if first == "W1" else STOOD, told=told)
 
     def _at_once(
         self, orders: Mapping[str, dict[str, Any]], buckets: int,
-        did: Callable[[tuple[Told, ...], dict[str, int]], str],
-    ) -> Outcome:  # fmt: skip
+        did: Callable[[tuple[ProgramReport, ...], dict[str, int]], str],
+    ) -> OrdersOutcome:  # fmt: skip
         """Each writes its files and holds still; when the last has, all of them commit."""
         url = self._new_table(buckets)
         for name, order in orders.items():
@@ -196,7 +205,7 @@ class Crew:
         told = tuple(each or self._members[name].heard_out() for name, each in held.items())
         events = self._events(url, orders)
         rows = self.rows(url)
-        return Outcome(
+        return OrdersOutcome(
             did=did(told, rows), told=told, rows=rows, events=tuple(events), verdict=check(events)
         )
 
@@ -225,7 +234,7 @@ class Crew:
         store = open_store(url, endpoint=self.endpoint)
         with closing(store):
             run(create_table(config(buckets)), store, self._clock)
-        return Plain(url, self.endpoint, "W0", emit).put(rows)
+        return PlainProgram(url, self.endpoint, "W0", emit).put(rows)
 
     def _events(self, url: str, names: Iterable[str]) -> list[Event]:
         told = [each for name in names for each in self._members[name].take()]
@@ -244,13 +253,13 @@ class Crew:
             self._trap = None
 
 
-def _amounts(told: tuple[Told, ...], rows: dict[str, int]) -> str:
+def _amounts(told: tuple[ProgramReport, ...], rows: dict[str, int]) -> str:
     done = sum(each.done for each in told)
     known = {(MORE * len(NAMES), 3): ALL_COUNT, (MORE, 3): TWO_LOST, (MORE, 1): REFUSED}
     return known.get((rows["a"], done), f"{rows['a']}: {done} committed")
 
 
-def _commits(told: tuple[Told, ...], _rows: dict[str, int]) -> str:
+def _commits(told: tuple[ProgramReport, ...], _rows: dict[str, int]) -> str:
     return {3: THREE, 2: TWO, 1: ONE}.get(sum(each.done for each in told), "none")
 
 

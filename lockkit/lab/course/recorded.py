@@ -21,7 +21,7 @@ WANTED = {"refused commit": "no commit was refused", "lost response": "no answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
+class RecordedRun:
     """A history of a writer that was stopped at its commit, judged."""
 
     verdict: Any
@@ -43,11 +43,11 @@ class Recorded:
         return f"{self}. {self.verdict.kind}: {self.verdict.because}"
 
 
-def recorded(path: str) -> Recorded:
+def recorded(path: str) -> RecordedRun:
     """A history from its file. Raises `HistoryError` for what is none."""
     with Path(path).open(encoding="utf-8") as lines:
         events = tuple(read(lines))
-    return Recorded(events=events, verdict=check(events))
+    return RecordedRun(events=events, verdict=check(events))
 
 
 def lacking(verdict: Any) -> str:

@@ -38,7 +38,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stalled:
+class StalledRun:
     """What became of W1's commit, and what a reader found afterwards."""
 
     fence: bool
@@ -82,7 +82,7 @@ class Stalled:
         )
 
 
-def stall(fence: bool, tell: Tell = print) -> Stalled:
+def stall(fence: bool, tell: Tell = print) -> StalledRun:
     """W1 checks and stands still; W2 takes the lock over and commits; W1 goes on.
 
     Real processes: PySpark, or plain where `usual` says so. Raises `TimeoutError` if a step does
@@ -112,7 +112,7 @@ def stall(fence: bool, tell: Tell = print) -> Stalled:
             watch.say("W1 begins again, on the table as it is now, and commits")
         events = fleet.events()
         told, there = orders(fleet.url, fleet.endpoint, events)
-        return Stalled(
+        return StalledRun(
             fence=fence, kind=chosen.kind, decided=decided(events, late), told=told, there=there,
             events=tuple(events), verdict=check(events),
         )  # fmt: skip
@@ -211,10 +211,10 @@ def writes_only(scene: Scene) -> Scene:
     }
 
 
-class Beside:
+class SideBySide:
     """Two runs, left and right; one below the other where the page is narrow. Without reads."""
 
-    def __init__(self, *runs: Stalled) -> None:
+    def __init__(self, *runs: StalledRun) -> None:
         self.runs = runs
         self.view = widgets.HBox(
             [self._column(each) for each in runs],
@@ -223,7 +223,7 @@ class Beside:
         self.view.add_class("lockkit-beside")
 
     @staticmethod
-    def _column(run: Stalled) -> widgets.VBox:
+    def _column(run: StalledRun) -> widgets.VBox:
         picture = Workbench.replay(run.events)
         picture.scene = writes_only(picture.scene)
         return widgets.VBox(

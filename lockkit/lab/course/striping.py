@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 
 from lockkit.clock import Clock
 from lockkit.lab.server import Emulator
-from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, Op, deadlock, story
+from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
 from lockkit.lab.widgets.predict import FAST
 from lockkit.lock.handle import Lock
 from lockkit.recipes.granular.operations import (
@@ -57,7 +57,7 @@ def operations(level: str = "key") -> widgets.HTML:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortest:
+class ShortestHarm:
     """The shortest way to harm, or that there is none."""
 
     lines: tuple[str, ...]
@@ -70,24 +70,24 @@ class Shortest:
         return "\n".join(self.lines)
 
 
-def rename_at_once(*pairs: tuple[str, str], ordered: bool = True) -> Shortest:
+def rename_at_once(*pairs: tuple[str, str], ordered: bool = True) -> ShortestHarm:
     """Renames of (from, to) at the same moment, in every order of their steps.
 
     `ordered` False: each locks its keys as they are named.
     """
-    ops = [Op(KEY_OPERATIONS["RenameKey"], pair) for pair in pairs]
+    ops = [GranularOperation(KEY_OPERATIONS["RenameKey"], pair) for pair in pairs]
     found = deadlock(ops, GranularRules(ordered=ordered))
     if found.violation:
-        return Shortest(tuple(story(found)), found.violation)
-    return Shortest((f"{found.states} states were seen, and nothing is wrong",), "")
+        return ShortestHarm(tuple(story(found)), found.violation)
+    return ShortestHarm((f"{found.states} states were seen, and nothing is wrong",), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Trio:
     """Three renames without an order: what any two of them do, and what all three do."""
 
-    twos: tuple[Shortest, ...]
-    three: Shortest
+    twos: tuple[ShortestHarm, ...]
+    three: ShortestHarm
 
     def __str__(self) -> str:
         solved = self.three.violation and not any(each.violation for each in self.twos)

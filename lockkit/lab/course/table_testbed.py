@@ -39,13 +39,13 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
-from lockkit.table.occ.concurrency import ByLock
-from lockkit.table.occ.conflict import SIMPLE, Strategy
-from lockkit.table.occ.heartbeat import Beating, beat, start
+from lockkit.table.occ.concurrency import OptimisticConcurrency
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
+from lockkit.table.occ.heartbeat import HeartbeatState, beat, start
 from lockkit.table.occ.liveness import HeartbeatRules, forget
 from lockkit.table.occ.markers import mark, unmark
 from lockkit.table.services.rules import ServiceRules
-from lockkit.table.services.service import Service
+from lockkit.table.services.service import TableService
 
 CONFIG = TableConfig(name="orders", record_key="id", version=6)
 """Version 6 (new tables have 9): each file of an instant has a name that can be told beforehand."""
@@ -56,7 +56,7 @@ URL = "az://lake/orders"  # of the three SDKs, the one whose clients are made so
 
 
 @dataclass
-class Leap(Clock):
+class LeapingClock(Clock):
     """A clock of a whole world: `leap` puts it forward for everybody at once."""
 
     ahead_ms: int = 0
@@ -71,11 +71,11 @@ class Leap(Clock):
         self.ahead_ms += round(seconds * 1000)
 
 
-class Lake:
+class TableTestbed:
     """`with Lake() as lake:` the table, the server's own record, and what everybody believed."""
 
-    def __enter__(self) -> Lake:
-        self.clock = Leap()
+    def __enter__(self) -> TableTestbed:
+        self.clock = LeapingClock()
         self._told: list[Event] = []
         self._open = ExitStack()
         self._open.enter_context(warnings.catch_warnings())
@@ -92,10 +92,10 @@ class Lake:
     def run(self, way: Procedure[Any]) -> Any:
         return run(way, self.store, self.clock)
 
-    def writer(self, name: str, beats: HeartbeatRules = HeartbeatRules()) -> Writer:
+    def writer(self, name: str, beats: HeartbeatRules = HeartbeatRules()) -> TestbedWriter:
         """A process of its own, as far as the table can tell; closed with the lake."""
         store = open_store(URL, endpoint=self.server.azure, client=name)
-        writer = Writer(self, name, store, beats)
+        writer = TestbedWriter(self, name, store, beats)
         self._open.callback(writer.lock.close)  # and so the store, which it shares
         return writer
 
@@ -122,15 +122,15 @@ class Lake:
 
 
 @dataclass
-class Writer:
+class TestbedWriter:
     """One writer: its lock, its heartbeats, and where it stands still."""
 
-    lake: Lake
+    lake: TableTestbed
     name: str
     store: Store
     beats: HeartbeatRules
     lock: Lock = field(init=False)
-    heart: Beating = field(init=False)
+    heart: HeartbeatState = field(init=False)
     """Of the transaction that was begun last."""
     _stops: dict[str, Callable[[], object]] = field(default_factory=dict)
 
@@ -161,7 +161,7 @@ class Writer:
     def begin(self) -> Transaction:
         """An instant, and its first beat."""
         transaction: Transaction = self.run(begin())
-        beating = Beating(transaction.instant, self.beats.ttl_ms, self.name)
+        beating = HeartbeatState(transaction.instant, self.beats.ttl_ms, self.name)
         self.heart = self.run(start(beating))
         return transaction
 
@@ -202,7 +202,7 @@ class Writer:
         return prepared
 
     def publish(
-        self, prepared: Prepared, *, fence: bool | None = None, strategy: Strategy = SIMPLE
+        self, prepared: Prepared, *, fence: bool | None = None, strategy: ConflictStrategy = SIMPLE
     ) -> Committed:
         """Raises whatever `publish` raises."""
         done = publish(
@@ -213,10 +213,15 @@ class Writer:
         self.run(unmark(prepared.instant))
         return done
 
-    def service(self, rules: ServiceRules = ServiceRules()) -> Service:
+    def service(self, rules: ServiceRules = ServiceRules()) -> TableService:
         """The table services, run by this process under its lock."""
-        return Service(
-            URL, self.store, ByLock(self.lock), rules=rules, clock=self.lake.clock, emit=self.emit
+        return TableService(
+            URL,
+            self.store,
+            OptimisticConcurrency(self.lock),
+            rules=rules,
+            clock=self.lake.clock,
+            emit=self.emit,
         )
 
 
@@ -229,7 +234,7 @@ def amounts(rows: pa.Table) -> dict[str, int]:
     return dict(zip(rows["id"].to_pylist(), rows["amount"].to_pylist(), strict=True))
 
 
-def seen(lake: Lake) -> str:
+def seen(lake: TableTestbed) -> str:
     """What a reader gets, in one line."""
     try:
         rows = lake.rows()

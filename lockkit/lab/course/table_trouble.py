@@ -17,7 +17,7 @@ from lockkit.protocol.record import Record, encode
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import TableConfig, begin, commit, create_table, prepare
-from lockkit.table.occ.heartbeat import Beating, start
+from lockkit.table.occ.heartbeat import HeartbeatState, start
 from lockkit.table.occ.markers import mark
 
 URL = "s3://lake/orders"
@@ -37,13 +37,13 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class NoLock:
     """For a commit that nobody can come between: it needs no lock."""
 
     epoch: int = 0
 
 
-class Trouble:
+class TroubledTable:
     """A bucket that keeps versions, and what the last half hour left in it; `close` ends it.
 
     W1 held the lock. W2, whose clock is six minutes ahead, believed the lease over by `validUntil`
@@ -79,11 +79,15 @@ class Trouble:
         for _ in range(2):
             prepared = run(prepare(run(begin(), store, self._clock), (), schema=SCHEMA), store,
                            self._clock)  # fmt: skip
-            done = run(commit(prepared, Alone()), store, self._clock)
+            done = run(commit(prepared, NoLock()), store, self._clock)
         run(mark(done.instant, "f-18_0-0-0.parquet", "CREATE"), store, self._clock)
         self._clock.offset_ms = -DEAD_AGO_MS
         dead = run(begin(), store, self._clock)
-        run(start(Beating(dead.instant, 120_000, "host-7/902/spark-orders")), store, self._clock)
+        run(
+            start(HeartbeatState(dead.instant, 120_000, "host-7/902/spark-orders")),
+            store,
+            self._clock,
+        )
         run(mark(dead.instant, "f-19_0-0-0.parquet", "CREATE"), store, self._clock)
 
     def _lock(self, store: Store) -> None:

@@ -9,17 +9,17 @@ from typing import Any
 from lockkit.errors import CommitConflict, LockLost, TableError
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
-from lockkit.lab.course.table_testbed import LEASE_S, Lake, Writer, amounts, seen
+from lockkit.lab.course.table_testbed import LEASE_S, TableTestbed, TestbedWriter, amounts, seen
 from lockkit.lock.handle import Lock
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table import Committed, Prepared, publish, read_slice
-from lockkit.table.occ.concurrency import ByLock
-from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, Strategy
+from lockkit.table.occ.concurrency import OptimisticConcurrency
+from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, ConflictStrategy
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.rules import CleanRules, ClusterRules, ServiceRules
-from lockkit.table.services.service import Service
+from lockkit.table.services.service import TableService
 
 AS_IT_WAS, ERROR, AS_IT_IS = (
     "the rows as they were when it began", "an error: a file is gone", "the rows as they are now",
@@ -44,7 +44,7 @@ COMMITS, BEGAN_AT = 7, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class SlowRead:
     """A reader that opened the table, was slow, and read on after cleans."""
 
     got: str
@@ -67,7 +67,7 @@ class Read:
         return f"The reader got: {self.got}. {self.files} data files are left."
 
 
-def read_slowly(retained: int, commits: int = COMMITS) -> Read:
+def read_slowly(retained: int, commits: int = COMMITS) -> SlowRead:
     """k1 is updated again and again, with a clean after each; a reader began after the second.
 
     Raises `ValueError` for a retention that is none.
@@ -75,7 +75,7 @@ def read_slowly(retained: int, commits: int = COMMITS) -> Read:
     if retained < 1:
         raise ValueError("a clean keeps the files of one commit at least")
     rules = ServiceRules(clean=CleanRules(commits=retained))
-    with Lake() as lake:
+    with TableTestbed() as lake:
         writer, reader = lake.writer("W1"), lake.writer("R")
         cleaner = lake.writer("C").service(rules)
         writer.publish(writer.insert(["k1"], 1))
@@ -86,11 +86,11 @@ def read_slowly(retained: int, commits: int = COMMITS) -> Read:
                 snapshot = reader.run(load_snapshot())
             cleaner.clean()
         assert snapshot is not None
-        return Read(got=_rows_of(reader, snapshot), files=len(lake.files()),
+        return SlowRead(got=_rows_of(reader, snapshot), files=len(lake.files()),
                     events=tuple(lake.events), verdict=lake.verdict)  # fmt: skip
 
 
-def _rows_of(reader: Writer, snapshot: Snapshot) -> str:
+def _rows_of(reader: TestbedWriter, snapshot: Snapshot) -> str:
     found: dict[str, int] = {}
     try:
         for each in snapshot.slices:
@@ -101,7 +101,7 @@ def _rows_of(reader: Writer, snapshot: Snapshot) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
+class HeldBackCleans:
     """What cleans could delete while a writer was pending, and once it had been taken back."""
 
     beside: int
@@ -113,10 +113,10 @@ class HeldBack:
     __repr__ = __str__
 
 
-def hold_back() -> HeldBack:
+def hold_back() -> HeldBackCleans:
     """W2 begins, reads, and dies; W1 updates k1 four times; a clean is to keep one commit only."""
     rules = ServiceRules(clean=CleanRules(commits=1))
-    with Lake() as lake:
+    with TableTestbed() as lake:
         writer, silent_one = lake.writer("W1"), lake.writer("W2")
         service = lake.writer("C").service(rules)
         writer.publish(writer.insert(["k1"], 1))
@@ -126,10 +126,10 @@ def hold_back() -> HeldBack:
         beside = _deleted(service)
         lake.clock.leap(300)
         service.take_back()
-        return HeldBack(beside, _deleted(service))
+        return HeldBackCleans(beside, _deleted(service))
 
 
-def _deleted(service: Service) -> int:
+def _deleted(service: TableService) -> int:
     return sum(len(each.deleted) for each in service.clean())
 
 
@@ -137,7 +137,7 @@ def _deleted(service: Service) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clash:
+class ClusterClash:
     """A clustering and a write that met."""
 
     lost: str
@@ -156,19 +156,19 @@ class Clash:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfenced:
+class UnfencedService:
     """Turns of a service whose commit is guarded by nothing but the lock."""
 
-    turns: ByLock
+    turns: OptimisticConcurrency
 
-    mode = ByLock.mode
+    mode = OptimisticConcurrency.mode
 
     def hold(self) -> Any:
         return self.turns.hold()
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Any, emit: Emit = silent, *,
-        strategy: Strategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         lock = self.turns.lock
         assert isinstance(lock, Lock)
@@ -178,13 +178,13 @@ class Unfenced:
         self.turns.close()
 
 
-def oversleep(fence: bool) -> Clash:
+def oversleep(fence: bool) -> ClusterClash:
     """The clustering stands still between its check and the write that publishes; W1 commits."""
-    with Lake() as lake:
+    with TableTestbed() as lake:
         writer, service = _three_files(lake)
         clustering = service.service(ServiceRules(cluster=SMALL))
         if not fence:
-            clustering.desk.turns = Unfenced(ByLock(service.lock))
+            clustering.desk.turns = UnfencedService(OptimisticConcurrency(service.lock))
 
         began = writer.update(["k1"], 10)
 
@@ -196,11 +196,11 @@ def oversleep(fence: bool) -> Clash:
         why = _clustered(clustering)
         rows = seen(lake)
         lost = CLUSTERING if why else NOBODY if "k1 10" in rows else LOST
-        return Clash(lost=lost, why=why, rows=rows, events=tuple(lake.events),
+        return ClusterClash(lost=lost, why=why, rows=rows, events=tuple(lake.events),
                      verdict=lake.verdict)  # fmt: skip
 
 
-def clash(order: str, *, writer_first: bool = False) -> Clash:
+def clash(order: str, *, writer_first: bool = False) -> ClusterClash:
     """An upsert of k1 beside a clustering of all three files, in one of `ORDERS`.
 
     With `writer_first` both go by Hudi's PreferWriter strategy. `ValueError` for another order.
@@ -208,7 +208,7 @@ def clash(order: str, *, writer_first: bool = False) -> Clash:
     if order not in ORDERS:
         raise ValueError(f"no order {order!r}; there are: {'; '.join(ORDERS)}")
     strategy = PREFER_WRITER if writer_first else SIMPLE
-    with Lake() as lake:
+    with TableTestbed() as lake:
         writer, service = _three_files(lake)
         clustering = service.service(ServiceRules(cluster=SMALL, strategy=strategy))
         refused: list[str] = []
@@ -231,18 +231,18 @@ def clash(order: str, *, writer_first: bool = False) -> Clash:
         if order == LATE:
             write(lambda: began)
         lost = UPSERT if refused else CLUSTERING if why else NOBODY
-        return Clash(lost=lost, why=why or "".join(refused), rows=seen(lake),
+        return ClusterClash(lost=lost, why=why or "".join(refused), rows=seen(lake),
                      events=tuple(lake.events), verdict=lake.verdict)  # fmt: skip
 
 
-def _three_files(lake: Lake) -> tuple[Writer, Writer]:
+def _three_files(lake: TableTestbed) -> tuple[TestbedWriter, TestbedWriter]:
     """k1, k2 and k3 in a file each: W1 wrote them, and C will join them."""
     writer = lake.writer("W1")
     writer.publish(writer.insert(["k1", "k2", "k3"], 1))
     return writer, lake.writer("C")
 
 
-def _clustered(service: Service) -> str:
+def _clustered(service: TableService) -> str:
     """Why it gave way; "" where it was committed."""
     try:
         service.cluster()
@@ -252,7 +252,7 @@ def _clustered(service: Service) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class StrategyMatrix:
     """Who gave way in each order, by both strategies."""
 
     rows: tuple[tuple[str, str, str], ...]
@@ -269,7 +269,7 @@ class Matrix:
         return grid("rows", head, self.rows)
 
 
-def matrix(tell: Callable[[str], None] = print) -> Matrix:
+def matrix(tell: Callable[[str], None] = print) -> StrategyMatrix:
     """Every order, by both strategies; says how far it is."""
     rows, verdicts = [], []
     for number, order in enumerate(ORDERS, 1):
@@ -277,4 +277,4 @@ def matrix(tell: Callable[[str], None] = print) -> Matrix:
         pair = [clash(order, writer_first=first) for first in (False, True)]
         rows.append((order, str(pair[0]), str(pair[1])))
         verdicts += [each.verdict for each in pair]
-    return Matrix(tuple(rows), tuple(verdicts))
+    return StrategyMatrix(tuple(rows), tuple(verdicts))

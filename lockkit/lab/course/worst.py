@@ -23,7 +23,7 @@ GUESSES = (OF_W2, OF_W1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class WorstCase:
     """How each of the two ended, and whether that agrees with what is there."""
 
     pattern: str
@@ -58,7 +58,7 @@ class Played:
         return widgets.HTML(self._repr_html_())
 
 
-def play(pattern: str, mistake: str = "") -> Played:
+def play(pattern: str, mistake: str = "") -> WorstCase:
     """Take W1 to its worst moment, let happen to it what is worst then, and both go to the end.
 
     Raises `ValueError` for a pattern or a mistake that there is not.
@@ -69,7 +69,7 @@ def play(pattern: str, mistake: str = "") -> Played:
     WORST[pattern](steps)
     well, because = steps.verdict
     stands = steps.read(read_guarded(RESOURCE_KEY)).value if pattern == "election" else ""
-    played = Played(
+    played = WorstCase(
         pattern=pattern, mistake=mistake, well=well, because=because, stands=stands,
         ended={name: actor.ended for name, actor in steps.actors.items()},
     )  # fmt: skip

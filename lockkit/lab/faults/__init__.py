@@ -9,7 +9,16 @@ hooks     Faulty, in the process of the client, also over TLS
 """
 
 from lockkit.lab.faults.hooks import Faulty
-from lockkit.lab.faults.plan import Counts, Fault, FaultError, FaultPlan, Request
+from lockkit.lab.faults.plan import Counts, Fault, FaultError, FaultPlan, RequestFacts
 from lockkit.lab.faults.proxy import Proxy, ProxyError
 
-__all__ = ["Fault", "FaultPlan", "FaultError", "Proxy", "ProxyError", "Faulty", "Counts", "Request"]
+__all__ = [
+    "Fault",
+    "FaultPlan",
+    "FaultError",
+    "Proxy",
+    "ProxyError",
+    "Faulty",
+    "Counts",
+    "RequestFacts",
+]

@@ -1,7 +1,7 @@
 """The faults in force, and the course that one request takes under them.
 
-`Armed.course` is the rule, and does nothing itself: it yields what is to be done next. The proxy
-does it to bytes on sockets, `hooks` to the requests of an SDK; so the two cannot disagree.
+`ArmedFaults.course` is the rule, and does nothing itself: it yields what is to be done next. The
+proxy does it to bytes on sockets, `hooks` to the requests of an SDK; so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from lockkit.clock import Clock
 from lockkit.events import STORE, Event, event
-from lockkit.lab.faults.plan import Counts, Fault, FaultPlan, Request
+from lockkit.lab.faults.plan import Counts, Fault, FaultPlan, RequestFacts
 from lockkit.sinks import overheard
 
 FIRED_MAX = 10_000
@@ -25,45 +25,45 @@ UPLOADS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SendRequest:
     """Send the request to the store, once. The status of the answer is sent back."""
 
 
 @dataclass(frozen=True, slots=True)
-class Swallow:
+class SwallowAnswer:
     """Read all of the answer and keep it: the store has finished before the fault strikes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class DelayClient:
     """Let so much time pass for the client."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class SendLater:
     """Send the request to the store when so much time has passed, whoever is still there."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Relay:
+class RelayAnswer:
     """The client is given the store's own answer; that is the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndRequest:
     """The client is given what the fault's `ending`, or else its `what`, says; that is the end."""
 
     fault: Fault
 
 
-Step = Ask | Swallow | Wait | Later | Relay | End
+Step = SendRequest | SwallowAnswer | DelayClient | SendLater | RelayAnswer | EndRequest
 
 
-class Armed:
+class ArmedFaults:
     """What goes wrong next, and what went wrong. Any thread may ask; `on_fault` hears each event
     in the thread that made it, so it should only enqueue.
     """
@@ -107,34 +107,34 @@ class Armed:
         with self._guard:
             return [plan for plan, _ in self._plans]
 
-    def course(self, request: Request) -> Generator[Step, int, None]:
-        """What is done with one request, ending in `Relay` or `End`; send it the answer's status,
-        or 0 while there is none."""
+    def course(self, request: RequestFacts) -> Generator[Step, int, None]:
+        """What is done with one request, ending in `RelayAnswer` or `EndRequest`; send it the
+        answer's status, or 0 while there is none."""
         fault = self._next_fault(request)
         if fault is not None and fault.when == "before":
             self._note(fault, request)
             if fault.what == "delay":
-                yield Wait(_delay_s(fault))
+                yield DelayClient(_delay_s(fault))
             else:
                 if fault.what == "late":
-                    yield Later(_delay_s(fault))
-                yield End(fault)
+                    yield SendLater(_delay_s(fault))
+                yield EndRequest(fault)
                 return
-        status = yield Ask()
+        status = yield SendRequest()
         if fault is not None and fault.when == "after":
             if fault.applied and status >= 300:
                 self.inject(replace(fault, nth=1, next=1))
             elif fault.what == "delay":
                 self._note(fault, request)
-                yield Wait(_delay_s(fault))
+                yield DelayClient(_delay_s(fault))
             else:
-                yield Swallow()
+                yield SwallowAnswer()
                 self._note(fault, request, swallowed=status)
-                yield End(fault)
+                yield EndRequest(fault)
                 return
-        yield Relay()
+        yield RelayAnswer()
 
-    def _next_fault(self, request: Request) -> Fault | None:
+    def _next_fault(self, request: RequestFacts) -> Fault | None:
         with self._guard:
             for plan, counts in self._plans:
                 fault = plan.match(request, counts)
@@ -142,7 +142,7 @@ class Armed:
                     return fault
         return None
 
-    def remember_upload(self, request: Request, headers: Mapping[str, str]) -> None:
+    def remember_upload(self, request: RequestFacts, headers: Mapping[str, str]) -> None:
         """Learn from an answer (header names in lower case) which object an upload is for."""
         place = headers.get("location", "")
         if request.operation != "part" or "upload_id=" not in place:
@@ -155,7 +155,7 @@ class Armed:
 
     # --- what is told ----------------------------------------------------------------------------
 
-    def _note(self, fault: Fault, request: Request, *, swallowed: int | None = None) -> None:
+    def _note(self, fault: Fault, request: RequestFacts, *, swallowed: int | None = None) -> None:
         more = {
             name: value
             for name, value in {
@@ -176,7 +176,7 @@ class Armed:
             self._fired.append(happened)
         self._emit(happened)
 
-    def _delivered(self, request: Request, end: str) -> None:
+    def _delivered(self, request: RequestFacts, end: str) -> None:
         """Tell what became of a late request."""
         text = f"a late {request.method} of {request.key} was delivered: {end}"
         self._emit(event(self._clock.wall_ms(), STORE, "note", text=text, client=request.client))

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from lockkit.lab.faults.plan import Fault, Request
-from lockkit.lab.faults.wire import Head, answer
+from lockkit.lab.faults.plan import Fault, RequestFacts
+from lockkit.lab.faults.wire import MessageHead, answer
 
 S3, GCS, AZURE, DYNAMODB = "s3", "gcs", "azure", "dynamodb"
 
@@ -25,7 +25,7 @@ SEARCHED_BYTES = 64 * 1024
 _IP_OR_LOCAL = re.compile(r"^(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:]+\]|[^.]+)$", re.IGNORECASE)
 
 
-def dialect(head: Head) -> str:
+def dialect(head: MessageHead) -> str:
     """Whose API this request speaks."""
     if "x-ms-version" in head.headers:
         return AZURE
@@ -37,8 +37,8 @@ def dialect(head: Head) -> str:
 
 
 def describe(
-    head: Head, payload: bytes = b"", *, uploads: Mapping[str, str] | None = None
-) -> Request:
+    head: MessageHead, payload: bytes = b"", *, uploads: Mapping[str, str] | None = None
+) -> RequestFacts:
     """Client, operation and key of a request; `uploads` names the objects of resumable uploads."""
     named = _CLIENT.search(head.headers.get("user-agent", ""))
     match dialect(head):
@@ -51,7 +51,7 @@ def describe(
         case _:
             operation, key = _s3(head.method, _s3_path(head), head.query)
     client = named[1] if named else ""
-    return Request(client, head.method, operation, key, attempt_in(payload))
+    return RequestFacts(client, head.method, operation, key, attempt_in(payload))
 
 
 _S3_BUCKET_QUESTIONS = {
@@ -59,7 +59,7 @@ _S3_BUCKET_QUESTIONS = {
 }  # fmt: skip
 
 
-def _s3_path(head: Head) -> str:
+def _s3_path(head: MessageHead) -> str:
     """bucket/key; Amazon's own hosts carry the bucket in their name (virtual hosting)."""
     path = unquote(head.path).lstrip("/")
     hosted = _S3_HOST.match(re.sub(r":\d+$", "", head.headers.get("host", "")))
@@ -93,7 +93,7 @@ def _s3(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
     return "other", path
 
 
-def _gcs(head: Head, payload: bytes, uploads: Mapping[str, str]) -> tuple[str, str]:
+def _gcs(head: MessageHead, payload: bytes, uploads: Mapping[str, str]) -> tuple[str, str]:
     path, query = head.path, head.query
     found = _GCS_OBJECT.match(path)
     bucket, quoted = (unquote(found[1]), found[2]) if found else ("", None)
@@ -151,7 +151,7 @@ def attempt_in(payload: bytes) -> str:
         return ""
 
 
-def _azure(head: Head) -> tuple[str, str]:
+def _azure(head: MessageHead) -> tuple[str, str]:
     host = re.sub(r":\d+$", "", head.headers.get("host", ""))
     key, query = unquote(head.path).lstrip("/"), head.query
     if _IP_OR_LOCAL.match(host):  # path style: the account comes first, as in azurite
@@ -232,7 +232,7 @@ def error_answer(
     return answer(status, (said if body is None else body).encode(), kind, method=method, **headers)
 
 
-def fault_answer(fault: Fault, head: Head) -> bytes:
+def fault_answer(fault: Fault, head: MessageHead) -> bytes:
     """The answer that a fault of `status` gives to the request of this head."""
     assert fault.code is not None
     wait = {} if fault.retry_after_s is None else {"Retry_After": str(fault.retry_after_s)}

@@ -15,7 +15,7 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
 from lockkit.lab.faults.hooks import aborted, head_of, timed_out
-from lockkit.lab.faults.wire import Head
+from lockkit.lab.faults.wire import MessageHead
 
 if TYPE_CHECKING:
     import urllib3
@@ -25,19 +25,19 @@ def install(carry_out: Callable[[Any], Any], client: Any) -> None:
     """Below one S3 client; after what others have hooked in there."""
 
     def before_send(request: AWSPreparedRequest, **_: Any) -> AWSResponse:
-        answer: AWSResponse = carry_out(_Attempt(client, request))
+        answer: AWSResponse = carry_out(_BotocoreAttempt(client, request))
         return answer
 
     client.meta.events.register_last("before-send.s3", before_send)
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _BotocoreAttempt:
     client: Any
     request: AWSPreparedRequest
 
     @property
-    def head(self) -> Head:
+    def head(self) -> MessageHead:
         return head_of(self.request.method, self.request.url, self.request.headers)
 
     @property
@@ -55,7 +55,7 @@ class _Attempt:
     def kept(self, body: bytes) -> Callable[[], AWSResponse]:
         later = copy.copy(self.request)
         later.body = body
-        return _Attempt(self.client, later).send
+        return _BotocoreAttempt(self.client, later).send
 
     def answer(self, raw: urllib3.HTTPResponse) -> AWSResponse:
         return AWSResponse(self.request.url, raw.status, raw.headers, raw)

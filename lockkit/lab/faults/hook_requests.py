@@ -15,7 +15,7 @@ from requests.adapters import BaseAdapter, HTTPAdapter
 
 from lockkit.lab.faults.hooks import aborted, head_of, timed_out
 from lockkit.lab.faults.plan import FaultError
-from lockkit.lab.faults.wire import Head
+from lockkit.lab.faults.wire import MessageHead
 
 if TYPE_CHECKING:
     import urllib3
@@ -52,7 +52,7 @@ class _Adapter(BaseAdapter):
         # Sessions name all options; requests' own signature also has them by position.
         named = dict(zip(("stream", "timeout", "verify", "cert", "proxies"), args, strict=False))
         answer: requests.Response = self._carry_out(
-            _Attempt(self._inner, request, {**named, **options})
+            _RequestsAttempt(self._inner, request, {**named, **options})
         )
         return answer
 
@@ -61,13 +61,13 @@ class _Adapter(BaseAdapter):
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _RequestsAttempt:
     inner: BaseAdapter
     request: requests.PreparedRequest
     options: dict[str, Any]
 
     @property
-    def head(self) -> Head:
+    def head(self) -> MessageHead:
         return head_of(self.request.method or "", self.request.url or "", self.request.headers)
 
     @property
@@ -87,7 +87,7 @@ class _Attempt:
     def kept(self, body: bytes) -> Callable[[], requests.Response]:
         later = self.request.copy()
         later.body = body
-        return _Attempt(self.inner, later, self.options).send
+        return _RequestsAttempt(self.inner, later, self.options).send
 
     def answer(self, raw: urllib3.HTTPResponse) -> requests.Response:
         return HTTPAdapter().build_response(self.request, raw)

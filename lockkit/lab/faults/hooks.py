@@ -24,9 +24,17 @@ from urllib.parse import urlsplit
 from lockkit.clock import Clock
 from lockkit.events import Event
 from lockkit.lab.faults import dialects, wire
-from lockkit.lab.faults.armed import Armed, Ask, End, Later, Relay, Swallow, Wait
+from lockkit.lab.faults.armed import (
+    ArmedFaults,
+    DelayClient,
+    EndRequest,
+    RelayAnswer,
+    SendLater,
+    SendRequest,
+    SwallowAnswer,
+)
 from lockkit.lab.faults.plan import Fault, FaultError, FaultPlan
-from lockkit.lab.faults.wire import Head
+from lockkit.lab.faults.wire import MessageHead
 
 if TYPE_CHECKING:
     import urllib3
@@ -37,14 +45,14 @@ LATE_BYTES_MAX = 64 * 1024 * 1024
 """The longest body that is kept for a late request: as much as the proxy holds."""
 
 
-class Attempt(Protocol):
+class SdkAttempt(Protocol):
     """One attempt of an SDK's at one request, as it is about to leave the process.
 
     An answer is the SDK's own; both kinds have `status_code`, `headers` and urllib3's own as `raw`.
     """
 
     @property
-    def head(self) -> Head: ...
+    def head(self) -> MessageHead: ...
 
     @property
     def body(self) -> Any: ...
@@ -71,7 +79,7 @@ class Attempt(Protocol):
         ...
 
 
-class Faulty(Armed):
+class Faulty(ArmedFaults):
     """What stands below the retries of every client that it was put into; any number of them.
 
     `on_fault` is called in the thread that sends the request. After `close()` a late request that
@@ -111,29 +119,29 @@ class Faulty(Armed):
             "client, a google.cloud.storage.Client or a (synchronous) client of azure.storage.blob"
         )
 
-    def carry_out(self, attempt: Attempt) -> Any:
+    def carry_out(self, attempt: SdkAttempt) -> Any:
         """One attempt, as its course is: the SDK's answer, or what the SDK would raise."""
         request = dialects.describe(attempt.head, glimpse(attempt.body), uploads=self.uploads)
         course, answer = self.course(request), None
         step = next(course)
-        while not isinstance(step, Relay | End):
+        while not isinstance(step, RelayAnswer | EndRequest):
             match step:
-                case Later(delay_s):
+                case SendLater(delay_s):
                     if _length(attempt.head) > LATE_BYTES_MAX:
                         return attempt.answer(_too_long(attempt.head))
                     self._deliver(attempt, delay_s, lambda end: self._delivered(request, end))
-                case Wait(delay_s):
+                case DelayClient(delay_s):
                     self._wait(attempt, delay_s, answer)
-                case Ask():
+                case SendRequest():
                     answer = attempt.send()
                     self.remember_upload(request, _lower(answer.headers))
-                case Swallow():
+                case SwallowAnswer():
                     assert answer is not None
                     drain(answer)
             step = course.send(0 if answer is None else answer.status_code)
-        return self._end(step.fault, attempt) if isinstance(step, End) else answer
+        return self._end(step.fault, attempt) if isinstance(step, EndRequest) else answer
 
-    def _end(self, fault: Fault, attempt: Attempt) -> Any:
+    def _end(self, fault: Fault, attempt: SdkAttempt) -> Any:
         match fault.ending or fault.what:
             case "drop":
                 raise attempt.broken(_fin())
@@ -154,7 +162,7 @@ class Faulty(Armed):
             case other:
                 raise AssertionError(f"no way to do {other}")
 
-    def _wait(self, attempt: Attempt, delay_s: float, answer: Any) -> None:
+    def _wait(self, attempt: SdkAttempt, delay_s: float, answer: Any) -> None:
         """A delay; a client that gives up within it leaves its request on the way."""
         if not _gives_up(attempt, delay_s):
             self._clock.sleep(delay_s)
@@ -166,7 +174,7 @@ class Faulty(Armed):
         self._clock.sleep(attempt.give_up_s or 0)
         raise attempt.silent()
 
-    def _deliver(self, attempt: Attempt, delay_s: float, tell: Callable[[str], None]) -> None:
+    def _deliver(self, attempt: SdkAttempt, delay_s: float, tell: Callable[[str], None]) -> None:
         """The zombie: the request reaches the store when its client has long given up."""
         send = attempt.kept(whole(attempt.body))
         if not self._late.acquire(blocking=False):
@@ -198,19 +206,19 @@ def drain(answer: Any) -> None:
         pass
 
 
-def _gives_up(attempt: Attempt, within_s: float) -> bool:
+def _gives_up(attempt: SdkAttempt, within_s: float) -> bool:
     return attempt.give_up_s is not None and attempt.give_up_s < within_s
 
 
 # --- what the SDKs have in common: HTTP by urllib3 ------------------------------------------------
 
 
-def head_of(method: str, url: str, headers: Mapping[str, Any]) -> Head:
+def head_of(method: str, url: str, headers: Mapping[str, Any]) -> MessageHead:
     """A request's first line and headers, as the dialects read them."""
     parts = urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     named = {"host": parts.netloc.rpartition("@")[2], **_lower(headers)}
-    return Head(b"", (method, target, "HTTP/1.1"), named)
+    return MessageHead(b"", (method, target, "HTTP/1.1"), named)
 
 
 def _lower(headers: Mapping[str, Any]) -> dict[str, str]:
@@ -245,12 +253,12 @@ def whole(body: Any) -> bytes:
     return whole(body.read()) if hasattr(body, "read") else b"".join(map(whole, body))
 
 
-def _length(head: Head) -> int:
+def _length(head: MessageHead) -> int:
     said = head.headers.get("content-length", "")
     return int(said) if said.isascii() and said.isdigit() else 0
 
 
-def _too_long(head: Head) -> urllib3.HTTPResponse:
+def _too_long(head: MessageHead) -> urllib3.HTTPResponse:
     said = dialects.error_answer(
         dialects.dialect(head), 413, f"a late request has at most {LATE_BYTES_MAX} bytes of body",
         method=head.method,

@@ -35,7 +35,7 @@ class FaultError(LockkitError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestFacts:
     """What a fault can be aimed at."""
 
     client: str
@@ -93,7 +93,7 @@ class Fault:
         _fill_in(self)
         _check_status(self)
 
-    def covers(self, request: Request) -> bool:
+    def covers(self, request: RequestFacts) -> bool:
         """Whether this request is one that the fault is aimed at."""
         return (
             (self.operation is None or self.operation == request.operation)
@@ -158,7 +158,7 @@ class FaultPlan:
     why: str = ""
     """Which published failure, or which question, this plan stands for."""
 
-    def match(self, request: Request, counts: Counts) -> Fault | None:
+    def match(self, request: RequestFacts, counts: Counts) -> Fault | None:
         """The first fault that is due for this request; `counts` moves on, nothing else does."""
         for index, fault in enumerate(self.faults):
             if fault.covers(request):

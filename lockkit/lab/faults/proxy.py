@@ -25,10 +25,18 @@ from lockkit.clock import Clock
 from lockkit.errors import LockkitError
 from lockkit.events import Event
 from lockkit.lab.faults import dialects, wire
-from lockkit.lab.faults.armed import Armed, Ask, End, Later, Relay, Swallow, Wait
-from lockkit.lab.faults.plan import Fault, FaultError, FaultPlan, Request
+from lockkit.lab.faults.armed import (
+    ArmedFaults,
+    DelayClient,
+    EndRequest,
+    RelayAnswer,
+    SendLater,
+    SendRequest,
+    SwallowAnswer,
+)
+from lockkit.lab.faults.plan import Fault, FaultError, FaultPlan, RequestFacts
 from lockkit.lab.faults.upstream import Unreachable, Upstream
-from lockkit.lab.faults.wire import Head, WireError
+from lockkit.lab.faults.wire import MessageHead, WireError
 
 CONTROL = "/__lockkit/faults"
 LOOPBACK = "127.0.0.1"
@@ -42,7 +50,7 @@ class ProxyError(LockkitError):
     """The proxy cannot run as asked: says what, and what next."""
 
 
-class Proxy(Armed):
+class Proxy(ArmedFaults):
     """A store with faults: `url` in place of the upstream's, `inject()` for what goes wrong next.
 
     `with Proxy(...)` runs it in a daemon thread; inside an event loop use `await start()` and
@@ -179,7 +187,7 @@ class Proxy(Armed):
             writer.close()
 
     async def _exchange(
-        self, head: Head, reader: StreamReader, writer: StreamWriter, upstream: Upstream
+        self, head: MessageHead, reader: StreamReader, writer: StreamWriter, upstream: Upstream
     ) -> bool:
         """One request; tells whether the connection can take another."""
         framing, body = await self._read_request(head, reader, writer)
@@ -193,36 +201,36 @@ class Proxy(Armed):
         await asyncio.sleep(self.latency_ms / 2000)
         course, answered = self.course(request), None
         step = next(course)
-        while not isinstance(step, Relay | End):
+        while not isinstance(step, RelayAnswer | EndRequest):
             match step:
-                case Later(delay_s):
+                case SendLater(delay_s):
                     self._spawn(self._deliver(request, sent, delay_s))
-                case Wait(delay_s):
+                case DelayClient(delay_s):
                     await asyncio.sleep(delay_s)
-                case Ask():
+                case SendRequest():
                     try:
                         answered = await upstream.ask(sent)
                     except Unreachable as error:
                         return await _unreachable(error, head, writer)
                     self.remember_upload(request, answered.headers)
-                case Swallow():
+                case SwallowAnswer():
                     assert answered is not None
                     await upstream.swallow(answered, method=head.method)
             step = course.send(0 if answered is None else answered.status)
-        if isinstance(step, End):
+        if isinstance(step, EndRequest):
             return await _end(step.fault, head, reader, writer) and not head.last
         assert answered is not None
         await asyncio.sleep(self.latency_ms / 2000)
         return await upstream.relay(answered, writer, method=head.method) and not head.last
 
     async def _read_request(
-        self, head: Head, reader: StreamReader, writer: StreamWriter
+        self, head: MessageHead, reader: StreamReader, writer: StreamWriter
     ) -> tuple[wire.Framing, bytes]:
         """The whole body, as it was framed; 413 if it is too big (before it is sent, if told)."""
         framing = wire.framing_of_request(head)
         most = self._body_bytes_max
         too_big = WireError(413, f"the proxy holds bodies of at most {most} bytes (body_bytes_max)")
-        if isinstance(framing, wire.Sized) and framing.length > most:
+        if isinstance(framing, wire.FixedLength) and framing.length > most:
             raise too_big
         if head.headers.get("expect", "").lower() == "100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -235,7 +243,7 @@ class Proxy(Armed):
                     raise too_big
         return framing, b"".join(pieces)
 
-    async def _deliver(self, request: Request, sent: bytes, delay_s: float) -> None:
+    async def _deliver(self, request: RequestFacts, sent: bytes, delay_s: float) -> None:
         """The zombie: the request reaches the store when its client has long given up."""
         await asyncio.sleep(delay_s)
         upstream = Upstream(self._address)
@@ -257,7 +265,7 @@ class Proxy(Armed):
 
     # --- control over HTTP ----------------------------------------------------------------------
 
-    def _control(self, head: Head, payload: bytes) -> bytes:
+    def _control(self, head: MessageHead, payload: bytes) -> bytes:
         """GET what is armed and what was done, POST a fault or a plan, DELETE all that is armed."""
         match head.method:
             case "GET":
@@ -284,7 +292,7 @@ def _json_answer(status: int, said: Any, **headers: str) -> bytes:
 # --- what a client is given -----------------------------------------------------------------------
 
 
-async def _end(fault: Fault, head: Head, reader: StreamReader, writer: StreamWriter) -> bool:
+async def _end(fault: Fault, head: MessageHead, reader: StreamReader, writer: StreamWriter) -> bool:
     """End a client's request as the fault says; tells whether its connection lives on."""
     match fault.ending or fault.what:
         case "drop":
@@ -304,7 +312,7 @@ async def _end(fault: Fault, head: Head, reader: StreamReader, writer: StreamWri
             raise AssertionError(f"no way to do {other}")
 
 
-async def _unreachable(error: Unreachable, head: Head, writer: StreamWriter) -> bool:
+async def _unreachable(error: Unreachable, head: MessageHead, writer: StreamWriter) -> bool:
     spoken = dialects.dialect(head)
     writer.write(dialects.error_answer(spoken, 502, str(error), method=head.method))
     await writer.drain()

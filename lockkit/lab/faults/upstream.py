@@ -7,7 +7,7 @@ from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator
 
 from lockkit.lab.faults import wire
-from lockkit.lab.faults.wire import Head, WireError
+from lockkit.lab.faults.wire import MessageHead, WireError
 
 CONNECT_S_MAX = 5.0
 ANSWER_S_MAX = 120.0
@@ -25,7 +25,7 @@ class Upstream:
         self._reader: StreamReader | None = None
         self._writer: StreamWriter | None = None
 
-    async def ask(self, sent: bytes) -> Head:
+    async def ask(self, sent: bytes) -> MessageHead:
         """Send one request, once; the head of its answer. Its body is for `relay` or `swallow`."""
         reader, writer = await self._connected()
         writer.write(sent)
@@ -41,12 +41,12 @@ class Upstream:
                 raise WireError(502, why) from None
         raise ConnectionResetError("the upstream closed the connection without an answer")
 
-    async def swallow(self, head: Head, *, method: str) -> None:
+    async def swallow(self, head: MessageHead, *, method: str) -> None:
         """Read the rest of an answer and keep it from the client."""
         async for _ in self._pieces(head, method):
             pass
 
-    async def relay(self, head: Head, writer: StreamWriter, *, method: str) -> bool:
+    async def relay(self, head: MessageHead, writer: StreamWriter, *, method: str) -> bool:
         """Pass an answer on as it comes; tells whether the client can tell where it ended."""
         writer.write(head.raw)
         try:
@@ -58,7 +58,7 @@ class Upstream:
         await writer.drain()
         return self._writer is not None
 
-    async def _pieces(self, head: Head, method: str) -> AsyncIterator[bytes]:
+    async def _pieces(self, head: MessageHead, method: str) -> AsyncIterator[bytes]:
         assert self._reader is not None
         framing = wire.framing_of_answer(head, method=method)
         async for piece in wire.read_body(self._reader, framing):

@@ -29,7 +29,7 @@ class WireError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class MessageHead:
     """The first line and the headers: the bytes, and the same read (names in lower case)."""
 
     raw: bytes
@@ -72,7 +72,7 @@ class Head:
         return b"\r\n".join(line for line in lines if not line.lower().startswith(unwanted))
 
 
-async def read_head(reader: StreamReader) -> Head | None:
+async def read_head(reader: StreamReader) -> MessageHead | None:
     """The next message's head; None if the other side ended the connection between messages."""
     try:
         raw = await reader.readuntil(b"\r\n\r\n")
@@ -87,7 +87,7 @@ async def read_head(reader: StreamReader) -> Head | None:
     return parse_head(raw)
 
 
-def parse_head(raw: bytes) -> Head:
+def parse_head(raw: bytes) -> MessageHead:
     """A head's bytes, read; `WireError` if they are none."""
     lines = raw.decode("latin-1").strip("\r\n").split("\r\n")
     first = lines[0].split(" ", 2)
@@ -103,14 +103,14 @@ def parse_head(raw: bytes) -> Head:
         if not colon:
             raise WireError(400, "a header without a colon")
         headers[name.strip().lower()] = value.strip()
-    return Head(raw, (first[0], first[1], first[2]), headers)
+    return MessageHead(raw, (first[0], first[1], first[2]), headers)
 
 
 # --- bodies ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class FixedLength:
     """A body of so many bytes."""
 
     length: int
@@ -126,22 +126,22 @@ class UntilClose:
     """A body (of an answer) that ends with the connection."""
 
 
-Framing = Sized | Chunked | UntilClose
+Framing = FixedLength | Chunked | UntilClose
 
 
-def framing_of_request(head: Head) -> Framing:
+def framing_of_request(head: MessageHead) -> Framing:
     framing = _declared(head)
-    return Sized(0) if framing is None else framing
+    return FixedLength(0) if framing is None else framing
 
 
-def framing_of_answer(head: Head, *, method: str) -> Framing:
+def framing_of_answer(head: MessageHead, *, method: str) -> Framing:
     if method == "HEAD" or head.status in (204, 304) or head.status < 200:
-        return Sized(0)
+        return FixedLength(0)
     framing = _declared(head)
     return UntilClose() if framing is None else framing
 
 
-def _declared(head: Head) -> Framing | None:
+def _declared(head: MessageHead) -> Framing | None:
     if "chunked" in head.headers.get("transfer-encoding", "").lower():
         return Chunked()
     length = head.headers.get("content-length")
@@ -149,13 +149,13 @@ def _declared(head: Head) -> Framing | None:
         return None
     if not (length.isascii() and length.isdigit()):
         raise WireError(400, "Content-Length is not a number")
-    return Sized(int(length))
+    return FixedLength(int(length))
 
 
 async def read_body(reader: StreamReader, framing: Framing) -> AsyncIterator[bytes]:
     """The body in pieces, framing included."""
     match framing:
-        case Sized(length):
+        case FixedLength(length):
             async for piece in _exactly(reader, length):
                 yield piece
         case Chunked():

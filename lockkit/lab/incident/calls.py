@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lockkit.lab.incident.logs import TIME_MS_MIN
-from lockkit.lab.incident.logs.wire import Sent
+from lockkit.lab.incident.logs.wire import SentRequest
 from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 from lockkit.protocol.record import Record
 from lockkit.table.inspect.versions import Generation
@@ -22,7 +22,7 @@ ALIKE_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenVersion:
     """A version of an object, and digests of its bytes: by an answer, or by a bucket's listing."""
 
     version: str
@@ -32,20 +32,20 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Call:
+class SdkCall:
     """What a program asked for once, and its SDK may have sent several times."""
 
     number: int
-    sent: list[Sent]
-    landed: Seen | None = None
+    sent: list[SentRequest]
+    landed: SeenVersion | None = None
     """The version that it made, where its answer or a later look proves it."""
 
     @property
-    def first(self) -> Sent:
+    def first(self) -> SentRequest:
         return self.sent[0]
 
     @property
-    def last(self) -> Sent:
+    def last(self) -> SentRequest:
         return self.sent[-1]
 
     @property
@@ -62,11 +62,11 @@ class Call:
         return known or f"{self.first.who}/{self.number}"
 
 
-class Looks:
+class LockObservations:
     """What was seen of the lock's versions, by digest and by version."""
 
-    def __init__(self, seen: Iterable[Seen]) -> None:
-        self._by_digest: dict[str, list[Seen]] = {}
+    def __init__(self, seen: Iterable[SeenVersion]) -> None:
+        self._by_digest: dict[str, list[SeenVersion]] = {}
         self.records: dict[str, Record] = {}
         for each in seen:
             for digest in each.digests:
@@ -74,7 +74,7 @@ class Looks:
             if each.record:
                 self.records.setdefault(each.version, each.record)
 
-    def of(self, call: Call) -> Seen | None:
+    def of(self, call: SdkCall) -> SeenVersion | None:
         """The first look at these bytes after they were sent; a bucket's times are to the second.
 
         Of equal bytes that were looked at very often, the first looks count.
@@ -85,28 +85,30 @@ class Looks:
         return found[0] if found else None
 
 
-class Later:
+class LaterWrites:
     """Whether a client's later writes of the lock were applied, and over which versions."""
 
-    def __init__(self, calls: list[Call]) -> None:
+    def __init__(self, calls: list[SdkCall]) -> None:
         done = [each for each in calls if each.done and each.first.writes
                 and name_of(each.first.key) == LOCK_NAME]  # fmt: skip
         self._last = max((each.number for each in done), default=0)
         self._over = {each.first.condition: each.number for each in done}
 
-    def any(self, call: Call) -> bool:
+    def any(self, call: SdkCall) -> bool:
         return self._last > call.number
 
-    def over(self, call: Call, version: str) -> bool:
+    def over(self, call: SdkCall, version: str) -> bool:
         return self._over.get(f"if-version {version}", 0) > call.number
 
 
-def calls_of(sent: Iterable[Sent], seen: Sequence[Seen] = ()) -> tuple[list[Call], Looks]:
+def calls_of(
+    sent: Iterable[SentRequest], seen: Sequence[SeenVersion] = ()
+) -> tuple[list[SdkCall], LockObservations]:
     """In the order of their times, each with what it made; and everything that was seen."""
     named = _named([each for each in sent if each.method in ("GET", "HEAD", "PUT", "DELETE")])
     calls = _calls(sorted(_once(named), key=lambda each: each.sent_ms))
-    looks = Looks([*seen, *sorted(_looks(named), key=lambda each: each.at_ms)])
-    after: dict[tuple[str, str], Call] = {}
+    looks = LockObservations([*seen, *sorted(_looks(named), key=lambda each: each.at_ms)])
+    after: dict[tuple[str, str], SdkCall] = {}
     for call in reversed(calls):
         place = call.first.who, call.first.key
         if call.first.writes:
@@ -115,9 +117,9 @@ def calls_of(sent: Iterable[Sent], seen: Sequence[Seen] = ()) -> tuple[list[Call
     return calls, looks
 
 
-def _once(sent: list[Sent]) -> list[Sent]:
+def _once(sent: list[SentRequest]) -> list[SentRequest]:
     """A log that is dropped in twice, or in two overlapping parts, tells of each request once."""
-    kept: dict[object, Sent] = {}
+    kept: dict[object, SentRequest] = {}
     for each in sent:
         who = each.who if each.sent_ms < TIME_MS_MIN else ""  # an order is of one log alone
         said = (each.method, each.key, each.condition, each.status, each.version, each.digests)
@@ -125,12 +127,12 @@ def _once(sent: list[Sent]) -> list[Sent]:
     return list(kept.values())
 
 
-def unnamed(sent: Iterable[Sent]) -> int:
+def unnamed(sent: Iterable[SentRequest]) -> int:
     """Requests whose object nobody can tell."""
     return sum(each.key.endswith("/") for each in _named(list(sent)) if each.writes)
 
 
-def _named(sent: list[Sent]) -> list[Sent]:
+def _named(sent: list[SentRequest]) -> list[SentRequest]:
     """urllib3's line of an upload to GCS names no object; its generation, read elsewhere, does."""
     keys = {each.version: each.key for each in sent if each.version and each.key[-1:] != "/"}
     return [
@@ -139,41 +141,43 @@ def _named(sent: list[Sent]) -> list[Sent]:
     ]  # fmt: skip
 
 
-def _calls(sent: list[Sent]) -> list[Call]:
+def _calls(sent: list[SentRequest]) -> list[SdkCall]:
     """Requests that one client sent again after no answer, a 429 or a 5xx, put together."""
-    calls: list[Call] = []
-    newest: dict[tuple[str, str], Call] = {}
+    calls: list[SdkCall] = []
+    newest: dict[tuple[str, str], SdkCall] = {}
     for each in sent:
         before = newest.get((each.who, each.key))
         if before and _is_again(before.last, each):
             before.sent.append(each)
             continue
-        calls.append(Call(len(calls) + 1, [each]))
+        calls.append(SdkCall(len(calls) + 1, [each]))
         newest[each.who, each.key] = calls[-1]
     return calls
 
 
-def _is_again(one: Sent, other: Sent) -> bool:
+def _is_again(one: SentRequest, other: SentRequest) -> bool:
     same = (one.method, one.condition, one.record) == (other.method, other.condition, other.record)
     return same and one.digests == other.digests and (one.status in AGAIN or one.status >= 500)
 
 
-def _looks(sent: list[Sent]) -> list[Seen]:
+def _looks(sent: list[SentRequest]) -> list[SeenVersion]:
     return [
-        Seen(each.version, each.found, each.answered_ms or each.sent_ms)
+        SeenVersion(each.version, each.found, each.answered_ms or each.sent_ms)
         for each in sent
         if each.method in ("GET", "HEAD") and each.version and 200 <= each.status < 300
     ]
 
 
-def _landed(call: Call, after: Call | None, looks: Looks) -> Seen | None:
+def _landed(call: SdkCall, after: SdkCall | None, looks: LockObservations) -> SeenVersion | None:
     """The version that this write made: as it was told, as it was read, or as it was used.
 
     `after` is what the same client asked of the same object next.
     """
     at_ms, digests, version = call.first.sent_ms, call.first.digests, call.last.version
     if call.done and version:
-        return Seen(version, digests, call.last.sent_ms, call.record or looks.records.get(version))
+        return SeenVersion(
+            version, digests, call.last.sent_ms, call.record or looks.records.get(version)
+        )
     read = looks.of(call)
     if read is not None:
         return replace(read, record=call.record or read.record)
@@ -181,12 +185,12 @@ def _landed(call: Call, after: Call | None, looks: Looks) -> Seen | None:
         return None
     word, _, version = after.first.condition.partition(" ")
     # Nothing was read in between, so it was this write's answer that told the version.
-    return Seen(version, digests, at_ms, call.record) if word == "if-version" else None
+    return SeenVersion(version, digests, at_ms, call.record) if word == "if-version" else None
 
 
-def seen(kept: Sequence[Generation]) -> list[Seen]:
+def seen(kept: Sequence[Generation]) -> list[SeenVersion]:
     """For logs beside them: what a log does not show of a write, its version here does."""
     return [
-        Seen(each.number.version, each.digests, each.number.modified_ms, each.record)
+        SeenVersion(each.number.version, each.digests, each.number.modified_ms, each.record)
         for each in kept if isinstance(each.record, Record)
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.events import Event
-from lockkit.lab.verify.check.lanes import Lanes, client_of, is_live, outcome_of, sort
+from lockkit.lab.verify.check.lanes import HistoryIndex, client_of, is_live, outcome_of, sort
 
 _FLAT = {
     "owner": "owner", "epoch": "epoch", "expired": "expired", "valid_until_ms": "validUntil",
@@ -17,7 +17,7 @@ _FLAT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class AppliedWrite:
     """An applied write of the lock object."""
 
     event: Event
@@ -34,14 +34,14 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ObservedWrite:
     """A write of the lock object as its client saw it: asked, answered, and whether it landed."""
 
     who: str
     op: str
     event: Event
     answer: Event | None
-    landed: Write | None
+    landed: AppliedWrite | None
 
     @property
     def outcome(self) -> str:
@@ -49,19 +49,19 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class IncidentHistory:
     """A history, laid out. `writes` are in the order in which the store decided."""
 
-    lanes: Lanes
-    writes: list[Write] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    lanes: HistoryIndex
+    writes: list[AppliedWrite] = field(default_factory=list)
+    asked: list[ObservedWrite] = field(default_factory=list)
 
-    def after(self, write: Write) -> Write | None:
+    def after(self, write: AppliedWrite) -> AppliedWrite | None:
         """What replaced it."""
         place = self.writes.index(write) + 1
         return self.writes[place] if place < len(self.writes) else None
 
-    def standing(self, at_ms: float) -> Write | None:
+    def standing(self, at_ms: float) -> AppliedWrite | None:
         """What stood in the lock object just before."""
         return next((each for each in reversed(self.writes) if each.at_ms < at_ms), None)
 
@@ -72,16 +72,16 @@ class Case:
                 yield each
 
 
-def lay_out(events: Iterable[Event]) -> Case:
+def lay_out(events: Iterable[Event]) -> IncidentHistory:
     lanes = sort(_flat(each) for each in events)
-    case = Case(lanes, [_write(lanes, each) for _, each in lanes.lock_writes])
+    case = IncidentHistory(lanes, [_write(lanes, each) for _, each in lanes.lock_writes])
     landed = {each.event["attempt"]: each for each in reversed(case.writes)}
     landed.pop("", None)
     for each in lanes.by_kind["ask"]:
         op, attempt = str(each["op"]), each["attempt"]
         if attempt and op in ("acquire", "confirm", "renew", "release"):
             answer = lanes.answer_of.get(attempt)
-            case.asked.append(Asked(each.who, op, each, answer, landed.get(attempt)))
+            case.asked.append(ObservedWrite(each.who, op, each, answer, landed.get(attempt)))
     return case
 
 
@@ -94,10 +94,10 @@ def _flat(each: Event) -> Event:
     return Event(each.at_ms, each.who, each.kind, more | dict(each.data))
 
 
-def _write(lanes: Lanes, each: Event) -> Write:
+def _write(lanes: HistoryIndex, each: Event) -> AppliedWrite:
     live = bool(each["version"]) and is_live(lanes, each)
     until, ttl = _number(each.get("valid_until_ms")), _number(each.get("ttl_ms"))
-    return Write(each, client_of(each), live, str(each.get("owner", "")), until, ttl or None)
+    return AppliedWrite(each, client_of(each), live, str(each.get("owner", "")), until, ttl or None)
 
 
 def _number(value: Any) -> float | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.events import Event
-from lockkit.lab.incident.case import Asked, Case, Write, lay_out
-from lockkit.lab.incident.patterns import CARDS, Card, Pattern
+from lockkit.lab.incident.case import AppliedWrite, IncidentHistory, ObservedWrite, lay_out
+from lockkit.lab.incident.patterns import CARDS, Pattern, RunbookCard
 from lockkit.lab.verify.check.commits import no_stale_commit
 from lockkit.lab.verify.check.lanes import client_of
 from lockkit.lab.verify.check.leases import one_believer
@@ -38,7 +38,7 @@ class Diagnosis:
     """What else is to be seen: mostly its consequences."""
 
     @property
-    def card(self) -> Card:
+    def card(self) -> RunbookCard:
         return CARDS[self.pattern]
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _first(found: Iterator[Diagnosis]) -> list[Diagnosis]:
 # --- the store, and hands ------------------------------------------------------------------------
 
 
-def no_cas(case: Case) -> Iterator[Diagnosis]:
+def no_cas(case: IncidentHistory) -> Iterator[Diagnosis]:
     """An applied write whose condition did not hold, or one condition that held twice."""
     taken: dict[tuple[str, str], Event] = {}
     for each in case.lanes.truth:
@@ -95,7 +95,7 @@ def no_cas(case: Case) -> Iterator[Diagnosis]:
         taken[each["key"], condition] = each
 
 
-def hand_deleted(case: Case) -> Iterator[Diagnosis]:
+def hand_deleted(case: IncidentHistory) -> Iterator[Diagnosis]:
     """Neither Hudi nor lockkit ever deletes the lock object."""
     for place, each in enumerate(case.writes):
         if each.event["version"] or not each.event["before"] or _lets_go(case, each):
@@ -119,7 +119,7 @@ def hand_deleted(case: Case) -> Iterator[Diagnosis]:
             yield Diagnosis(Pattern.HAND_DELETED, because, (one.event, other.event))
 
 
-def _lets_go(case: Case, delete: Write) -> bool:
+def _lets_go(case: IncidentHistory, delete: AppliedWrite) -> bool:
     """Whether it is a client's own release, of a kind that deletes."""
     return any(
         each.who == delete.client and each["op"] == "release" and each.at_ms <= delete.at_ms
@@ -130,7 +130,7 @@ def _lets_go(case: Case, delete: Write) -> bool:
 # --- clocks --------------------------------------------------------------------------------------
 
 
-def clock_skew(case: Case) -> Iterator[Diagnosis]:
+def clock_skew(case: IncidentHistory) -> Iterator[Diagnosis]:
     """A live lease taken before its time, by one whose clock is ahead of its holder's."""
     offsets: dict[str, list[float]] = {}
     for each in case.writes:
@@ -156,7 +156,7 @@ def clock_skew(case: Case) -> Iterator[Diagnosis]:
 # --- answers that were not what they seemed ------------------------------------------------------
 
 
-def false_412(case: Case) -> Iterator[Diagnosis]:
+def false_412(case: IncidentHistory) -> Iterator[Diagnosis]:
     """A renewal refused because of its own client's write, and believed."""
     for asked in case.asked:
         if asked.op not in ("renew", "confirm") or asked.outcome != "preconditionfailed":
@@ -179,7 +179,7 @@ def false_412(case: Case) -> Iterator[Diagnosis]:
         yield Diagnosis(Pattern.FALSE_412, because, (standing.event, refused, asked.answer, after))
 
 
-def _refusal(case: Case, asked: Asked) -> Event | None:
+def _refusal(case: IncidentHistory, asked: ObservedWrite) -> Event | None:
     """The store's record of the refusal; with a hidden retry, of its second copy."""
     return next(
         (each for each in reversed(case.lanes.truth)
@@ -188,14 +188,14 @@ def _refusal(case: Case, asked: Asked) -> Event | None:
     )  # fmt: skip
 
 
-def _until_ms(case: Case, asked: Asked) -> float:
+def _until_ms(case: IncidentHistory, asked: ObservedWrite) -> float:
     """When its client's belief was to end by itself."""
     since = case.told(asked.who, "held", "renewed", since_ms=0, until_ms=asked.event.at_ms)
     last = [float(each["until_ms"]) for each in since]
     return last[-1] if last else math.inf
 
 
-def ghost(case: Case) -> Iterator[Diagnosis]:
+def ghost(case: IncidentHistory) -> Iterator[Diagnosis]:
     """A claim that landed, and whose client never learnt it."""
     for asked in case.asked:
         write = asked.landed
@@ -222,7 +222,7 @@ def ghost(case: Case) -> Iterator[Diagnosis]:
         yield Diagnosis(Pattern.GHOST, because, (asked.event, write.event, *answer, hurt))
 
 
-def _waits(case: Case, *, since_ms: float, until_ms: float) -> Event | None:
+def _waits(case: IncidentHistory, *, since_ms: float, until_ms: float) -> Event | None:
     """Somebody who waits for it."""
     waiting = case.lanes.by_kind["waiting"]
     return next((each for each in waiting if since_ms < each.at_ms < until_ms), None)
@@ -231,7 +231,7 @@ def _waits(case: Case, *, since_ms: float, until_ms: float) -> Event | None:
 # --- releases ------------------------------------------------------------------------------------
 
 
-def failed_release(case: Case) -> Iterator[Diagnosis]:
+def failed_release(case: IncidentHistory) -> Iterator[Diagnosis]:
     """A release that was refused or not answered, that never landed, and was given up."""
     for over in case.lanes.by_kind["released"]:
         held = list(case.told(over.who, "held", since_ms=0, until_ms=over.at_ms))
@@ -263,7 +263,7 @@ def failed_release(case: Case) -> Iterator[Diagnosis]:
 # --- what the checker finds ----------------------------------------------------------------------
 
 
-def two_believers(case: Case) -> Iterator[Diagnosis]:
+def two_believers(case: IncidentHistory) -> Iterator[Diagnosis]:
     """By each client's own lane; of Hudi's audit log each on its own clock, so with its buffer."""
     beliefs = [
         replace(each, until_ms=each.until_ms - BUFFER_MS) if each.start.get("audit") else each
@@ -274,7 +274,7 @@ def two_believers(case: Case) -> Iterator[Diagnosis]:
             yield Diagnosis(Pattern.TWO_BELIEVERS, each.because, each.evidence)
 
 
-def stale(case: Case) -> Iterator[Diagnosis]:
+def stale(case: IncidentHistory) -> Iterator[Diagnosis]:
     for each in no_stale_commit(case.lanes):
         if each.kind is Kind.INVALID:
             yield Diagnosis(Pattern.STALE, each.because, each.evidence)

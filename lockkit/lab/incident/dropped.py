@@ -9,8 +9,8 @@ from lockkit.errors import HistoryError, LockkitError
 from lockkit.events import Event, plain, read
 from lockkit.lab.incident import listings
 from lockkit.lab.incident.audit import Audit, Validation, is_audit, parse_audit, validate
-from lockkit.lab.incident.calls import Seen, unnamed
-from lockkit.lab.incident.logs import Log, is_log, read_log
+from lockkit.lab.incident.calls import SeenVersion, unnamed
+from lockkit.lab.incident.logs import ParsedLog, is_log, read_log
 from lockkit.lab.incident.telling import tell
 from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 
@@ -24,7 +24,7 @@ class NotUnderstood(LockkitError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ParsedFile:
     """What was understood of one file, and what was not."""
 
     name: str
@@ -38,7 +38,7 @@ class Evidence:
 
     events: tuple[Event, ...]
     audits: tuple[Audit, ...]
-    taken: tuple[Taken, ...]
+    taken: tuple[ParsedFile, ...]
 
     @property
     def validation(self) -> Validation | None:
@@ -51,12 +51,12 @@ class _Pile:
 
     events: list[Event] = field(default_factory=list)
     audits: list[Audit] = field(default_factory=list)
-    logs: list[Log] = field(default_factory=list)
-    lists: list[listings.Listing] = field(default_factory=list)
-    taken: list[Taken] = field(default_factory=list)
+    logs: list[ParsedLog] = field(default_factory=list)
+    lists: list[listings.VersionListing] = field(default_factory=list)
+    taken: list[ParsedFile] = field(default_factory=list)
 
 
-def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[Seen] = ()) -> Evidence:
+def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = ()) -> Evidence:
     """Files by name and content; `known` is what a bucket told of the lock's versions.
 
     Raises `NotUnderstood` for the first that is none of them.
@@ -87,21 +87,21 @@ def _sort(pile: _Pile, name: str, content: bytes) -> None:
         audit = parse_audit(text)
         pile.audits.append(audit)
         said = f"{len(audit.events)} states, {audit.skipped} lines skipped"
-        pile.taken.append(Taken(name, "Hudi's audit log", said))
+        pile.taken.append(ParsedFile(name, "Hudi's audit log", said))
     elif (listing := listings.read_listing(text)) is not None:
         pile.lists.append(listing)
         said = listings.left_open(listing.lock)
         if listing.unread:
             said += f"; {listing.unread} entries could not be read"
-        pile.taken.append(Taken(name, f"{listing.provider}'s listing of versions", said))
+        pile.taken.append(ParsedFile(name, f"{listing.provider}'s listing of versions", said))
     elif first.startswith("{"):
         events = _history(name, text)
         pile.events += events
-        pile.taken.append(Taken(name, "a recorded history", f"{len(events)} events"))
+        pile.taken.append(ParsedFile(name, "a recorded history", f"{len(events)} events"))
     elif is_log(text):
         log = read_log(text, name.rpartition("/")[2].removesuffix(".log"))
         pile.logs.append(log)
-        pile.taken.append(Taken(name, log.form, _said(log)))
+        pile.taken.append(ParsedFile(name, log.form, _said(log)))
     else:
         raise NotUnderstood(
             f"{name} is none of these: a history (JSON lines), Hudi's audit log, a listing of "
@@ -117,7 +117,7 @@ def _history(name: str, text: str) -> list[Event]:
         raise NotUnderstood(f"{name}: {plain(error)}") from None
 
 
-def _said(log: Log) -> str:
+def _said(log: ParsedLog) -> str:
     parts = [f"{len(log.sent)} requests in {log.lines} lines"]
     if log.unread:
         parts.append(f"{log.unread} lines could not be read")

@@ -16,7 +16,7 @@ from lockkit.lock.handle import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.inspect.standing import WATCH_S, Standing, stand
+from lockkit.table.inspect.standing import WATCH_S, LockInspection, stand
 from lockkit.table.inspect.versions import Generation, as_events, generations, granted_ms, names
 from lockkit.table.inspect.words import is_left
 
@@ -25,10 +25,10 @@ NEWEST = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class Examination:
     """What stands there, what its past tells, and which pattern that is."""
 
-    standing: Standing
+    standing: LockInspection
     kept: tuple[Generation, ...]
     """Newest first."""
     untold: str
@@ -63,7 +63,7 @@ class Examined:
 def examine(
     store: Store, *, watch_s: float = WATCH_S, files: Sequence[tuple[str, bytes]] = (),
     emit: Emit = silent,
-) -> Examined:  # fmt: skip
+) -> Examination:  # fmt: skip
     """Look at a table, its lock's generations, Hudi's audit log, and files beside them.
 
     Notes go to `emit`. Raises `StoreError`, `TableError`, `Unanswered`, `NotUnderstood` (of files).
@@ -81,7 +81,7 @@ def examine(
             for audit in audits for each in audit.events]  # fmt: skip
     events = one_truth([*evidence.events, *told, *as_events(LOCK_KEY, kept)])
     events.sort(key=lambda each: each.at_ms)
-    return Examined(
+    return Examination(
         standing, kept, untold, (*audits, *evidence.audits), evidence, tuple(events),
         diagnose(events),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from lockkit.clock import epoch_ms
 from lockkit.events import STORE, Event, event
-from lockkit.lab.incident.calls import Seen
+from lockkit.lab.incident.calls import SeenVersion
 from lockkit.lab.incident.logs.wire import hex_of
 from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 
@@ -30,7 +30,7 @@ _HEX32 = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ListedVersion:
     """One version, or (`deleted`) a delete marker."""
 
     key: str
@@ -43,21 +43,21 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class VersionListing:
     """What was read of one: every object's versions that are understood."""
 
     provider: str
-    kept: tuple[Kept, ...]
+    kept: tuple[ListedVersion, ...]
     unread: int
 
     @property
-    def lock(self) -> list[Kept]:
+    def lock(self) -> list[ListedVersion]:
         """The lock object's, oldest first."""
         ours = (each for each in self.kept if name_of(each.key) == LOCK_NAME)
         return sorted(ours, key=lambda each: each.at_ms)
 
 
-def read_listing(text: str) -> Listing | None:
+def read_listing(text: str) -> VersionListing | None:
     """None if it is none. Raises nothing: entries that cannot be read are counted."""
     head = text.lstrip("\ufeff \t\r\n")
     if head.startswith("<"):
@@ -81,7 +81,7 @@ def read_listing(text: str) -> Listing | None:
     return None
 
 
-def as_events(listing: Listing) -> list[Event]:
+def as_events(listing: VersionListing) -> list[Event]:
     """The lock object's writes and deletes, by nobody in particular."""
     events, before = [], ""
     for each, after in [*pairwise(listing.lock), *((one, None) for one in listing.lock[-1:])]:
@@ -94,15 +94,15 @@ def as_events(listing: Listing) -> list[Event]:
     return events
 
 
-def _was_deleted(one: Kept, after: Kept | None) -> bool:
+def _was_deleted(one: ListedVersion, after: ListedVersion | None) -> bool:
     assert one.ended_ms is not None
     return after is None or after.at_ms > one.ended_ms + SUCCESSOR_MS
 
 
-def seen(listing: Listing) -> list[Seen]:
+def seen(listing: VersionListing) -> list[SeenVersion]:
     """The same for `telling.tell`: a version whose bytes a log shows is that write's."""
     return [
-        Seen(each.version, frozenset({f"md5:{each.digest}"}), each.at_ms)
+        SeenVersion(each.version, frozenset({f"md5:{each.digest}"}), each.at_ms)
         for each in listing.lock if each.digest and not each.deleted
     ]  # fmt: skip
 
@@ -120,27 +120,27 @@ def _rows(told: object) -> list[dict[str, Any]]:
     return [each for each in rows[:VERSIONS_MAX] if isinstance(each, dict)]
 
 
-def _listing(provider: str, found: Iterator[Kept | None]) -> Listing:
+def _listing(provider: str, found: Iterator[ListedVersion | None]) -> VersionListing:
     kept = list(found)
     known = tuple(each for each in kept if each is not None)
-    return Listing(provider, known, len(kept) - len(known))
+    return VersionListing(provider, known, len(kept) - len(known))
 
 
-def _kept(key: object, version: object, at: object, **more: Any) -> Kept | None:
+def _kept(key: object, version: object, at: object, **more: Any) -> ListedVersion | None:
     at_ms = _time(at)
     if not isinstance(key, str) or not key or version in (None, "") or at_ms is None:
         return None
-    return Kept(key[:TEXT_MAX], str(version)[:TEXT_MAX], at_ms, **more)
+    return ListedVersion(key[:TEXT_MAX], str(version)[:TEXT_MAX], at_ms, **more)
 
 
-def _s3(row: Mapping[str, Any], deleted: bool) -> Kept | None:
+def _s3(row: Mapping[str, Any], deleted: bool) -> ListedVersion | None:
     etag = row.get("VersionId") if deleted else row.get("ETag")
     bare = str(etag).strip('"')
     digest = bare if _HEX32.fullmatch(bare) else ""
     return _kept(row.get("Key"), etag, row.get("LastModified"), deleted=deleted, digest=digest)
 
 
-def _gcs(row: Mapping[str, Any]) -> Kept | None:
+def _gcs(row: Mapping[str, Any]) -> ListedVersion | None:
     made = row.get("timeCreated") or row.get("creation_time") or row.get("update_time")
     ended = row.get("timeDeleted") or row.get("noncurrent_time")
     digest = hex_of(row.get("md5Hash") or row.get("md5_hash") or "")
@@ -149,7 +149,7 @@ def _gcs(row: Mapping[str, Any]) -> Kept | None:
     )
 
 
-def _azure(row: Mapping[str, Any]) -> Kept | None:
+def _azure(row: Mapping[str, Any]) -> ListedVersion | None:
     told = row.get("properties")
     told = told if isinstance(told, dict) else {}
     content = told.get("contentSettings")
@@ -160,7 +160,7 @@ def _azure(row: Mapping[str, Any]) -> Kept | None:
     )
 
 
-def _xml(text: str) -> Listing | None:
+def _xml(text: str) -> VersionListing | None:
     """List Blobs; a document type is no part of it, and where expansions hide."""
     if "EnumerationResults" not in text[:500] or "<!" in text:
         return None
@@ -171,7 +171,7 @@ def _xml(text: str) -> Listing | None:
     return _listing("Azure", map(_blob, list(root.iter("Blob"))[:VERSIONS_MAX]))
 
 
-def _blob(blob: ElementTree.Element) -> Kept | None:
+def _blob(blob: ElementTree.Element) -> ListedVersion | None:
     at = epoch_ms(blob.findtext("Properties/Last-Modified"))
     etag = (blob.findtext("Properties/Etag") or "").strip('"')
     digest = hex_of(blob.findtext("Properties/Content-MD5") or "")
@@ -191,7 +191,7 @@ def _time(told: object) -> float | None:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
 
 
-def left_open(kept: Sequence[Kept]) -> str:
+def left_open(kept: Sequence[ListedVersion]) -> str:
     """What a listing leaves open."""
     return (
         f"{len(kept)} versions of the lock object, without their bodies: whose they were, and "

@@ -22,7 +22,7 @@ class Pattern(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class RunbookCard:
     """A page of the runbook. `command` is for a table at `{url}`."""
 
     do: str
@@ -34,61 +34,61 @@ _SEE = "lockkit lock show {url}"
 _BREAK = "lockkit lock break {url}"
 
 CARDS = {
-    Pattern.NO_CAS: Card(
+    Pattern.NO_CAS: RunbookCard(
         "Stop all writers but one, then find out what the store keeps of its promises; put the "
         "lock on another service until it keeps them.",
         "Do not break or retry: every lock on this store is a guess, and so is every takeover.",
         "lockkit probe {url}",
     ),
-    Pattern.HAND_DELETED: Card(
+    Pattern.HAND_DELETED: RunbookCard(
         "Stop the writer that held it, or wait for its lease to end; then compare the timeline "
         "with what both writers committed.",
         "Do not delete the lock file again: epochs may begin again, and a holder that lives is "
         "not told.",
         "lockkit table show {url}",
     ),
-    Pattern.CLOCK_SKEW: Card(
+    Pattern.CLOCK_SKEW: RunbookCard(
         "Set the clocks (NTP) of the machines named above; then check what both of them committed "
         "while they overlapped.",
         "Do not lengthen the lease: the overlap is as long as the skew, however long the lease is.",
         "chronyc tracking; lockkit table show {url}",
     ),
-    Pattern.FALSE_412: Card(
+    Pattern.FALSE_412: RunbookCard(
         "Nothing to repair: the lock was its holder's own. Let the lease end or break it, switch "
         "the SDK's retries off for the lock (or recognise one's own write), and run the job again.",
         "Do not look for the other writer: there was none.",
         _BREAK,
     ),
-    Pattern.GHOST: Card(
+    Pattern.GHOST: RunbookCard(
         "Wait until the lease ends, or break it: its owner does not know that it has the lock. "
         "Switch off the SDK's retries for the lock, or recognise one's own write.",
         "Do not delete the lock file, and do not restart its owner in the hope that it finds it.",
         _BREAK,
     ),
-    Pattern.THROTTLED: Card(
+    Pattern.THROTTLED: RunbookCard(
         "Wait until the lease ends, or break it: its work is done. Let the release be tried again, "
         "and let fewer writers poll the object (GCS: one write a second).",
         "Do not add retries without a pause: refused writes count too.",
         _BREAK,
     ),
-    Pattern.DANGLING: Card(
+    Pattern.DANGLING: RunbookCard(
         "Wait until the lease ends, or break it: its work is done. Let the release be tried again "
         "on a 5xx and on a lost connection.",
         "Do not delete the lock file: a late release or renewal would meet another's lock.",
         _BREAK,
     ),
-    Pattern.TWO_BELIEVERS: Card(
+    Pattern.TWO_BELIEVERS: RunbookCard(
         "Stop both writers, then check what each committed from the moment of the overlap on.",
         "Do not break the lock while either of them runs.",
         "lockkit table show {url}",
     ),
-    Pattern.STALE: Card(
+    Pattern.STALE: RunbookCard(
         "Stop the late writer. Its commit did not see the ones before it: compare the file groups "
         "of both, restore the lost one and write it again through the fence.",
         "Do not clean the table before: the file slices that are needed would be gone.",
         "lockkit table show {url}",
     ),
-    Pattern.UNKNOWN: Card(
+    Pattern.UNKNOWN: RunbookCard(
         "Record what happens next, with the store's own record of requests where there is one, and "
         "look again.",
         "Do not break what you do not understand: within its lease the holder may be at work.",

@@ -13,19 +13,19 @@ from itertools import pairwise
 from typing import Any
 
 from lockkit.events import STORE, Event, event
-from lockkit.lab.incident.calls import Call, Later, Looks, Seen, calls_of
-from lockkit.lab.incident.logs.wire import Sent
+from lockkit.lab.incident.calls import LaterWrites, LockObservations, SdkCall, SeenVersion, calls_of
+from lockkit.lab.incident.logs.wire import SentRequest
 from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 from lockkit.protocol.record import Record, lease_of
 
 
-def tell(sent: Iterable[Sent], seen: Sequence[Seen] = ()) -> list[Event]:
+def tell(sent: Iterable[SentRequest], seen: Sequence[SeenVersion] = ()) -> list[Event]:
     """The history of some clients' requests. `seen` is what a listing of the bucket adds."""
     calls, looks = calls_of(sent, seen)
     events: list[Event] = []
     for who in dict.fromkeys(call.first.who for call in calls):
         own = [call for call in calls if call.first.who == who]
-        events += _Client(who, looks, Later(own)).tell(own)
+        events += _Client(who, looks, LaterWrites(own)).tell(own)
     return sorted(events, key=lambda each: each.at_ms)
 
 
@@ -34,17 +34,17 @@ class _Client:
     """One client's calls, told in their order."""
 
     who: str
-    looks: Looks
-    later: Later
+    looks: LockObservations
+    later: LaterWrites
     events: list[Event] = field(default_factory=list)
     own: dict[str, Record | None] = field(default_factory=dict)
     """Versions that it made."""
-    holds: Call | None = None
+    holds: SdkCall | None = None
     """The newest write by which it holds the lock."""
     refused: bool = False
     """Whether its newest write of the lock was not applied, as far as it was told."""
 
-    def tell(self, calls: list[Call]) -> list[Event]:
+    def tell(self, calls: list[SdkCall]) -> list[Event]:
         for call in calls:
             op = self._op(call)
             self._exchange(call, op)
@@ -54,7 +54,7 @@ class _Client:
                 self.own[call.landed.version] = call.record
         return self.events
 
-    def _op(self, call: Call) -> str:
+    def _op(self, call: SdkCall) -> str:
         first = call.first
         over = first.condition.removeprefix("if-version ")
         if not first.writes:
@@ -74,7 +74,7 @@ class _Client:
     def _say(self, at_ms: float, kind: str, **data: Any) -> None:
         self.events.append(event(at_ms, self.who, kind, **data))
 
-    def _exchange(self, call: Call, op: str) -> None:
+    def _exchange(self, call: SdkCall, op: str) -> None:
         """What was asked, what the store said to each copy, and what the client was told."""
         first, last = call.first, call.last
         attempt = call.attempt if first.writes else ""
@@ -97,7 +97,7 @@ class _Client:
                 version=version, why=f"{last.status} {last.code}".strip() if last.status else "",
             )  # fmt: skip
 
-    def _record(self, call: Call, each: Sent, *, applied: bool, **more: Any) -> None:
+    def _record(self, call: SdkCall, each: SentRequest, *, applied: bool, **more: Any) -> None:
         """In the truth lane: when is not known, but before its answer."""
         first = call.first
         told = call.landed.version if applied and call.landed else each.version
@@ -115,7 +115,7 @@ class _Client:
             **(lease_of(call.record) if applied else {}), **more,
         ))  # fmt: skip
 
-    def _proven(self, call: Call) -> None:
+    def _proven(self, call: SdkCall) -> None:
         """A copy without an answer that landed: its bytes were read later."""
         silent = next((each for each in call.sent if each.status == 0 or each.status >= 500), None)
         if silent is None:
@@ -127,7 +127,7 @@ class _Client:
         self._record(call, replace(silent, answered_ms=ended_ms, status=200), applied=True,
                      inferred=why)  # fmt: skip
 
-    def _belief(self, call: Call, op: str) -> None:
+    def _belief(self, call: SdkCall, op: str) -> None:
         """As far as a log can tell it: only where it shows what was written."""
         at_ms = (call.last.answered_ms or call.last.sent_ms) + 0.002
         record, held = call.record, self.holds.record if self.holds else None
@@ -152,7 +152,7 @@ class _Client:
                 self._say(at_ms, "lost", epoch=held.epoch, why=why, inferred=True)
                 self.holds = None
 
-    def _waits(self, call: Call, at_ms: float) -> None:
+    def _waits(self, call: SdkCall, at_ms: float) -> None:
         """It looks at the lock after it was refused: it waits for whoever it sees there."""
         last = call.last
         version = last.version if last.status != 304 else last.condition.partition(" ")[2]
@@ -167,7 +167,7 @@ class _Client:
             )  # fmt: skip
 
 
-def outcome(last: Sent) -> str:
+def outcome(last: SentRequest) -> str:
     """What the client was told of a call, by its last answer."""
     status = last.status
     if 200 <= status < 300:
@@ -185,7 +185,7 @@ def outcome(last: Sent) -> str:
     return "refused" if 400 <= status < 500 and status not in (408, 409) else "unknown"
 
 
-def answer(first: Sent, status: int, applied: bool) -> str:
+def answer(first: SentRequest, status: int, applied: bool) -> str:
     """The same in the words of the truth lane."""
     told = outcome(replace(first, status=status))
     if applied or told in ("found", "missing", "not_modified", "precondition_failed", "throttled"):
@@ -193,6 +193,6 @@ def answer(first: Sent, status: int, applied: bool) -> str:
     return "precondition_failed" if status == 409 and first.condition == "if-absent" else "error"
 
 
-def unknown(call: Call) -> str:
+def unknown(call: SdkCall) -> str:
     """In place of a version that no log tells; there was one."""
     return f"?{call.number}"

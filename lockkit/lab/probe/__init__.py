@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.lab.probe.race import races
-from lockkit.lab.probe.report import Check, Finding, Report, Verdict, report
+from lockkit.lab.probe.report import Check, CheckOutcome, Report, Suitability, report
 from lockkit.lab.probe.serial import SERIAL, conditions, delete, put
 from lockkit.protocol.outcome import Applied, IfAbsent, Unknown
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 
-__all__ = ["Check", "Finding", "Report", "Verdict", "probe", "quick_probe"]
+__all__ = ["Check", "CheckOutcome", "Report", "Suitability", "probe", "quick_probe"]
 
 SCRATCH = ".lockkit_probe"
 ROUNDS_MAX = 100_000
@@ -73,9 +73,9 @@ def probe(
             emit("note", text=f"racing {racers} clients, {rounds} rounds of each kind")
             checks += races(store, place, rounds, racers, also, clock)
     except NoAnswer as error:
-        checks.append(Check("create-race", Finding.UNDECIDED, str(error)))
+        checks.append(Check("create-race", CheckOutcome.UNDECIDED, str(error)))
     except StoreError as error:
-        checks.append(Check("create-race", Finding.FAILED, str(error), {"refused": True}))
+        checks.append(Check("create-race", CheckOutcome.FAILED, str(error), {"refused": True}))
     finally:
         checks.append(_cleaned(store, place, clock))
     return report(store.url, checks, getattr(store, "refusals", {}))
@@ -101,9 +101,9 @@ def _guarded(
     try:
         return run(procedure, store, clock)
     except NoAnswer as error:
-        return [Check(name, Finding.UNDECIDED, str(error))]
+        return [Check(name, CheckOutcome.UNDECIDED, str(error))]
     except StoreError as error:
-        return [Check(name, Finding.FAILED, str(error), {"refused": True})]
+        return [Check(name, CheckOutcome.FAILED, str(error), {"refused": True})]
 
 
 def _listing(store: Store, place: str, clock: Clock) -> Check:
@@ -115,11 +115,11 @@ def _listing(store: Store, place: str, clock: Clock) -> Check:
     try:
         seen = [entry.key for entry in store.list(f"{place}/listing/")]
     except StoreError as error:
-        return Check("list", Finding.UNDECIDED, str(error))
+        return Check("list", CheckOutcome.UNDECIDED, str(error))
     if seen == [keys[0], keys[2]]:
-        return Check("list", Finding.PASSED, "a listing shows each write and delete before it")
+        return Check("list", CheckOutcome.PASSED, "a listing shows each write and delete before it")
     because = "a listing lags behind the writes and deletes before it"
-    return Check("list", Finding.FAILED, because, {"expected": 2, "seen": len(seen)})
+    return Check("list", CheckOutcome.FAILED, because, {"expected": 2, "seen": len(seen)})
 
 
 def _cleaned(store: Store, place: str, clock: Clock) -> Check:
@@ -133,10 +133,10 @@ def _cleaned(store: Store, place: str, clock: Clock) -> Check:
         left += [entry.key for entry in store.list(f"{place}/") if entry.key not in left]
     except StoreError as error:
         because = f"could not clean up under {place}/, delete it by hand: {error}"
-        return Check("clean-up", Finding.NOTED, because)
+        return Check("clean-up", CheckOutcome.NOTED, because)
     if left:
         because = f"{len(left)} scratch objects could not be deleted; delete {place}/ by hand"
-        return Check("clean-up", Finding.NOTED, because, {"left": left[:10]})
+        return Check("clean-up", CheckOutcome.NOTED, because, {"left": left[:10]})
     try:
         kept = len(store.versions(f"{place}/conditions"))
     except StoreError:
@@ -145,9 +145,9 @@ def _cleaned(store: Store, place: str, clock: Clock) -> Check:
         because = (
             f"all deleted; the bucket keeps their old versions under {place}/ by its own rules"
         )
-        return Check("clean-up", Finding.NOTED, because)
-    return Check("clean-up", Finding.PASSED, "nothing was left behind")
+        return Check("clean-up", CheckOutcome.NOTED, because)
+    return Check("clean-up", CheckOutcome.PASSED, "nothing was left behind")
 
 
 def _fatal(checks: Sequence[Check]) -> bool:
-    return any(check.finding in (Finding.FAILED, Finding.UNDECIDED) for check in checks)
+    return any(check.finding in (CheckOutcome.FAILED, CheckOutcome.UNDECIDED) for check in checks)

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lockkit.lab.probe.report import RACES, Finding, Report
+from lockkit.lab.probe.report import RACES, CheckOutcome, Report
 from lockkit.stores import Store
 from lockkit.stores.endpoint import is_providers_own
 
@@ -39,7 +39,7 @@ OWN_PLACES = {"s3": "AWS S3", "s3a": "AWS S3", "gs": "Google Cloud Storage"} | d
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ProviderRow:
     """One store: as its maker documents it, or as a probe found it on a day."""
 
     store: str
@@ -60,20 +60,20 @@ class Row:
             raise ValueError(f"a row of the providers' matrix is torn: {astuple(self)!r}"[:300])
 
 
-def providers(path: Path = MATRIX) -> tuple[Row, ...]:
+def providers(path: Path = MATRIX) -> tuple[ProviderRow, ...]:
     """Every row, in the file's order."""
     with path.open(encoding="utf-8", newline="") as lines:
-        return tuple(Row(**row) for row in csv.DictReader(lines))
+        return tuple(ProviderRow(**row) for row in csv.DictReader(lines))
 
 
-def save(rows: Sequence[Row], path: Path = MATRIX) -> None:
+def save(rows: Sequence[ProviderRow], path: Path = MATRIX) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(field.name for field in fields(Row))
+        writer.writerow(field.name for field in fields(ProviderRow))
         writer.writerows(astuple(row) for row in rows)
 
 
-def documented(url: str, endpoint: str | None, rows: Sequence[Row]) -> Row | None:
+def documented(url: str, endpoint: str | None, rows: Sequence[ProviderRow]) -> ProviderRow | None:
     """The documented row of the store that serves `url`; None where it is not recognised.
 
     `endpoint` is where its requests go, if not to the provider's own servers (see `elsewhere`). A
@@ -118,9 +118,9 @@ def served_by(endpoint: str) -> str:
         connection.close()
 
 
-def probed(report: Report, store: str, *, as_of: str, source: str) -> Row:
+def probed(report: Report, store: str, *, as_of: str, source: str) -> ProviderRow:
     """What a report found, as a row."""
-    return Row(
+    return ProviderRow(
         store=store,
         basis=PROBED,
         create_if_absent=_found(report, "create", "create-race"),
@@ -133,7 +133,7 @@ def probed(report: Report, store: str, *, as_of: str, source: str) -> Row:
     )
 
 
-def differences(found: Row, row: Row) -> list[str]:
+def differences(found: ProviderRow, row: ProviderRow) -> list[str]:
     """In which capabilities a store is not what its row says, in words."""
     said = []
     for name, words in CAPABILITIES.items():
@@ -143,7 +143,7 @@ def differences(found: Row, row: Row) -> list[str]:
     return said
 
 
-def compared(found: Row, row: Row) -> str:
+def compared(found: ProviderRow, row: ProviderRow) -> str:
     """One sentence: whether the store does what its maker documents."""
     where = f"what {row.store} documents (as of {row.as_of})"
     if differs := differences(found, row):
@@ -160,13 +160,13 @@ def _found(report: Report, name: str, race: str = "") -> str:
         refused = checks.get("create")
         return "refused" if refused and refused.evidence.get("refused") else NOT_TRIED
     match check.finding:
-        case Finding.FAILED | Finding.NOTED:
+        case CheckOutcome.FAILED | CheckOutcome.NOTED:
             applied = check.evidence.get("answer") == "Applied"
             return "ignored" if applied else "refused"
-        case Finding.UNDECIDED:
+        case CheckOutcome.UNDECIDED:
             return "undecided"
     raced = {each: checks[each].finding for each in RACES if each in checks}
-    if raced.get(race) is Finding.FAILED:
+    if raced.get(race) is CheckOutcome.FAILED:
         return "not atomic"
     return NOT_TRIED if race and race not in raced and raced else "yes"
 
@@ -181,8 +181,8 @@ def _traps(report: Report) -> list[str]:
         traps.append("429 to writes of one key in quick succession")
     if any(evidence.get(race, {}).get("unknown") for race in RACES):
         traps.append("losers of a race may be told 5xx")
-    if findings.get("conditional-read") is Finding.NOTED:
+    if findings.get("conditional-read") is CheckOutcome.NOTED:
         traps.append("no 304")
-    if findings.get("clocks") is Finding.NOTED:
+    if findings.get("clocks") is CheckOutcome.NOTED:
         traps.append("leases can expire by wall clock only")
     return traps

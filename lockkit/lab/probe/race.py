@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError
-from lockkit.lab.probe.report import Check, Finding
+from lockkit.lab.probe.report import Check, CheckOutcome
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -39,7 +39,7 @@ def races(
         create = _race(
             "create-race", clients, pool, [(key, IfAbsent()) for key in keys], clock, store
         )
-        if create.finding is Finding.FAILED:
+        if create.finding is CheckOutcome.FAILED:
             return [create]
         aims: list[tuple[str, Condition]] = []
         for key in keys:
@@ -73,7 +73,7 @@ def _race(
         try:
             answers = [future.result() for future in futures]
         except StoreError as error:
-            return Check(name, Finding.FAILED, str(error), {**tally, "refused": True})
+            return Check(name, CheckOutcome.FAILED, str(error), {**tally, "refused": True})
         winners = [n for n, answer in enumerate(answers) if isinstance(answer, Applied)]
         unknown = sum(isinstance(answer, Unknown) for answer in answers)
         tally["winners"] += len(winners)
@@ -105,13 +105,13 @@ def _judged(name: str, tally: dict[str, int]) -> Check:
     rounds = f"{tally['rounds']} rounds of {tally['clients']} clients"
     if tally["double_winners"]:
         because = f"{tally['double_winners']} of {rounds} had more than one winner"
-        return Check(name, Finding.FAILED, because, tally)
+        return Check(name, CheckOutcome.FAILED, because, tally)
     if tally["wrong_body"]:
         because = f"after {tally['wrong_body']} of {rounds} the winner's object was not there"
-        return Check(name, Finding.FAILED, because, tally)
+        return Check(name, CheckOutcome.FAILED, because, tally)
     if tally["winners"] == 0:
-        return Check(name, Finding.UNDECIDED, f"none of {rounds} had a winner", tally)
+        return Check(name, CheckOutcome.UNDECIDED, f"none of {rounds} had a winner", tally)
     because = f"never more than one winner in {rounds}"
     if tally["unknown"]:
         because += f"; {tally['unknown']} losers were told neither yes nor no, as by a 5xx"
-    return Check(name, Finding.PASSED, because, tally)
+    return Check(name, CheckOutcome.PASSED, because, tally)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 
-class Verdict(Enum):
+class Suitability(Enum):
     """What a lock may do with the store; it may use it only after `FULL`."""
 
     FULL = "full"
@@ -21,7 +21,7 @@ class Verdict(Enum):
     REFUSED = "refused"
 
 
-class Finding(Enum):
+class CheckOutcome(Enum):
     """How one check went. `NOTED` is neither good nor bad: a property to know."""
 
     PASSED = "passed"
@@ -35,7 +35,7 @@ class Check:
     """One question put to the store."""
 
     name: str
-    finding: Finding
+    finding: CheckOutcome
     because: str
     evidence: dict[str, Any] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class Report:
     """The verdict on a store, and all that it rests on."""
 
     url: str
-    verdict: Verdict
+    verdict: Suitability
     conclusion: str
     checks: tuple[Check, ...]
     refusals: tuple[tuple[int, str, int], ...] = ()
@@ -54,12 +54,12 @@ class Report:
     @property
     def safe(self) -> bool:
         """Whether no check found a violation, and none was left out."""
-        return self.verdict is Verdict.FULL
+        return self.verdict is Suitability.FULL
 
     @property
     def untested(self) -> bool:
         """Whether the store did not let itself be tested: that says nothing about its safety."""
-        return self.verdict in (Verdict.UNTESTED, Verdict.REFUSED)
+        return self.verdict in (Suitability.UNTESTED, Suitability.REFUSED)
 
     def check(self, name: str) -> Check:
         return next(check for check in self.checks if check.name == name)
@@ -87,11 +87,11 @@ def report(url: str, checks: Sequence[Check], refusals: Mapping[tuple[int, str],
     verdict, because = _verdict(checks)
     raced = any(check.name in RACES for check in checks)
     match verdict:
-        case Verdict.UNTESTED if not raced and _passed(checks):
+        case Suitability.UNTESTED if not raced and _passed(checks):
             conclusion = f"{url}: no check failed, but atomicity was not tested, which takes races"
-        case Verdict.FULL:
+        case Suitability.FULL:
             conclusion = f"{url}: {because}"
-        case Verdict.UNTESTED | Verdict.REFUSED:
+        case Suitability.UNTESTED | Suitability.REFUSED:
             conclusion = f"{url} could not be tested: {because}"
         case _:
             conclusion = f"{url} is not safe to lock on: {because}"
@@ -106,50 +106,50 @@ def report(url: str, checks: Sequence[Check], refusals: Mapping[tuple[int, str],
 
 def _passed(checks: Sequence[Check]) -> bool:
     found = {check.name: check.finding for check in checks}
-    return all(found.get(name) is Finding.PASSED for name in ("create", "compare-and-set"))
+    return all(found.get(name) is CheckOutcome.PASSED for name in ("create", "compare-and-set"))
 
 
-def _verdict(checks: Sequence[Check]) -> tuple[Verdict, str]:
+def _verdict(checks: Sequence[Check]) -> tuple[Suitability, str]:
     """The worst finding decides. A refusal decides nothing, and neither does an open check."""
     by_name = {check.name: check for check in checks}
 
     def failed(*names: str, refused: bool = False) -> Check | None:
         for name in names:
             check = by_name.get(name)
-            if check is not None and check.finding is Finding.FAILED:
+            if check is not None and check.finding is CheckOutcome.FAILED:
                 if bool(check.evidence.get("refused")) is refused:
                     return check
         return None
 
     if check := failed("create"):
-        return Verdict.IGNORES_CONDITIONS, f"it ignores conditions, {check.because}"
+        return Suitability.IGNORES_CONDITIONS, f"it ignores conditions, {check.because}"
     if check := failed("create-race"):
-        return Verdict.NOT_ATOMIC, f"conditional writes are not atomic, {check.because}"
+        return Suitability.NOT_ATOMIC, f"conditional writes are not atomic, {check.because}"
     if check := failed("compare-and-set", "missing"):
-        return Verdict.CREATE_ONLY, f"only creating is conditional, {check.because}"
+        return Suitability.CREATE_ONLY, f"only creating is conditional, {check.because}"
     if check := failed("compare-and-set-race", "read"):
-        return Verdict.NOT_ATOMIC, f"conditional writes are not atomic, {check.because}"
+        return Suitability.NOT_ATOMIC, f"conditional writes are not atomic, {check.because}"
     if check := failed(*SERIAL, *RACES, refused=True):
-        return Verdict.REFUSED, check.because
+        return Suitability.REFUSED, check.because
     for name in ("create", "compare-and-set"):
         check = by_name.get(name)
-        if check is None or check.finding is not Finding.PASSED:
+        if check is None or check.finding is not CheckOutcome.PASSED:
             why = "" if check is None else f", {check.because}"
-            return Verdict.UNTESTED, f"it did not answer what a lock needs{why}"
+            return Suitability.UNTESTED, f"it did not answer what a lock needs{why}"
     return _raced([by_name.get(name) for name in RACES])
 
 
-def _raced(races: Sequence[Check | None]) -> tuple[Verdict, str]:
+def _raced(races: Sequence[Check | None]) -> tuple[Suitability, str]:
     """What the races show of a store that passed all other checks."""
     won, writers = 0, 0
     for check in races:
         if check is None:
-            return Verdict.UNTESTED, "no check failed, but races are missing"
-        if check.finding is not Finding.PASSED:
-            return Verdict.UNTESTED, f"it did not answer what a lock needs, {check.because}"
+            return Suitability.UNTESTED, "no check failed, but races are missing"
+        if check.finding is not CheckOutcome.PASSED:
+            return Suitability.UNTESTED, f"it did not answer what a lock needs, {check.because}"
         won += check.evidence["rounds"] - check.evidence["no_winner"]
         writers = check.evidence["clients"]
-    return Verdict.FULL, (
+    return Suitability.FULL, (
         f"no violation in {won} races of {writers} writers; races can prove a store unsafe, "
         "never safe"
     )

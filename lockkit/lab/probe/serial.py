@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lockkit.lab.probe.report import Check, Finding
+from lockkit.lab.probe.report import Check, CheckOutcome
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -48,7 +48,7 @@ def conditions(key: str) -> Procedure[list[Check]]:
                 "a write over the current version is refused (old releases of Ceph RGW do this, "
                 "which compare the quoted ETag of If-Match with an unquoted one)"
             )
-            checks.append(Check("compare-and-set", Finding.FAILED, because, _shown(swapped)))
+            checks.append(Check("compare-and-set", CheckOutcome.FAILED, because, _shown(swapped)))
         case _:
             checks.append(_cannot("compare-and-set", "the object could not be rewritten", swapped))
     yield from delete(key)
@@ -76,14 +76,16 @@ def reading(key: str) -> Procedure[list[Check]]:
     seen = {"unchanged": type(same).__name__, "changed": type(changed).__name__}
     match changed:
         case Found(b"two", version) if isinstance(second, Applied) and version == second.version:
-            fresh = Check("read", Finding.PASSED, "a read sees the write before it", seen)
+            fresh = Check("read", CheckOutcome.PASSED, "a read sees the write before it", seen)
         case _:
-            fresh = Check("read", Finding.FAILED, "a read did not see the write before it", seen)
+            fresh = Check(
+                "read", CheckOutcome.FAILED, "a read did not see the write before it", seen
+            )
     if isinstance(same, NotModified):
-        polled = Check("conditional-read", Finding.PASSED, "an unchanged object answers 304")
+        polled = Check("conditional-read", CheckOutcome.PASSED, "an unchanged object answers 304")
     else:
         because = "an unchanged object is sent whole, so waiting costs full reads"
-        polled = Check("conditional-read", Finding.NOTED, because, seen)
+        polled = Check("conditional-read", CheckOutcome.NOTED, because, seen)
     return [fresh, polled]
 
 
@@ -98,9 +100,9 @@ def deleting(key: str) -> Procedure[list[Check]]:
     stale = yield from delete(key, IfVersion(first.version))
     left = yield Get(key)
     if isinstance(stale, PreconditionFailed) and isinstance(left, Found):
-        return [Check("delete", Finding.PASSED, "a delete of a stale version is refused")]
+        return [Check("delete", CheckOutcome.PASSED, "a delete of a stale version is refused")]
     because = "a delete of a stale version is not refused (no lock here relies on it)"
-    return [Check("delete", Finding.NOTED, because, _shown(stale))]
+    return [Check("delete", CheckOutcome.NOTED, because, _shown(stale))]
 
 
 def rewriting(key: str) -> Procedure[list[Check]]:
@@ -121,7 +123,7 @@ def rewriting(key: str) -> Procedure[list[Check]]:
         else "versions are not content hashes"
     )
     evidence = {"content_versions": is_hash}
-    return [Check("content-versions", Finding.NOTED, because, evidence)]
+    return [Check("content-versions", CheckOutcome.NOTED, because, evidence)]
 
 
 def times(key: str) -> Procedure[list[Check]]:
@@ -134,7 +136,7 @@ def times(key: str) -> Procedure[list[Check]]:
         return [_cannot("clocks", "the object could not be written and read", answer)]
     if answer.date_ms is None or answer.modified_ms is None:
         because = "answers carry no Date or no Last-Modified: leases can expire by wall clock only"
-        return [Check("clocks", Finding.NOTED, because)]
+        return [Check("clocks", CheckOutcome.NOTED, because)]
     apart_ms = answer.date_ms - answer.modified_ms
     # HTTP floors to a second: the true Date is up to 999 ms later than it says.
     floored_ms = 500 if answer.date_ms % 1000 == 0 else 0
@@ -142,9 +144,9 @@ def times(key: str) -> Procedure[list[Check]]:
     evidence = {"date_minus_modified_ms": apart_ms, "our_clock_ahead_ms": offset_ms}
     if -1000 <= apart_ms <= CLOCKS_AGREE_MS:
         because = "Date and Last-Modified agree: leases can expire by the store's own clock"
-        return [Check("clocks", Finding.PASSED, because, evidence)]
+        return [Check("clocks", CheckOutcome.PASSED, because, evidence)]
     because = f"Date is {apart_ms} ms from Last-Modified of a fresh write: use expiry 'wall'"
-    return [Check("clocks", Finding.NOTED, because, evidence)]
+    return [Check("clocks", CheckOutcome.NOTED, because, evidence)]
 
 
 def rate(key: str) -> Procedure[list[Check]]:
@@ -165,7 +167,7 @@ def rate(key: str) -> Procedure[list[Check]]:
         if throttled
         else f"{applied} writes to one key in {ended_ms - began_ms} ms, none throttled"
     )
-    return [Check("write-rate", Finding.NOTED, because, evidence)]
+    return [Check("write-rate", CheckOutcome.NOTED, because, evidence)]
 
 
 SERIAL: dict[str, Callable[[str], Procedure[list[Check]]]] = {
@@ -203,16 +205,16 @@ def delete(key: str, condition: IfVersion | None = None) -> Procedure[WriteAnswe
 def _loses(name: str, what: str, answer: WriteAnswer) -> Check:
     match answer:
         case PreconditionFailed():
-            return Check(name, Finding.PASSED, f"{what} is refused", _shown(answer))
+            return Check(name, CheckOutcome.PASSED, f"{what} is refused", _shown(answer))
         case Applied():
-            return Check(name, Finding.FAILED, f"{what} was applied", _shown(answer))
+            return Check(name, CheckOutcome.FAILED, f"{what} was applied", _shown(answer))
         case _:
-            return Check(name, Finding.UNDECIDED, f"{what} was not decided", _shown(answer))
+            return Check(name, CheckOutcome.UNDECIDED, f"{what} was not decided", _shown(answer))
 
 
 def _cannot(name: str, why: str, answer: object) -> Check:
     because = f"{why} ({answer.why})" if isinstance(answer, Unknown) else why
-    return Check(name, Finding.UNDECIDED, because, _shown(answer))
+    return Check(name, CheckOutcome.UNDECIDED, because, _shown(answer))
 
 
 def _shown(answer: object) -> dict[str, Any]:

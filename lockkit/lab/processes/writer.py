@@ -33,8 +33,8 @@ from lockkit.errors import (
 from lockkit.events import event
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
-from lockkit.spark.orders import TABLE, Batch, Orders, Part, fields_of, open_orders
-from lockkit.spark.place import Place
+from lockkit.spark.orders import TABLE, Orders, OrdersPart, RegionBatch, fields_of, open_orders
+from lockkit.spark.place import TableAddress
 from lockkit.spark.process import die_with_parent
 from lockkit.stores import Store
 from lockkit.table import (
@@ -50,9 +50,9 @@ from lockkit.table.format.layout import FileGroup
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.occ.publish import publish
-from lockkit.table.occ.transaction import Known, Transaction
+from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read.opening import look_over
-from lockkit.table.write.groups import Aim
+from lockkit.table.write.groups import TargetGroup
 
 TROUBLE_MAX = 8
 """Rounds in a row that may fail for the store's sake before the writer gives up."""
@@ -69,7 +69,7 @@ STALLS = {"commit": "checked", "decided": "fenced"}
 """Where a stall may strike, and the event after which it does."""
 
 
-class Voice:
+class WriterChannel:
     """The writer's channel to its supervisor: events out, commands in.
 
     Stamps by the right clock, also where the writer's own is `offset_ms` ahead of it.
@@ -126,16 +126,16 @@ class Voice:
 
 
 @dataclass(slots=True, kw_only=True)
-class Writer:
+class FleetWriter:
     """Commits batch after batch: usually to file groups of its own, sometimes to the shared one."""
 
     name: str
-    part: Part
-    place: Place
+    part: OrdersPart
+    place: TableAddress
     store: Store
     lock: Lock
     orders: Orders
-    voice: Voice
+    voice: WriterChannel
     clock: Clock
     overlap: float
     groups: int
@@ -146,7 +146,7 @@ class Writer:
     committed: int = 0
     _rounds: int = 0
     _trouble: int = 0
-    _known: Known | None = field(default=None, repr=False)
+    _known: TableCache | None = field(default=None, repr=False)
     _snapshot: Snapshot | None = field(default=None, repr=False)
 
     def work(self, rounds: int | None) -> None:
@@ -221,8 +221,8 @@ class Writer:
         batches = []
         for region, own in aims:
             group = (partition_path(TABLE, region), own)
-            aim = Aim(group, self._snapshot.groups.get(group))
-            batches.append(Batch(region, self._rounds, aim))
+            aim = TargetGroup(group, self._snapshot.groups.get(group))
+            batches.append(RegionBatch(region, self._rounds, aim))
         stats = self.orders.write(transaction.target, batches)
         self.voice.emit("note", text=f"wrote {len(stats)} files", files=fields_of(stats))
         known = frozenset(partition for partition, _ in self._snapshot.groups)
@@ -319,16 +319,16 @@ def main(line: list[str] | None = None) -> int:
         sys.meta_path.insert(0, _NoPandas())
     offset_ms = asked.clock_offset_ms
     clock = Clock(offset_ms)
-    voice = Voice(asked.name, out, Clock(), fence=asked.fence, offset_ms=offset_ms)
+    voice = WriterChannel(asked.name, out, Clock(), fence=asked.fence, offset_ms=offset_ms)
     threading.Thread(target=voice.listen, args=(sys.stdin,), name="commands", daemon=True).start()
     if asked.kind != "plain":
         voice.emit("note", text="starting Spark: 5 to 15 s until the first commit")
-    place = Place(asked.url, asked.endpoint, asked.name)
-    part = Part(asked.dataset, *asked.slice)
+    place = TableAddress(asked.url, asked.endpoint, asked.name)
+    part = OrdersPart(asked.dataset, *asked.slice)
     try:
         store = place.open()
         run(create_table(TABLE), store, clock)  # first of all: it shows that something happens
-        writer = Writer(
+        writer = FleetWriter(
             name=asked.name,
             part=part,
             place=place,

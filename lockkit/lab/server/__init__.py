@@ -6,8 +6,8 @@ thread; `lockkit serve` as a process. Loopback only unless told otherwise.
 """
 
 from lockkit.lab.server.profiles import PROFILES as PROFILES
-from lockkit.lab.server.profiles import Profile as Profile
+from lockkit.lab.server.profiles import ServerProfile as ServerProfile
 from lockkit.lab.server.server import Emulator as Emulator
 from lockkit.lab.server.sigv4 import Credentials as Credentials
 
-__all__ = ["Credentials", "Emulator", "PROFILES", "Profile"]
+__all__ = ["Credentials", "Emulator", "PROFILES", "ServerProfile"]

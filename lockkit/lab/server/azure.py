@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 from lockkit.lab.server import azure_blocks, azure_lease, azure_shape, markup, mime
 from lockkit.lab.server.azure_shape import etag, id_of, md5_of, meta_of, tag, told, version_id
 from lockkit.lab.server.call import (
-    Call,
-    Deed,
-    Refusal,
+    DialectError,
+    DialectRequest,
     Reply,
+    RequestEffect,
     by_date,
     byte_range,
     http_date,
@@ -25,7 +25,7 @@ from lockkit.lab.server.call import (
 )
 from lockkit.lab.server.markup import plain
 from lockkit.lab.server.objects import Check, Object, Objects
-from lockkit.lab.server.profiles import Profile, throttle
+from lockkit.lab.server.profiles import ServerProfile, throttle
 
 API_VERSION = "2023-11-03"
 # The C++ SDK (pyarrow) hangs on an answer that lacks one of these.
@@ -45,21 +45,21 @@ _ACCOUNT = re.compile(r"(?:SharedKey|SharedKeyLite) ([^:]+):")
 class Azure:
     """`answer(call)` for `/account/container/blob`; what no SDK was seen to send is a 501."""
 
-    def __init__(self, objects: Objects, profile: Profile) -> None:
+    def __init__(self, objects: Objects, profile: ServerProfile) -> None:
         self.objects = objects
         self.profile = profile
 
-    def answer(self, call: Call) -> Reply:
-        deed = Deed(call.method.lower())
+    def answer(self, call: DialectRequest) -> Reply:
+        deed = RequestEffect(call.method.lower())
         try:
             container, blob = _place(call, call.path)
             deed.bucket, deed.key = key_of(container), key_of(blob)
             return self._route(call, deed)
-        except Refusal as refusal:
+        except DialectError as refusal:
             deed.answer = refusal.answer
             return self.refuse(call, refusal, deed)
 
-    def refuse(self, call: Call, refusal: Refusal, deed: Deed) -> Reply:
+    def refuse(self, call: DialectRequest, refusal: DialectError, deed: RequestEffect) -> Reply:
         code = _CODES.get(refusal.status, refusal.code)
         headers = {"x-ms-error-code": code}
         if refusal.status == 304:
@@ -75,7 +75,7 @@ class Azure:
         reply.headers |= headers
         return reply
 
-    def request_ids(self, call: Call) -> dict[str, str]:
+    def request_ids(self, call: DialectRequest) -> dict[str, str]:
         headers = {
             "x-ms-request-id": call.id,
             "x-ms-version": call.headers.get("x-ms-version", API_VERSION),
@@ -86,11 +86,11 @@ class Azure:
 
     # --- which operation -------------------------------------------------------------------------
 
-    def _route(self, call: Call, deed: Deed) -> Reply:
+    def _route(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         comp, kind = call.query.get("comp", ""), call.query.get("restype", "")
         if "action" in call.query or call.query.get("resource") == "filesystem":
             # The Data Lake API: pyarrow asks so whether directories are real, and takes no for it.
-            raise Refusal(
+            raise DialectError(
                 400, "HierarchicalNamespaceNotEnabled",
                 "This server has a flat namespace, and none of the Data Lake API.",
             )  # fmt: skip
@@ -118,7 +118,7 @@ class Azure:
                 return self._describe(call, deed, comp)
         raise _not_built(call)
 
-    def _container(self, call: Call, deed: Deed, comp: str, kind: str) -> Reply:
+    def _container(self, call: DialectRequest, deed: RequestEffect, comp: str, kind: str) -> Reply:
         there = {"ETag": '"0x8D0000000000000"', "Last-Modified": http_date(1_704_067_200_000)}
         match call.method, kind, comp:
             case "POST", _, "batch":
@@ -139,7 +139,7 @@ class Azure:
             case "PUT", _, "":
                 deed.method = "bucket"
                 if not self.objects.add_bucket(deed.bucket):
-                    raise Refusal(
+                    raise DialectError(
                         409, "ContainerAlreadyExists", "The specified container already exists."
                     )
                 deed.answer = "applied"
@@ -154,18 +154,18 @@ class Azure:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _wanted(self, call: Call, deed: Deed) -> Object:
+    def _wanted(self, call: DialectRequest, deed: RequestEffect) -> Object:
         wanted = call.query.get("versionid")
         if wanted is None:
             found = self.objects.current(deed.bucket, deed.key)
         else:
             found = self.objects.at(deed.bucket, deed.key, id_of(wanted))
         if found is None or found.deleted:
-            raise Refusal(404, "BlobNotFound", "The specified blob does not exist.", "missing")
+            raise DialectError(404, "BlobNotFound", "The specified blob does not exist.", "missing")
         deed.version, deed.generation = etag(found), found.id
         return found
 
-    def _get(self, call: Call, deed: Deed) -> Reply:
+    def _get(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         found = self._wanted(call, deed)
         azure_lease.guard(self.objects, call, deed)
         unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
@@ -175,7 +175,7 @@ class Azure:
         if unless is not None:
             deed.condition = f"unless-version {unless}"
         if dated == "unchanged" or (unless is not None and same_tag(unless, tag(found))):
-            raise Refusal(304, "ConditionNotMet", etag(found), "not_modified")
+            raise DialectError(304, "ConditionNotMet", etag(found), "not_modified")
         deed.answer = "found"
         current = "true" if self.objects.superseded_ms(found) is None else "false"
         headers = {
@@ -194,7 +194,9 @@ class Azure:
             )
         body = self.objects.body(found, *(span or (0, None)))
         if body is None:
-            raise Refusal(410, "Gone", "this past version was too large for this server to keep")
+            raise DialectError(
+                410, "Gone", "this past version was too large for this server to keep"
+            )
         if span is None:
             return Reply(200, headers | ({"Content-MD5": md5} if md5 else {}), body, deed)
         if md5:
@@ -206,7 +208,7 @@ class Azure:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def _check(self, call: Call, deed: Deed) -> Check:
+    def _check(self, call: DialectRequest, deed: RequestEffect) -> Check:
         absent, match = call.headers.get("if-none-match"), call.headers.get("if-match")
         if absent == "*":
             deed.condition = "if-absent"
@@ -223,7 +225,7 @@ class Azure:
 
         def judge(before: Object | None) -> None:
             if absent == "*" and before is not None:  # 409, where S3 and GCS answer 412
-                raise Refusal(
+                raise DialectError(
                     409, "BlobAlreadyExists", "The specified blob already exists.",
                     "precondition_failed",
                 )  # fmt: skip
@@ -231,7 +233,7 @@ class Azure:
 
         return check
 
-    def _judge(self, call: Call, before: Object | None) -> None:
+    def _judge(self, call: DialectRequest, before: Object | None) -> None:
         unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
         if match is not None and (before is None or not same_tag(match, tag(before))):
             raise _failed_condition()
@@ -242,7 +244,9 @@ class Azure:
         ):
             raise _failed_condition()
 
-    def _write(self, call: Call, deed: Deed, body: bytes, meta: dict[str, Any]) -> Reply:
+    def _write(
+        self, call: DialectRequest, deed: RequestEffect, body: bytes, meta: dict[str, Any]
+    ) -> Reply:
         deed.body, check = body, self._check(call, deed)
         _, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
         wrote(deed, after)
@@ -254,32 +258,36 @@ class Azure:
         }  # fmt: skip
         return Reply(201, headers, b"", deed)
 
-    def _put(self, call: Call, deed: Deed) -> Reply:
+    def _put(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         kind = call.headers.get("x-ms-blob-type", "")
         if kind != "BlockBlob":
-            raise Refusal(501, "NotImplemented", f"this server has no blob type {kind!r}")
+            raise DialectError(501, "NotImplemented", f"this server has no blob type {kind!r}")
         md5 = call.headers.get("content-md5") or call.headers.get("x-ms-blob-content-md5")
         if md5 is not None and _b64(hashlib.md5(call.body).digest()) != md5:
-            raise Refusal(400, "Md5Mismatch", "The MD5 value specified did not match the bytes.")
+            raise DialectError(
+                400, "Md5Mismatch", "The MD5 value specified did not match the bytes."
+            )
         reply = self._write(call, deed, call.body, meta_of(call))
         azure_blocks.end(self.objects, deed)
         return reply
 
-    def _put_block_list(self, call: Call, deed: Deed) -> Reply:
+    def _put_block_list(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "put"
         body, blocks = azure_blocks.joined(self.objects, call, deed)
         reply = self._write(call, deed, body, {**meta_of(call), "blocks": blocks})
         azure_blocks.end(self.objects, deed)
         return reply
 
-    def _copy(self, call: Call, deed: Deed) -> Reply:
+    def _copy(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "copy"
         source = urlsplit(call.headers["x-ms-copy-source"])
         container, blob = (key_of(each) for each in _place(call, source.path))
         found = self.objects.current(container, blob)
         body = None if found is None else self.objects.body(found)
         if found is None or body is None:
-            raise Refusal(404, "CannotVerifyCopySource", "The source does not exist.", "missing")
+            raise DialectError(
+                404, "CannotVerifyCopySource", "The source does not exist.", "missing"
+            )
         own = meta_of(call)
         copied = {
             "x-ms-copy-id": call.id, "x-ms-copy-status": "success",
@@ -292,7 +300,7 @@ class Azure:
         reply.headers |= {"x-ms-copy-id": call.id, "x-ms-copy-status": "success"}
         return reply
 
-    def _describe(self, call: Call, deed: Deed, comp: str) -> Reply:
+    def _describe(self, call: DialectRequest, deed: RequestEffect, comp: str) -> Reply:
         """Set Blob Metadata, Set Blob Properties: a new version with the same bytes."""
         deed.method = "patch"
         found = self._wanted(call, deed)
@@ -304,7 +312,7 @@ class Azure:
         reply.status = 200
         return reply
 
-    def _lease(self, call: Call, deed: Deed) -> Reply:
+    def _lease(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "lease"
         with self.objects.writing():
             found = self._wanted(call, deed)
@@ -314,7 +322,7 @@ class Azure:
         headers = {"ETag": etag(found), "Last-Modified": http_date(found.at_ms)}
         return Reply(status, headers | more, b"", deed)
 
-    def _delete(self, call: Call, deed: Deed) -> Reply:
+    def _delete(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         version = call.query.get("versionid")
         if version is not None:
             self.objects.remove_version(deed.bucket, deed.key, id_of(version))
@@ -328,13 +336,15 @@ class Azure:
             throttle(self.objects, self.profile, deed.bucket, deed.key)
             self._judge(call, before)  # azurite's 412 if it is missing; Azure itself is unverified
             if before is None:
-                raise Refusal(404, "BlobNotFound", "The specified blob does not exist.", "missing")
+                raise DialectError(
+                    404, "BlobNotFound", "The specified blob does not exist.", "missing"
+                )
             azure_lease.guard(self.objects, call, deed)
 
         removed(deed, self.objects.remove(deed.bucket, deed.key, check)[1])
         return Reply(202, {"x-ms-delete-type-permanent": "false"}, b"", deed)
 
-    def _batch(self, call: Call, deed: Deed) -> Reply:
+    def _batch(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         replies = []
         for part in mime.parts(call.body, call.headers.get("content-type", "")):
             reply = self.answer(mime.request(part, call))
@@ -347,7 +357,7 @@ class Azure:
         return Reply(202, headers, body, deed, inner=[reply for _, reply in replies])
 
 
-def _place(call: Call, path: str) -> tuple[str, str]:
+def _place(call: DialectRequest, path: str) -> tuple[str, str]:
     """Container and blob, still quoted. Before them stands the account, unless Host names it."""
     first, _, rest = path.removeprefix("/").partition("/")
     named = _ACCOUNT.match(call.headers.get("authorization", ""))
@@ -357,17 +367,17 @@ def _place(call: Call, path: str) -> tuple[str, str]:
     return container, blob
 
 
-def _failed_condition() -> Refusal:
-    return Refusal(
+def _failed_condition() -> DialectError:
+    return DialectError(
         412, "ConditionNotMet",
         "The condition specified using HTTP conditional header(s) is not met.",
         "precondition_failed",
     )  # fmt: skip
 
 
-def _not_built(call: Call) -> Refusal:
+def _not_built(call: DialectRequest) -> DialectError:
     asked = ", ".join(f"{k}={v}" for k, v in call.query.items() if k in ("comp", "restype"))
-    return Refusal(
+    return DialectError(
         501, "NotImplemented", f"this server does not do {call.method} {call.path} ({asked})"
     )
 

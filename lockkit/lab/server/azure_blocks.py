@@ -8,22 +8,22 @@ from collections.abc import Iterable, Sequence
 from xml.sax.saxutils import escape
 
 from lockkit.lab.server import markup
-from lockkit.lab.server.call import Call, Deed, Refusal, Reply
+from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect
 from lockkit.lab.server.objects import Objects
 
 BLOCK_ID_CHARS_MAX = 128
 
 
-def _upload(deed: Deed) -> str:
+def _upload(deed: RequestEffect) -> str:
     """Azure has one set of uncommitted blocks per blob, and no id for it."""
     return f"azure-{deed.bucket}/{deed.key}"
 
 
-def put(objects: Objects, call: Call, deed: Deed) -> Reply:
+def put(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     deed.method = "part"
     name, upload = call.query.get("blockid", ""), _upload(deed)
     if not 0 < len(name) <= BLOCK_ID_CHARS_MAX:
-        raise Refusal(400, "InvalidQueryParameterValue", "a block's id has 1 to 64 bytes")
+        raise DialectError(400, "InvalidQueryParameterValue", "a block's id has 1 to 64 bytes")
     with objects.writing():
         if objects.upload(upload) is None:
             objects.start_upload(upload, deed.bucket, deed.key, {})
@@ -34,7 +34,9 @@ def put(objects: Objects, call: Call, deed: Deed) -> Reply:
     return Reply(201, headers, b"", deed)
 
 
-def joined(objects: Objects, call: Call, deed: Deed) -> tuple[bytes, list[list[object]]]:
+def joined(
+    objects: Objects, call: DialectRequest, deed: RequestEffect
+) -> tuple[bytes, list[list[object]]]:
     """The bytes that the list names, in its order, and the blocks that they are now made of."""
     committed = _committed(objects, deed)
     upload, pieces, blocks = _upload(deed), [], []
@@ -44,23 +46,23 @@ def joined(objects: Objects, call: Call, deed: Deed) -> tuple[bytes, list[list[o
         if piece is None and kind != "Uncommitted":
             piece = committed.get(name)
         if piece is None:
-            raise Refusal(400, "InvalidBlockList", "The specified block list is invalid.")
+            raise DialectError(400, "InvalidBlockList", "The specified block list is invalid.")
         pieces.append(piece)
         blocks.append([name, len(piece)])
     return b"".join(pieces), blocks
 
 
-def end(objects: Objects, deed: Deed) -> None:
+def end(objects: Objects, deed: RequestEffect) -> None:
     """The blob was written: what is still uncommitted goes."""
     objects.end_upload(_upload(deed))
 
 
-def listed(objects: Objects, call: Call, deed: Deed) -> Reply:
+def listed(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     kind = call.query.get("blocklisttype", "committed").lower()
     present = objects.current(deed.bucket, deed.key)
     staged = objects.parts(_upload(deed))
     if present is None and not staged:
-        raise Refusal(404, "BlobNotFound", "The specified blob does not exist.", "missing")
+        raise DialectError(404, "BlobNotFound", "The specified blob does not exist.", "missing")
     blocks = [] if present is None else present.meta.get("blocks", [])
     text = ""
     if kind in ("committed", "all"):
@@ -79,7 +81,7 @@ def _rows(blocks: Iterable[Sequence[object]]) -> str:
     )
 
 
-def _committed(objects: Objects, deed: Deed) -> dict[str, bytes]:
+def _committed(objects: Objects, deed: RequestEffect) -> dict[str, bytes]:
     present = objects.current(deed.bucket, deed.key)
     blocks = [] if present is None else present.meta.get("blocks", [])
     body = objects.body(present) if present is not None and blocks else b""

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from lockkit.lab.server.call import Call, Deed, Refusal
+from lockkit.lab.server.call import DialectError, DialectRequest, RequestEffect
 from lockkit.lab.server.objects import Object, Objects
 
 SECONDS_MIN, SECONDS_MAX, FOR_EVER = 15, 60, -1
@@ -54,7 +54,7 @@ def told(lease: Lease | None, state: str) -> dict[str, str]:
     return said
 
 
-def guard(objects: Objects, call: Call, deed: Deed) -> None:
+def guard(objects: Objects, call: DialectRequest, deed: RequestEffect) -> None:
     """Raises unless the lease lets this write pass, or its header fits (also of a read)."""
     named = call.headers.get("x-ms-lease-id", "").lower()
     lease, state = read(objects, deed.bucket, deed.key)
@@ -71,13 +71,13 @@ def guard(objects: Objects, call: Call, deed: Deed) -> None:
                        "lease for the blob has expired.")  # fmt: skip
 
 
-def written(objects: Objects, deed: Deed) -> None:
+def written(objects: Objects, deed: RequestEffect) -> None:
     """The blob changed: a lease that was over is forgotten, nobody can renew it any more."""
     if read(objects, deed.bucket, deed.key)[1] in ("expired", "broken"):
         objects.set_lease(deed.bucket, deed.key, None)
 
 
-def act(objects: Objects, call: Call, found: Object) -> tuple[int, dict[str, str]]:
+def act(objects: Objects, call: DialectRequest, found: Object) -> tuple[int, dict[str, str]]:
     """`PUT ?comp=lease`: the answer's status and headers. Inside a transaction."""
     action = call.headers.get("x-ms-lease-action", "").lower()
     if action not in _ACTIONS:
@@ -94,7 +94,7 @@ def act(objects: Objects, call: Call, found: Object) -> tuple[int, dict[str, str
 After = tuple[Lease | None, int, dict[str, str]]
 
 
-def _acquire(call: Call, lease: Lease | None, state: str, now_ms: float) -> After:
+def _acquire(call: DialectRequest, lease: Lease | None, state: str, now_ms: float) -> After:
     seconds = _number(call, "x-ms-lease-duration", FOR_EVER, SECONDS_MAX)
     if seconds != FOR_EVER and seconds < SECONDS_MIN:
         raise _malformed("x-ms-lease-duration")
@@ -107,7 +107,7 @@ def _acquire(call: Call, lease: Lease | None, state: str, now_ms: float) -> Afte
     return _for(proposed, seconds, now_ms), 201, {"x-ms-lease-id": proposed}
 
 
-def _renew(call: Call, lease: Lease | None, state: str, now_ms: float) -> After:
+def _renew(call: DialectRequest, lease: Lease | None, state: str, now_ms: float) -> After:
     lease = _of_its_holder(call, lease)
     if state in ("breaking", "broken"):
         raise _refused(409, "LeaseIsBrokenAndCannotBeRenewed", "The lease ID matched, but the "
@@ -115,7 +115,7 @@ def _renew(call: Call, lease: Lease | None, state: str, now_ms: float) -> After:
     return _for(lease.id, lease.seconds, now_ms), 200, {"x-ms-lease-id": lease.id}
 
 
-def _change(call: Call, lease: Lease | None, state: str, now_ms: float) -> After:
+def _change(call: DialectRequest, lease: Lease | None, state: str, now_ms: float) -> After:
     proposed = _guid(call, "x-ms-proposed-lease-id")
     if not proposed:
         raise _malformed("x-ms-proposed-lease-id")
@@ -129,12 +129,12 @@ def _change(call: Call, lease: Lease | None, state: str, now_ms: float) -> After
     return replace(lease, id=proposed), 200, {"x-ms-lease-id": proposed}
 
 
-def _release(call: Call, lease: Lease | None, state: str, now_ms: float) -> After:
+def _release(call: DialectRequest, lease: Lease | None, state: str, now_ms: float) -> After:
     _of_its_holder(call, lease)
     return None, 200, {}
 
 
-def _break(call: Call, lease: Lease | None, state: str, now_ms: float) -> After:
+def _break(call: DialectRequest, lease: Lease | None, state: str, now_ms: float) -> After:
     if lease is None:
         raise _not_present()
     asked = call.headers.get("x-ms-lease-break-period")
@@ -153,7 +153,7 @@ def _break(call: Call, lease: Lease | None, state: str, now_ms: float) -> After:
     return replace(lease, breaks_ms=ends_ms), 202, {"x-ms-lease-time": str(left_s)}
 
 
-_ACTIONS: dict[str, Callable[[Call, Lease | None, str, float], After]] = {
+_ACTIONS: dict[str, Callable[[DialectRequest, Lease | None, str, float], After]] = {
     "acquire": _acquire, "renew": _renew, "change": _change, "release": _release, "break": _break,
 }  # fmt: skip
 
@@ -162,7 +162,7 @@ def _for(id: str, seconds: int, now_ms: float) -> Lease:
     return Lease(id, seconds, math.inf if seconds == FOR_EVER else now_ms + seconds * 1000)
 
 
-def _of_its_holder(call: Call, lease: Lease | None) -> Lease:
+def _of_its_holder(call: DialectRequest, lease: Lease | None) -> Lease:
     named = _guid(call, "x-ms-lease-id")
     if not named:
         raise _malformed("x-ms-lease-id")
@@ -172,7 +172,7 @@ def _of_its_holder(call: Call, lease: Lease | None) -> Lease:
     return lease
 
 
-def _guid(call: Call, header: str) -> str:
+def _guid(call: DialectRequest, header: str) -> str:
     text = call.headers.get(header, "")
     try:
         return str(uuid.UUID(text)) if text else ""
@@ -180,21 +180,23 @@ def _guid(call: Call, header: str) -> str:
         raise _malformed(header) from None
 
 
-def _number(call: Call, header: str, least: int, most: int) -> int:
+def _number(call: DialectRequest, header: str, least: int, most: int) -> int:
     text = call.headers.get(header, "")
     if not re.fullmatch(r"-?\d{1,3}", text, re.ASCII) or not least <= int(text) <= most:
         raise _malformed(header)
     return int(text)
 
 
-def _not_present() -> Refusal:
+def _not_present() -> DialectError:
     return _refused(409, "LeaseNotPresentWithLeaseOperation",
                     "There is currently no lease on the blob.")  # fmt: skip
 
 
-def _malformed(header: str) -> Refusal:
-    return Refusal(400, "InvalidHeaderValue", f"The value of the header {header} is not valid.")
+def _malformed(header: str) -> DialectError:
+    return DialectError(
+        400, "InvalidHeaderValue", f"The value of the header {header} is not valid."
+    )
 
 
-def _refused(status: int, code: str, message: str) -> Refusal:
-    return Refusal(status, code, message, "precondition_failed")
+def _refused(status: int, code: str, message: str) -> DialectError:
+    return DialectError(status, code, message, "precondition_failed")

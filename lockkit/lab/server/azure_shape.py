@@ -11,7 +11,7 @@ from urllib.parse import quote
 from xml.sax.saxutils import escape
 
 from lockkit.lab.server import azure_lease, markup
-from lockkit.lab.server.call import Call, Deed, Refusal, Reply, http_date
+from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, http_date
 from lockkit.lab.server.listing import page, token, untoken, version_place, version_token
 from lockkit.lab.server.markup import plain
 from lockkit.lab.server.objects import Object, Objects
@@ -32,7 +32,7 @@ _LEASE = {
 }
 
 
-def containers(objects: Objects, call: Call, deed: Deed) -> Reply:
+def containers(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     deed.method, deed.answer = "list", "listed"
     prefix = call.query.get("prefix", "")
     rows = "".join(
@@ -50,10 +50,10 @@ def containers(objects: Objects, call: Call, deed: Deed) -> Reply:
     )
 
 
-def blobs(objects: Objects, call: Call, deed: Deed) -> Reply:
+def blobs(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     query, prefix = call.query, call.query.get("prefix", "")
     if not re.fullmatch("[1-9][0-9]{0,3}", query.get("maxresults", "5000")):
-        raise Refusal(400, "OutOfRangeQueryParameterValue", "maxresults is 1 to 5000")
+        raise DialectError(400, "OutOfRangeQueryParameterValue", "maxresults is 1 to 5000")
     limit = min(int(query.get("maxresults", PAGE_MAX)), PAGE_MAX)
     deed.method, deed.key, deed.answer = "list", prefix, "listed"
     include = query.get("include", "").split(",")
@@ -135,11 +135,11 @@ def id_of(version: str) -> int:
     except ValueError:
         moment = None
     if found is None or moment is None:
-        raise Refusal(400, "InvalidQueryParameterValue", "the version id is not one of ours")
+        raise DialectError(400, "InvalidQueryParameterValue", "the version id is not one of ours")
     return int(moment.replace(tzinfo=UTC).timestamp()) * 1_000_000 + int(found[2])
 
 
-def meta_of(call: Call) -> dict[str, Any]:
+def meta_of(call: DialectRequest) -> dict[str, Any]:
     kept = {new: call.headers[old] for old, new in _CONTENT.items() if old in call.headers}
     for name, value in call.headers.items():
         if name.startswith("x-ms-meta-"):

@@ -17,7 +17,7 @@ KEY_BYTES_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class DialectRequest:
     """A request: `path` is still quoted; header names are in lower case."""
 
     method: str
@@ -35,7 +35,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Deed:
+class RequestEffect:
     """What a request did to which object, for the record of truth."""
 
     method: str
@@ -61,14 +61,14 @@ class Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
-    deed: Deed | None = None
+    deed: RequestEffect | None = None
     length: int | None = None
     """Content-Length of a HEAD, whose body is not sent."""
     inner: list[Reply] = field(default_factory=list)
     """The answers to the requests of a batch: each is recorded, in place of the batch."""
 
 
-class Refusal(Exception):
+class DialectError(Exception):
     """Raised anywhere in a dialect: this answer, and nothing was applied."""
 
     def __init__(self, status: int, code: str, message: str, answer: str = "error") -> None:
@@ -88,12 +88,14 @@ def call_of(
     host: str = "",
     id: str = "",
     at_ms: float = 0.0,
-) -> Call:
+) -> DialectRequest:
     if "://" in target.partition("?")[0]:  # to a forward proxy: http://host/path
         target = "/" + target.partition("://")[2].partition("/")[2]
     path, _, query = target.partition("?")
     pairs = dict(parse_qsl(query, keep_blank_values=True, encoding="utf-8", errors="replace"))
-    return Call(method, path, pairs, headers, body, headers.get("host", host), target, id, at_ms)
+    return DialectRequest(
+        method, path, pairs, headers, body, headers.get("host", host), target, id, at_ms
+    )
 
 
 def key_of(quoted: str) -> str:
@@ -101,24 +103,24 @@ def key_of(quoted: str) -> str:
     try:
         return checked_key(unquote(quoted, errors="strict"))
     except UnicodeDecodeError:
-        raise Refusal(400, "InvalidURI", "the key is not UTF-8") from None
+        raise DialectError(400, "InvalidURI", "the key is not UTF-8") from None
 
 
 def checked_key(key: str) -> str:
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
-        raise Refusal(400, "KeyTooLongError", f"a key has at most {KEY_BYTES_MAX} bytes")
+        raise DialectError(400, "KeyTooLongError", f"a key has at most {KEY_BYTES_MAX} bytes")
     if re.search("[\x00\ud800-\udfff]", key):
-        raise Refusal(400, "InvalidURI", "a key holds no NUL and no half of a surrogate pair")
+        raise DialectError(400, "InvalidURI", "a key holds no NUL and no half of a surrogate pair")
     return key
 
 
-def wrote(deed: Deed, after: Object) -> None:
+def wrote(deed: RequestEffect, after: Object) -> None:
     """What the record says of a write; the dialect names the versions before and after."""
     deed.answer, deed.applied = "applied", True
     deed.generation, deed.at_ms = after.id, after.at_ms
 
 
-def removed(deed: Deed, marker: Object | None) -> None:
+def removed(deed: RequestEffect, marker: Object | None) -> None:
     deed.answer, deed.applied = "applied", marker is not None
     if marker is not None:
         deed.generation, deed.at_ms = marker.id, marker.at_ms
@@ -158,17 +160,17 @@ def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
         return None
     if not found[1]:
         if int(found[2]) == 0 or size == 0:
-            raise Refusal(416, "InvalidRange", "The range specified is not satisfiable.")
+            raise DialectError(416, "InvalidRange", "The range specified is not satisfiable.")
         return max(0, size - int(found[2])), size
     start = int(found[1])
     if found[2] and int(found[2]) < start:
         return None
     if start >= size:
-        raise Refusal(416, "InvalidRange", "The range specified is not satisfiable.")
+        raise DialectError(416, "InvalidRange", "The range specified is not satisfiable.")
     return start, min(int(found[2]) + 1, size) if found[2] else size
 
 
 def number(text: str, name: str) -> int:
     if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
-        raise Refusal(400, "InvalidArgument", f"{name} is not a number")
+        raise DialectError(400, "InvalidArgument", f"{name} is not a number")
     return int(text)

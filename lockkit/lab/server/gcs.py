@@ -7,10 +7,10 @@ from typing import Any
 
 from lockkit.lab.server import gcs_resource, gcs_uploads, mime
 from lockkit.lab.server.call import (
-    Call,
-    Deed,
-    Refusal,
+    DialectError,
+    DialectRequest,
     Reply,
+    RequestEffect,
     byte_range,
     checked_key,
     http_date,
@@ -23,7 +23,7 @@ from lockkit.lab.server.gcs_resource import answer, fields_of, resource
 from lockkit.lab.server.gcs_xml import GcsXml
 from lockkit.lab.server.listing import page, token, untoken, version_place, version_token
 from lockkit.lab.server.objects import Check, Object, Objects
-from lockkit.lab.server.profiles import Profile, throttle
+from lockkit.lab.server.profiles import ServerProfile, throttle
 
 PAGE_MAX = 1000
 SOURCES_MAX = 32
@@ -42,13 +42,13 @@ _REASONS = {
 class Gcs:
     """`answer(call)` for every request that the SDKs were seen to send; the rest is a 501."""
 
-    def __init__(self, objects: Objects, profile: Profile) -> None:
+    def __init__(self, objects: Objects, profile: ServerProfile) -> None:
         self.objects = objects
         self.profile = profile
         self._xml = GcsXml(objects, profile)
 
-    def answer(self, call: Call) -> Reply:
-        deed = Deed(call.method.lower())
+    def answer(self, call: DialectRequest) -> Reply:
+        deed = RequestEffect(call.method.lower())
         try:
             if call.path.startswith("/batch/storage/v1"):
                 return self._batch(call, deed)
@@ -56,11 +56,11 @@ class Gcs:
             if found is None:
                 return self._xml.answer(call)
             return self._route(call, deed, found[1])
-        except Refusal as refusal:
+        except DialectError as refusal:
             deed.answer = refusal.answer
             return self.refuse(call, refusal, deed)
 
-    def refuse(self, call: Call, refusal: Refusal, deed: Deed) -> Reply:
+    def refuse(self, call: DialectRequest, refusal: DialectError, deed: RequestEffect) -> Reply:
         status = refusal.status
         if status == 304:
             return Reply(304, {}, b"", deed)
@@ -75,12 +75,12 @@ class Gcs:
         fields = {"code": status, "message": refusal.message, "errors": [error]}
         return answer({"error": fields}, deed, status)
 
-    def request_ids(self, call: Call) -> dict[str, str]:
+    def request_ids(self, call: DialectRequest) -> dict[str, str]:
         return {"x-guploader-uploadid": call.id}
 
     # --- which operation -------------------------------------------------------------------------
 
-    def _route(self, call: Call, deed: Deed, path: str) -> Reply:
+    def _route(self, call: DialectRequest, deed: RequestEffect, path: str) -> Reply:
         if path == "/b":
             return self._buckets(call, deed)
         if re.fullmatch(r"/b/[^/]+", path):
@@ -111,11 +111,13 @@ class Gcs:
                 case "POST" if deed.key.endswith("/compose"):
                     deed.key = deed.key.removesuffix("/compose")
                     return self._compose(call, deed)
-        raise Refusal(501, "notImplemented", f"this server does not do {call.method} {call.path}")
+        raise DialectError(
+            501, "notImplemented", f"this server does not do {call.method} {call.path}"
+        )
 
     # --- buckets ---------------------------------------------------------------------------------
 
-    def _buckets(self, call: Call, deed: Deed) -> Reply:
+    def _buckets(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         if call.method == "GET":
             deed.method, deed.answer = "list", "listed"
             items = [gcs_resource.bucket(name) for name in self.objects.buckets()]
@@ -123,31 +125,35 @@ class Gcs:
         deed.method = "bucket"
         deed.bucket = checked_key(str(fields_of(call.body).get("name", "")))
         if call.method != "POST" or not deed.bucket:
-            raise Refusal(400, "invalid", "a bucket is made by a POST that names it")
+            raise DialectError(400, "invalid", "a bucket is made by a POST that names it")
         if not self.objects.add_bucket(deed.bucket):
-            raise Refusal(409, "conflict", "You already own this bucket. Select another name.")
+            raise DialectError(409, "conflict", "You already own this bucket. Select another name.")
         deed.answer = "applied"
         return answer(gcs_resource.bucket(deed.bucket), deed)
 
-    def _bucket(self, call: Call, deed: Deed) -> Reply:
+    def _bucket(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         match call.method:
             case "GET" | "PATCH" | "PUT":  # made on first use, so each one is there, as it is
                 deed.answer = "found"
                 return answer(gcs_resource.bucket(deed.bucket), deed)
             case "DELETE":
                 if self.objects.under(deed.bucket, "", limit=1):
-                    raise Refusal(409, "conflict", "The bucket you tried to delete is not empty.")
+                    raise DialectError(
+                        409, "conflict", "The bucket you tried to delete is not empty."
+                    )
                 self.objects.remove_bucket(deed.bucket)
                 deed.method, deed.answer = "bucket", "applied"
                 return Reply(204, deed=deed)
-        raise Refusal(501, "notImplemented", f"this server does not do {call.method} {call.path}")
+        raise DialectError(
+            501, "notImplemented", f"this server does not do {call.method} {call.path}"
+        )
 
-    def _list(self, call: Call, deed: Deed) -> Reply:
+    def _list(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         query, bucket = call.query, deed.bucket
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         limit = min(number(query.get("maxResults", "1000"), "maxResults"), PAGE_MAX)
         if query.get("matchGlob"):
-            raise Refusal(501, "notImplemented", "this server does not do matchGlob")
+            raise DialectError(501, "notImplemented", "this server does not do matchGlob")
         deed.method, deed.key, deed.answer = "list", prefix, "listed"
         told: dict[str, Any] = {"kind": "storage#objects"}
         if query.get("versions", "").lower() == "true":  # the SDK writes True
@@ -173,14 +179,16 @@ class Gcs:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _wanted(self, call: Call, deed: Deed) -> Object:
+    def _wanted(self, call: DialectRequest, deed: RequestEffect) -> Object:
         wanted = call.query.get("generation")
         if wanted is None:
             found = self.objects.current(deed.bucket, deed.key)
         else:
             found = self.objects.at(deed.bucket, deed.key, number(wanted, "generation"))
         if found is None or found.deleted:
-            raise Refusal(404, "notFound", f"No such object: {deed.bucket}/{deed.key}", "missing")
+            raise DialectError(
+                404, "notFound", f"No such object: {deed.bucket}/{deed.key}", "missing"
+            )
         deed.version, deed.generation = str(found.id), found.id
         other = call.query.get("ifGenerationNotMatch")
         if other is not None:
@@ -188,7 +196,7 @@ class Gcs:
         self._judge(call.query, found, reading=True)
         return found
 
-    def _download(self, call: Call, deed: Deed) -> Reply:
+    def _download(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         found = self._wanted(call, deed)
         headers = {
             **gcs_resource.headers(found),
@@ -197,7 +205,9 @@ class Gcs:
         span = byte_range(call.headers.get("range"), found.size)
         body = self.objects.body(found, *(span or (0, None)))
         if body is None:
-            raise Refusal(410, "gone", "this past generation was too large for this server to keep")
+            raise DialectError(
+                410, "gone", "this past generation was too large for this server to keep"
+            )
         deed.answer = "found"
         if span is None:
             return Reply(200, headers, body, deed)
@@ -206,34 +216,39 @@ class Gcs:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def _upload(self, call: Call, deed: Deed) -> Reply:
+    def _upload(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         kind, upload = call.query.get("uploadType", "media"), call.query.get("upload_id")
         if kind == "resumable" and upload is not None:
             return self._resume(call, deed, upload)
         if kind not in ("media", "multipart", "resumable") or call.method not in ("POST", "PUT"):
-            raise Refusal(501, "notImplemented", f"this server has no {kind!r} {call.method}")
+            raise DialectError(501, "notImplemented", f"this server has no {kind!r} {call.method}")
         fields, body = (
             (fields_of(call.body), b"") if kind == "resumable" else gcs_uploads.whole(call)
         )
         deed.key = checked_key(str(fields.get("name") or call.query.get("name", "")))
         if not deed.key:
-            raise Refusal(400, "required", "an object needs a name")
+            raise DialectError(400, "required", "an object needs a name")
         if kind == "resumable":
             self._check(call.query, deed)(self.objects.current(deed.bucket, deed.key))
             return gcs_uploads.start(self.objects, call, deed, fields)
         return self._insert(call, deed, call.query, fields, body)
 
     def _insert(
-        self, call: Call, deed: Deed, query: Any, fields: dict[str, Any], body: bytes
+        self,
+        call: DialectRequest,
+        deed: RequestEffect,
+        query: Any,
+        fields: dict[str, Any],
+        body: bytes,
     ) -> Reply:
         deed.method = "put"
         meta = gcs_uploads.described(call, fields, body)
         return answer(resource(call, self._write(deed, query, body, meta)), deed)
 
-    def _resume(self, call: Call, deed: Deed, upload: str) -> Reply:
+    def _resume(self, call: DialectRequest, deed: RequestEffect, upload: str) -> Reply:
         known = self.objects.upload(upload)
         if known is None:
-            raise Refusal(404, "notFound", "No such resumable upload.", "missing")
+            raise DialectError(404, "notFound", "No such resumable upload.", "missing")
         deed.bucket, deed.key, kept = known
         if call.method == "DELETE":
             self.objects.end_upload(upload)
@@ -251,7 +266,7 @@ class Gcs:
         gcs_uploads.finish(self.objects, upload, deed)
         return reply
 
-    def _write(self, deed: Deed, query: Any, body: bytes, meta: dict[str, Any]) -> Object:
+    def _write(self, deed: RequestEffect, query: Any, body: bytes, meta: dict[str, Any]) -> Object:
         deed.body, check = body, self._check(query, deed)
         _, after = self.objects.write(deed.bucket, deed.key, body, check, meta=meta)
         wrote(deed, after)
@@ -265,10 +280,10 @@ class Gcs:
             found = self.objects.at(bucket, key, number(generation, "generation"))
         body = None if found is None or found.deleted else self.objects.body(found)
         if found is None or body is None:
-            raise Refusal(404, "notFound", f"No such object: {bucket}/{key}", "missing")
+            raise DialectError(404, "notFound", f"No such object: {bucket}/{key}", "missing")
         return found, body
 
-    def _copy(self, call: Call, deed: Deed, moved: re.Match[str]) -> Reply:
+    def _copy(self, call: DialectRequest, deed: RequestEffect, moved: re.Match[str]) -> Reply:
         deed.bucket, deed.key, deed.method = key_of(moved[4]), key_of(moved[5]), "copy"
         found, body = self._bytes_of(
             key_of(moved[1]), key_of(moved[2]), call.query.get("sourceGeneration")
@@ -282,12 +297,14 @@ class Gcs:
         sizes = {"totalBytesRewritten": after["size"], "objectSize": after["size"]}
         return answer(told | sizes, deed)
 
-    def _compose(self, call: Call, deed: Deed) -> Reply:
+    def _compose(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "put"
         fields = fields_of(call.body)
         sources = fields.get("sourceObjects")
         if not isinstance(sources, list) or not 1 <= len(sources) <= SOURCES_MAX:
-            raise Refusal(400, "invalid", f"a composition has 1 to {SOURCES_MAX} sourceObjects")
+            raise DialectError(
+                400, "invalid", f"a composition has 1 to {SOURCES_MAX} sourceObjects"
+            )
         named = [each if isinstance(each, dict) else {} for each in sources]
         bodies = [
             self._bytes_of(deed.bucket, str(each.get("name", "")), each.get("generation"))[1]
@@ -298,7 +315,7 @@ class Gcs:
             call, deed, call.query, own if isinstance(own, dict) else {}, b"".join(bodies)
         )
 
-    def _patch(self, call: Call, deed: Deed) -> Reply:
+    def _patch(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "patch"
         found = self._wanted(call, deed)
         throttle(self.objects, self.profile, deed.bucket, deed.key)
@@ -307,7 +324,7 @@ class Gcs:
         deed.answer = "applied"
         return answer(resource(call, after), deed)
 
-    def _delete(self, call: Call, deed: Deed) -> Reply:
+    def _delete(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         wanted = call.query.get("generation")
         if wanted is not None:
             self._judge(call.query, self._wanted(call, deed))
@@ -318,7 +335,7 @@ class Gcs:
 
         def check(before: Object | None) -> None:
             if before is None:
-                raise Refusal(
+                raise DialectError(
                     404, "notFound", f"No such object: {deed.bucket}/{deed.key}", "missing"
                 )
             judge(before)
@@ -326,7 +343,7 @@ class Gcs:
         removed(deed, self.objects.remove(deed.bucket, deed.key, check)[1])
         return Reply(204, deed=deed)
 
-    def _batch(self, call: Call, deed: Deed) -> Reply:
+    def _batch(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         """multipart/mixed of whole requests, as `client.batch()` sends them."""
         replies = []
         for part in mime.parts(call.body, call.headers.get("content-type", "")):
@@ -339,7 +356,7 @@ class Gcs:
 
     # --- conditions ------------------------------------------------------------------------------
 
-    def _check(self, query: Any, deed: Deed) -> Check:
+    def _check(self, query: Any, deed: RequestEffect) -> Check:
         wanted = query.get("ifGenerationMatch")
         if wanted is not None:
             deed.condition = "if-absent" if wanted == "0" else f"if-version {wanted}"
@@ -360,10 +377,10 @@ class Gcs:
         for what, now in states.items():
             same, other = query.get(f"if{what}Match"), query.get(f"if{what}NotMatch")
             if other is not None and number(other, what) == now and reading:
-                raise Refusal(304, "notModified", "", "not_modified")
+                raise DialectError(304, "notModified", "", "not_modified")
             failed = same is not None and number(same, what) != now
             if failed or (other is not None and number(other, what) == now):
-                raise Refusal(
+                raise DialectError(
                     412, "conditionNotMet",
                     "At least one of the pre-conditions you specified did not hold.",
                     "precondition_failed",

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from lockkit.lab.server import crc32c
-from lockkit.lab.server.call import Call, Deed, Refusal, Reply
+from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect
 from lockkit.lab.server.markup import iso
 from lockkit.lab.server.objects import Object, Objects
 
@@ -29,9 +29,9 @@ def fields_of(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body or b"{}")
     except (ValueError, RecursionError):
-        raise Refusal(400, "parseError", "the metadata is not JSON") from None
+        raise DialectError(400, "parseError", "the metadata is not JSON") from None
     if not isinstance(fields, dict):
-        raise Refusal(400, "parseError", "the metadata is not a JSON object")
+        raise DialectError(400, "parseError", "the metadata is not a JSON object")
     return fields
 
 
@@ -47,7 +47,7 @@ def meta_of(fields: dict[str, Any], kept: dict[str, Any] | None = None) -> dict[
     if own is None:
         return {name: value for name, value in meta.items() if not name.startswith("meta-")}
     if not isinstance(own, dict):
-        raise Refusal(400, "invalid", "metadata is not a JSON object")
+        raise DialectError(400, "invalid", "metadata is not a JSON object")
     for name, value in own.items():
         if value is None:
             meta.pop(f"meta-{name}", None)
@@ -56,7 +56,9 @@ def meta_of(fields: dict[str, Any], kept: dict[str, Any] | None = None) -> dict[
     return meta
 
 
-def resource(call: Call, object: Object, objects: Objects | None = None) -> dict[str, Any]:
+def resource(
+    call: DialectRequest, object: Object, objects: Objects | None = None
+) -> dict[str, Any]:
     """An object; with `objects`, as one of a list of versions (only those tell when they ended)."""
     name, bucket = quote(object.key, safe=""), quote(object.bucket, safe="")
     made = iso(object.at_ms)
@@ -122,7 +124,7 @@ def checksums(body: bytes, declared: dict[str, str]) -> dict[str, str]:
     found = crc32c.told(body)
     claimed = declared.get("crc32c")
     if found is not None and claimed is not None and found != claimed:
-        raise Refusal(
+        raise DialectError(
             400, "invalid",
             f"Provided CRC32C {claimed!r} doesn't match calculated CRC32C {found!r}.",
         )  # fmt: skip
@@ -138,6 +140,6 @@ def bucket(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def answer(fields: dict[str, Any], deed: Deed, status: int = 200) -> Reply:
+def answer(fields: dict[str, Any], deed: RequestEffect, status: int = 200) -> Reply:
     body = json.dumps(fields).encode()
     return Reply(status, {"Content-Type": "application/json; charset=UTF-8"}, body, deed)

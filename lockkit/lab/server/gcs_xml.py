@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockkit.lab.server.call import Call, Deed, Refusal, Reply, number
+from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, number
 from lockkit.lab.server.objects import Check, Object
 from lockkit.lab.server.profiles import throttle
 from lockkit.lab.server.s3 import S3
@@ -12,7 +12,7 @@ _RENAMED = ("copy-source", "meta-", "metadata-directive")
 
 
 class GcsXml(S3):
-    def answer(self, call: Call) -> Reply:
+    def answer(self, call: DialectRequest) -> Reply:
         headers = dict(call.headers)
         for name, value in call.headers.items():
             plain = name.removeprefix("x-goog-")
@@ -22,7 +22,9 @@ class GcsXml(S3):
         if "generation" in query:
             query["versionId"] = query.pop("generation")
         reply = super().answer(
-            Call(call.method, call.path, query, headers, call.body, call.host, call.target, call.id)
+            DialectRequest(
+                call.method, call.path, query, headers, call.body, call.host, call.target, call.id
+            )
         )
         reply.headers = {
             name.replace("x-amz-meta-", "x-goog-meta-"): value
@@ -30,10 +32,10 @@ class GcsXml(S3):
         }
         return reply
 
-    def request_ids(self, call: Call) -> dict[str, str]:
+    def request_ids(self, call: DialectRequest) -> dict[str, str]:
         return {"x-guploader-uploadid": call.id}
 
-    def _check(self, call: Call, deed: Deed) -> Check:
+    def _check(self, call: DialectRequest, deed: RequestEffect) -> Check:
         wanted = call.headers.get("x-goog-if-generation-match")
         if wanted is not None:
             deed.condition = "if-absent" if wanted == "0" else f"if-version {wanted}"
@@ -48,12 +50,12 @@ class GcsXml(S3):
 
         return check
 
-    def _delete_check(self, call: Call, deed: Deed) -> Check:
+    def _delete_check(self, call: DialectRequest, deed: RequestEffect) -> Check:
         judge = self._check(call, deed)
 
         def check(before: Object | None) -> None:
             if before is None:
-                raise Refusal(404, "NoSuchKey", "The specified key does not exist.", "missing")
+                raise DialectError(404, "NoSuchKey", "The specified key does not exist.", "missing")
             judge(before)
 
         return check

@@ -33,7 +33,7 @@ class Malformed(Exception):
 
 
 @dataclass(slots=True)
-class Request:
+class HttpRequest:
     """Header names are in lower case; repeated headers are joined by commas."""
 
     method: str
@@ -44,7 +44,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Response:
+class HttpResponse:
     status: int
     headers: dict[str, str]
     body: bytes = b""
@@ -52,10 +52,10 @@ class Response:
     """Of a HEAD's body, which is not sent."""
 
 
-Handler = Callable[[Request], Response | Awaitable[Response]]
+Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
 
 
-def head_of(head: bytes) -> Request:
+def head_of(head: bytes) -> HttpRequest:
     """The request line and the headers."""
     first, *lines = head.split(b"\r\n")
     found = _REQUEST_LINE.fullmatch(first)
@@ -72,10 +72,10 @@ def head_of(head: bytes) -> Request:
     closes = headers.get("connection", "").lower()
     keeps_alive = "close" not in closes and (found[3] == b"1" or "keep-alive" in closes)
     target = found[2].decode("utf-8", "replace")
-    return Request(found[1].decode("ascii"), target, headers, b"", keeps_alive)
+    return HttpRequest(found[1].decode("ascii"), target, headers, b"", keeps_alive)
 
 
-def length_of(request: Request, most: int) -> int | None:
+def length_of(request: HttpRequest, most: int) -> int | None:
     """Content-Length (0 without one); None for a chunked body."""
     coding, length = request.headers.get("transfer-encoding"), request.headers.get("content-length")
     if coding is not None:
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._most = body_bytes_max
         self._waiting = bytearray()
-        self._request: Request | None = None
+        self._request: HttpRequest | None = None
         self._length: int | None = 0
         self._chunks = bytearray()
         self._task: asyncio.Task[None] | None = None
@@ -156,9 +156,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._dispatch(self._request)
         except Malformed as malformed:
             text = f"{malformed}\n".encode()
-            request = self._request or Request("GET", "", {}, b"", False)
+            request = self._request or HttpRequest("GET", "", {}, b"", False)
             request.keeps_alive = False
-            self._send(request, Response(malformed.status, {"Content-Type": "text/plain"}, text))
+            self._send(
+                request, HttpResponse(malformed.status, {"Content-Type": "text/plain"}, text)
+            )
 
     def _read_head(self) -> bool:
         while self._waiting[:2] == b"\r\n":  # some clients end a body with one too many
@@ -225,21 +227,21 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- answering -----------------------------------------------------------------------------
 
-    def _dispatch(self, request: Request) -> None:
+    def _dispatch(self, request: HttpRequest) -> None:
         answer = self._handler(request)
-        if isinstance(answer, Response):
+        if isinstance(answer, HttpResponse):
             self._send(request, answer)
         else:
             self._task = asyncio.ensure_future(self._answer_later(request, answer))
 
-    async def _answer_later(self, request: Request, answer: Awaitable[Response]) -> None:
+    async def _answer_later(self, request: HttpRequest, answer: Awaitable[HttpResponse]) -> None:
         response = await answer
         self._task = None
         self._send(request, response)
         self._transport.resume_reading()
         self._advance()
 
-    def _send(self, request: Request, response: Response) -> None:
+    def _send(self, request: HttpRequest, response: HttpResponse) -> None:
         self._request = None
         if self._transport.is_closing():
             return

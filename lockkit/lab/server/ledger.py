@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lockkit.events import STORE, Event, event, parse
-from lockkit.lab.server.call import Call, Deed, Reply
+from lockkit.lab.server.call import DialectRequest, Reply, RequestEffect
 from lockkit.lab.server.objects import Objects
 from lockkit.sinks import overheard
 
@@ -19,7 +19,7 @@ SHOWN_BYTES_MAX = 4 * 1024
 _CLIENT = re.compile(r"lockkit-client/([^\s;()]{1,100})")
 
 
-class Ledger:
+class RequestLedger:
     """Keeps what each request did; a write's line is saved in the write's own transaction."""
 
     def __init__(self, objects: Objects, *, keep: int | None = None) -> None:
@@ -63,15 +63,17 @@ class Ledger:
         return [parse(line) for line in self._objects.recorded(since)]
 
 
-def events(call: Call, reply: Reply, began_ms: float, now_ms: float) -> list[Event]:
+def events(call: DialectRequest, reply: Reply, began_ms: float, now_ms: float) -> list[Event]:
     """What a request did; of a batch, what each of its requests did."""
     named = _CLIENT.search(call.headers.get("user-agent", ""))
     client = named[1] if named else ""
     return [_event(call, each, client, began_ms, now_ms) for each in reply.inner or [reply]]
 
 
-def _event(call: Call, reply: Reply, client: str, began_ms: float, now_ms: float) -> Event:
-    deed = reply.deed or Deed(call.method.lower())
+def _event(
+    call: DialectRequest, reply: Reply, client: str, began_ms: float, now_ms: float
+) -> Event:
+    deed = reply.deed or RequestEffect(call.method.lower())
     more: dict[str, Any] = {"bucket": deed.bucket}
     if deed.generation:
         more["generation"] = deed.generation

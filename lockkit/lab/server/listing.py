@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from lockkit.lab.server.call import Refusal
+from lockkit.lab.server.call import DialectError
 from lockkit.lab.server.objects import Object, Objects
 
 _BEHIND = "\U0010ffff"
@@ -64,7 +64,7 @@ def untoken(text: str) -> str:
     try:
         return base64.urlsafe_b64decode(text.encode()).decode()
     except ValueError:
-        raise Refusal(400, "InvalidArgument", "the page token is not one of ours") from None
+        raise DialectError(400, "InvalidArgument", "the page token is not one of ours") from None
 
 
 def version_token(last: Object) -> str:
@@ -77,5 +77,5 @@ def version_place(text: str | None) -> tuple[str, int]:
         return "", 0
     id, _, key = untoken(text).partition("\n")
     if not id.isdecimal() or len(id) > 19:
-        raise Refusal(400, "InvalidArgument", "the page token is not one of ours")
+        raise DialectError(400, "InvalidArgument", "the page token is not one of ours")
     return key, int(id)

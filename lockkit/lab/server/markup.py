@@ -9,14 +9,14 @@ from urllib.parse import quote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-from lockkit.lab.server.call import Deed, Refusal, Reply
+from lockkit.lab.server.call import DialectError, Reply, RequestEffect
 
 BYTES_MAX = 4 << 20
 _UNWRITABLE = re.compile("[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 """XML 1.0 cannot carry these; a carriage return it would turn into a line feed."""
 
 
-def document(text: str, deed: Deed | None, status: int = 200) -> Reply:
+def document(text: str, deed: RequestEffect | None, status: int = 200) -> Reply:
     body = f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode("utf-8", "replace")
     return Reply(status, {"Content-Type": "application/xml"}, body, deed)
 
@@ -24,16 +24,16 @@ def document(text: str, deed: Deed | None, status: int = 200) -> Reply:
 def read(body: bytes, root: str, code: str) -> ElementTree.Element:
     """The document's root element, or a 400 with this code."""
     if len(body) > BYTES_MAX:
-        raise Refusal(400, code, f"the XML is longer than {BYTES_MAX} bytes")
+        raise DialectError(400, code, f"the XML is longer than {BYTES_MAX} bytes")
     # No SDK sends a document type, and a UTF-16 one would hide it: neither is read.
     if b"<!" in body or b"\x00" in body:
-        raise Refusal(400, code, "a document type, comment or section is not accepted")
+        raise DialectError(400, code, "a document type, comment or section is not accepted")
     try:
         element = ElementTree.fromstring(body)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise Refusal(400, code, f"the XML is not well-formed: {error}") from None
+        raise DialectError(400, code, f"the XML is not well-formed: {error}") from None
     if local(element) != root:
-        raise Refusal(400, code, f"the XML is no {root}")
+        raise DialectError(400, code, f"the XML is no {root}")
     return element
 
 

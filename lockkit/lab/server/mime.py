@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from lockkit.lab.server.call import Call, Refusal, Reply, call_of
+from lockkit.lab.server.call import DialectError, DialectRequest, Reply, call_of
 
 PARTS_MAX = 1000
 _KNOWN = {int(each) for each in HTTPStatus}
@@ -17,24 +17,26 @@ _REQUEST_LINE = re.compile(rb"([A-Z]{1,10}) (\S+)(?: HTTP/1\.[01])?\s*$")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MimePart:
     headers: dict[str, str]
     body: bytes
 
 
-def parts(body: bytes, content_type: str) -> list[Part]:
+def parts(body: bytes, content_type: str) -> list[MimePart]:
     """The parts between the boundaries; a broken frame is refused with 400."""
     named = _BOUNDARY.search(content_type)
     if named is None:
-        raise Refusal(400, "badRequest", "a multipart body needs a boundary in its Content-Type")
+        raise DialectError(
+            400, "badRequest", "a multipart body needs a boundary in its Content-Type"
+        )
     mark = re.escape(b"--" + (named[1] or named[2]).encode("latin-1", "replace"))
     # Python's own mail library ends lines with \n only.
     _, *pieces = re.split(rb"\r?\n" + mark, b"\r\n" + body)
     if not pieces or not pieces[-1].startswith(b"--"):
-        raise Refusal(400, "badRequest", "the multipart body does not end with its boundary")
+        raise DialectError(400, "badRequest", "the multipart body does not end with its boundary")
     if len(pieces) > PARTS_MAX + 1:
-        raise Refusal(400, "badRequest", f"a batch has at most {PARTS_MAX} parts")
-    return [Part(*_split(piece.partition(b"\n")[2])) for piece in pieces[:-1]]
+        raise DialectError(400, "badRequest", f"a batch has at most {PARTS_MAX} parts")
+    return [MimePart(*_split(piece.partition(b"\n")[2])) for piece in pieces[:-1]]
 
 
 def _split(text: bytes) -> tuple[dict[str, str], bytes]:
@@ -52,12 +54,12 @@ def _headers(head: bytes) -> dict[str, str]:
     }
 
 
-def request(part: Part, batch: Call) -> Call:
+def request(part: MimePart, batch: DialectRequest) -> DialectRequest:
     """The HTTP request that one part of a batch holds; it speaks for the batch's client."""
     line, _, rest = part.body.lstrip(b"\r\n").partition(b"\n")
     parsed = _REQUEST_LINE.match(line)
     if parsed is None:
-        raise Refusal(400, "badRequest", "a part of the batch is no HTTP request")
+        raise DialectError(400, "badRequest", "a part of the batch is no HTTP request")
     inner, body = _split(rest)
     outer = {
         name: batch.headers[name]

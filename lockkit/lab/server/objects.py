@@ -49,7 +49,7 @@ class DiskFull(Exception):
     """SQLite could not write; nothing of the request was applied."""
 
 
-class Busy(Exception):
+class DatabaseBusy(Exception):
     """Another process kept the file for too long; nothing of the request was applied."""
 
 
@@ -121,7 +121,7 @@ class Objects:
             if "full" in str(error) or "disk I/O" in str(error):
                 raise DiskFull(str(error)) from None
             if "locked" in str(error) or "busy" in str(error):
-                raise Busy(str(error)) from None
+                raise DatabaseBusy(str(error)) from None
             raise
 
     def _roll_back(self) -> None:

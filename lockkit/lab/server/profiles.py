@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockkit.lab.server.call import Refusal
+from lockkit.lab.server.call import DialectError
 from lockkit.lab.server.objects import Objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class ServerProfile:
     name: str
     write_interval_ms: float = 0.0
     """Writes to one object closer together than this get 429, whoever sends them."""
@@ -33,21 +33,21 @@ class Profile:
 PROFILES = {
     each.name: each
     for each in (
-        Profile(
+        ServerProfile(
             name="aws", why="S3: conditional PUT since 2024-08 (create) and 2024-11 (If-Match)"
         ),
-        Profile(
+        ServerProfile(
             name="gcs",
             write_interval_ms=1000,
             why="cloud.google.com/storage/quotas: one write per second to one object, then 429",
         ),
-        Profile(name="azure", why="Azure Blob Storage: ETag conditions on Put Blob"),
-        Profile(
+        ServerProfile(name="azure", why="Azure Blob Storage: ETag conditions on Put Blob"),
+        ServerProfile(
             name="spaces",
             put_conditions=False,
             why="DigitalOcean Spaces documents conditions for GET and HEAD only",
         ),
-        Profile(
+        ServerProfile(
             name="rgw",
             delete_conditions=False,
             versioned_conditions=False,
@@ -56,13 +56,13 @@ PROFILES = {
             why="Ceph RGW 16.2 as measured (with unquoted ETags): losers of a race got 412 or 500, "
             "never applied; on a versioned bucket two creates succeeded",
         ),
-        Profile(
+        ServerProfile(
             name="rgw-quoted",
             quoted_conditions=False,
             why="Ceph RGW 16.2 as measured with quoted ETags, which is how SDKs send them: an "
             "If-Match never holds",
         ),
-        Profile(
+        ServerProfile(
             name="two-steps",
             race_ms=10,
             atomic=False,
@@ -73,13 +73,13 @@ PROFILES = {
 }
 
 
-def throttle(objects: Objects, profile: Profile, bucket: str, key: str) -> None:
+def throttle(objects: Objects, profile: ServerProfile, bucket: str, key: str) -> None:
     """429 for a write or delete that comes too soon after the last one to this object."""
     if not profile.write_interval_ms:
         return
     present = objects.present(bucket, key)
     if present is not None and objects.clock.stamp_ms() - present.at_ms < profile.write_interval_ms:
-        raise Refusal(
+        raise DialectError(
             429,
             "SlowDown",
             f"The object {bucket}/{key} exceeded the rate limit for object mutation operations "

@@ -6,10 +6,10 @@ import re
 
 from lockkit.lab.server import markup, s3_conditions, s3_lists, s3_uploads
 from lockkit.lab.server.call import (
-    Call,
-    Deed,
-    Refusal,
+    DialectError,
+    DialectRequest,
     Reply,
+    RequestEffect,
     byte_range,
     checked_key,
     http_date,
@@ -20,7 +20,7 @@ from lockkit.lab.server.call import (
 )
 from lockkit.lab.server.markup import plain
 from lockkit.lab.server.objects import Check, Object, Objects
-from lockkit.lab.server.profiles import Profile
+from lockkit.lab.server.profiles import ServerProfile
 from lockkit.lab.server.s3_body import crc32_of, payload
 
 KEPT_HEADERS = (
@@ -42,23 +42,23 @@ _HOSTED = re.compile(r"^([a-z0-9][a-z0-9.-]*)\.localhost(?::\d+)?$")
 class S3:
     """`answer(call)` for every request that the SDKs were seen to send; the rest is a 501."""
 
-    def __init__(self, objects: Objects, profile: Profile) -> None:
+    def __init__(self, objects: Objects, profile: ServerProfile) -> None:
         self.objects = objects
         self.profile = profile
 
-    def answer(self, call: Call) -> Reply:
-        deed = Deed(call.method.lower())
+    def answer(self, call: DialectRequest) -> Reply:
+        deed = RequestEffect(call.method.lower())
         hosted = _HOSTED.match(call.host) if ".localhost" in call.host else None
         path = f"/{hosted[1]}{call.path}" if hosted else call.path
         bucket, _, rest = path[1:].partition("/")
         try:
             deed.bucket, deed.key = key_of(bucket), key_of(rest)
             return self._route(call, deed)
-        except Refusal as refusal:
+        except DialectError as refusal:
             deed.answer = refusal.answer
             return self.refuse(call, refusal, deed)
 
-    def refuse(self, call: Call, refusal: Refusal, deed: Deed) -> Reply:
+    def refuse(self, call: DialectRequest, refusal: DialectError, deed: RequestEffect) -> Reply:
         if refusal.status == 304:
             return Reply(304, {"ETag": refusal.message}, b"", deed)
         if call.method == "HEAD":
@@ -70,12 +70,12 @@ class S3:
             refusal.status,
         )
 
-    def request_ids(self, call: Call) -> dict[str, str]:
+    def request_ids(self, call: DialectRequest) -> dict[str, str]:
         return {"x-amz-request-id": call.id, "x-amz-id-2": call.id}
 
     # --- which operation -------------------------------------------------------------------------
 
-    def _route(self, call: Call, deed: Deed) -> Reply:
+    def _route(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         aspects = call.query.keys() & _ASPECTS
         if not deed.bucket:
             if call.method == "GET" and not aspects:
@@ -103,7 +103,7 @@ class S3:
                 return s3_lists.parts(self.objects, call, deed)
         raise _not_built(call)
 
-    def _bucket(self, call: Call, deed: Deed, aspect: str) -> Reply:
+    def _bucket(self, call: DialectRequest, deed: RequestEffect, aspect: str) -> Reply:
         bucket, objects = deed.bucket, self.objects
         match call.method, aspect:
             case "GET", "":
@@ -120,7 +120,7 @@ class S3:
                 return Reply(200, {"Location": f"/{bucket}"}, deed=deed)
             case "DELETE", "":
                 if objects.under(bucket, "", limit=1):
-                    raise Refusal(409, "BucketNotEmpty", "The bucket still holds objects.")
+                    raise DialectError(409, "BucketNotEmpty", "The bucket still holds objects.")
                 objects.remove_bucket(bucket)
                 deed.method, deed.answer = "bucket", "applied"
                 return Reply(204, deed=deed)
@@ -134,7 +134,7 @@ class S3:
                 return self._versioning(call, deed)
         raise _not_built(call)
 
-    def _versioning(self, call: Call, deed: Deed) -> Reply:
+    def _versioning(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         """Every version is kept, whatever is asked; only some conditions mind what was."""
         deed.answer = "found"
         if self.profile.versioned_conditions:
@@ -149,14 +149,19 @@ class S3:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def _put(self, call: Call, deed: Deed) -> Reply:
+    def _put(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         if "x-amz-copy-source" in call.headers:
             return self._copy(call, deed)
         after = self._write(call, deed, payload(call), meta_of(call))
         return Reply(200, {"ETag": f'"{after.etag}"', **self._tags(after)}, b"", deed)
 
     def _write(
-        self, call: Call, deed: Deed, body: bytes, meta: dict[str, str], etag: str | None = None
+        self,
+        call: DialectRequest,
+        deed: RequestEffect,
+        body: bytes,
+        meta: dict[str, str],
+        etag: str | None = None,
     ) -> Object:
         deed.body, check = body, self._check(call, deed)
         _, after = self.objects.write(deed.bucket, deed.key, body, check, etag=etag, meta=meta)
@@ -164,7 +169,7 @@ class S3:
         deed.version = self._version(after)
         return after
 
-    def _copy(self, call: Call, deed: Deed) -> Reply:
+    def _copy(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "copy"
         source, _, version = call.headers["x-amz-copy-source"].partition("?versionId=")
         bucket, _, key = key_of(source.lstrip("/")).partition("/")
@@ -174,7 +179,7 @@ class S3:
             found = self.objects.current(bucket, key)
         body = None if found is None or found.deleted else self.objects.body(found)
         if found is None or body is None:
-            raise Refusal(404, "NoSuchKey", "The object to copy does not exist.", "missing")
+            raise DialectError(404, "NoSuchKey", "The object to copy does not exist.", "missing")
         replaces = call.headers.get("x-amz-metadata-directive", "").upper() == "REPLACE"
         after = self._write(call, deed, body, meta_of(call) if replaces else found.meta)
         return s3_lists.answer(
@@ -183,7 +188,7 @@ class S3:
             deed,
         )
 
-    def _complete(self, call: Call, deed: Deed) -> Reply:
+    def _complete(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "put"
         meta = s3_uploads.known(self.objects, call, deed)
         body, etag = s3_uploads.joined(self.objects, call)
@@ -199,7 +204,7 @@ class S3:
         reply.headers |= self._tags(after)
         return reply
 
-    def _delete(self, call: Call, deed: Deed) -> Reply:
+    def _delete(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         version = call.query.get("versionId")
         if version is not None:
             self.objects.remove_version(deed.bucket, deed.key, number(version, "versionId"))
@@ -213,24 +218,24 @@ class S3:
             204, {"x-amz-delete-marker": "true", "x-amz-version-id": str(marker.id)}, b"", deed
         )
 
-    def _bulk_delete(self, call: Call, deed: Deed) -> Reply:
+    def _bulk_delete(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         root = markup.read(payload(call), "Delete", "MalformedXML")
         wanted = [markup.fields(each) for each in root if markup.local(each) == "Object"]
         if len(wanted) > DELETES_MAX:
-            raise Refusal(400, "MalformedXML", f"at most {DELETES_MAX} objects in one request")
+            raise DialectError(400, "MalformedXML", f"at most {DELETES_MAX} objects in one request")
         quiet = markup.fields(root).get("Quiet", "").strip() == "true"
         rows, inner = [], []
         for fields in wanted:
             key = fields.get("Key", "")
             query = {"versionId": fields["VersionId"]} if fields.get("VersionId") else {}
             headers = {"if-match": fields["ETag"]} if fields.get("ETag") else {}
-            one = Deed("delete", deed.bucket, key)
+            one = RequestEffect("delete", deed.bucket, key)
             try:
                 checked_key(key)
-                inner.append(self._delete(Call("DELETE", "", query, headers, b""), one))
+                inner.append(self._delete(DialectRequest("DELETE", "", query, headers, b""), one))
                 if not quiet:
                     rows.append(f"<Deleted><Key>{plain(key)}</Key></Deleted>")
-            except Refusal as refusal:
+            except DialectError as refusal:
                 one.answer = refusal.answer
                 inner.append(Reply(refusal.status, {}, b"", one))
                 rows.append(
@@ -244,16 +249,18 @@ class S3:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _get(self, call: Call, deed: Deed) -> Reply:
+    def _get(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         wanted = call.query.get("versionId")
         if wanted is None:
             found = self.objects.current(deed.bucket, deed.key)
         else:
             found = self.objects.at(deed.bucket, deed.key, number(wanted, "versionId"))
         if found is None:
-            raise Refusal(404, "NoSuchKey", "The specified key does not exist.", "missing")
+            raise DialectError(404, "NoSuchKey", "The specified key does not exist.", "missing")
         if found.deleted:
-            raise Refusal(405, "MethodNotAllowed", "This version is a delete marker.", "missing")
+            raise DialectError(
+                405, "MethodNotAllowed", "This version is a delete marker.", "missing"
+            )
         etag = f'"{found.etag}"'
         deed.version, deed.generation = self._version(found), found.id
         s3_conditions.judge_read(call, deed, found)
@@ -271,17 +278,19 @@ class S3:
             return Reply(status, headers, b"", deed, end - start)
         body = self.objects.body(found, start, end)
         if body is None:
-            raise Refusal(410, "Gone", "this past version was too large for this server to keep")
+            raise DialectError(
+                410, "Gone", "this past version was too large for this server to keep"
+            )
         if call.headers.get("x-amz-checksum-mode", "").lower() == "enabled" and span is None:
             headers["x-amz-checksum-crc32"] = crc32_of(body)
         return Reply(status, headers, body, deed)
 
     # --- what Google's XML API does otherwise ----------------------------------------------------
 
-    def _check(self, call: Call, deed: Deed) -> Check:
+    def _check(self, call: DialectRequest, deed: RequestEffect) -> Check:
         return s3_conditions.of_write(self.objects, self.profile, call, deed)
 
-    def _delete_check(self, call: Call, deed: Deed) -> Check:
+    def _delete_check(self, call: DialectRequest, deed: RequestEffect) -> Check:
         return s3_conditions.of_delete(self.objects, self.profile, call, deed)
 
     def _version(self, object: Object | None) -> str:
@@ -291,7 +300,7 @@ class S3:
         return {"x-amz-version-id": str(object.id)}
 
 
-def meta_of(call: Call) -> dict[str, str]:
+def meta_of(call: DialectRequest) -> dict[str, str]:
     """The entity headers and the user's metadata, as every dialect keeps them."""
     kept = {name: call.headers[name] for name in KEPT_HEADERS if name in call.headers}
     if "content-encoding" in kept:
@@ -315,8 +324,8 @@ def _told(meta: dict[str, str]) -> dict[str, str]:
     return told
 
 
-def _not_built(call: Call) -> Refusal:
+def _not_built(call: DialectRequest) -> DialectError:
     aspects = ", ".join(sorted(call.query.keys() & _ASPECTS)) or "no sub-resource"
-    return Refusal(
+    return DialectError(
         501, "NotImplemented", f"this server does not do {call.method} {call.path} ({aspects})"
     )

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping
 
 from lockkit.lab.server import crc32c
-from lockkit.lab.server.call import Call, Refusal
+from lockkit.lab.server.call import DialectError, DialectRequest
 
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[^\r\n]*)?")
 
@@ -34,7 +34,7 @@ _CHECKSUMS: Mapping[str, Callable[[bytes], str | None]] = {
 }
 
 
-def payload(call: Call) -> bytes:
+def payload(call: DialectRequest) -> bytes:
     """The object's bytes; 400 if the framing is broken or a checksum does not match."""
     hashed = call.headers.get("x-amz-content-sha256", "")
     framed = hashed.startswith("STREAMING-") or "aws-chunked" in call.headers.get(
@@ -45,31 +45,31 @@ def payload(call: Call) -> bytes:
         for name in _CHECKSUMS.keys() & declared.keys():
             found = _CHECKSUMS[name](body)
             if found is not None and found != declared[name]:
-                raise Refusal(400, "BadDigest", f"The {name} you specified did not match.")
+                raise DialectError(400, "BadDigest", f"The {name} you specified did not match.")
     if re.fullmatch("[0-9a-f]{64}", hashed) and hashlib.sha256(body).hexdigest() != hashed:
-        raise Refusal(
+        raise DialectError(
             400, "XAmzContentSHA256Mismatch", "The provided x-amz-content-sha256 did not match."
         )
     return body
 
 
-def _unframed(call: Call) -> tuple[bytes, dict[str, str]]:
+def _unframed(call: DialectRequest) -> tuple[bytes, dict[str, str]]:
     out, at, text = bytearray(), 0, call.body
     while True:
         end = text.find(b"\r\n", at, at + 300)
         size = _SIZE.fullmatch(text, at, end) if end >= 0 else None
         if size is None:
-            raise Refusal(400, "IncompleteBody", "the aws-chunked body is broken")
+            raise DialectError(400, "IncompleteBody", "the aws-chunked body is broken")
         start, length = end + 2, int(size[1], 16)
         if length == 0:
             break
         at = start + length + 2
         if text[start + length : at] != b"\r\n":
-            raise Refusal(400, "IncompleteBody", "the aws-chunked body ends too soon")
+            raise DialectError(400, "IncompleteBody", "the aws-chunked body ends too soon")
         out += text[start : start + length]
     declared = call.headers.get("x-amz-decoded-content-length", str(len(out)))
     if declared != str(len(out)):
-        raise Refusal(400, "IncompleteBody", "x-amz-decoded-content-length does not agree")
+        raise DialectError(400, "IncompleteBody", "x-amz-decoded-content-length does not agree")
     lines = (line.partition(b":") for line in text[start:].split(b"\r\n"))
     return bytes(out), {
         name.strip().lower().decode("latin-1"): value.strip().decode("latin-1")

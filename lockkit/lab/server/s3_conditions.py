@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from lockkit.lab.server.call import Call, Deed, Refusal, by_date, same_tag
+from lockkit.lab.server.call import DialectError, DialectRequest, RequestEffect, by_date, same_tag
 from lockkit.lab.server.objects import Check, Object, Objects
-from lockkit.lab.server.profiles import Profile, throttle
+from lockkit.lab.server.profiles import ServerProfile, throttle
 
 
-def of_write(objects: Objects, profile: Profile, call: Call, deed: Deed) -> Check:
+def of_write(
+    objects: Objects, profile: ServerProfile, call: DialectRequest, deed: RequestEffect
+) -> Check:
     """A PUT's condition, to be judged inside the store's transaction."""
     absent, match = call.headers.get("if-none-match"), call.headers.get("if-match")
     if absent is not None:
         deed.condition = "if-absent"
         if absent.strip() != "*" and profile.put_conditions:
-            raise Refusal(501, "NotImplemented", "If-None-Match on a write accepts only *.")
+            raise DialectError(501, "NotImplemented", "If-None-Match on a write accepts only *.")
     elif match is not None:
         deed.condition = f"if-version {match}"
 
@@ -34,7 +36,9 @@ def of_write(objects: Objects, profile: Profile, call: Call, deed: Deed) -> Chec
     return check
 
 
-def of_delete(objects: Objects, profile: Profile, call: Call, deed: Deed) -> Check:
+def of_delete(
+    objects: Objects, profile: ServerProfile, call: DialectRequest, deed: RequestEffect
+) -> Check:
     match = call.headers.get("if-match")
     if match is not None:
         deed.condition = f"if-version {match}"
@@ -48,7 +52,7 @@ def of_delete(objects: Objects, profile: Profile, call: Call, deed: Deed) -> Che
     return check
 
 
-def judge_read(call: Call, deed: Deed, found: Object) -> None:
+def judge_read(call: DialectRequest, deed: RequestEffect, found: Object) -> None:
     unless, match = call.headers.get("if-none-match"), call.headers.get("if-match")
     dated = by_date(call.headers, found.at_ms)
     if dated == "failed" or (match is not None and not same_tag(match, found.etag)):
@@ -56,36 +60,40 @@ def judge_read(call: Call, deed: Deed, found: Object) -> None:
     if unless is not None:
         deed.condition = f"unless-version {unless}"
     if dated == "unchanged" or (unless is not None and same_tag(unless, found.etag)):
-        raise Refusal(304, "NotModified", version(found), "not_modified")
+        raise DialectError(304, "NotModified", version(found), "not_modified")
 
 
 def version(object: Object | None) -> str:
     return "" if object is None else f'"{object.etag}"'
 
 
-def _judge_match(profile: Profile, call: Call, match: str | None, before: Object | None) -> None:
+def _judge_match(
+    profile: ServerProfile, call: DialectRequest, match: str | None, before: Object | None
+) -> None:
     if match is None:
         return
     if before is None:  # S3 answers 404, not 412, to If-Match on a missing object
-        raise Refusal(404, "NoSuchKey", "The specified key does not exist.", "precondition_failed")
+        raise DialectError(
+            404, "NoSuchKey", "The specified key does not exist.", "precondition_failed"
+        )
     quoted = match.strip().startswith('"')
     if not same_tag(match, before.etag) or (quoted and not profile.quoted_conditions):
         raise _lost(profile, call, before)
 
 
-def _lost(profile: Profile, call: Call, winner: Object) -> Refusal:
+def _lost(profile: ServerProfile, call: DialectRequest, winner: Object) -> DialectError:
     """412; by some profiles, every second loser of a race is told 500 instead.
 
     A race: the winner's write landed while this request was under way.
     """
     raced = winner.at_ms >= call.at_ms
     if profile.losers_told_500 and raced and int(call.id[-4:], 16) % 2:  # its number
-        return Refusal(500, "UnknownError", "UnknownError")
+        return DialectError(500, "UnknownError", "UnknownError")
     return failed_condition()
 
 
-def failed_condition() -> Refusal:
-    return Refusal(
+def failed_condition() -> DialectError:
+    return DialectError(
         412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold",
         "precondition_failed",
     )  # fmt: skip

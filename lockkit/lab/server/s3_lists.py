@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockkit.lab.server.call import Call, Deed, Refusal, Reply, number
+from lockkit.lab.server.call import DialectError, DialectRequest, Reply, RequestEffect, number
 from lockkit.lab.server.listing import page, token, untoken
 from lockkit.lab.server.markup import document, iso, plain, shower
 from lockkit.lab.server.objects import Object, Objects
@@ -12,11 +12,11 @@ PAGE_MAX = 1000
 _OWNER = "<Owner><ID>lockkit</ID><DisplayName>lockkit</DisplayName></Owner>"
 
 
-def answer(name: str, text: str, deed: Deed) -> Reply:
+def answer(name: str, text: str, deed: RequestEffect) -> Reply:
     return document(f'<{name} xmlns="{XMLNS}">{text}</{name}>', deed)
 
 
-def buckets(objects: Objects, deed: Deed) -> Reply:
+def buckets(objects: Objects, deed: RequestEffect) -> Reply:
     deed.method, deed.answer = "list", "listed"
     names = "".join(
         f"<Bucket><Name>{plain(name)}</Name><CreationDate>2024-01-01T00:00:00.000Z</CreationDate>"
@@ -26,7 +26,7 @@ def buckets(objects: Objects, deed: Deed) -> Reply:
     return answer("ListAllMyBucketsResult", f"{_OWNER}<Buckets>{names}</Buckets>", deed)
 
 
-def contents(objects: Objects, call: Call, deed: Deed) -> Reply:
+def contents(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     query, second = call.query, call.query.get("list-type") == "2"
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     mark = query.get("continuation-token")
@@ -59,10 +59,10 @@ def contents(objects: Objects, call: Call, deed: Deed) -> Reply:
     return answer("ListBucketResult", head + rows, deed)
 
 
-def versions(objects: Objects, call: Call, deed: Deed) -> Reply:
+def versions(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     query, prefix = call.query, call.query.get("prefix", "")
     if query.get("delimiter"):
-        raise Refusal(501, "NotImplemented", "this server lists versions without a delimiter")
+        raise DialectError(501, "NotImplemented", "this server lists versions without a delimiter")
     limit = min(number(query.get("max-keys", "1000"), "max-keys"), PAGE_MAX)
     show = shower(query.get("encoding-type"))
     mark = query.get("version-id-marker", "")
@@ -91,7 +91,7 @@ def versions(objects: Objects, call: Call, deed: Deed) -> Reply:
     return answer("ListVersionsResult", head + "".join(rows), deed)
 
 
-def uploads(objects: Objects, call: Call, deed: Deed) -> Reply:
+def uploads(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     show = shower(call.query.get("encoding-type"))
     rows = "".join(
         f"<Upload><Key>{show(key)}</Key><UploadId>{upload}</UploadId></Upload>"
@@ -101,7 +101,7 @@ def uploads(objects: Objects, call: Call, deed: Deed) -> Reply:
     return answer("ListMultipartUploadsResult", _head(call, deed, PAGE_MAX, False) + rows, deed)
 
 
-def parts(objects: Objects, call: Call, deed: Deed) -> Reply:
+def parts(objects: Objects, call: DialectRequest, deed: RequestEffect) -> Reply:
     upload = call.query["uploadId"]
     rows = "".join(
         f'<Part><PartNumber>{number}</PartNumber><ETag>"{etag}"</ETag><Size>{size}</Size></Part>'
@@ -115,7 +115,7 @@ def parts(objects: Objects, call: Call, deed: Deed) -> Reply:
     return answer("ListPartsResult", head + rows, deed)
 
 
-def _head(call: Call, deed: Deed, limit: int, more: bool) -> str:
+def _head(call: DialectRequest, deed: RequestEffect, limit: int, more: bool) -> str:
     show = shower(call.query.get("encoding-type"))
     text = (
         f"<Name>{plain(deed.bucket)}</Name><Prefix>{show(call.query.get('prefix', ''))}</Prefix>"

@@ -15,11 +15,18 @@ from typing import Protocol
 from lockkit.clock import Clock
 from lockkit.events import Event
 from lockkit.lab.server import ledger
-from lockkit.lab.server.call import Call, Deed, Refusal, Reply, call_of, http_date
-from lockkit.lab.server.http import Connection, Handler, Request, Response
-from lockkit.lab.server.ledger import Ledger
-from lockkit.lab.server.objects import Busy, DiskFull, Objects
-from lockkit.lab.server.profiles import PROFILES, Profile
+from lockkit.lab.server.call import (
+    DialectError,
+    DialectRequest,
+    Reply,
+    RequestEffect,
+    call_of,
+    http_date,
+)
+from lockkit.lab.server.http import Connection, Handler, HttpRequest, HttpResponse
+from lockkit.lab.server.ledger import RequestLedger
+from lockkit.lab.server.objects import DatabaseBusy, DiskFull, Objects
+from lockkit.lab.server.profiles import PROFILES, ServerProfile
 from lockkit.lab.server.sigv4 import Credentials, verify
 
 BODY_BYTES_MAX = 512 << 20
@@ -33,11 +40,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Dialect(Protocol):
-    def answer(self, call: Call) -> Reply: ...
+    def answer(self, call: DialectRequest) -> Reply: ...
 
-    def refuse(self, call: Call, refusal: Refusal, deed: Deed) -> Reply: ...
+    def refuse(self, call: DialectRequest, refusal: DialectError, deed: RequestEffect) -> Reply: ...
 
-    def request_ids(self, call: Call) -> dict[str, str]: ...
+    def request_ids(self, call: DialectRequest) -> dict[str, str]: ...
 
 
 class Emulator:
@@ -70,7 +77,7 @@ class Emulator:
                 f"{host} can be reached by other machines, and this server is made for one; "
                 "say allow_remote (--allow-remote) if that is meant"
             )
-        self.profile: Profile = PROFILES[profile]
+        self.profile: ServerProfile = PROFILES[profile]
         self.latency_ms = max(latency_ms, 2 * self.profile.race_ms)
         self.on_request = on_request
         self.s3 = self.gcs = self.azure = ""
@@ -117,7 +124,7 @@ class Emulator:
         except sqlite3.Error as error:
             raise OSError(f"cannot keep objects in {self._db}: {error}") from None
         keep = ledger.KEPT_IN_MEMORY if self._db == ":memory:" else None
-        self._ledger = Ledger(self.objects, keep=keep)
+        self._ledger = RequestLedger(self.objects, keep=keep)
         listeners: list[asyncio.Server] = []
         buffer = bytearray(RECEIVED_BYTES_MAX)
         try:
@@ -161,7 +168,7 @@ class Emulator:
     # --- one request -----------------------------------------------------------------------------
 
     def _handler(self, dialect: Dialect, credentials: Credentials | None) -> Handler:
-        def decide(request: Request, began_ms: float) -> Response:
+        def decide(request: HttpRequest, began_ms: float) -> HttpResponse:
             self._calls += 1
             id = f"{int(began_ms):012X}{self._calls & 0xFFFF:04X}"
             call = call_of(
@@ -171,14 +178,14 @@ class Emulator:
             reply.headers |= dialect.request_ids(call)
             return self._response(reply)
 
-        async def decide_later(request: Request, began_ms: float) -> Response:
+        async def decide_later(request: HttpRequest, began_ms: float) -> HttpResponse:
             half_s = self.latency_ms / 2000
             await asyncio.sleep(half_s)
             response = decide(request, began_ms)
             await asyncio.sleep(half_s)
             return response
 
-        def handle(request: Request) -> Response | Awaitable[Response]:
+        def handle(request: HttpRequest) -> HttpResponse | Awaitable[HttpResponse]:
             if request.target.startswith("/__lockkit/"):
                 return self._control(request.target)
             began_ms = self._clock.stamp_ms()
@@ -187,7 +194,11 @@ class Emulator:
         return handle
 
     def _decide(
-        self, dialect: Dialect, call: Call, began_ms: float, credentials: Credentials | None
+        self,
+        dialect: Dialect,
+        call: DialectRequest,
+        began_ms: float,
+        credentials: Credentials | None,
     ) -> Reply:
         """Answer a request; what changes something is recorded in the same transaction."""
 
@@ -210,7 +221,9 @@ class Emulator:
                         self._ledger.save(events)
         except Exception as error:  # noqa: BLE001 - told on stderr, and to the client as a 5xx
             changed = False
-            reply = dialect.refuse(call, self._fault(call, error), Deed(call.method.lower()))
+            reply = dialect.refuse(
+                call, self._fault(call, error), RequestEffect(call.method.lower())
+            )
             events = told(reply)
         if changed:
             self._ledger.saved()
@@ -219,39 +232,45 @@ class Emulator:
         self._ledger.tell(events, self.on_request)
         return reply
 
-    def _fault(self, call: Call, error: Exception) -> Refusal:
+    def _fault(self, call: DialectRequest, error: Exception) -> DialectError:
         """What a client is told when this server itself is in trouble: nothing was applied."""
         match error:
-            case Refusal():
+            case DialectError():
                 return error
             case DiskFull():
                 _complain(f"{self._db}: {error}; {call.method} {call.path} was not applied")
-                return Refusal(507, "InsufficientStorage", "The server's disk is full.")
-            case Busy():
-                return Refusal(503, "SlowDown", "Please reduce your request rate.", "throttled")
+                return DialectError(507, "InsufficientStorage", "The server's disk is full.")
+            case DatabaseBusy():
+                return DialectError(
+                    503, "SlowDown", "Please reduce your request rate.", "throttled"
+                )
             case _:
                 _complain(f"{call.method} {call.path}: {error!r}")
-                return Refusal(500, "InternalError", "We encountered an internal error.")
+                return DialectError(500, "InternalError", "We encountered an internal error.")
 
-    def _response(self, reply: Reply) -> Response:
+    def _response(self, reply: Reply) -> HttpResponse:
         headers = {"Date": http_date(self._clock.stamp_ms()), "Server": "lockkit"}
         for name, value in reply.headers.items():
             if _is_name(name):  # one dialect's metadata may be no header in another
                 headers[name] = value if value.isascii() and value.isprintable() else _shown(value)
-        return Response(reply.status, headers, reply.body, reply.length)
+        return HttpResponse(reply.status, headers, reply.body, reply.length)
 
-    def _control(self, target: str) -> Response:
+    def _control(self, target: str) -> HttpResponse:
         path, _, query = target.partition("?")
         if path == "/__lockkit/health":
             addresses = {"s3": self.s3, "gcs": self.gcs, "azure": self.azure}
-            return Response(
+            return HttpResponse(
                 200, {"Content-Type": "application/json"}, json.dumps(addresses).encode()
             )
         if path == "/__lockkit/requests":
             since = re.fullmatch("since=([0-9]{1,15})", query)
             lines = (each.to_json() + "\n" for each in self._read(int(since[1]) if since else 0))
-            return Response(200, {"Content-Type": "application/x-ndjson"}, "".join(lines).encode())
-        return Response(404, {}, b"there are /__lockkit/health and /__lockkit/requests?since=N\n")
+            return HttpResponse(
+                200, {"Content-Type": "application/x-ndjson"}, "".join(lines).encode()
+            )
+        return HttpResponse(
+            404, {}, b"there are /__lockkit/health and /__lockkit/requests?since=N\n"
+        )
 
     # --- the record ------------------------------------------------------------------------------
 
@@ -281,7 +300,7 @@ class Emulator:
         try:
             self._ledger.save([])
             self._ledger.saved()
-        except Busy:
+        except DatabaseBusy:
             return
         except DiskFull as full:
             _complain(f"{self._db}: {full}; {self._ledger.drop()} requests are not in the record")

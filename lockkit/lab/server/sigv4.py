@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, quote, unquote
 
-from lockkit.lab.server.call import Call, Refusal
+from lockkit.lab.server.call import DialectError, DialectRequest
 
 SKEW_S_MAX = 15 * 60
 _HEADER = re.compile(
@@ -27,14 +27,16 @@ class Credentials:
         return "Credentials(...)"
 
 
-def verify(call: Call, credentials: Credentials, now_ms: float) -> None:
+def verify(call: DialectRequest, credentials: Credentials, now_ms: float) -> None:
     """403 unless the request is signed with these credentials, within 15 minutes of now."""
     found = _HEADER.fullmatch(call.headers.get("authorization", ""))
     if found is None:
-        raise Refusal(403, "AccessDenied", "this server wants a request signed by SigV4 headers")
+        raise DialectError(
+            403, "AccessDenied", "this server wants a request signed by SigV4 headers"
+        )
     access_key, day, region, names, signature = found.groups()
     if access_key != credentials.access_key:
-        raise Refusal(
+        raise DialectError(
             403, "InvalidAccessKeyId",
             "The AWS Access Key Id you provided does not exist in our records.",
         )  # fmt: skip
@@ -42,9 +44,9 @@ def verify(call: Call, credentials: Credentials, now_ms: float) -> None:
     try:
         moment = datetime.strptime(signed_at, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     except ValueError:
-        raise Refusal(403, "AccessDenied", "x-amz-date is not readable") from None
+        raise DialectError(403, "AccessDenied", "x-amz-date is not readable") from None
     if abs(moment.timestamp() - now_ms / 1000) > SKEW_S_MAX:
-        raise Refusal(
+        raise DialectError(
             403, "RequestTimeTooSkewed",
             "The difference between the request time and the server's time is too large.",
         )  # fmt: skip
@@ -55,13 +57,13 @@ def verify(call: Call, credentials: Credentials, now_ms: float) -> None:
     for part in (day, region, "s3", "aws4_request", text):
         key = hmac.digest(key, part.encode(), "sha256")
     if not hmac.compare_digest(key.hex(), signature):
-        raise Refusal(
+        raise DialectError(
             403, "SignatureDoesNotMatch",
             "The request signature we calculated does not match the signature you provided.",
         )  # fmt: skip
 
 
-def _canonical(call: Call, names: str) -> str:
+def _canonical(call: DialectRequest, names: str) -> str:
     path, _, query = call.target.partition("?")
     pairs = sorted(
         (quote(name, safe="-_.~"), quote(value, safe="-_.~"))

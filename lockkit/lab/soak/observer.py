@@ -16,18 +16,18 @@ from collections.abc import Callable
 
 from lockkit.clock import Clock
 from lockkit.errors import StoreError, TableError
-from lockkit.lab.processes.writer import Voice
+from lockkit.lab.processes.writer import WriterChannel
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
 from lockkit.spark.orders import TABLE
-from lockkit.spark.place import Place
+from lockkit.spark.place import TableAddress
 from lockkit.spark.process import die_with_parent
 from lockkit.stores import Store
 from lockkit.table import Snapshot, create_table, load_snapshot
-from lockkit.table.occ.concurrency import SHARED, ByLock
+from lockkit.table.occ.concurrency import SHARED, OptimisticConcurrency
 from lockkit.table.occ.liveness import INTERVAL_KEY, MISSES_KEY
 from lockkit.table.services.rules import CLEAN_KEY, service_rules
-from lockkit.table.services.service import Service
+from lockkit.table.services.service import TableService
 from lockkit.table.services.upkeep import TROUBLE
 
 RETAINED = 50
@@ -36,7 +36,7 @@ CLEAN_EVERY = 10
 LOCK_TIMEOUT_LEASES = 10.0
 
 
-def reader(asked: argparse.Namespace, store: Store, voice: Voice) -> Callable[[], None]:
+def reader(asked: argparse.Namespace, store: Store, voice: WriterChannel) -> Callable[[], None]:
     """A look at the table: what each file group shows, as one event."""
     seen: list[Snapshot | None] = [None]
     clock = Clock()
@@ -60,7 +60,7 @@ def looked_at(snapshot: Snapshot) -> list[list[str]]:
     return [[*group, each.instant] for group, each in sorted(snapshot.groups.items())]
 
 
-def keeper(asked: argparse.Namespace, store: Store, voice: Voice) -> Callable[[], None]:
+def keeper(asked: argparse.Namespace, store: Store, voice: WriterChannel) -> Callable[[], None]:
     """A run of the table's services."""
     clock = Clock()
     lock = Lock(
@@ -76,7 +76,9 @@ def keeper(asked: argparse.Namespace, store: Store, voice: Voice) -> Callable[[]
         MISSES_KEY: asked.heartbeat_misses,
     }
     rules = service_rules(options, SHARED)
-    service = Service(asked.url, store, ByLock(lock), rules=rules, clock=clock, emit=voice.emit)
+    service = TableService(
+        asked.url, store, OptimisticConcurrency(lock), rules=rules, clock=clock, emit=voice.emit
+    )
 
     def keep() -> None:
         try:
@@ -109,9 +111,9 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     clock = Clock()
-    voice = Voice(asked.name, out, clock)
+    voice = WriterChannel(asked.name, out, clock)
     threading.Thread(target=voice.listen, args=(sys.stdin,), name="commands", daemon=True).start()
-    store = Place(asked.url, asked.endpoint, asked.name).open()
+    store = TableAddress(asked.url, asked.endpoint, asked.name).open()
     try:
         run(create_table(TABLE), store, clock)
     except (TableError, StoreError) as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from lockkit.clock import utc
 from lockkit.events import Event, plain
 from lockkit.lab.soak import tally
-from lockkit.lab.soak.run import Outcome
+from lockkit.lab.soak.run import SoakOutcome
 from lockkit.lab.widgets.export import page_of
 
 AROUND_MS = 15_000
@@ -32,7 +32,7 @@ STYLE = """<style>
 </style>"""
 
 
-def write_page(run_dir: Path, outcome: Outcome, file: Path) -> None:
+def write_page(run_dir: Path, outcome: SoakOutcome, file: Path) -> None:
     page = page_of(
         excerpt(run_dir, outcome), outcome.verdict, title="lockkit soak",
         above=figures(run_dir, outcome),
@@ -40,7 +40,7 @@ def write_page(run_dir: Path, outcome: Outcome, file: Path) -> None:
     file.write_text(page, encoding="utf-8")
 
 
-def excerpt(run_dir: Path, outcome: Outcome) -> list[Event]:
+def excerpt(run_dir: Path, outcome: SoakOutcome) -> list[Event]:
     """What happened around the proof; without one, around the last late writer that was refused."""
     told = [each.at_ms for each in outcome.verdict.evidence]
     if not told:
@@ -55,7 +55,7 @@ def excerpt(run_dir: Path, outcome: Outcome) -> list[Event]:
     return sorted(near, key=lambda each: each.at_ms)[:DRAWN_MAX]
 
 
-def figures(run_dir: Path, outcome: Outcome) -> str:
+def figures(run_dir: Path, outcome: SoakOutcome) -> str:
     verdict = outcome.verdict
     fence = "on" if outcome.fence else "OFF: commits are guarded by the lease alone, as Hudi's are"
     overview = [
@@ -113,7 +113,7 @@ class Drawing(str):
     """SVG of our own making: numbers only."""
 
 
-def _memory(run_dir: Path, outcome: Outcome) -> str:
+def _memory(run_dir: Path, outcome: SoakOutcome) -> str:
     samples: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for who, _pid, at_ms, mb in tally.samples(run_dir):
         samples[who].append((at_ms, mb))

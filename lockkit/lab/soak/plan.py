@@ -27,7 +27,7 @@ OFFSET_MS_MAX = 3_600_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class SoakFault:
     """Something that befalls one of the processes `every_s`, about; or all requests, in a burst."""
 
     what: str
@@ -50,7 +50,7 @@ class Trouble:
         return said | ({"fault": self.fault.to_fields()} if self.fault else {})
 
     @classmethod
-    def from_fields(cls, said: Any) -> Trouble:
+    def from_fields(cls, said: Any) -> SoakFault:
         """From a JSON object; `FaultError` says what is wrong with it."""
         if not isinstance(said, Mapping) or said.get("what") not in WHATS:
             raise FaultError(f"what: one of {', '.join(WHATS)}; not {_short(said)}")
@@ -76,7 +76,7 @@ class SoakPlan:
     """What goes wrong in a soak."""
 
     faults: FaultPlan = field(default_factory=FaultPlan)
-    processes: tuple[Trouble, ...] = ()
+    processes: tuple[SoakFault, ...] = ()
 
     def to_json(self) -> str:
         said = json.loads(self.faults.to_json())
@@ -101,7 +101,7 @@ class SoakPlan:
         troubles = []
         for index, each in enumerate(listed):
             try:
-                troubles.append(Trouble.from_fields(each))
+                troubles.append(SoakFault.from_fields(each))
             except FaultError as error:
                 raise FaultError(f"processes[{index}]: {error}") from None
         return cls(FaultPlan.from_fields(said), tuple(troubles))
@@ -151,4 +151,4 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-assert {each.name for each in fields(Trouble)} >= {name for name, *_ in _RULES}
+assert {each.name for each in fields(SoakFault)} >= {name for name, *_ in _RULES}

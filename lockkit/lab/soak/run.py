@@ -20,7 +20,7 @@ from lockkit.lab.processes.supervisor import PROFILES
 from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally
 from lockkit.lab.soak.observer import looked_at
-from lockkit.lab.soak.supervisor import Settings
+from lockkit.lab.soak.supervisor import SoakSettings
 from lockkit.lab.verify.check import Kind, Verdict, both, check, replay
 from lockkit.runtime import run as carry_out
 from lockkit.spark.process import FLEET
@@ -43,7 +43,7 @@ class SoakFailed(LockkitError):
 
 
 @dataclass(slots=True)
-class Outcome:
+class SoakOutcome:
     """What one soak came to."""
 
     verdict: Verdict
@@ -85,13 +85,13 @@ class Outcome:
 
 
 def soak(
-    plan: Plan, settings: Settings, *, seconds: float, until_invalid: bool = False,
+    plan: Plan, settings: SoakSettings, *, seconds: float, until_invalid: bool = False,
     tell: Tell = lambda _line: None,
-) -> Outcome:  # fmt: skip
+) -> SoakOutcome:  # fmt: skip
     """Run it and judge it; Ctrl-C ends it early. Raises `SoakFailed`."""
     run_dir, clock = Path(plan.run_dir), Clock()
     run_dir.mkdir(parents=True, exist_ok=True)
-    session = Session(plan, settings, tell)
+    session = SoakSession(plan, settings, tell)
     began_ms = clock.boot_ms()
     try:
         session.wait(seconds, run_dir if until_invalid else None)
@@ -107,11 +107,11 @@ def soak(
     return judge(plan, lasted_s / 60, session.ended, orphans)
 
 
-def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> Outcome:
+def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> SoakOutcome:
     run_dir = Path(plan.run_dir)
     rows, unread, last_look = read_again(plan)
     history = [*tally.history(run_dir), *last_look]
-    return Outcome(
+    return SoakOutcome(
         verdict=both(check(history), replay(history)),
         minutes=minutes,
         fence=plan.fence,
@@ -152,10 +152,10 @@ def read_again(plan: Plan) -> tuple[int | None, str, list[Event]]:
             store.close()
 
 
-class Session:
+class SoakSession:
     """The supervisor's process, seen from the one that started it."""
 
-    def __init__(self, plan: Plan, settings: Settings, tell: Tell) -> None:
+    def __init__(self, plan: Plan, settings: SoakSettings, tell: Tell) -> None:
         self.ended: list[str] = []
         self.broken = ""
         self._tell = tell

@@ -25,7 +25,7 @@ from lockkit.lab.processes.supervisor import (
     Supervisor,
     directly,
 )
-from lockkit.lab.soak.plan import SoakPlan, Trouble
+from lockkit.lab.soak.plan import SoakFault, SoakPlan
 from lockkit.lab.soak.tally import SERVER, injected
 from lockkit.spark.connect import ServerGone, await_server
 from lockkit.spark.process import die_with_parent, own_mb, rss_mb
@@ -41,7 +41,7 @@ OFFSET = "clock offset"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SoakSettings:
     """What a soak has beside a fleet's plan."""
 
     plan: str
@@ -58,7 +58,7 @@ class Settings:
 class SoakSupervisor(Supervisor):
     """Everything that ends is started again, until it is told to stop."""
 
-    def __init__(self, plan: Plan, settings: Settings, out: IO[str]) -> None:
+    def __init__(self, plan: Plan, settings: SoakSettings, out: IO[str]) -> None:
         super().__init__(plan, out)
         self._settings = settings
         self._trouble = SoakPlan.parse(settings.plan)
@@ -176,13 +176,13 @@ class SoakSupervisor(Supervisor):
             self._control(made=dict(self._made), commits=self._commits)
         return True
 
-    def _pause_ms(self, trouble: Trouble) -> float:
+    def _pause_ms(self, trouble: SoakFault) -> float:
         return 1000 * trouble.every_s * self._clock.uniform(0.5, 1.5)
 
     def _draw_ms(self, pair: tuple[float, float]) -> float:
         return 1000 * self._clock.uniform(*pair)
 
-    def _make(self, trouble: Trouble) -> None:
+    def _make(self, trouble: SoakFault) -> None:
         match trouble.what:
             case "burst":
                 self._proxy.inject(trouble.fault)
@@ -197,7 +197,7 @@ class SoakSupervisor(Supervisor):
                 if able:
                     self._befall(trouble, able[int(self._clock.uniform(0, len(able) - 1e-9))])
 
-    def _befall(self, trouble: Trouble, child: Child) -> None:
+    def _befall(self, trouble: SoakFault, child: Child) -> None:
         match trouble.what:
             case "stall":
                 self._stall_s[child.name] = trouble.for_s
@@ -266,7 +266,7 @@ def main() -> int:
     asked = json.loads(sys.stdin.readline())
     plan = Plan(**asked["fleet"])
     die_with_parent(plan.client_pid)
-    code = SoakSupervisor(plan, Settings(**asked["soak"]), out).run()
+    code = SoakSupervisor(plan, SoakSettings(**asked["soak"]), out).run()
     sys.stderr.flush()
     os._exit(code)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.errors import OutOfOrder
-from lockkit.lab.verify.explore import Found, search
+from lockkit.lab.verify.explore import SearchResult, search
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,
@@ -20,13 +20,13 @@ from lockkit.recipes.granular.operations import (
     GranularRules,
     Level,
     Operation,
-    Want,
+    StripeRequest,
     plan,
     refuse_to_nest,
     wants_of,
 )
 from lockkit.recipes.stripes import Mode
-from lockkit.recipes.taking import Give, Take, Taking, give_all, take_all
+from lockkit.recipes.taking import AcquireLock, ReleaseLock, Taking, give_all, take_all
 
 CIRCLE = "nobody waits in a circle"
 TOLD = "whoever waits is told in the end"
@@ -41,27 +41,27 @@ State = tuple[tuple[Answers, ...], int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RemoteStep:
     """The step under the locks: a remote call, which may never be answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class GranularOperation:
     """An operation on one volume and bucket, and what it does inside of it, nested."""
 
     operation: Operation
     keys: tuple[str, ...] = ()
-    nested: tuple[Op, ...] = ()
+    nested: tuple[GranularOperation, ...] = ()
 
-    def wants(self) -> Iterator[tuple[Want, ...]]:
+    def wants(self) -> Iterator[tuple[StripeRequest, ...]]:
         """Of it, and of what is nested, in the order in which it is called."""
         yield tuple(wants_of(self.operation, "v", "b", self.keys, stripes=STRIPES))
         for each in self.nested:
             yield from each.wants()
 
-    def run(self, rules: GranularRules) -> Taking[Want, None]:
+    def run(self, rules: GranularRules) -> Taking[StripeRequest, None]:
         """As `GranularLocks.hold` within `hold`."""
-        stack: list[tuple[Want, ...]] = []
+        stack: list[tuple[StripeRequest, ...]] = []
         try:
             for wants in self.wants():
                 call = plan(wants, rules)
@@ -70,7 +70,7 @@ class Op:
                     break
                 stack.append(call)
             else:
-                yield Work()  # type: ignore[misc]
+                yield RemoteStep()  # type: ignore[misc]
         except OutOfOrder:
             pass
         for call in reversed(stack):
@@ -78,10 +78,10 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OperationState:
     """One operation where it is: what it has, and what it asks for next (None: it has ended)."""
 
-    held: tuple[Want, ...]
+    held: tuple[StripeRequest, ...]
     asks: Any
 
 
@@ -89,11 +89,11 @@ class Seen:
 class GranularWorld:
     """A few operations, each in a thread of its own."""
 
-    ops: Sequence[Op]
+    ops: Sequence[GranularOperation]
     rules: GranularRules
     hangs: bool
     """Whether the work of one of them may never end."""
-    _seen: dict[tuple[int, Answers], Seen] = field(default_factory=dict)
+    _seen: dict[tuple[int, Answers], OperationState] = field(default_factory=dict)
 
     def initial(self) -> State:
         return tuple(() for _ in self.ops), None
@@ -105,14 +105,14 @@ class GranularWorld:
             if hung == number:
                 continue
             match asks:
-                case Take(want) if not self.holders(want, state):
+                case AcquireLock(want) if not self.holders(want, state):
                     yield f"{name} takes {_named(want)}", _told(state, number, True)
-                case Take(want) if self.rules.deadline:
+                case AcquireLock(want) if self.rules.deadline:
                     why = f"{name} gives up: no {_named(want)} in its time"
                     yield why, _told(state, number, False)
-                case Give(want):
+                case ReleaseLock(want):
                     yield f"{name} lets go of {_named(want)}", _told(state, number, None)
-                case Work():
+                case RemoteStep():
                     yield f"{name} does its work", _told(state, number, None)
                     if self.hangs and hung is None:
                         yield f"{name} waits for an answer that never comes", (answers, number)
@@ -126,20 +126,20 @@ class GranularWorld:
             here = self.at(number, state)
             if here.asks is None and here.held:
                 return f"{LEFT}: {op.operation.name} {number + 1} has {_named(here.held[0])}"
-            if isinstance(here.asks, Take):
+            if isinstance(here.asks, AcquireLock):
                 waiting.append(f"{op.operation.name} {number + 1}")
         if waiting and not any(True for _ in self.moves(state)):
             return f"{TOLD}: {', '.join(waiting)} never will be"
         return self._dangling(state)
 
-    def at(self, number: int, state: State) -> Seen:
+    def at(self, number: int, state: State) -> OperationState:
         """Played again from its beginning: its answers are all there is to know."""
         place = number, state[0][number]
         if place not in self._seen:
             self._seen[place] = _replayed(self.ops[number].run(self.rules), place[1])
         return self._seen[place]
 
-    def holders(self, want: Want, state: State) -> list[int]:
+    def holders(self, want: StripeRequest, state: State) -> list[int]:
         """Who has it in a mode that excludes this one; whoever asks is not excepted."""
         return [
             number
@@ -153,7 +153,7 @@ class GranularWorld:
         waits = {
             number: self.holders(here.asks.lock, state)
             for number in range(len(self.ops))
-            if isinstance((here := self.at(number, state)).asks, Take)
+            if isinstance((here := self.at(number, state)).asks, AcquireLock)
         }
         for start in waits:
             ways = [[start]]
@@ -180,19 +180,19 @@ class GranularWorld:
         return f"{DANGLING}: it is gone, and the key still locked" if loose and alone else None
 
 
-def _replayed(taking: Taking[Want, None], answers: Answers) -> Seen:
-    held: list[Want] = []
+def _replayed(taking: Taking[StripeRequest, None], answers: Answers) -> OperationState:
+    held: list[StripeRequest] = []
     try:
         asks = taking.send(None)
         for answer in answers:
-            if isinstance(asks, Take) and answer:
+            if isinstance(asks, AcquireLock) and answer:
                 held.append(asks.lock)
-            elif isinstance(asks, Give):
+            elif isinstance(asks, ReleaseLock):
                 held.remove(asks.lock)
             asks = taking.send(answer)
     except StopIteration:
-        return Seen(tuple(held), None)
-    return Seen(tuple(held), asks)
+        return OperationState(tuple(held), None)
+    return OperationState(tuple(held), asks)
 
 
 def _told(state: State, number: int, answer: bool | None) -> State:
@@ -201,11 +201,11 @@ def _told(state: State, number: int, answer: bool | None) -> State:
     return (*answers[:number], mine, *answers[number + 1 :]), hung
 
 
-def _named(want: Want) -> str:
+def _named(want: StripeRequest) -> str:
     return f"{want.level.name.lower()} stripe {want.stripe} to {want.mode.name.lower()}"
 
 
-def story(found: Found[State, str]) -> list[str]:
+def story(found: SearchResult[State, str]) -> list[str]:
     """One numbered sentence for each step, and what is wrong then."""
     steps = [what for what, _ in found.path]
     lines = [f"{number}. {each}" for number, each in enumerate(steps, 1)]
@@ -213,8 +213,8 @@ def story(found: Found[State, str]) -> list[str]:
 
 
 def deadlock(
-    ops: Sequence[Op], rules: GranularRules = GranularRules(), *, hangs: bool = False
-) -> Found[State, str]:
+    ops: Sequence[GranularOperation], rules: GranularRules = GranularRules(), *, hangs: bool = False
+) -> SearchResult[State, str]:
     """Search all of it, up to the first violation."""
     return search(GranularWorld(ops, rules, hangs))
 
@@ -224,26 +224,29 @@ class Mistake:
     """A rule switched off, and the operations that it harms."""
 
     mutant: Mutant
-    ops: tuple[Op, ...]
+    ops: tuple[GranularOperation, ...]
     breaks: str
     hangs: bool = False
 
-    def search(self) -> Found[State, str]:
+    def search(self) -> SearchResult[State, str]:
         return deadlock(self.ops, self.mutant.of(GranularRules()), hangs=self.hangs)
 
 
 _COMMIT, _RENAME = KEY_OPERATIONS["CommitKey"], KEY_OPERATIONS["RenameKey"]
-_CREATE = Op(KEY_OPERATIONS["CreateKey"], ("a",), (Op(BUCKET_OPERATIONS["SetProperty"]),))
+_CREATE = GranularOperation(
+    KEY_OPERATIONS["CreateKey"], ("a",), (GranularOperation(BUCKET_OPERATIONS["SetProperty"]),)
+)
 MISTAKES: dict[str, Mistake] = {
     each.mutant.name: each
     for each in (
         Mistake(
             Mutant("ordered", "keys are locked as they are named", {"ordered": False}),
-            (Op(_RENAME, ("a", "b")), Op(_RENAME, ("b", "a"))), CIRCLE,
+            (GranularOperation(_RENAME, ("a", "b")), GranularOperation(_RENAME, ("b", "a"))),
+            CIRCLE,
         ),
         Mistake(
             Mutant("once", "a key that is named twice is locked twice", {"once": False}),
-            (Op(KEY_OPERATIONS["DeleteKeys"], ("a", "a")),), CIRCLE,
+            (GranularOperation(KEY_OPERATIONS["DeleteKeys"], ("a", "a")),), CIRCLE,
         ),
         Mistake(
             Mutant("upgrades", "who reads a bucket may come to write it", {"upgrades": True}),
@@ -252,21 +255,24 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(
             Mutant("rising", "who has a key may ask for the volume", {"rising": False}),
             (
-                Op(_COMMIT, ("a",), (Op(VOLUME_OPERATIONS["SetProperty"]),)),
-                Op(BUCKET_OPERATIONS["CreateBucket"]),
+                GranularOperation(_COMMIT, ("a",),
+                (GranularOperation(VOLUME_OPERATIONS["SetProperty"]),)),
+                GranularOperation(BUCKET_OPERATIONS["CreateBucket"]),
             ), CIRCLE,
         ),
         Mistake(
             Mutant("deadline", "locks are waited for without end", {"deadline": False}),
-            (Op(_COMMIT, ("a",)), Op(_COMMIT, ("a",))), TOLD, hangs=True,
+            (GranularOperation(_COMMIT, ("a",)), GranularOperation(_COMMIT, ("a",))), TOLD,
+            hangs=True,
         ),
         Mistake(
             Mutant("reverse", "the bucket is let go before the key", {"reverse": False}),
-            (Op(_COMMIT, ("a",)), Op(BUCKET_OPERATIONS["DeleteBucket"])), DANGLING,
+            (GranularOperation(_COMMIT, ("a",)),
+            GranularOperation(BUCKET_OPERATIONS["DeleteBucket"])), DANGLING,
         ),
         Mistake(
             Mutant("give_back", "who cannot have all keeps what it has", {"give_back": False}),
-            (Op(_COMMIT, ("a",)), Op(_COMMIT, ("a",))), LEFT,
+            (GranularOperation(_COMMIT, ("a",)), GranularOperation(_COMMIT, ("a",))), LEFT,
         ),
     )
 }  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from lockkit.lab.verify import planting
 from lockkit.lab.verify import wrong_rules as wrong
 from lockkit.lab.verify.planting import Wrong
-from lockkit.lab.verify.wrong_rules import Fence, Release
+from lockkit.lab.verify.wrong_rules import CommitGuard, Release
 from lockkit.protocol.policy import Ambiguous, Expiry, Recognise
 
 P = TypeVar("P")
@@ -61,12 +61,12 @@ class Mutant:
         return planting.planted(self.off, self.wrong)
 
     @property
-    def fence(self) -> Fence:
-        return Fence(self.off.get("fence", Fence.CAS))
+    def fence(self) -> CommitGuard:
+        return CommitGuard(self.off.get("fence", CommitGuard.CAS))
 
 
-def fence_of(mutant: Mutant | None) -> Fence:
-    return Fence.CAS if mutant is None else mutant.fence
+def fence_of(mutant: Mutant | None) -> CommitGuard:
+    return CommitGuard.CAS if mutant is None else mutant.fence
 
 
 _STORE, _WALL = {"expiry": Expiry.STORE}, {"expiry": Expiry.WALL}
@@ -147,14 +147,15 @@ LEASE_MUTANTS = {
         ),
         _Of(
             "fence off", "a commit looks at the lease, and nothing guards it (V12)",
-            {"fence": Fence.OFF},
+            {"fence": CommitGuard.OFF},
         ),
         _Of(
-            "fence token", "epochs are compared at the commit only (V13)", {"fence": Fence.TOKEN}
+            "fence token", "epochs are compared at the commit only (V13)",
+            {"fence": CommitGuard.TOKEN},
         ),
         _Of(
             "fence token, release deletes", "epochs are compared, and a release resets them",
-            {"fence": Fence.TOKEN, "release": Release.DELETE_IF_MATCH},
+            {"fence": CommitGuard.TOKEN, "release": Release.DELETE_IF_MATCH},
         ),
         _Of(
             "ignores conditions", "the store ignores the conditions of a write",

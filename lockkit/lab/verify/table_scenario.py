@@ -14,26 +14,26 @@ from functools import partial
 from typing import Any
 
 from lockkit.lab.verify.mutants import Mutant, fence_of
-from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.lease import RATE_OFF, LeaseRun, around
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import World
-from lockkit.lab.verify.table_truth import Truth
+from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.table_truth import TableTruth
 from lockkit.lab.verify.table_workers import (
     EXPECTED,
     SCHEMA,
-    Beats,
-    Grant,
-    Tried,
+    WorkerGrant,
+    WorkerHeartbeat,
+    WorkerTransaction,
     begin_cleaner,
     begin_writer,
     puller,
     read_counts,
 )
-from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.protocol.policy import Policy
 from lockkit.runtime import Procedure
 from lockkit.table.format.properties import TableConfig
@@ -53,27 +53,27 @@ SUMS = "every commit added one to each of its keys"
 
 
 @dataclass(slots=True)
-class TableRun:
+class CommitRun:
     """One seed's table, and everybody who does something to it."""
 
-    world: World
+    world: SimWorld
     leases: LeaseRun
     config: TableConfig
     locked: bool
     hasty: bool
     """Whoever takes back takes back what lives, too: then the fence decides between the two."""
-    truth: Truth = field(init=False)
-    beats: dict[str, Beats] = field(default_factory=dict)
-    tried: dict[str, Tried] = field(default_factory=dict)
+    truth: TableTruth = field(init=False)
+    beats: dict[str, WorkerHeartbeat] = field(default_factory=dict)
+    tried: dict[str, WorkerTransaction] = field(default_factory=dict)
     epoch: int = 0
     grants: int = 0
 
     def __post_init__(self) -> None:
-        self.truth = Truth(self.lives, self.leases.fence is not Fence.OFF)
+        self.truth = TableTruth(self.lives, self.leases.fence is not CommitGuard.OFF)
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, write: Decided, after: Stored | None) -> None:
+    def heard(self, write: DecidedRequest, after: StoredObject | None) -> None:
         self.leases.heard(write, after)
         self.truth.heard(write, after)
         if getattr(write.request, "key", "") == FENCE_KEY and self.world.weather.nodes:
@@ -128,7 +128,7 @@ class TableRun:
     def last(self) -> Procedure[None]:
         """One more writer, when everybody else is gone: whatever was decided becomes visible."""
         prepared = yield from prepare((yield from begin()), [], schema=SCHEMA)
-        yield from commit(prepared, Grant(self.epoch + 1_000_000))
+        yield from commit(prepared, WorkerGrant(self.epoch + 1_000_000))
 
     def counts(self) -> Procedure[dict[str, int]]:
         snapshot, found = (yield from load_snapshot()), dict[str, int]()
@@ -137,16 +137,16 @@ class TableRun:
         return found
 
 
-def _set_up(kind: str, seed: str, steps: int, mutant: Mutant | None) -> TableRun:
+def _set_up(kind: str, seed: str, steps: int, mutant: Mutant | None) -> CommitRun:
     import fastavro  # noqa: F401 - missing, it is to be told at once, and not by every plan
 
     dice = random.Random(f"{kind} {seed}")
     policy = Policy() if mutant is None else mutant.of(Policy())
-    profile, weather = PROFILES[dice.choice(SOUND)], Weather.of(dice)
-    world = World(seed, steps, profile, weather, dice.random() < 0.3)
+    profile, weather = PROFILES[dice.choice(SOUND)], FaultProfile.of(dice)
+    world = SimWorld(seed, steps, profile, weather, dice.random() < 0.3)
     config = TableConfig(name="t", record_key="id", version=dice.choice((6, 9)), mode="fenced")
     locked, hasty = dice.random() < 0.5, dice.random() < 0.3
-    run = TableRun(world, LeaseRun(world, policy, fence_of(mutant)), config, locked, hasty)
+    run = CommitRun(world, LeaseRun(world, policy, fence_of(mutant)), config, locked, hasty)
     world.run(create_table(config))
     world.shelf.heard, world.on_crash, world.on_note = run.heard, run.crashed, run.noted
     grain_ms = dice.choice(GRAINS_MS)
@@ -164,7 +164,7 @@ def _set_up(kind: str, seed: str, steps: int, mutant: Mutant | None) -> TableRun
 
 
 SCENARIOS = tuple(
-    Scenario(kind, says, STEPS, partial(_set_up, kind), sometimes)
+    SimScenario(kind, says, STEPS, partial(_set_up, kind), sometimes)
     for kind, says, sometimes in (
         (
             "commit", "writers with heartbeats and markers commit to one table, others follow it",

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lockkit.lab.verify.sim.memory_store import Decided as Write
-from lockkit.lab.verify.sim.memory_store import Stored
+from lockkit.lab.verify.sim.memory_store import DecidedRequest as Write
+from lockkit.lab.verify.sim.memory_store import StoredObject
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.runtime import Delete, Put
 from lockkit.table.format.base_file import Slice
@@ -38,7 +38,7 @@ _DATA = re.compile(r"(?:.*/)?[^/]+_(\d{17})\.parquet")
 
 
 @dataclass(slots=True)
-class Truth:
+class TableTruth:
     """The decisions so far, and what a reader can see of them."""
 
     lives: Callable[[str], bool]
@@ -66,7 +66,7 @@ class Truth:
     def taken_back(self) -> set[str]:
         return {each.instant for each in self.decided if each.kind == ROLLBACK}
 
-    def heard(self, write: Write, after: Stored | None) -> None:
+    def heard(self, write: Write, after: StoredObject | None) -> None:
         """A write was applied."""
         request = write.request
         assert isinstance(request, Put | Delete)
@@ -99,7 +99,7 @@ class Truth:
             raise Violated(TIMES, f"{instant} at {entry.completion}")
         self.decided.append(entry)
 
-    def _complete(self, instant: str, at: str, key: str, after: Stored | None) -> None:
+    def _complete(self, instant: str, at: str, key: str, after: StoredObject | None) -> None:
         if after is None:
             raise Violated(LOST, instant)
         if not self.fenced and instant not in self.commits:
@@ -117,7 +117,7 @@ class Truth:
         files = parse_commit(instant, key, after.body)
         self.groups[instant] = files.writes
 
-    def _pending(self, instant: str, key: str, after: Stored | None) -> None:
+    def _pending(self, instant: str, key: str, after: StoredObject | None) -> None:
         if after is not None:
             if key.endswith("inflight"):
                 self.prepared.add(instant)
@@ -133,7 +133,7 @@ class Truth:
         if not any(at > instant and group in wrote for at, wrote in self.groups.items()):
             raise Violated(DELETED, key)
 
-    def _beat(self, instant: str, after: Stored | None) -> None:
+    def _beat(self, instant: str, after: StoredObject | None) -> None:
         if after is None:  # forgotten: there is nothing any more that could beat again
             self.ended.discard(instant)
             return

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lockkit.errors import CommitUnknown, HeartbeatExpired, LockLost, LossReason, TableError
-from lockkit.lab.verify.sim.lease import Session
+from lockkit.lab.verify.sim.lease import LeaseSession
 from lockkit.lab.verify.sim.task import Node
-from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Sleep, create, read
 from lockkit.table.format.base_file import Slice
@@ -22,20 +22,20 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import commit, trust
 from lockkit.table.occ.failed import failed_writes
-from lockkit.table.occ.heartbeat import Beating, beat, start
+from lockkit.table.occ.heartbeat import HeartbeatState, beat, start
 from lockkit.table.occ.liveness import HeartbeatRules, end, forget
 from lockkit.table.occ.markers import mark, unmark
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.rollback import roll_back
-from lockkit.table.occ.transaction import Known, begin
+from lockkit.table.occ.transaction import TableCache, begin
 from lockkit.table.read.incremental import load_increment
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.services.clean import carry_out, plan_clean
 from lockkit.table.services.rules import CleanRules
 
 if TYPE_CHECKING:
-    from lockkit.lab.verify.table_scenario import TableRun
+    from lockkit.lab.verify.table_scenario import CommitRun
 
 KEYS, GROUPS = 8, 3
 COMMITS_MAX, TRIES_MAX, ROUNDS_MAX = 3, 4, 40
@@ -46,10 +46,10 @@ EXPECTED = (TableError, LockLost, CommitUnknown)
 
 
 @dataclass(slots=True)
-class Beats:
+class WorkerHeartbeat:
     """A writer's heartbeat, as `Heartbeat` keeps it."""
 
-    now: Beating
+    now: HeartbeatState
     since_ms: int
     until_true_ms: float = 0.0
     """When its belief ends, in true time."""
@@ -58,7 +58,7 @@ class Beats:
 
 
 @dataclass(slots=True)
-class Tried:
+class WorkerTransaction:
     """A transaction that came as far as its commit, and what its writer was told."""
 
     keys: tuple[str, ...]
@@ -66,7 +66,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class WorkerGrant:
     """What a commit needs of a lock."""
 
     epoch: int
@@ -75,11 +75,11 @@ class Grant:
 # --- writers --------------------------------------------------------------------------------------
 
 
-def begin_writer(run: TableRun, node: Node) -> None:
+def begin_writer(run: CommitRun, node: Node) -> None:
     run.world.spawn(node, writer(run, run.leases.join(node)))
 
 
-def writer(run: TableRun, session: Session) -> Procedure[None]:
+def writer(run: CommitRun, session: LeaseSession) -> Procedure[None]:
     dice = run.world.dice
     for _ in range(COMMITS_MAX):
         keys = tuple(sorted(dice.sample([f"k{n}" for n in range(KEYS)], 2)))
@@ -92,13 +92,13 @@ def writer(run: TableRun, session: Session) -> Procedure[None]:
         yield Sleep(dice.random() * 2)
 
 
-def transact(run: TableRun, session: Session, keys: tuple[str, ...]) -> Procedure[None]:
+def transact(run: CommitRun, session: LeaseSession, keys: tuple[str, ...]) -> Procedure[None]:
     """Begin, beat, mark, write, prepare; then, under the lock, commit."""
     node = session.node
     transaction = yield from begin()
     instant = transaction.instant
-    beats = Beats(
-        Beating(instant, BEATS.ttl_ms, f"{node.name}.{node.life}"), node.clock.boot_ms()
+    beats = WorkerHeartbeat(
+        HeartbeatState(instant, BEATS.ttl_ms, f"{node.name}.{node.life}"), node.clock.boot_ms()
     )
     run.beats[instant] = beats
     try:
@@ -111,7 +111,7 @@ def transact(run: TableRun, session: Session, keys: tuple[str, ...]) -> Procedur
             base = snapshot.groups.get(("", group))
             stats.append((yield from _write(instant, group, base, keys)))
         prepared = yield from prepare(transaction, stats, schema=SCHEMA)
-        run.tried[instant] = Tried(keys)
+        run.tried[instant] = WorkerTransaction(keys)
         yield from publish(run, session, prepared, beats)
     finally:
         beats.over = True
@@ -136,10 +136,12 @@ def _write(
     )  # fmt: skip
 
 
-def publish(run: TableRun, session: Session, prepared: Prepared, beats: Beats) -> Procedure[None]:
+def publish(
+    run: CommitRun, session: LeaseSession, prepared: Prepared, beats: WorkerHeartbeat
+) -> Procedure[None]:
     """As often as it takes to know what became of it."""
     mine, node = run.tried[prepared.instant], session.node
-    fence = False if run.leases.fence is Fence.OFF else None
+    fence = False if run.leases.fence is CommitGuard.OFF else None
     for _ in range(TRIES_MAX):
         grant, believe = yield from guard(run, session)
 
@@ -159,11 +161,13 @@ def publish(run: TableRun, session: Session, prepared: Prepared, beats: Beats) -
             return
 
 
-def guard(run: TableRun, session: Session) -> Procedure[tuple[Grant, Callable[[], None]]]:
+def guard(
+    run: CommitRun, session: LeaseSession
+) -> Procedure[tuple[WorkerGrant, Callable[[], None]]]:
     """A grant of the lock; or, where no lock excludes anybody, whatever epoch comes next."""
     if not run.locked:
         run.epoch += 1
-        return Grant(run.epoch), trust
+        return WorkerGrant(run.epoch), trust
     yield from let_go(run, session)
     if not (yield from run.leases.acquire(session)):
         why = "it was never acquired"
@@ -177,10 +181,10 @@ def guard(run: TableRun, session: Session) -> Procedure[tuple[Grant, Callable[[]
             why = "the lease ran out"
             raise LockLost("the lock", why, "begin again", reason=LossReason.EXPIRED)
 
-    return Grant(grant.epoch), believe
+    return WorkerGrant(grant.epoch), believe
 
 
-def let_go(run: TableRun, session: Session) -> Procedure[None]:
+def let_go(run: CommitRun, session: LeaseSession) -> Procedure[None]:
     if session.client.state.grant is not None:
         yield from run.leases.release(session)
 
@@ -188,7 +192,7 @@ def let_go(run: TableRun, session: Session) -> Procedure[None]:
 # --- heartbeats -----------------------------------------------------------------------------------
 
 
-def keep_beating(run: TableRun, beats: Beats, node: Node) -> Procedure[None]:
+def keep_beating(run: CommitRun, beats: WorkerHeartbeat, node: Node) -> Procedure[None]:
     """As `Heartbeat` does in a thread of its own."""
     for _ in range(ROUNDS_MAX):
         yield Sleep(BEATS.interval_ms / 1000)
@@ -206,11 +210,11 @@ def keep_beating(run: TableRun, beats: Beats, node: Node) -> Procedure[None]:
             _proven(run, beats, node)
 
 
-def _proven(run: TableRun, beats: Beats, node: Node) -> None:
+def _proven(run: CommitRun, beats: WorkerHeartbeat, node: Node) -> None:
     beats.until_true_ms = node.clock.true_ms(beats.since_ms + BEATS.belief_ms)
 
 
-def _check(run: TableRun, beats: Beats, node: Node) -> None:
+def _check(run: CommitRun, beats: WorkerHeartbeat, node: Node) -> None:
     if beats.lost or run.world.time.now_ms >= beats.until_true_ms:
         raise HeartbeatExpired(beats.now.instant, "no beat was proven for long")
 
@@ -218,11 +222,11 @@ def _check(run: TableRun, beats: Beats, node: Node) -> None:
 # --- services and readers -------------------------------------------------------------------------
 
 
-def begin_cleaner(run: TableRun, node: Node) -> None:
+def begin_cleaner(run: CommitRun, node: Node) -> None:
     run.world.spawn(node, cleaner(run, run.leases.join(node)))
 
 
-def cleaner(run: TableRun, session: Session) -> Procedure[None]:
+def cleaner(run: CommitRun, session: LeaseSession) -> Procedure[None]:
     for _ in range(ROUNDS_MAX):
         yield Sleep(run.world.dice.random() * 6)
         if not busy(run):
@@ -234,10 +238,10 @@ def cleaner(run: TableRun, session: Session) -> Procedure[None]:
             yield from let_go(run, session)
 
 
-def take_back(run: TableRun, session: Session) -> Procedure[None]:
+def take_back(run: CommitRun, session: LeaseSession) -> Procedure[None]:
     """Every write whose heartbeat is over, and every rollback that somebody left half done."""
     config, version = yield from load_config()
-    known, names = Known(config, version), config.names
+    known, names = TableCache(config, version), config.names
     now = yield from load_timeline(names)
     doomed: dict[str, str | None] = {}
     for instant, action in now.pending.items():
@@ -255,14 +259,14 @@ def take_back(run: TableRun, session: Session) -> Procedure[None]:
         yield from let_go(run, session)
 
 
-def clean(run: TableRun) -> Procedure[None]:
+def clean(run: CommitRun) -> Procedure[None]:
     config, version = yield from load_config()
-    plan = yield from plan_clean(Known(config, version), RETAINED)
+    plan = yield from plan_clean(TableCache(config, version), RETAINED)
     if plan.instant:
         yield from carry_out(plan, config.names)
 
 
-def puller(run: TableRun) -> Procedure[None]:
+def puller(run: CommitRun) -> Procedure[None]:
     """Follows the table: whatever completes at or before where it was, it has seen."""
     start = ""
     for _ in range(ROUNDS_MAX):
@@ -278,7 +282,7 @@ def puller(run: TableRun) -> Procedure[None]:
         start = increment.end
 
 
-def busy(run: TableRun) -> bool:
+def busy(run: CommitRun) -> bool:
     """Whether a writer is yet at work, or will be back."""
     at_work = [each.node for each in run.world.tasks]
     down = [each for each in run.world.nodes if each.down]

@@ -10,25 +10,25 @@ from typing import Any
 from lockkit.errors import LossReason
 from lockkit.lab.verify.planting import Wrong
 from lockkit.protocol import actions as do
-from lockkit.protocol.actions import Turn, applied
+from lockkit.protocol.actions import StepContext, applied
 from lockkit.protocol.ghosts import attempt_in
-from lockkit.protocol.lease import Case, Transition, transition
+from lockkit.protocol.lease import EventCase, Transition, transition
 from lockkit.protocol.outcome import Version
 from lockkit.protocol.policy import Ambiguous, Recognise
 from lockkit.protocol.record import Record
 from lockkit.protocol.state import (
-    Aim,
-    Beaten,
-    Look,
-    Lost,
+    ClaimLost,
+    DeleteRecord,
+    LastObservation,
+    LeaseLost,
     Now,
+    Observation,
+    PendingWrite,
     Phase,
-    Remove,
-    Seen,
-    Sight,
+    ReadRecord,
     State,
     Step,
-    Write,
+    WritePurpose,
 )
 
 
@@ -40,7 +40,7 @@ class Release(Enum):
     DELETE = "read, then delete"
 
 
-class Fence(Enum):
+class CommitGuard(Enum):
     """How a commit is guarded. The lease hands out the epoch; the commit enforces it."""
 
     CAS = "compare-and-set"
@@ -60,7 +60,7 @@ RIGHT: Mapping[str, Any] = {
     "renew_412": Ambiguous.READ_BACK,
     "renew_unknown": Ambiguous.READ_BACK,
     "release": Release.TOMBSTONE,
-    "fence": Fence.CAS,
+    "fence": CommitGuard.CAS,
 }
 """Each rule of the lease that a mistake can switch off, besides the fields of `Policy`.
 
@@ -68,39 +68,41 @@ RIGHT: Mapping[str, Any] = {
 
 # --- other rows in the table ----------------------------------------------------------------------
 
-Rows = Mapping[tuple[Phase, Case], Transition]
+Rows = Mapping[tuple[Phase, EventCase], Transition]
 
 
-def rows(wrong: Rows) -> Callable[[Phase, Case], Transition]:
+def rows(wrong: Rows) -> Callable[[Phase, EventCase], Transition]:
     return lambda phase, case: wrong.get((phase, case)) or transition(phase, case)
 
 
-def assume_ours(turn: Turn, to: Phase) -> Step:
+def assume_ours(turn: StepContext, to: Phase) -> Step:
     """No look: the write counts as done. Its version is not known, so its attempt stands for it."""
     state, write = turn.state, turn.write
     assert write is not None
-    turn.state = replace(state, seen=Seen(Sight(write.record.attempt, write.record), 0, 0))
+    turn.state = replace(
+        state, seen=LastObservation(Observation(write.record.attempt, write.record), 0, 0)
+    )
     after, told = do.hold(turn, to)
     return replace(after, seen=state.seen), told
 
 
-def assume_beaten(turn: Turn, to: Phase) -> Step:
+def assume_beaten(turn: StepContext, to: Phase) -> Step:
     """No look: the claim counts as lost."""
     assert turn.write is not None
     after = replace(turn.state, phase=to, out=None, seen=None)
-    return after, (Beaten(turn.write.record.attempt), Look())
+    return after, (ClaimLost(turn.write.record.attempt), ReadRecord())
 
 
-def assume_lost(turn: Turn, to: Phase) -> Step:
+def assume_lost(turn: StepContext, to: Phase) -> Step:
     """No look: the renewal counts as refused, and the lock as gone."""
     state = turn.state
     assert state.grant is not None
-    told = (Lost(state.grant.epoch, "a renewal was refused", LossReason.TAKEN),)
+    told = (LeaseLost(state.grant.epoch, "a renewal was refused", LossReason.TAKEN),)
     after = replace(state, phase=to, out=None, version=None, until_ms=None)
     return after, told if state.until_ms is not None else ()
 
 
-def believe_ghost(turn: Turn, to: Phase) -> Step:
+def believe_ghost(turn: StepContext, to: Phase) -> Step:
     """A ghost was found, and is taken for a grant without a further write."""
     assert turn.write is not None
     record = replace(turn.write.record, epoch=do.next_epoch(turn.state))
@@ -108,29 +110,29 @@ def believe_ghost(turn: Turn, to: Phase) -> Step:
     return do.hold(turn, to)
 
 
-def remove(turn: Turn, to: Phase) -> Step:
+def remove(turn: StepContext, to: Phase) -> Step:
     """Delete the version that is our grant's."""
     grant = turn.state.grant
     assert grant is not None
     return _remove(turn, to, grant, turn.state.version)
 
 
-def remove_whatever(turn: Turn, to: Phase) -> Step:
+def remove_whatever(turn: StepContext, to: Phase) -> Step:
     """A read found our record: delete what is there by then."""
     seen = turn.state.seen
     assert seen is not None and isinstance(seen.sight.record, Record)
     return _remove(turn, to, seen.sight.record, None)
 
 
-def _remove(turn: Turn, to: Phase, record: Record, over: Version | None) -> Step:
-    write = Write(Aim.RELEASE, record, over, turn.now)
-    return replace(turn.state, phase=to, out=write), (Remove(over),)
+def _remove(turn: StepContext, to: Phase, record: Record, over: Version | None) -> Step:
+    write = PendingWrite(WritePurpose.RELEASE, record, over, turn.now)
+    return replace(turn.state, phase=to, out=write), (DeleteRecord(over),)
 
 
 # --- other functions ------------------------------------------------------------------------------
 
 
-def attempt_by_owner(sight: Sight, write: Write) -> str | None:
+def attempt_by_owner(sight: Observation, write: PendingWrite) -> str | None:
     record = sight.record if isinstance(sight.record, Record) else None
     if record is not None and record.owner == write.record.owner:
         return write.record.attempt
@@ -143,18 +145,18 @@ def epoch_that_it_shows(state: State) -> int:
     return (record.epoch if isinstance(record, Record) else 0) + 1
 
 
-def nothing_stays(state: State, write: Write, version: Version, now: Now) -> State:
+def nothing_stays(state: State, write: PendingWrite, version: Version, now: Now) -> State:
     """After a release there is no object: ghosts may land, and nothing was seen."""
-    if write.aim is not Aim.RELEASE:
+    if write.aim is not WritePurpose.RELEASE:
         return applied(state, write, version, now)
     floor = max(state.floor, write.record.epoch)
     return replace(state, out=None, seen=None, floor=floor)
 
 
-def _ambiguous(phase: Phase, case: Case) -> Wrong:
+def _ambiguous(phase: Phase, case: EventCase) -> Wrong:
     """Both wrong readings of this answer."""
     rule = f"{'claim' if phase is Phase.CLAIMING else 'renew'}_"
-    rule += "412" if case is Case.REFUSED else "unknown"
+    rule += "412" if case is EventCase.REFUSED else "unknown"
     beaten = Transition(Phase.LOOKING, assume_beaten)
     lost = beaten if phase is Phase.CLAIMING else Transition(Phase.LOST, assume_lost)
     return {
@@ -165,9 +167,9 @@ def _ambiguous(phase: Phase, case: Case) -> Wrong:
 
 def _deletes(quit: Transition, **other: Transition) -> Mapping[str, Callable[..., Any]]:
     """A release that leaves no object: `quit` for what is our grant's, and what a look found."""
-    found = {(Phase.RELEASING, Case[name]): row for name, row in other.items()}
+    found = {(Phase.RELEASING, EventCase[name]): row for name, row in other.items()}
     return {
-        TABLE: rows({(phase, Case.QUIT): quit for phase in Phase} | found),
+        TABLE: rows({(phase, EventCase.QUIT): quit for phase in Phase} | found),
         "lockkit.protocol.actions:applied": nothing_stays,
         "lockkit.protocol.actions:next_epoch": epoch_that_it_shows,
     }
@@ -186,17 +188,17 @@ LEASE: Wrong = {
     ("recognise", Recognise.OWNER): {"lockkit.protocol.ghosts:attempt_in": attempt_by_owner},
     ("confirm", False): {
         TABLE: rows({
-            (Phase.LOOKING, Case.GHOST): _BELIEVE,
-            (Phase.WAITING, Case.GHOST): _BELIEVE,
-            (Phase.SETTLING, Case.GHOST): _BELIEVE,
-            (Phase.SETTLING, Case.OURS): Transition(Phase.HELD, do.hold),
-            (Phase.SETTLING, Case.RENEWED_BEFORE): Transition(Phase.HELD, do.hold),
+            (Phase.LOOKING, EventCase.GHOST): _BELIEVE,
+            (Phase.WAITING, EventCase.GHOST): _BELIEVE,
+            (Phase.SETTLING, EventCase.GHOST): _BELIEVE,
+            (Phase.SETTLING, EventCase.OURS): Transition(Phase.HELD, do.hold),
+            (Phase.SETTLING, EventCase.RENEWED_BEFORE): Transition(Phase.HELD, do.hold),
         }),
     },
-    **_ambiguous(Phase.CLAIMING, Case.REFUSED),
-    **_ambiguous(Phase.CLAIMING, Case.UNANSWERED),
-    **_ambiguous(Phase.RENEWING, Case.REFUSED),
-    **_ambiguous(Phase.RENEWING, Case.UNANSWERED),
+    **_ambiguous(Phase.CLAIMING, EventCase.REFUSED),
+    **_ambiguous(Phase.CLAIMING, EventCase.UNANSWERED),
+    **_ambiguous(Phase.RENEWING, EventCase.REFUSED),
+    **_ambiguous(Phase.RENEWING, EventCase.UNANSWERED),
     ("release", Release.DELETE): _deletes(
         Transition(Phase.RELEASING, do.look),
         STILL_OURS=Transition(Phase.RELEASING, remove_whatever),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lockkit.lab.widgets.charts import Charts as Charts
     from lockkit.lab.widgets.console.console import Console as Console
-    from lockkit.lab.widgets.contention import Contest as Contest
+    from lockkit.lab.widgets.contention import Contention as Contention
     from lockkit.lab.widgets.export import export_html as export_html
     from lockkit.lab.widgets.panels import Workbench as Workbench
     from lockkit.lab.widgets.predict import Predict as Predict
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lockkit.lab.widgets.store_probe import StoreProbe as StoreProbe
 
 _ROOM = {
-    "Charts": "charts", "Console": "console.console", "Contest": "contention",
+    "Charts": "charts", "Console": "console.console", "Contention": "contention",
     "PatternStepper": "stage.stepper", "PatternSteps": "stage.scenarios", "Predict": "predict",
     "Providers": "providers", "Rerun": "seeds.rerun", "Stepper": "stage.stepper",
     "Steps": "stage.steps", "StoreProbe": "store_probe", "Sweep": "seeds.panel",

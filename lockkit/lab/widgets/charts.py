@@ -15,7 +15,15 @@ import ipywidgets as widgets
 
 from lockkit.clock import Clock
 from lockkit.lab.widgets.lanes import Lanes
-from lockkit.lab.widgets.numbers import BINS, LOCK, OUTCOMES, Numbers, Point, Ribbon, numbers
+from lockkit.lab.widgets.numbers import (
+    BINS,
+    LOCK,
+    OUTCOMES,
+    NumbersFigure,
+    PlotPoint,
+    Ribbon,
+    numbers,
+)
 
 HUES = ("#2a8fd0", "#d9660c", "#0f9f78", "#c46aa0", "#3b8fbf", "#a98600")
 INK, RULE, BAD = "#7a828b", "rgba(125,133,142,.28)", "#d8434f"
@@ -189,7 +197,7 @@ def _layout() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def fill(figure: Any, said: Numbers) -> None:
+def fill(figure: Any, said: NumbersFigure) -> None:
     """Put the numbers into the figure's traces: every array of a trace, or colours go astray."""
     by_outcome = {each: [p for p in said.trips if p.outcome == each] for each in OUTCOMES}
     shown = [list(said.steps), *by_outcome.values()]
@@ -211,7 +219,7 @@ def fill(figure: Any, said: Numbers) -> None:
         figure.layout.yaxis4.categoryarray = [LOCK, *said.lanes]
 
 
-def _place(trace: Any, points: list[Point]) -> None:
+def _place(trace: Any, points: list[PlotPoint]) -> None:
     trace.x, trace.y = [p.at_s for p in points], [p.y for p in points]
     trace.text, trace.customdata = [p.said for p in points], [p.id for p in points]
 

@@ -22,7 +22,7 @@ from lockkit.lab.processes.services.objects import ObjectServer
 from lockkit.lab.processes.services.service import Service
 from lockkit.lab.processes.services.zookeeper import ZooKeeper
 from lockkit.lab.processes.supervisor import PLAY_CREDENTIALS, directly
-from lockkit.lab.widgets.figures import Figures, Price, figures
+from lockkit.lab.widgets.figures import Price, SideFigures, figures
 from lockkit.spark.process import kill_tree
 
 CONTENDERS, LEASE_S, HOLD_S, THINK_S = 3, 4.0, 0.3, 0.05
@@ -85,7 +85,7 @@ class Side:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, contenders: int, hold_s: float, think_s: float) -> None:
-        """Raises `ServiceUnavailable` or `ServiceFailed`."""
+        """Raises `ServiceUnavailable` or `ServiceStartFailed`."""
         provider = PROVIDERS[self.name]
         self.folder.mkdir(parents=True, exist_ok=True)
         made = provider.make(self.folder / "service")
@@ -219,11 +219,11 @@ class Side:
         if self.service is not None:
             self.service.stop()
 
-    def figures(self) -> Figures:
+    def figures(self) -> SideFigures:
         return figures(self.history, PROVIDERS[self.name].price)
 
 
-class Contest:
+class Contention:
     """Some processes on each of two services' locks; by code what the panel does by click."""
 
     def __init__(

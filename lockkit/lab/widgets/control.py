@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.events import Event, Teller
-from lockkit.lab.widgets.models import Story, short
+from lockkit.events import Event, HistoryNarrator
+from lockkit.lab.widgets.models import HistoryModel, short
 from lockkit.lab.widgets.scene import Scene, grants, scene, text
 
 TICK_S = 0.25
@@ -40,7 +40,7 @@ CLOSED = "This workbench was closed: its cell was run again, or another was made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class LaunchSettings:
     """What Launch launches."""
 
     provider: str = "s3"
@@ -54,7 +54,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class PanelUpdate:
     """All that the panel shows, at one moment."""
 
     state: str
@@ -82,7 +82,9 @@ class Command:
 class Controller:
     """Obeys commands one after the other, and looks at its fleet four times a second."""
 
-    def __init__(self, tell: Callable[[News], None], *, fleet_of: Callable[..., Any]) -> None:
+    def __init__(
+        self, tell: Callable[[PanelUpdate], None], *, fleet_of: Callable[..., Any]
+    ) -> None:
         self._tell = tell
         self._fleet_of = fleet_of
         self._clock = Clock()
@@ -97,8 +99,8 @@ class Controller:
         self._reset()
 
     def _reset(self) -> None:
-        self._story = Story()
-        self._teller = Teller()
+        self._story = HistoryModel()
+        self._teller = HistoryNarrator()
         self._log: deque[str] = deque(maxlen=LOG_LINES_MAX)
         self._taken = 0
         self._checked = 0
@@ -209,7 +211,7 @@ class Controller:
                 self._said = f"commits begun from now on go {how} the fence"
         return command.do != "close"
 
-    def _launch(self, settings: Settings) -> None:
+    def _launch(self, settings: LaunchSettings) -> None:
         self._stop()
         self._discard()
         self._reset()
@@ -272,7 +274,7 @@ class Controller:
         if self._quiet % QUIET_TICKS == 0:
             self._show(self._news(self._state(alive), self._said))
 
-    def _show(self, news: News) -> None:
+    def _show(self, news: PanelUpdate) -> None:
         if not self._closed:  # a closed panel has said so, and stays that way
             self._tell(news)
 
@@ -313,7 +315,7 @@ class Controller:
             return "stalled"
         return "starting" if states == {"starting"} else "running"
 
-    def _news(self, state: str, said: str) -> News:
+    def _news(self, state: str, said: str) -> PanelUpdate:
         live = self._running()
         drawn = scene(
             self._story,
@@ -325,14 +327,14 @@ class Controller:
         writers = dict(self.fleet.writers) if self.fleet is not None else {}
         for name in self._armed & set(writers):
             writers[name] = "armed"
-        return News(
+        return PanelUpdate(
             state=state, said=said, scene=drawn, writers=writers, verdict=self.verdict,
             facts=facts(self._story), log=tuple(self._log), error=self._error,
             trace=self._trace, live=live,
         )  # fmt: skip
 
 
-def facts(story: Story) -> tuple[str, ...]:
+def facts(story: HistoryModel) -> tuple[str, ...]:
     """The lock object's newest state, in a few words."""
     newest = story.holder()
     if newest is None:

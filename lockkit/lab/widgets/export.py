@@ -80,7 +80,9 @@ def export_html(
     *,
     title: str = "lockkit: what happened",
 ) -> None:
-    """Write the page to a path or an open text file. `verdict` is a `check.Verdict`, or None."""
+    """Write the page to a path or an open text file. `verdict` is a `check.Verdict`, or
+    None.
+    """
     page = page_of(events, verdict, title=title)
     if isinstance(file, (str, Path)):
         Path(file).write_text(page, encoding="utf-8")

@@ -24,7 +24,7 @@ class Price:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class SideFigures:
     """What one side came to. A hand-off is from letting go to the next grant; times in seconds."""
 
     grants: int = 0
@@ -44,10 +44,10 @@ class Figures:
     price: Price | None = None
 
 
-def figures(history: Sequence[Event], price: Price | None = None) -> Figures:
+def figures(history: Sequence[Event], price: Price | None = None) -> SideFigures:
     granted, end_ms = beliefs(history), history[-1].at_ms if history else 0.0
     if not granted:
-        return Figures(price=price)
+        return SideFigures(price=price)
     lasted_s = (granted[-1].start.at_ms - granted[0].start.at_ms) / 1000
     handed = [
         (b.start.at_ms - until_ms(a, end_ms)) / 1000 for a, b in pairwise(granted)
@@ -55,7 +55,7 @@ def figures(history: Sequence[Event], price: Price | None = None) -> Figures:
     ]  # fmt: skip
     asked = [each for each in history if each.kind == "ask"]
     writes = sum(bool(each["attempt"]) or each.get("call") in WRITES for each in asked)
-    return Figures(
+    return SideFigures(
         grants=len(granted),
         per_s=len(granted) / lasted_s if lasted_s else 0.0,
         hand_off_p50_s=median(handed) if handed else None,

@@ -88,7 +88,7 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Generation:
+class LockGeneration:
     """One state of the lock object, as the store recorded it."""
 
     n: int
@@ -102,7 +102,7 @@ class Generation:
 
 
 @dataclass(slots=True)
-class Belief:
+class BeliefSpan:
     """From when to when a client thought that it held the lock."""
 
     id: str
@@ -127,7 +127,7 @@ class Stall:
 
 
 @dataclass(slots=True)
-class Moment:
+class LaneMoment:
     """Anything that happens at one time in one client's lane: a commit's step, a fault, an exit."""
 
     id: str
@@ -140,7 +140,7 @@ class Moment:
 
 
 @dataclass
-class Story:
+class HistoryModel:
     """What a history says so far. `add` events as they come; read the rings."""
 
     ring: int = RING
@@ -154,14 +154,14 @@ class Story:
 
     def __post_init__(self) -> None:
         self.exchanges: deque[Exchange] = deque(maxlen=self.ring)
-        self.generations: deque[Generation] = deque(maxlen=self.ring)
-        self.beliefs: deque[Belief] = deque(maxlen=self.ring)
+        self.generations: deque[LockGeneration] = deque(maxlen=self.ring)
+        self.beliefs: deque[BeliefSpan] = deque(maxlen=self.ring)
         self.stalls: deque[Stall] = deque(maxlen=self.ring)
-        self.moments: deque[Moment] = deque(maxlen=self.ring)
+        self.moments: deque[LaneMoment] = deque(maxlen=self.ring)
         self._open: dict[tuple[str, object], Exchange] = {}
         self._unproven: dict[str, deque[Exchange]] = {}
         self._unclaimed: deque[Exchange] = deque(maxlen=PENDING_MAX)
-        self._believing: dict[str, Belief] = {}
+        self._believing: dict[str, BeliefSpan] = {}
         self._waiting: dict[str, Event] = {}
         self._faults: deque[Event] = deque(maxlen=16)
         self._count = 0
@@ -293,7 +293,7 @@ class Story:
         self.generation += 1
         exchange.generation = self.generation
         self.generations.append(
-            Generation(
+            LockGeneration(
                 self.generation,
                 each.at_ms,
                 exchange.version,
@@ -314,7 +314,7 @@ class Story:
         match each.kind:
             case "held":
                 until_ms = float(each["until_ms"] or each.at_ms)
-                belief = Belief(
+                belief = BeliefSpan(
                     self._name("b"), each.who, whole(each["epoch"]), each.at_ms, until_ms
                 )
                 self.lease_ms = max(self.lease_ms, until_ms - each.at_ms)
@@ -380,7 +380,7 @@ class Story:
 
     def _note(self, each: Event, who: str, text: str) -> None:
         self.moments.append(
-            Moment(
+            LaneMoment(
                 self._name("m"),
                 who,
                 each.kind,
@@ -411,7 +411,7 @@ class Story:
         """What this client last saw while it waited for the lock; None if it does not wait."""
         return self._waiting.get(who)
 
-    def holder(self) -> Generation | None:
+    def holder(self) -> LockGeneration | None:
         """The newest state of the lock object; None while there is none."""
         return self.generations[-1] if self.generations else None
 

@@ -24,7 +24,7 @@ LOCK = "lock object"
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """`at_s`, how high, in which writer's colour, and what it says and stands for."""
 
     at_s: float
@@ -49,12 +49,12 @@ class Ribbon:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    steps: tuple[Point, ...]
+class NumbersFigure:
+    steps: tuple[PlotPoint, ...]
     """The lock object's generation over time."""
-    trips: tuple[Point, ...]
+    trips: tuple[PlotPoint, ...]
     """Milliseconds from request to answer, of each write."""
-    refusals: tuple[Point, ...]
+    refusals: tuple[PlotPoint, ...]
     """412s and 429s per second, by bins of time; of the first of each bin."""
     ribbons: tuple[Ribbon, ...]
     lanes: tuple[str, ...]
@@ -63,18 +63,18 @@ class Numbers:
     """How many points there would be, had none been left out."""
 
 
-def numbers(scene: Scene) -> Numbers:
+def numbers(scene: Scene) -> NumbersFigure:
     """The scene's numbers; the same scene gives the same points."""
     writes = [each for each in scene["arrows"] if each["kind"] == "write"]
     steps = [
-        Point(row["t"] / 1000, row["n"], row["hue"], f"g{row['n']} {row['who']} {row['op']}",
+        PlotPoint(row["t"] / 1000, row["n"], row["hue"], f"g{row['n']} {row['who']} {row['op']}",
               row["arrow"])
         for row in scene["rows"]
     ]  # fmt: skip
     trips = [trip for each in writes if (trip := _trip(each)) is not None]
     ribbons = _ribbons(scene)
     span = scene["span"][0] / 1000, scene["span"][1] / 1000
-    return Numbers(
+    return NumbersFigure(
         _thinned(steps, lambda each: each.y), _thinned(trips, lambda each: each.y),
         tuple(_rates(writes, span)), _longest(ribbons),
         tuple(each["title"] for each in scene["lanes"] if each["role"] == "writer"), span,
@@ -82,17 +82,19 @@ def numbers(scene: Scene) -> Numbers:
     )  # fmt: skip
 
 
-def _trip(arrow: Scene) -> Point | None:
+def _trip(arrow: Scene) -> PlotPoint | None:
     asked, decided, answered = arrow["t"]
     ended = decided if answered is None else answered
     if asked is None or ended is None:
         return None
     outcome = LOOKS.get(arrow["look"], OUTCOMES[0])
     said = f"{arrow['lane']} {arrow['label']}"
-    return Point(asked / 1000, max(0.1, ended - asked), arrow["hue"], said, arrow["id"], outcome)
+    return PlotPoint(
+        asked / 1000, max(0.1, ended - asked), arrow["hue"], said, arrow["id"], outcome
+    )
 
 
-def _rates(writes: list[Scene], span: tuple[float, float]) -> list[Point]:
+def _rates(writes: list[Scene], span: tuple[float, float]) -> list[PlotPoint]:
     """Refusals and throttles per second in each bin that has any."""
     wide_s = max(1e-3, (span[1] - span[0]) / BINS)
     bins: dict[tuple[str, int], list[Scene]] = {}
@@ -103,7 +105,8 @@ def _rates(writes: list[Scene], span: tuple[float, float]) -> list[Point]:
             place = min(BINS - 1, int((at_s - span[0]) / wide_s))
             bins.setdefault((outcome, place), []).append(each)
     return [
-        Point(span[0] + (place + 0.5) * wide_s, len(found) / wide_s, 0, f"{len(found)} {outcome}",
+        PlotPoint(span[0] + (place + 0.5) * wide_s, len(found) / wide_s, 0,
+        f"{len(found)} {outcome}",
               found[0]["id"], outcome)
         for (outcome, place), found in sorted(bins.items())
     ]  # fmt: skip
@@ -131,12 +134,12 @@ def _ribbons(scene: Scene) -> list[Ribbon]:
     return found
 
 
-def _thinned(points: list[Point], weight: Callable[[Point], Any]) -> tuple[Point, ...]:
+def _thinned(points: list[PlotPoint], weight: Callable[[PlotPoint], Any]) -> tuple[PlotPoint, ...]:
     """All of them, or the first and the highest of each run; what went wrong comes before."""
     if len(points) <= POINTS_MAX:
         return tuple(points)
     run = -(-2 * len(points) // POINTS_MAX)
-    kept: dict[str, Point] = {}
+    kept: dict[str, PlotPoint] = {}
     for start in range(0, len(points), run):
         part = points[start : start + run]
         trouble = [each for each in part if each.outcome not in ("", OUTCOMES[0])]

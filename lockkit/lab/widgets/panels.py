@@ -22,7 +22,7 @@ import ipywidgets as widgets
 from lockkit.clock import Clock
 from lockkit.events import Event, read
 from lockkit.lab.widgets.charts import Charts
-from lockkit.lab.widgets.control import CLOSED, Controller, News, Settings
+from lockkit.lab.widgets.control import CLOSED, Controller, LaunchSettings, PanelUpdate
 from lockkit.lab.widgets.export import export_html, judged, told
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.scene import whole
@@ -81,14 +81,14 @@ class Workbench:
             _newest.close()
         _newest = self
         self._control = Controller(self._show, fleet_of=fleet_of or _fleet)
-        self._news: News | None = None
+        self._news: PanelUpdate | None = None
         self._mark = 0
         self._build(usual(**settings))
         self.lanes.status = {"state": "idle", "empty": EMPTY}
 
     # --- the panel ------------------------------------------------------------------------------
 
-    def _build(self, start: Settings) -> None:
+    def _build(self, start: LaunchSettings) -> None:
         crew = (start.kind, start.writers)
         crews = CREWS if crew in dict(CREWS).values() else [(f"{crew[1]} {crew[0]}", crew), *CREWS]
         lease = start.lease_s
@@ -131,7 +131,7 @@ class Workbench:
             Charts(self.lanes),
         ])  # fmt: skip
 
-    def settings(self) -> Settings:
+    def settings(self) -> LaunchSettings:
         """What the controls say."""
         kind, writers = self.crew.value
         return replace(
@@ -164,7 +164,7 @@ class Workbench:
 
     # --- what the controller tells ----------------------------------------------------------------
 
-    def _show(self, news: News) -> None:
+    def _show(self, news: PanelUpdate) -> None:
         """From the controller's thread: the only place where widgets change while writers run."""
         self._news = news
         live = news.live
@@ -212,7 +212,9 @@ class Workbench:
     # --- the same by code -------------------------------------------------------------------------
 
     def launch(self, **changes: Any) -> None:
-        """Start the writers; keywords as in `Settings`. A fleet that runs is stopped first."""
+        """Start the writers; keywords as in `LaunchSettings`. A fleet that runs is stopped
+        first.
+        """
         self._mark = 0
         self._do("launch", settings=replace(self.settings(), **changes))
 
@@ -340,13 +342,13 @@ class Workbench:
         return bundle
 
 
-def usual(**settings: Any) -> Settings:
+def usual(**settings: Any) -> LaunchSettings:
     """The settings of a first run: PySpark where the machine has room, plain writers where not."""
     if os.environ.get(FAST):
         settings = {"kind": "plain", "lease_s": FAST_LEASE_S, **settings}
     if "kind" not in settings:
         settings["kind"] = "connect" if memory_bytes() >= SPARK_BYTES_MIN else "plain"
-    return Settings(**settings)
+    return LaunchSettings(**settings)
 
 
 def memory_bytes() -> int:

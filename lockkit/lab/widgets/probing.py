@@ -10,11 +10,11 @@ from html import escape
 
 from lockkit.clock import Clock, utc
 from lockkit.events import plain
-from lockkit.lab.probe import Finding, Report, Verdict, probe, quick_probe
+from lockkit.lab.probe import CheckOutcome, Report, Suitability, probe, quick_probe
 from lockkit.lab.probe.providers import (
     CAPABILITIES,
     DOCUMENTED,
-    Row,
+    ProviderRow,
     compared,
     documented,
     elsewhere,
@@ -31,23 +31,23 @@ TEXT_CHARS_MAX = 600
 TIMEOUT_S = 5.0
 VERSIONED = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
 SAID = {
-    Verdict.FULL: "no violation in any race",
-    Verdict.CREATE_ONLY: "only creating is conditional",
-    Verdict.IGNORES_CONDITIONS: "it ignores conditions",
-    Verdict.NOT_ATOMIC: "a race can have two winners",
-    Verdict.REFUSED: "it refuses conditions",
-    Verdict.UNTESTED: "it cannot be tested",
+    Suitability.FULL: "no violation in any race",
+    Suitability.CREATE_ONLY: "only creating is conditional",
+    Suitability.IGNORES_CONDITIONS: "it ignores conditions",
+    Suitability.NOT_ATOMIC: "a race can have two winners",
+    Suitability.REFUSED: "it refuses conditions",
+    Suitability.UNTESTED: "it cannot be tested",
 }
 MARKS = {
-    Finding.PASSED: ("✓", "good"),
-    Finding.FAILED: ("✗", "bad"),
-    Finding.NOTED: ("•", ""),
-    Finding.UNDECIDED: ("?", "bad"),
+    CheckOutcome.PASSED: ("✓", "good"),
+    CheckOutcome.FAILED: ("✗", "bad"),
+    CheckOutcome.NOTED: ("•", ""),
+    CheckOutcome.UNDECIDED: ("?", "bad"),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ServerBehaviour:
     """One behaviour of the embedded server; `store` is whose documentation it is held to."""
 
     label: str
@@ -58,31 +58,34 @@ class Place:
 
 
 PLACES = {
-    "aws": Place(label="Amazon S3", profile="aws", store="AWS S3"),
-    "gcs": Place(label="Google Cloud Storage (waits for its 429s)", profile="gcs", dialect="gcs",
+    "aws": ServerBehaviour(label="Amazon S3", profile="aws", store="AWS S3"),
+    "gcs": ServerBehaviour(label="Google Cloud Storage (waits for its 429s)", profile="gcs",
+    dialect="gcs",
                  store="Google Cloud Storage"),
-    "azure": Place(label="Azure Blob Storage", profile="azure", dialect="azure",
+    "azure": ServerBehaviour(label="Azure Blob Storage", profile="azure", dialect="azure",
                    store="Azure Blob Storage"),
-    "spaces": Place(label="DigitalOcean Spaces", profile="spaces", store="DigitalOcean Spaces"),
-    "rgw": Place(label="Ceph RGW", profile="rgw", store="Ceph RGW"),
-    "rgw, versioned bucket": Place(label="Ceph RGW, a versioned bucket", profile="rgw",
+    "spaces": ServerBehaviour(label="DigitalOcean Spaces", profile="spaces",
+    store="DigitalOcean Spaces"),
+    "rgw": ServerBehaviour(label="Ceph RGW", profile="rgw", store="Ceph RGW"),
+    "rgw, versioned bucket": ServerBehaviour(label="Ceph RGW, a versioned bucket", profile="rgw",
                                    versioned=True, store="Ceph RGW"),
-    "rgw, quoted ETags": Place(label="Ceph RGW, as SDKs quote ETags", profile="rgw-quoted",
+    "rgw, quoted ETags": ServerBehaviour(label="Ceph RGW, as SDKs quote ETags",
+    profile="rgw-quoted",
                                store="Ceph RGW"),
-    "two-steps": Place(label="a server that looks, then writes", profile="two-steps"),
+    "two-steps": ServerBehaviour(label="a server that looks, then writes", profile="two-steps"),
 }  # fmt: skip
 """All of them embedded: nothing leaves this machine."""
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class ProbeFindings:
     """What came of one probe."""
 
     report: Report
     reads: tuple[Reads, ...]
-    found: Row
-    known: Row | None
+    found: ProviderRow
+    known: ProviderRow | None
     """What its maker documents, where that is known."""
 
     @property
@@ -94,14 +97,14 @@ class Findings:
         return "" if self.known is None else compared(self.found, self.known)
 
 
-def at(place: str) -> Place:
+def at(place: str) -> ServerBehaviour:
     if place not in PLACES:
         raise ValueError(f"no place {place!r}; there are {', '.join(PLACES)}, or give a url=")
     return PLACES[place]
 
 
 @contextmanager
-def embedded(place: Place) -> Iterator[Store]:
+def embedded(place: ServerBehaviour) -> Iterator[Store]:
     """A server of its own that behaves so, for as long as it is asked."""
     with Emulator(profile=place.profile) as emulator:
         if place.versioned:
@@ -120,7 +123,7 @@ def quick_look(place: str) -> Report:
 
 def look_at(
     place: str, *, rounds: int, racers: int, requests: int, emit: Emit = silent
-) -> Findings:
+) -> ProbeFindings:
     """Probe an embedded place, then time its reads."""
     chosen = at(place)
     rows = {row.store: row for row in providers() if row.basis == DOCUMENTED}
@@ -130,7 +133,7 @@ def look_at(
 
 def look_at_url(
     url: str, endpoint: str | None, *, rounds: int, racers: int, requests: int, emit: Emit = silent
-) -> Findings:
+) -> ProbeFindings:
     """Probe anybody's store, then time its reads; raises `StoreError` where it cannot be asked."""
     with closing(open_store(url, endpoint=endpoint, timeout_s=TIMEOUT_S)) as store:
         known = documented(url, elsewhere(store), providers())
@@ -138,16 +141,16 @@ def look_at_url(
 
 
 def _findings(
-    store: Store, known: Row | None, rounds: int, racers: int, requests: int, emit: Emit
-) -> Findings:
+    store: Store, known: ProviderRow | None, rounds: int, racers: int, requests: int, emit: Emit
+) -> ProbeFindings:
     report = probe(store, rounds=rounds, racers=racers, emit=emit)
     reads: list[Reads] = []
-    if report.verdict is not Verdict.REFUSED:
+    if report.verdict is not Suitability.REFUSED:
         emit("note", text=f"reading, {requests} times whole and as often only if it changed")
         reads = compare_reads(store, requests=requests, emit=emit)
     today = utc(Clock().wall_ms())[:10]
     found = probed(report, "what was probed here", as_of=today, source=report.url)
-    return Findings(report=report, reads=tuple(reads), found=found, known=known)
+    return ProbeFindings(report=report, reads=tuple(reads), found=found, known=known)
 
 
 # --- as HTML: what a store said is anybody's text, so all of it is escaped ------------------------
@@ -157,7 +160,7 @@ def shown(text: object) -> str:
     return escape(plain(text, limit=TEXT_CHARS_MAX))
 
 
-def verdict_html(findings: Findings, predicted: Verdict | None = None) -> str:
+def verdict_html(findings: ProbeFindings, predicted: Suitability | None = None) -> str:
     """The sentence, and what was predicted."""
     report = findings.report
     colour, mark = ("good", "✓") if report.safe else ("bad", "✗")
@@ -191,7 +194,7 @@ def checks_html(report: Report) -> str:
     return f"<table class='lp-table lp-checks'>{head}{''.join(rows)}</table>{below}"
 
 
-def matrix_html(rows: Sequence[Row], found: Row | None = None) -> str:
+def matrix_html(rows: Sequence[ProviderRow], found: ProviderRow | None = None) -> str:
     """Every row; first what was just found, then what is documented and was probed before."""
     words = ("store", "basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
     head = "".join(f"<th>{word}</th>" for word in words)
@@ -200,7 +203,7 @@ def matrix_html(rows: Sequence[Row], found: Row | None = None) -> str:
     return f"<div class='lp-wide'>{table}</div>"
 
 
-def _row_html(row: Row, is_new: bool) -> str:
+def _row_html(row: ProviderRow, is_new: bool) -> str:
     cells = [f"<td>{shown(row.store)}</td><td>{shown(row.basis)}</td>"]
     for name in CAPABILITIES:
         value = getattr(row, name)

@@ -13,8 +13,8 @@ import ipywidgets as widgets
 import plotly.graph_objects as go
 
 from lockkit.clock import Clock
-from lockkit.lab.widgets.contention import LEASE_S, PROVIDERS, Contest, Side
-from lockkit.lab.widgets.figures import Figures, beliefs, until_ms
+from lockkit.lab.widgets.contention import LEASE_S, PROVIDERS, Contention, Side
+from lockkit.lab.widgets.figures import SideFigures, beliefs, until_ms
 
 REDRAW_S = 1.0
 SHOWN_S = 45.0
@@ -38,7 +38,7 @@ class Providers:
         if _newest is not None:
             _newest.close()
         _newest = self
-        self.contest: Contest | None = None
+        self.contest: Contention | None = None
         self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._over = threading.Event()
         self._build(first, second)
@@ -101,10 +101,10 @@ class Providers:
     # --- the same by code ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Raises `ServiceUnavailable` where a service is not here, `ServiceFailed`."""
+        """Raises `ServiceUnavailable` where a service is not here, `ServiceStartFailed`."""
         self.stop()
         self._say("Starting both services and three processes each; a JVM takes some seconds…")
-        self.contest = Contest((self.first.value, self.second.value))
+        self.contest = Contention((self.first.value, self.second.value))
         self._say(f"Both run. A lease lasts {LEASE_S:g} s.")
         threading.Thread(target=self._redraw, args=(self.contest,), daemon=True).start()
 
@@ -141,11 +141,11 @@ class Providers:
 
     # --- what it shows ---------------------------------------------------------------------------
 
-    def _redraw(self, contest: Contest) -> None:
+    def _redraw(self, contest: Contention) -> None:
         while self.contest is contest and not Clock().wait(self._over, REDRAW_S):
             self.show(contest)
 
-    def show(self, contest: Contest) -> None:
+    def show(self, contest: Contention) -> None:
         for side, drawn in zip(contest.sides, self._figures, strict=True):
             draw(drawn, side)
         rows = {side.name: side.figures() for side in contest.sides}
@@ -213,7 +213,7 @@ def stalls(history: list[Any], end_ms: float) -> list[tuple[str, float, float]]:
     return found + [(who, from_ms, end_ms) for who, from_ms in open_.items()]
 
 
-ROWS: list[tuple[str, Callable[[Figures], str]]] = [
+ROWS: list[tuple[str, Callable[[SideFigures], str]]] = [
     ("grants", lambda f: str(f.grants)),
     ("grants a second", lambda f: f"{f.per_s:.2f}"),
     ("hand-off, median", lambda f: _seconds(f.hand_off_p50_s)),
@@ -235,7 +235,7 @@ STYLE = (
 )
 
 
-def table(rows: dict[str, Figures], prediction: str) -> str:
+def table(rows: dict[str, SideFigures], prediction: str) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in rows)
     body = "".join(
         f"<tr><td>{said}</td>"
@@ -250,7 +250,7 @@ def table(rows: dict[str, Figures], prediction: str) -> str:
     )
 
 
-def cost(side: Figures) -> str:
+def cost(side: SideFigures) -> str:
     """For its requests, at this pace, or what is paid for instead."""
     if side.price is None or side.million_grants_usd is None:
         return "–"
@@ -259,7 +259,7 @@ def cost(side: Figures) -> str:
     return f"US$ {side.million_grants_usd:.2f} ({side.price.says})"
 
 
-def sooner(sides: list[Figures]) -> str:
+def sooner(sides: list[SideFigures]) -> str:
     """Which side took over sooner, once both have; "" before."""
     if len(sides) < 2 or not all(each.taken_over_s for each in sides):
         return ""

@@ -14,12 +14,12 @@ from typing import Any
 from lockkit.events import STORE, Event
 from lockkit.lab.widgets.models import (
     PROOF,
-    Belief,
+    BeliefSpan,
     Exchange,
-    Generation,
-    Moment,
+    HistoryModel,
+    LaneMoment,
+    LockGeneration,
     Stall,
-    Story,
     brief,
     drawn,
     short,
@@ -42,13 +42,13 @@ STATES = {"danger", "note", "began", "fenced"}
 def whole(events: Iterable[Event], *, evidence: Iterable[Event] = ()) -> Scene:
     """All of a recorded history, however long: nothing of it leaves the picture or the table."""
     kept = list(events)
-    story = Story(ring=max(1, len(kept)))
+    story = HistoryModel(ring=max(1, len(kept)))
     story.add(kept)
     return scene(story, arrows_max=story.ring, rows_max=story.ring, evidence=evidence)
 
 
 def scene(
-    story: Story,
+    story: HistoryModel,
     *,
     window_ms: float | None = None,
     now_ms: float | None = None,
@@ -67,7 +67,7 @@ class _Painter:
 
     def __init__(
         self,
-        story: Story,
+        story: HistoryModel,
         window_ms: float | None,
         now_ms: float | None,
         arrows_max: int,
@@ -166,7 +166,7 @@ class _Painter:
             return "holds" if belief.until_ms >= self.now else "believes"
         return "waits" if self.story.waiting(who) is not None else "running"
 
-    def _belief(self, who: str) -> Belief | None:
+    def _belief(self, who: str) -> BeliefSpan | None:
         return next((b for b in reversed(self.story.beliefs) if b.who == who), None)
 
     # --- requests -------------------------------------------------------------------------------
@@ -306,11 +306,11 @@ class _Painter:
                     "detail": f"{who} still believes in epoch {each.epoch}, but its lease is over",
                 }
 
-    def _over(self, each: Belief) -> float:
+    def _over(self, each: BeliefSpan) -> float:
         """When this belief stopped being true: its lease ran out, or another took the lock."""
         return min(each.until_ms, self._taken(each) or each.until_ms)
 
-    def _taken(self, belief: Belief) -> float | None:
+    def _taken(self, belief: BeliefSpan) -> float | None:
         """When another client was granted the lock after this one; None if that never happened."""
         after = bisect_right(self.begans, belief.began_ms)
         if after == len(self.grants):
@@ -390,16 +390,16 @@ class _Painter:
                 "evidence": self._proves((each.at_ms, each.who, each.kind)),
             }
 
-    def _ended(self, each: Moment) -> bool:
+    def _ended(self, each: LaneMoment) -> bool:
         return self.story.states.get(each.who) == "exited"
 
-    def _stale(self, each: Moment) -> bool:
+    def _stale(self, each: LaneMoment) -> bool:
         """Published by a client whose grant was over, and after another client had the lock."""
         belief = self.believed.get((each.who, each.epoch))
         taken = None if belief is None else self._taken(belief)
         return taken is not None and taken < each.at_ms
 
-    def _recounted(self, each: Moment, stale: bool) -> str:
+    def _recounted(self, each: LaneMoment, stale: bool) -> str:
         parts = [f"{self._clock(each.at_ms)}: {text(each.who)} {each.kind}"]
         if each.instant:
             parts.append(f"commit {text(each.instant)}, epoch {each.epoch}")
@@ -419,7 +419,7 @@ class _Painter:
             rows.append(self._row(each, self.grants[grant][1] if grant >= 0 else 0))
         return rows
 
-    def _row(self, each: Generation, epoch: int) -> Scene:
+    def _row(self, each: LockGeneration, epoch: int) -> Scene:
         exchange = each.exchange
         answer = f"{each.status}"
         if exchange.outcome == "unknown":
@@ -446,9 +446,9 @@ Grant = tuple[str, int, float, float | None, float | None]
 """owner, epoch, began, until (the holder's own deadline, None if it never said), ended."""
 
 
-def grants(story: Story) -> Iterator[Grant]:
+def grants(story: HistoryModel) -> Iterator[Grant]:
     """Who held the lock, by the store's record: from each grant to the write that ended it."""
-    told: dict[str, deque[Belief]] = {}
+    told: dict[str, deque[BeliefSpan]] = {}
     for belief in story.beliefs:
         told.setdefault(belief.who, deque()).append(belief)
     current: tuple[str, float] | None = None
@@ -472,8 +472,8 @@ def rivals(held: list[Grant]) -> list[float | None]:
 
 
 def _grant(
-    story: Story,
-    told: dict[str, deque[Belief]],
+    story: HistoryModel,
+    told: dict[str, deque[BeliefSpan]],
     owner: str,
     began_ms: float,
     ended_ms: float | None,
@@ -525,7 +525,7 @@ def silent(each: Exchange) -> str:
     )
 
 
-def caption(each: Moment, stale: bool) -> str:
+def caption(each: LaneMoment, stale: bool) -> str:
     """The few words beside a mark."""
     match each.kind:
         case "published":

@@ -17,7 +17,7 @@ from lockkit.lab.widgets.probing import (
     PLACES,
     SAID,
     URL,
-    Findings,
+    ProbeFindings,
     checks_html,
     look_at,
     look_at_url,
@@ -65,7 +65,7 @@ class StoreProbe:
             _newest.close()
         _newest = self
         self._extent = {"rounds": rounds, "racers": racers, "requests": requests}
-        self.findings: Findings | None = None
+        self.findings: ProbeFindings | None = None
         self._worker: threading.Thread | None = None
         self._closed = False
         self._build()
@@ -135,7 +135,7 @@ class StoreProbe:
 
     def run(
         self, place: str = "", *, url: str = "", endpoint: str | None = None, **extent: int
-    ) -> Findings:
+    ) -> ProbeFindings:
         """Probe an embedded place by its name, or any store by its URL; also shown in the panel.
 
         `rounds`, `racers` and `requests` as for the panel itself.
@@ -158,7 +158,7 @@ class StoreProbe:
         """The same without races: what one request after another can tell."""
         return quick_look(place)
 
-    def show(self, findings: Findings) -> None:
+    def show(self, findings: ProbeFindings) -> None:
         self.findings = findings
         self._verdict.value = verdict_html(findings, self.prediction.value)
         self._checks.value = checks_html(findings.report)

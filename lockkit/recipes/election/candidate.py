@@ -35,7 +35,7 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Record, encode
-from lockkit.protocol.state import Me, Now, Seen, Sight
+from lockkit.protocol.state import Identity, LastObservation, Now, Observation
 from lockkit.recipes.election.epochs import (
     EPOCH_MAX,
     PREFIX,
@@ -71,13 +71,13 @@ class Candidate:
     Belief is measured on `clock`. Not for two threads at once.
     """
 
-    me: Me
+    me: Identity
     clock: Clock
     policy: Policy = field(default_factory=Policy)
     tell: Emit = silent
     known: int = 0
     """The highest epoch that this node ever saw; the next is above it."""
-    seen: Seen | None = None
+    seen: LastObservation | None = None
     """The highest epoch's object at the last look."""
     over_ms: int | None = None
     """When that epoch is over unless it is renewed, on my boot clock; None: never by itself."""
@@ -161,7 +161,7 @@ class Candidate:
         same = self.seen is not None and self.seen.sight.version == sight.version
         since_ms = self.seen.since_ms if same and self.seen else heard.boot_ms
         now = judged_at(began, heard)
-        self.seen = Seen(sight, since_ms, now.boot_ms)
+        self.seen = LastObservation(sight, since_ms, now.boot_ms)
         self.over_ms = frees_ms(self.seen, now, self.policy)
         if self.over_ms is not None and now.boot_ms >= self.over_ms:
             return (yield from self._create(self.known + 1, began.boot_ms))
@@ -170,14 +170,14 @@ class Candidate:
         self.tell("waiting", owner=owner, epoch=self.known, until_ms=until_ms)
         return None
 
-    def look(self) -> Procedure[Sight]:
+    def look(self) -> Procedure[Observation]:
         """The highest epoch, into `known`, and its object."""
         gone = False
         for _ in range(LOOKS_MAX):
             after = epoch_key(self.known) if self.known else ""
             higher = epochs_in((yield from listing(PREFIX, after=after)))
             if not higher and not self.known:
-                return Sight(None, None)
+                return Observation(None, None)
             if not higher and gone:
                 break
             epoch = self.known = max([self.known, *higher])
@@ -344,7 +344,7 @@ def judged_at(sent: Now, _heard: Now) -> Now:
     return sent
 
 
-def is_claimed(record: Record, _me: Me, claims: Set[str]) -> bool:
+def is_claimed(record: Record, _me: Identity, claims: Set[str]) -> bool:
     """By the attempt, which is unique: two candidates may have one name."""
     return record.attempt in claims
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from lockkit.runtime import Procedure, all_of, listing
-from lockkit.stores import Entry
+from lockkit.stores import ListEntry
 from lockkit.table.occ.liveness import discard
 
 PREFIX = "lock_"
@@ -21,7 +21,7 @@ def epoch_key(epoch: int) -> str:
     return f"{PREFIX}{epoch:010}.json"
 
 
-def epochs_in(entries: list[Entry]) -> list[int]:
+def epochs_in(entries: list[ListEntry]) -> list[int]:
     """In rising order; whatever else has such a name is left alone."""
     names = (_KEY.fullmatch(each.key) for each in entries)
     return [int(match[1]) for match in names if match]

@@ -20,7 +20,7 @@ from lockkit.errors import ElectionError, NoAnswer, NotLeader, StoreError, Unans
 from lockkit.lock.conformance import prove_conditions
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import Garbled
-from lockkit.protocol.state import Me
+from lockkit.protocol.state import Identity
 from lockkit.recipes.election.candidate import Candidate
 from lockkit.recipes.election.epochs import KEPT, collect, epoch_key
 from lockkit.recipes.guarded import read_guarded, write_guarded
@@ -64,7 +64,7 @@ class Election:
         )
         handle = self.clock.unique()
         who = f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/")
-        me = Me(name or handle, round(ttl_s * 1000), who, handle)
+        me = Identity(name or handle, round(ttl_s * 1000), who, handle)
         self._candidate = Candidate(me, self.clock, policy, emit)
         self._turn = threading.RLock()
         self._stop: threading.Event | None = None

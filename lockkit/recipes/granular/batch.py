@@ -22,21 +22,21 @@ Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class OperationDone:
     """It was carried out under its locks; what it returned."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class OperationFailed:
     """It was begun, and raised: what it had done by then, only its error can say."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
-class NotBegun:
+class OperationNotBegun:
     """Nothing of it was done: its locks were not free in time."""
 
     why: str
@@ -45,7 +45,7 @@ class NotBegun:
 def run_batch(
     locks: GranularLocks, operation: str, volume: str, bucket: str, items: Iterable[Names],
     do: Callable[[Names], Any], *, timeout: float | None, threads: int = THREADS,
-) -> dict[Names, Done | Failed | NotBegun]:  # fmt: skip
+) -> dict[Names, OperationDone | OperationFailed | OperationNotBegun]:  # fmt: skip
     """Carry out `do(item)` for each item (its keys) under the locks of the key operation.
 
     One deadline, `timeout` s from now, for all of them to have begun. An item that is named twice
@@ -57,17 +57,17 @@ def run_batch(
     row, most_s = KEY_OPERATIONS[operation], limit_s(True, timeout)
     began_ms = locks.clock.boot_ms()
 
-    def one(item: Names) -> Done | Failed | NotBegun:
+    def one(item: Names) -> OperationDone | OperationFailed | OperationNotBegun:
         spent_s = (locks.clock.boot_ms() - began_ms) / 1000
         left_s = None if most_s is None else max(0.0, most_s - spent_s)
         try:
             with locks.hold(row, volume, bucket, item, timeout=left_s):
                 try:
-                    return Done(do(item))
+                    return OperationDone(do(item))
                 except Exception as error:  # noqa: BLE001 - told for its item
-                    return Failed(error)
+                    return OperationFailed(error)
         except LockBusy as busy:
-            return NotBegun(str(busy))
+            return OperationNotBegun(str(busy))
 
     each_once = list(dict.fromkeys(items))
     pool = ThreadPoolExecutor(threads, thread_name_prefix="batch")

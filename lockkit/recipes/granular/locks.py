@@ -24,7 +24,7 @@ from lockkit.recipes.granular.operations import (
     GranularRules,
     Level,
     Operation,
-    Want,
+    StripeRequest,
     plan,
     refuse_to_nest,
     wants_of,
@@ -90,7 +90,7 @@ class ReadWrite:
 
 
 @dataclass(slots=True)
-class Figures:
+class LockMetrics:
     """What became of the locks of one level and mode, in ms."""
 
     taken: int = 0
@@ -102,12 +102,12 @@ class Figures:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldLocks:
     """What one call holds, and how long it waited for it."""
 
     operation: str
-    wants: tuple[Want, ...]
-    since_ms: dict[Want, int] = field(default_factory=dict)
+    wants: tuple[StripeRequest, ...]
+    since_ms: dict[StripeRequest, int] = field(default_factory=dict)
     """On the boot clock, for each lock that it has."""
     waited_ms: int = 0
 
@@ -123,15 +123,15 @@ class GranularLocks:
         self.rules, self.clock = rules, clock or Clock()
         self._locks: dict[tuple[Level, int], ReadWrite] = {}
         self._guard = threading.Lock()
-        self._figures = {(level, mode): Figures() for level in Level for mode in Mode}
-        self._calls: list[Held] = []
+        self._figures = {(level, mode): LockMetrics() for level in Level for mode in Mode}
+        self._calls: list[HeldLocks] = []
         self._mine = threading.local()
 
     @contextmanager
     def hold(
         self, operation: Operation, volume: str, bucket: str = "", keys: Sequence[str] = (), *,
         timeout: float | None = TIMEOUT_S,
-    ) -> Iterator[Held]:  # fmt: skip
+    ) -> Iterator[HeldLocks]:  # fmt: skip
         """All locks of the operation, within `timeout` seconds together (None: for ever).
 
         Raises `LockBusy` after the timeout, `OutOfOrder` at once for what could close a circle; in
@@ -143,12 +143,12 @@ class GranularLocks:
 
     @contextmanager
     def hold_all(
-        self, name: str, wants: Sequence[Want], *, timeout: float | None = TIMEOUT_S
-    ) -> Iterator[Held]:
+        self, name: str, wants: Sequence[StripeRequest], *, timeout: float | None = TIMEOUT_S
+    ) -> Iterator[HeldLocks]:
         """`hold`, of locks that are in no table."""
         most_s = limit_s(True, timeout)
-        held = Held(name, plan(wants, self.rules))
-        mine: list[Held] = self._mine.__dict__.setdefault("held", [])
+        held = HeldLocks(name, plan(wants, self.rules))
+        mine: list[HeldLocks] = self._mine.__dict__.setdefault("held", [])
         refuse_to_nest((each for call in mine for each in call.since_ms), held.wants, self.rules)
         ends_ms = None
         if most_s is not None and self.rules.deadline:
@@ -190,17 +190,17 @@ class GranularLocks:
             held = [(call.operation, sorted(call.since_ms.values())) for call in self._calls]
         return [(name, len(since), now_ms - since[0] if since else 0) for name, since in held]
 
-    def figures(self) -> dict[str, Figures]:
+    def figures(self) -> dict[str, LockMetrics]:
         """By level and mode, e.g. `key write`."""
         with self._guard:
             return {
-                f"{level.name} {mode.name}".lower(): Figures(**_fields(each))
+                f"{level.name} {mode.name}".lower(): LockMetrics(**_fields(each))
                 for (level, mode), each in self._figures.items()
             }
 
     # --- one lock --------------------------------------------------------------------------------
 
-    def _take(self, held: Held, want: Want, ends_ms: float | None) -> bool:
+    def _take(self, held: HeldLocks, want: StripeRequest, ends_ms: float | None) -> bool:
         began_ms = self.clock.boot_ms()
         left_s = threading.TIMEOUT_MAX if ends_ms is None else (ends_ms - began_ms) / 1000
         taken = self._lock(want).take(want.mode, left_s, self.clock)
@@ -217,7 +217,7 @@ class GranularLocks:
                 figures.timed_out += 1
         return taken
 
-    def _give(self, held: Held, want: Want) -> None:
+    def _give(self, held: HeldLocks, want: StripeRequest) -> None:
         self._lock(want).give(want.mode)
         with self._guard:
             held_ms = self.clock.boot_ms() - held.since_ms.pop(want)
@@ -225,10 +225,10 @@ class GranularLocks:
             figures.held_ms += held_ms
             figures.held_max_ms = max(figures.held_max_ms, held_ms)
 
-    def _lock(self, want: Want) -> ReadWrite:
+    def _lock(self, want: StripeRequest) -> ReadWrite:
         # Of 131,072 stripes few are ever used at a time; a dict's setdefault is atomic.
         return self._locks.setdefault((want.level, want.stripe), ReadWrite())
 
 
-def _fields(figures: Figures) -> dict[str, int]:
-    return {name: getattr(figures, name) for name in Figures.__slots__}
+def _fields(figures: LockMetrics) -> dict[str, int]:
+    return {name: getattr(figures, name) for name in LockMetrics.__slots__}

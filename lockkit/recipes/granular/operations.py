@@ -25,7 +25,7 @@ class Level(IntEnum):
     KEY = 3
 
 
-class Names(StrEnum):
+class KeyNaming(StrEnum):
     """What the key locks of an operation are named by."""
 
     NONE = "no key"
@@ -44,7 +44,7 @@ class Operation:
     volume: Mode | None = None
     bucket: Mode | None = None
     key: Mode | None = None
-    names: Names = Names.NONE
+    names: KeyNaming = KeyNaming.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,22 +91,22 @@ BUCKET_OPERATIONS = _rows(
 # "Bucket read lock will be there default": the one row that does not repeat it has it, too.
 def _key(
     name: str, said: str = "Bucket Read, Key Write lock", key: Mode | None = WRITE,
-    names: Names = Names.KEY,
+    names: KeyNaming = KeyNaming.KEY,
 ) -> Operation:  # fmt: skip
     return Operation(name, said, bucket=READ, key=key, names=names)
 
 
 _NO_KEY = "Bucket Read Lock, `No Lock` for key"
 KEY_OPERATIONS = _rows(
-    _key("CreateKey", _NO_KEY, None, Names.NONE),
+    _key("CreateKey", _NO_KEY, None, KeyNaming.NONE),
     _key("CommitKey"),
-    _key("InitiateMultiPartUpload", _NO_KEY, None, Names.NONE),
-    _key("CommitMultiPartUpload", "WriteLock: PartKey Name", WRITE, Names.PART),
+    _key("InitiateMultiPartUpload", _NO_KEY, None, KeyNaming.NONE),
+    _key("CommitMultiPartUpload", "WriteLock: PartKey Name", WRITE, KeyNaming.PART),
     _key("CompleteMultiPartUpload"),
     _key("AbortMultiPartUpload"),
     _key("DeleteKey"),
-    _key("DeleteKeys", "Bucket Read, Key Write with ordered lock", WRITE, Names.KEYS),
-    _key("RenameKey", "Bucket Read, Keys Write with ordered lock", WRITE, Names.KEYS),
+    _key("DeleteKeys", "Bucket Read, Key Write with ordered lock", WRITE, KeyNaming.KEYS),
+    _key("RenameKey", "Bucket Read, Keys Write with ordered lock", WRITE, KeyNaming.KEYS),
     *map(_key, ("SetAcl", "AddAcl", "RemoveAcl", "AllocateBlock", "SetTimes")),
 )
 BATCHES: Mapping[str, str] = {"deleteKeys": "DeleteKey", "renameKeys": "RenameKey"}
@@ -117,7 +117,7 @@ BATCHES: Mapping[str, str] = {"deleteKeys": "DeleteKey", "renameKeys": "RenameKe
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Want:
+class StripeRequest:
     """One stripe of one level, and how it is wanted. They are taken in ascending order."""
 
     level: Level
@@ -128,7 +128,7 @@ class Want:
 def wants_of(
     operation: Operation, volume: str, bucket: str = "", keys: Sequence[str] = (), *,
     stripes: Mapping[Level, int] = STRIPES,
-) -> list[Want]:  # fmt: skip
+) -> list[StripeRequest]:  # fmt: skip
     """Every lock that the operation's row names, in the order in which they are named.
 
     `stripes` are powers of two. `ValueError` where the row needs other names than are given.
@@ -138,7 +138,7 @@ def wants_of(
     named += [(Level.BUCKET, operation.bucket, f"{volume}\0{bucket}")]
     named += [(Level.KEY, operation.key, f"{volume}\0{bucket}\0{key}") for key in keys]
     return [
-        Want(level, index_of(name, stripes[level]), mode)
+        StripeRequest(level, index_of(name, stripes[level]), mode)
         for level, mode, name in named
         if mode is not None
     ]
@@ -148,29 +148,33 @@ def _refuse_other_names(operation: Operation, bucket: str, keys: Sequence[str]) 
     if operation.bucket is not None and not bucket:
         raise ValueError(f"{operation.name} is of one bucket: name it")
     match operation.names:
-        case Names.NONE:
+        case KeyNaming.NONE:
             fits = not keys or operation.bucket is READ  # CreateKey has a key, and locks none
-        case Names.KEY | Names.PART:
+        case KeyNaming.KEY | KeyNaming.PART:
             fits = len(keys) == 1
-        case Names.KEYS:
+        case KeyNaming.KEYS:
             fits = bool(keys)
     if not fits:
         raise ValueError(f"{operation.name} locks {operation.names}; {len(keys)} were named")
 
 
-def plan(wants: Iterable[Want], rules: GranularRules = GranularRules()) -> tuple[Want, ...]:
+def plan(
+    wants: Iterable[StripeRequest], rules: GranularRules = GranularRules()
+) -> tuple[StripeRequest, ...]:
     """What one call takes: by level, within a level by stripe, each stripe once and strongest."""
     wants = list(wants)
     if rules.once:
         modes = strongest(((each.level, each.stripe), each.mode) for each in wants)
-        wants = [Want(level, stripe, mode) for (level, stripe), mode in modes.items()]
+        wants = [StripeRequest(level, stripe, mode) for (level, stripe), mode in modes.items()]
     if rules.ordered:
         return tuple(sorted(wants))
     return tuple(sorted(wants, key=lambda each: each.level) if rules.rising else wants)
 
 
 def refuse_to_nest(
-    held: Iterable[Want], wanted: Iterable[Want], rules: GranularRules = GranularRules()
+    held: Iterable[StripeRequest],
+    wanted: Iterable[StripeRequest],
+    rules: GranularRules = GranularRules(),
 ) -> None:
     """`OutOfOrder` unless all that is wanted is of a higher level than all that is held."""
     top = max((each.level for each in held), default=None)

@@ -27,7 +27,13 @@ from lockkit.clock import Clock
 from lockkit.errors import QueueError, StoreError
 from lockkit.lock.conformance import prove_conditions
 from lockkit.recipes.queue.file import Broker
-from lockkit.recipes.queue.group import Deposed, Desk, Ticket, broker_commit, enlist
+from lockkit.recipes.queue.group import (
+    RequestQueue,
+    WriterDeposed,
+    WriteTicket,
+    broker_commit,
+    enlist,
+)
 from lockkit.recipes.queue.jobs import QueuePolicy
 from lockkit.recipes.queue.wire import (
     GREETING_BYTES_MAX,
@@ -38,7 +44,7 @@ from lockkit.recipes.queue.wire import (
     read_line,
     to_line,
 )
-from lockkit.recipes.queue.write import NotDone, Seen, Unsure
+from lockkit.recipes.queue.write import NotDone, QueueRead, Unsure
 from lockkit.runtime import run
 from lockkit.stores import open_store
 
@@ -54,7 +60,7 @@ INTERRUPTED = 130
 class BrokerServer:
     """The broker of one queue; `address` and `id` are in the file once it is made.
 
-    Raises `Deposed`, `QueueError` or `StoreError` where it cannot be its broker.
+    Raises `WriterDeposed`, `QueueError` or `StoreError` where it cannot be its broker.
     """
 
     def __init__(
@@ -76,11 +82,11 @@ class BrokerServer:
                 interval_s=self._interval_s,
             )  # fmt: skip
             prove_conditions(self.store, self.clock)
-            self._seen: Seen = run(enlisting, self.store, self.clock)
+            self._seen: QueueRead = run(enlisting, self.store, self.clock)
         except BaseException:
             self._listener.close()
             raise
-        self._desk = Desk()
+        self._desk = RequestQueue()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._door = threading.Lock()
         self._used_ms = self.clock.boot_ms()
@@ -101,13 +107,13 @@ class BrokerServer:
             self._hang_up(f"the broker ended: {self._stopped or 'it was interrupted'}")
         return self._stopped
 
-    def _write(self, tickets: list[Ticket]) -> None:
+    def _write(self, tickets: list[WriteTicket]) -> None:
         batch = broker_commit(
             tickets, self.policy, seen=self._seen, who=self.id, interval_s=self._interval_s
         )
         try:
             self._seen = run(batch, self.store, self.clock)
-        except (Deposed, StoreError, QueueError) as error:
+        except (WriterDeposed, StoreError, QueueError) as error:
             self.stop(str(error))
             for each in tickets:
                 each.settle(NotDone(str(error)))
@@ -207,7 +213,7 @@ def main(arguments: list[str] | None = None) -> int:
         asked["idle_s"] = args.idle
     try:
         broker = BrokerServer(args.url, **asked)
-    except (Deposed, QueueError, StoreError, OSError) as error:
+    except (WriterDeposed, QueueError, StoreError, OSError) as error:
         _say({"ended": str(error)})
         return 1
     for number in (signal.SIGTERM, signal.SIGINT):

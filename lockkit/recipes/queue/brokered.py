@@ -22,7 +22,7 @@ from lockkit.recipes.queue.broker import IDLE_S
 from lockkit.recipes.queue.file import Broker
 from lockkit.recipes.queue.group import Outcome
 from lockkit.recipes.queue.handle import Queue, again, told
-from lockkit.recipes.queue.wire import Link, connect
+from lockkit.recipes.queue.wire import BrokerConnection, connect
 from lockkit.recipes.queue.write import NotDone, Unsure, load
 from lockkit.runtime import Procedure, Sleep, pause_s, run
 
@@ -37,25 +37,25 @@ class NotTheBroker(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class BrokerGone:
     """Nobody is there who is the broker; nothing was asked."""
 
     why: str
 
 
-Ask = Callable[[Broker, Operation], Procedure[Outcome | Gone]]
+Ask = Callable[[Broker, Operation], Procedure[Outcome | BrokerGone]]
 Start = Callable[[Broker | None], Procedure[str]]
 """Answers why none could be started, or ""."""
 
 
 @dataclass(slots=True)
-class Known:
+class KnownBroker:
     """The broker that the file named when it was last read."""
 
     broker: Broker | None = None
 
 
-def through(operation: Operation, known: Known, ask: Ask, start: Start) -> Procedure[Answer]:
+def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) -> Procedure[Answer]:
     """Ask the broker; where it is gone start another, and ask that. Raises as `told` does."""
     why = "no broker was there"
     for tries in range(ASKED_MAX):
@@ -67,7 +67,7 @@ def through(operation: Operation, known: Known, ask: Ask, start: Start) -> Proce
             continue
         known.broker = broker
         match (yield from ask(broker, operation)):
-            case Gone(why):
+            case BrokerGone(why):
                 known.broker = None
                 why = (yield from start(broker)) or why
             case NotDone(why):
@@ -91,9 +91,9 @@ class BrokerQueue(Queue):
     def __init__(self, url: str, *, idle_s: float = IDLE_S, **options: Any) -> None:
         super().__init__(url, **options)
         self._idle_s = idle_s
-        self._known = Known()
+        self._known = KnownBroker()
         self._mine = threading.local()
-        self._links: WeakSet[Link] = WeakSet()
+        self._links: WeakSet[BrokerConnection] = WeakSet()
         self._starting = threading.Lock()
 
     def submit(self, operation: Operation) -> Answer:
@@ -106,25 +106,25 @@ class BrokerQueue(Queue):
             link.close()
         super().close()
 
-    def _ask(self, broker: Broker, operation: Operation) -> Procedure[Outcome | Gone]:
+    def _ask(self, broker: Broker, operation: Operation) -> Procedure[Outcome | BrokerGone]:
         yield from ()
-        link: Link | None = getattr(self._mine, "link", None)
+        link: BrokerConnection | None = getattr(self._mine, "link", None)
         if link is None or link.broker != broker:
             self._hang_up(link)
             try:
                 link = self._mine.link = connect(broker)
             except ForeignBroker as error:
                 warnings.warn(NotTheBroker(str(error)), stacklevel=2)
-                return Gone(str(error))
+                return BrokerGone(str(error))
             except NoBroker as error:
-                return Gone(str(error))
+                return BrokerGone(str(error))
             self._links.add(link)
         outcome = link.ask(operation)
         if isinstance(outcome, Unsure | NotDone):
             self._hang_up(link)
         return outcome
 
-    def _hang_up(self, link: Link | None) -> None:
+    def _hang_up(self, link: BrokerConnection | None) -> None:
         self._mine.link = None
         if link is not None:
             self._links.discard(link)

@@ -56,7 +56,7 @@ class Broker:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class QueueWrite:
     """One write of the file: its id, and the pushes and completions that it carried out."""
 
     attempt: str
@@ -64,7 +64,7 @@ class Write:
 
 
 @dataclass(frozen=True)
-class File:
+class QueueFile:
     """The whole queue; write 0 is the file that is not there yet."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class File:
     broker: Broker | None = None
     number: int = 0
     """How many writes there were."""
-    recent: tuple[Write, ...] = ()
+    recent: tuple[QueueWrite, ...] = ()
     """The last of them, this one at the end."""
 
     @property
@@ -91,7 +91,7 @@ class File:
         return self.recent[number - self.number - 1].attempt
 
 
-def encode(file: File) -> bytes:
+def encode(file: QueueFile) -> bytes:
     return json.dumps(
         {
             "format": FORMAT, "version": VERSION, "attempt": file.attempt, "number": file.number,
@@ -103,7 +103,7 @@ def encode(file: File) -> bytes:
     ).encode("utf-8", "surrogatepass")  # fmt: skip
 
 
-def decode(body: bytes) -> File:
+def decode(body: bytes) -> QueueFile:
     """Strict: what is not a queue of this format raises `QueueError`, and is never written over."""
     if len(body) > QUEUE_BYTES_MAX:
         raise QueueError(f"queue.json is longer than {QUEUE_BYTES_MAX} bytes: {_ASIDE}")
@@ -125,13 +125,13 @@ def decode(body: bytes) -> File:
         raise QueueError(f"queue.json is damaged ({str(error)[:SHOWN]}): {_ASIDE}") from None
 
 
-def _file(fields: dict[str, Any]) -> File:
+def _file(fields: dict[str, Any]) -> QueueFile:
     broker = fields["broker"]
     jobs = [job_of(each) for each in fields["jobs"]]
     recent = tuple(
-        Write(text_of(first), tuple(map(text_of, rest))) for first, *rest in fields["recent"]
+        QueueWrite(text_of(first), tuple(map(text_of, rest))) for first, *rest in fields["recent"]
     )
-    file = File(
+    file = QueueFile(
         jobs={each.id: each for each in jobs},
         broker=broker and Broker(text_of(broker["address"]), text_of(broker["id"])),
         number=count_of(fields["number"]),

@@ -17,13 +17,13 @@ from lockkit.errors import QueueError
 from lockkit.recipes.queue.asked import Answer, Operation
 from lockkit.recipes.queue.file import Broker
 from lockkit.recipes.queue.handle import Queue, told
-from lockkit.recipes.queue.jobs import Draft, QueuePolicy
+from lockkit.recipes.queue.jobs import QueueDraft, QueuePolicy
 from lockkit.recipes.queue.write import (
-    Landed,
-    Lost,
     NotDone,
-    Seen,
+    QueueRead,
     Unsure,
+    WriteLanded,
+    WriteLost,
     commit,
     draft,
     land,
@@ -38,7 +38,7 @@ Outcome = Answer | NotDone | Unsure
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class WriteTicket:
     """A request that waits for its write; whoever settles it first has the word."""
 
     operation: Operation
@@ -49,17 +49,17 @@ class Ticket:
             self.outcome.set_result(outcome)
 
 
-class Desk:
+class RequestQueue:
     """Where requests wait for the next write."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Ticket] = deque()
+        self.waiting: deque[WriteTicket] = deque()
         self.closed = ""
         """Why nothing is taken any more."""
         self._changed = threading.Condition()
 
-    def submit(self, operation: Operation) -> Ticket:
-        ticket = Ticket(operation)
+    def submit(self, operation: Operation) -> WriteTicket:
+        ticket = WriteTicket(operation)
         with self._changed:
             if self.closed:
                 ticket.settle(NotDone(self.closed))
@@ -68,7 +68,7 @@ class Desk:
                 self._changed.notify()
         return ticket
 
-    def take(self, wait_s: float | None = None) -> list[Ticket]:
+    def take(self, wait_s: float | None = None) -> list[WriteTicket]:
         """All that wait, at most `BATCH_MAX`; after `wait_s`, or once it is closed, none."""
         with self._changed:
             self._changed.wait_for(lambda: self.waiting or self.closed, wait_s)
@@ -87,14 +87,14 @@ class Desk:
 # --- procedures -----------------------------------------------------------------------------------
 
 
-class Deposed(Exception):
+class WriterDeposed(Exception):
     """Another one writes the file now; whoever believed to be its only writer must end."""
 
 
 def group_commit(
-    tickets: Sequence[Ticket], policy: QueuePolicy, *, seen: Seen | None, interval_s: float,
-    who: str = "",
-) -> Procedure[Seen | None]:  # fmt: skip
+    tickets: Sequence[WriteTicket], policy: QueuePolicy, *, seen: QueueRead | None,
+    interval_s: float, who: str = "",
+) -> Procedure[QueueRead | None]:  # fmt: skip
     """One batch, against whoever else writes the file; returns what saves the next one's read."""
     operations = [each.operation for each in tickets]
     match (yield from commit(operations, policy, seen=seen, who=who)):
@@ -111,44 +111,51 @@ def group_commit(
 
 def enlist(
     broker: Broker, policy: QueuePolicy, *, interval_s: float, instead_of: str | None = None
-) -> Procedure[Seen]:
-    """Enter a broker into the file, which it reads this once; `Deposed` if another was quicker.
+) -> Procedure[QueueRead]:
+    """Enter a broker into the file, which it reads this once; `WriterDeposed` if another was
+    quicker.
 
     With `instead_of`, only over the broker of that id ("": none), who was found to be gone.
     """
     seen = yield from load()
     named = seen.file.broker.id if seen.file.broker else ""
     if instead_of is not None and named != instead_of:
-        raise Deposed("another broker took over already")
+        raise WriterDeposed("another broker took over already")
     new = yield from draft(seen, (), policy, who=broker.id, broker=broker)
     match (yield from land(seen, new)):
-        case Landed(now) if now.file.attempt == new.file.attempt:
+        case WriteLanded(now) if now.file.attempt == new.file.attempt:
             yield Sleep(interval_s)
             return now
-        case Landed() | Lost():
-            raise Deposed("another one wrote the file first")
+        case WriteLanded() | WriteLost():
+            raise WriterDeposed("another one wrote the file first")
         case NotDone(why) | Unsure(why):
             raise QueueError(f"the broker could not be entered into the file: {why}; try again")
 
 
 def broker_commit(
-    tickets: Sequence[Ticket], policy: QueuePolicy, *, seen: Seen, interval_s: float, who: str = ""
-) -> Procedure[Seen]:
-    """One batch of the file's only writer; it never reads the file to compete: `Deposed` ends it.
+    tickets: Sequence[WriteTicket],
+    policy: QueuePolicy,
+    *,
+    seen: QueueRead,
+    interval_s: float,
+    who: str = "",
+) -> Procedure[QueueRead]:
+    """One batch of the file's only writer; it never reads the file to compete: `WriterDeposed`
+    ends it.
 
     Each ticket is settled: acknowledged once the write landed, else told that it was not done, or
     that nobody knows.
     """
     new = yield from draft(seen, [each.operation for each in tickets], policy, who=who)
     match (yield from written(tickets, seen, new)):
-        case Landed(now):
+        case WriteLanded(now):
             acknowledge(tickets, new.answers)
             if now.file.attempt != new.file.attempt:
-                raise Deposed("another one wrote the file next")
+                raise WriterDeposed("another one wrote the file next")
             if new.changed:
                 yield Sleep(interval_s)
             return now
-        case Lost(now):
+        case WriteLost(now):
             _fail(tickets, NotDone("its broker lost a write, and ends"))
             return after_loss(seen, now)
         case NotDone() as failed:
@@ -156,27 +163,27 @@ def broker_commit(
             return seen
         case Unsure(why) as failed:
             _fail(tickets, failed)
-            raise Deposed(f"nobody told what became of its write: {why}")
+            raise WriterDeposed(f"nobody told what became of its write: {why}")
 
 
 def written(
-    _tickets: Sequence[Ticket], seen: Seen, new: Draft
-) -> Procedure[Landed | Lost | NotDone | Unsure]:
+    _tickets: Sequence[WriteTicket], seen: QueueRead, new: QueueDraft
+) -> Procedure[WriteLanded | WriteLost | NotDone | Unsure]:
     """Tickets are acknowledged once the write has landed, and not before."""
     return (yield from land(seen, new))
 
 
-def after_loss(_seen: Seen, _now: Seen) -> Seen:
+def after_loss(_seen: QueueRead, _now: QueueRead) -> QueueRead:
     """A broker that lost a write is not the only writer any more: it ends."""
-    raise Deposed("another one wrote the file first")
+    raise WriterDeposed("another one wrote the file first")
 
 
-def acknowledge(tickets: Sequence[Ticket], answers: Sequence[Answer]) -> None:
+def acknowledge(tickets: Sequence[WriteTicket], answers: Sequence[Answer]) -> None:
     for ticket, answer in zip(tickets, answers, strict=True):
         ticket.settle(answer)
 
 
-def _fail(tickets: Sequence[Ticket], failed: NotDone | Unsure) -> None:
+def _fail(tickets: Sequence[WriteTicket], failed: NotDone | Unsure) -> None:
     for ticket in tickets:
         ticket.settle(failed)
 
@@ -189,7 +196,7 @@ class GroupQueue(Queue):
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
-        self._desk = Desk()
+        self._desk = RequestQueue()
         self._door = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -211,7 +218,7 @@ class GroupQueue(Queue):
                 self._thread.start()
 
     def _write(self) -> None:
-        seen: Seen | None = None
+        seen: QueueRead | None = None
         interval_s = self.store.capabilities.write_interval_min_s
         while tickets := self._desk.take():
             batch = group_commit(

@@ -25,7 +25,15 @@ from lockkit.recipes.queue.asked import (
     Push,
     Refused,
 )
-from lockkit.recipes.queue.file import QUEUE_BYTES_MAX, SHOWN, Broker, File, Job, Write, encode
+from lockkit.recipes.queue.file import (
+    QUEUE_BYTES_MAX,
+    SHOWN,
+    Broker,
+    Job,
+    QueueFile,
+    QueueWrite,
+    encode,
+)
 
 PUSH_BYTES_MAX, CLAIM_BYTES_MAX = 8_000_000, 9_000_000
 """Pushes, then claims, are refused in good time before the file is too long to be read."""
@@ -70,30 +78,30 @@ def has_it(job: Job, asked: Beat | Complete) -> bool:
     return job.attempts == asked.attempts
 
 
-def happened(id: str, file: File, done: Sequence[str], jobs: Container[str] = ()) -> bool:
+def happened(id: str, file: QueueFile, done: Sequence[str], jobs: Container[str] = ()) -> bool:
     """Whether this request was carried out: by a write that is remembered, or by this one."""
     return id in file.requests or id in done or id in jobs
 
 
-def is_forgotten(since: int, file: File) -> bool:
+def is_forgotten(since: int, file: QueueFile) -> bool:
     """Whether what was asked at that write may have happened before the file's memory begins."""
     return since != file.number and not file.remembers(since + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class QueueDraft:
     """The file as it is to be written, and what may be told once it is."""
 
-    file: File
+    file: QueueFile
     answers: tuple[Answer, ...]
     changed: bool
     body: bytes = field(default=b"", repr=False)
 
 
 def drafted(
-    file: File, operations: Sequence[Operation], *, attempt: str, now_ms: int,
+    file: QueueFile, operations: Sequence[Operation], *, attempt: str, now_ms: int,
     policy: QueuePolicy = QueuePolicy(), broker: Broker | None = None,
-) -> Draft:  # fmt: skip
+) -> QueueDraft:  # fmt: skip
     """All operations, in their order, as one write; `broker` is entered into the file."""
     bounds: tuple[tuple[tuple[type, ...], int], ...] = (
         ((), PUSH_BYTES_MAX), ((Push,), CLAIM_BYTES_MAX), ((Push, Claim), QUEUE_BYTES_MAX)
@@ -101,18 +109,18 @@ def drafted(
     for full, most in bounds:
         turn = _Turn(file, now_ms, policy, full)
         answers = tuple(turn.answer(each) for each in operations)
-        recent = (*file.recent, Write(attempt, tuple(turn.done)))
-        new = File(
+        recent = (*file.recent, QueueWrite(attempt, tuple(turn.done)))
+        new = QueueFile(
             turn.jobs, broker or file.broker, file.number + 1, _remembered(recent, policy)
         )
         changed = turn.changed or broker is not None
         body = encode(new) if changed else b""
         if len(body) <= most:
-            return Draft(new if changed else file, answers, changed, body)
+            return QueueDraft(new if changed else file, answers, changed, body)
     raise QueueError(f"queue.json would be longer than {QUEUE_BYTES_MAX} bytes: {FULL}")
 
 
-def _remembered(recent: Sequence[Write], policy: QueuePolicy) -> tuple[Write, ...]:
+def _remembered(recent: Sequence[QueueWrite], policy: QueuePolicy) -> tuple[QueueWrite, ...]:
     """Of the last writes as many as fit, and this one."""
     requests = 0
     for count, write in enumerate(reversed(recent)):
@@ -126,7 +134,7 @@ class _Turn:
     """The jobs while the operations of one write are carried out."""
 
     def __init__(
-        self, file: File, now_ms: int, policy: QueuePolicy, full: tuple[type, ...]
+        self, file: QueueFile, now_ms: int, policy: QueuePolicy, full: tuple[type, ...]
     ) -> None:
         self.jobs = dict(file.jobs)
         self.done: list[str] = []
@@ -219,13 +227,13 @@ _GONE = Job("", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Beyond:
+class HistoryTooOld:
     """More writes came after it than the file remembers, or the file was replaced: nobody knows."""
 
 
 def settle(
-    mine: File, wrote_over: Version | None, found: File, version: Version | None
-) -> Ours | StillOut | NotOurs | Beyond:
+    mine: QueueFile, wrote_over: Version | None, found: QueueFile, version: Version | None
+) -> Ours | StillOut | NotOurs | HistoryTooOld:
     """Classify a write of ours from a later read; `Ours` also when others wrote after it."""
     match resolve(version, found.attempt, attempt=mine.attempt, wrote_over=wrote_over):
         case NotOurs():
@@ -235,9 +243,11 @@ def settle(
     return by_memory(mine, found, version)
 
 
-def by_memory(mine: File, found: File, version: Version | None) -> Ours | NotOurs | Beyond:
+def by_memory(
+    mine: QueueFile, found: QueueFile, version: Version | None
+) -> Ours | NotOurs | HistoryTooOld:
     """Others wrote after it: the file remembers whose write had its number."""
     if not found.remembers(mine.number):
-        return Beyond()
+        return HistoryTooOld()
     assert version is not None
     return Ours(version) if found.written(mine.number) == mine.attempt else NotOurs()

@@ -105,7 +105,7 @@ def proof(side: str, broker_id: str) -> str:
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Link:
+class BrokerConnection:
     """A client's connection to the broker, one request at a time."""
 
     broker: Broker
@@ -133,7 +133,7 @@ class Link:
     __del__ = close  # with the thread that used it
 
 
-def connect(broker: Broker) -> Link:
+def connect(broker: Broker) -> BrokerConnection:
     """A proven connection; `NoBroker` or `ForeignBroker` says who is there instead."""
     host, _, port = broker.address.rpartition(":")
     shown = broker.address[:SHOWN]
@@ -149,7 +149,7 @@ def connect(broker: Broker) -> Link:
         number = count_of(greeting.get("number"))
         made.sendall(to_line({"proof": proof("client", broker.id)}))
         made.settimeout(ANSWER_S)
-        return Link(broker, number, made, file)
+        return BrokerConnection(broker, number, made, file)
     except (OSError, EOFError, ValueError, TypeError) as error:
         file.close()
         made.close()

@@ -27,8 +27,8 @@ from lockkit.protocol.outcome import (
     over,
 )
 from lockkit.recipes.queue.asked import Answer, Operation
-from lockkit.recipes.queue.file import QUEUE_BYTES_MAX, Broker, File, decode
-from lockkit.recipes.queue.jobs import Beyond, Draft, QueuePolicy, drafted, settle
+from lockkit.recipes.queue.file import QUEUE_BYTES_MAX, Broker, QueueFile, decode
+from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, drafted, settle
 from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, pause_s, read
 
 KEY = "queue.json"
@@ -37,25 +37,25 @@ COMMITS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class QueueRead:
     """The file as it was at one version; None: there is none yet."""
 
-    file: File
+    file: QueueFile
     version: Version | None
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class WriteLanded:
     """The draft is written, and may be told; `seen` is the file now, by us or by those after us."""
 
-    seen: Seen
+    seen: QueueRead
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class WriteLost:
     """Others wrote first: the draft is not written, and never will be."""
 
-    seen: Seen
+    seen: QueueRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ class Unsure:
     since: int
 
 
-def load() -> Procedure[Seen]:
+def load() -> Procedure[QueueRead]:
     """The file; an empty one where there is none. `QueueError` where it cannot be read."""
     try:
         match (yield from read(KEY, limit=QUEUE_BYTES_MAX)):
             case Found(body, version):
-                return Seen(decode(body), version)
+                return QueueRead(decode(body), version)
             case Missing():
-                return Seen(File(), None)
+                return QueueRead(QueueFile(), None)
             case NotModified():
                 raise AssertionError("an unconditional read was answered 304")
             case never:
@@ -90,9 +90,9 @@ def load() -> Procedure[Seen]:
 
 
 def draft(
-    seen: Seen, operations: Sequence[Operation], policy: QueuePolicy, *, who: str = "",
+    seen: QueueRead, operations: Sequence[Operation], policy: QueuePolicy, *, who: str = "",
     broker: Broker | None = None,
-) -> Procedure[Draft]:  # fmt: skip
+) -> Procedure[QueueDraft]:  # fmt: skip
     """The next file, with an id that no other write has."""
     now_ms: int = yield WallMs()
     attempt: str = yield Unique()
@@ -107,7 +107,7 @@ def named(attempt: str, _who: str) -> str:
     return attempt
 
 
-def land(seen: Seen, new: Draft) -> Procedure[Landed | Lost | NotDone | Unsure]:
+def land(seen: QueueRead, new: QueueDraft) -> Procedure[WriteLanded | WriteLost | NotDone | Unsure]:
     """Write the draft over what was seen, and settle what became of it."""
     if not new.changed:
         return (yield from confirm(seen))
@@ -116,7 +116,7 @@ def land(seen: Seen, new: Draft) -> Procedure[Landed | Lost | NotDone | Unsure]:
         try:
             match (yield Put(KEY, new.body, over(seen.version))):
                 case Applied(version):
-                    return Landed(Seen(new.file, version))
+                    return WriteLanded(QueueRead(new.file, version))
                 case Throttled(after_s):
                     yield Sleep(pause_s(tries, after_s))
                     continue
@@ -133,28 +133,28 @@ def land(seen: Seen, new: Draft) -> Procedure[Landed | Lost | NotDone | Unsure]:
             return Unsure(str(error), seen.file.number)
         match settle(new.file, seen.version, now.file, now.version):
             case Ours():
-                return Landed(now)
+                return WriteLanded(now)
             case NotOurs():
-                return Lost(now)
-            case Beyond():
+                return WriteLost(now)
+            case HistoryTooOld():
                 return Unsure("more was written since than the file remembers", seen.file.number)
             case StillOut():
                 yield Sleep(pause_s(tries))  # the same bytes again: at most one copy lands
     return Unsure(why, seen.file.number) if doubt else NotDone(why)
 
 
-def confirm(seen: Seen) -> Procedure[Landed | Lost | NotDone]:
+def confirm(seen: QueueRead) -> Procedure[WriteLanded | WriteLost | NotDone]:
     """A draft that changes nothing is true if what was seen is still the file."""
     try:
         match (yield from read(KEY, unless=seen.version, limit=QUEUE_BYTES_MAX)):
             case NotModified():
-                return Landed(seen)
+                return WriteLanded(seen)
             case Missing() if seen.version is None:
-                return Landed(seen)
+                return WriteLanded(seen)
             case Found(body, version):
-                return Lost(Seen(decode(body), version))
+                return WriteLost(QueueRead(decode(body), version))
             case Missing():
-                return Lost(Seen(File(), None))
+                return WriteLost(QueueRead(QueueFile(), None))
             case never:
                 assert_never(never)
     except Unanswered as error:
@@ -162,8 +162,12 @@ def confirm(seen: Seen) -> Procedure[Landed | Lost | NotDone]:
 
 
 def commit(
-    operations: Sequence[Operation], policy: QueuePolicy, *, seen: Seen | None = None, who: str = ""
-) -> Procedure[tuple[Seen, tuple[Answer, ...]] | NotDone | Unsure]:
+    operations: Sequence[Operation],
+    policy: QueuePolicy,
+    *,
+    seen: QueueRead | None = None,
+    who: str = "",
+) -> Procedure[tuple[QueueRead, tuple[Answer, ...]] | NotDone | Unsure]:
     """Change and write until it lands, reading anew after each loss; `seen` saves the first read.
 
     Who loses waits for a share, by chance, of a pause that grows: rivals come apart.
@@ -173,11 +177,11 @@ def commit(
         seen = seen or (yield from load())
         new = yield from draft(seen, operations, policy, who=who)
         match (yield from land(seen, new)):
-            case Landed(now):
+            case WriteLanded(now):
                 return now, new.answers
             case Unsure() as unsure:
                 return unsure
-            case Lost():
+            case WriteLost():
                 why = "others wrote first"
             case NotDone(why):
                 pass

@@ -1,6 +1,6 @@
 """A lock for each stripe of keys on object storage."""
 
 from lockkit.errors import StripesDiffer
-from lockkit.recipes.striped.handle import Keys, StripedLock, StripedRules
+from lockkit.recipes.striped.handle import StripedKeys, StripedLock, StripedRules
 
-__all__ = ["Keys", "StripedLock", "StripedRules", "StripesDiffer"]
+__all__ = ["StripedKeys", "StripedLock", "StripedRules", "StripesDiffer"]

@@ -23,14 +23,14 @@ from lockkit.clock import Clock
 from lockkit.config import limit_s, request_timeout_s
 from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, Unanswered
 from lockkit.lock.conformance import prove_conditions
-from lockkit.lock.handle import Fence, Lock, leave
+from lockkit.lock.handle import FencingToken, Lock, leave
 from lockkit.recipes.striped.layout import STRIPES_MAX, agree, stripe_key
 from lockkit.recipes.stripes import index_of, indexes, rounded
 from lockkit.recipes.taking import TakingRules, carry_out, give_all, take_all
-from lockkit.runtime import Procedure, Together, run
+from lockkit.runtime import Parallel, Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store
-from lockkit.stores.below import Below
+from lockkit.stores.below import SubStore
 
 HANDLES_MAX = 1_024
 """Stripes that are remembered while nothing is held: their next claim needs no look."""
@@ -73,11 +73,11 @@ class StripedLock:
         self._agreed = False
         self._busy = threading.Lock()
 
-    def keys(self, *keys: str, timeout: float | None = TIMEOUT_S) -> Keys:
+    def keys(self, *keys: str, timeout: float | None = TIMEOUT_S) -> StripedKeys:
         """The locks of these keys, for one `with`: all of them within `timeout` s, or none."""
         if not keys or not all(isinstance(each, str) for each in keys):
             raise ValueError("name the keys to lock, each a string")
-        return Keys(self, keys, timeout)
+        return StripedKeys(self, keys, timeout)
 
     def stripe_of(self, key: str) -> int:
         """Where a key is locked: `<url>/stripes/<this>`."""
@@ -118,7 +118,7 @@ class StripedLock:
     def lock_of(self, stripe: int) -> Lock:
         lock = self._locks.pop(stripe, None)
         if lock is None:
-            store = Below(self.store, stripe_key(stripe).rstrip("/"))
+            store = SubStore(self.store, stripe_key(stripe).rstrip("/"))
             emit = partial(self._emit, stripe=stripe)
             lock = Lock(store.url, store=store, emit=emit, **self._options)
         self._locks[stripe] = lock  # the last used comes last
@@ -131,7 +131,7 @@ class StripedLock:
         return f"<StripedLock {self.url}: {self.stripes} stripes>"
 
 
-class Keys:
+class StripedKeys:
     """Some keys of a striped lock, to be held together."""
 
     def __init__(self, striped: StripedLock, keys: tuple[str, ...], timeout: float | None) -> None:
@@ -203,7 +203,7 @@ class Keys:
             each.published()
 
     @property
-    def fences(self) -> dict[str, Fence]:
+    def fences(self) -> dict[str, FencingToken]:
         """For each key the guard of its stripe: an epoch that rises with every grant of that."""
         stripe_of = self._striped.stripe_of
         return {key: self._locks[stripe_of(key)].fence for key in self.keys}
@@ -212,7 +212,7 @@ class Keys:
         held = "held" if self._held else "not held"
         return f"<Keys of {self._striped.url}: stripes {self.stripes}, {held}>"
 
-    def __enter__(self) -> Keys:
+    def __enter__(self) -> StripedKeys:
         if not self.acquire():
             assert self.busy is not None
             raise self.busy
@@ -244,4 +244,4 @@ def _release(locks: Sequence[Lock]) -> Procedure[None]:
         lock.release()
         yield from ()
 
-    yield Together(tuple(let_go(each) for each in locks))
+    yield Parallel(tuple(let_go(each) for each in locks))

@@ -33,7 +33,7 @@ class LockInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignLock:
     """A body that is no lock file: it locks all the same, as it does for Terraform."""
 
     why: str
@@ -54,19 +54,19 @@ def encode(info: LockInfo) -> bytes:
     return text.encode()
 
 
-def decode(body: bytes) -> LockInfo | Foreign:
+def decode(body: bytes) -> LockInfo | ForeignLock:
     """By Go's rules: names in any case, unknown fields ignored, absent ones empty.
 
-    Without an ID it could not be unlocked by one: then it is `Foreign`.
+    Without an ID it could not be unlocked by one: then it is `ForeignLock`.
     """
     if len(body) > BODY_BYTES_MAX:
-        return Foreign(f"it is longer than {BODY_BYTES_MAX} bytes")
+        return ForeignLock(f"it is longer than {BODY_BYTES_MAX} bytes")
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError):
-        return Foreign("it is not JSON (truncated, or written by something else)")
+        return ForeignLock("it is not JSON (truncated, or written by something else)")
     if not isinstance(fields, dict):
-        return Foreign("it is not a JSON object")
+        return ForeignLock("it is not a JSON object")
     found: dict[str, Any] = dict.fromkeys(_FIELDS, "")
     known = {name.lower(): name for name in _FIELDS}
     for said, value in fields.items():
@@ -74,10 +74,10 @@ def decode(body: bytes) -> LockInfo | Foreign:
         if name is None or value is None:
             continue
         if not isinstance(value, str):
-            return Foreign(f"its {name} is no text")
+            return ForeignLock(f"its {name} is no text")
         found[name] = value
     if not found["ID"]:
-        return Foreign("it has no ID")
+        return ForeignLock("it has no ID")
     return LockInfo(**{name.lower(): value for name, value in found.items()})
 
 

@@ -20,7 +20,14 @@ from typing import Any, TypeVar, assert_never
 from lockkit import __version__
 from lockkit.clock import Clock, utc
 from lockkit.errors import LockUnknown, NotLocked, StateLocked, StoreError, Unanswered, UnsafeStore
-from lockkit.lock.conformance import MISMATCHES_MAX, Place, ignores, never_matches, place_of, proven
+from lockkit.lock.conformance import (
+    MISMATCHES_MAX,
+    ProofScope,
+    ignores,
+    never_matches,
+    place_of,
+    proven,
+)
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -31,7 +38,7 @@ from lockkit.protocol.outcome import (
     Unknown,
     Version,
 )
-from lockkit.recipes.terraform.lockinfo import BODY_BYTES_MAX, Foreign, LockInfo, decode, encode
+from lockkit.recipes.terraform.lockinfo import BODY_BYTES_MAX, ForeignLock, LockInfo, decode, encode
 from lockkit.runtime import TRIES_MAX, Delete, Note, Procedure, Put, Sleep, pause_s, read, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store, split_url
@@ -43,7 +50,7 @@ DEFAULT, WORKSPACE_PREFIX = "default", "env:"
 
 T = TypeVar("T")
 
-_proven: set[Place] = set()
+_proven: set[ProofScope] = set()
 """Places whose conditions were tested as far as a state lock needs (`prove_by_lock`).
 
 Where the store deletes no version, If-Match was not tried, so these count for nothing else.
@@ -51,10 +58,10 @@ Where the store deletes no version, If-Match was not tried, so these count for n
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StateRead:
     """What one read found; no version: unlocked."""
 
-    info: LockInfo | Foreign | None = None
+    info: LockInfo | ForeignLock | None = None
     version: Version | None = None
 
 
@@ -67,13 +74,13 @@ def lock_key(key: str, workspace: str = DEFAULT, prefix: str = WORKSPACE_PREFIX)
 # --- procedures -----------------------------------------------------------------------------------
 
 
-def look(key: str) -> Procedure[Standing]:
+def look(key: str) -> Procedure[StateRead]:
     """Who has it; raises `Unanswered`."""
     match (yield from read(key, limit=BODY_BYTES_MAX)):
         case Found(body, version):
-            return Standing(decode(body), version)
+            return StateRead(decode(body), version)
         case _:
-            return Standing()
+            return StateRead()
 
 
 def lock(key: str, info: LockInfo, *, timeout_s: float = 0.0) -> Procedure[Version]:
@@ -87,7 +94,7 @@ def lock(key: str, info: LockInfo, *, timeout_s: float = 0.0) -> Procedure[Versi
         doubt |= unanswered
         if standing.version is not None and is_ours(standing.info, info):
             return standing.version
-        if waited_s >= timeout_s or isinstance(standing.info, Foreign):
+        if waited_s >= timeout_s or isinstance(standing.info, ForeignLock):
             raise _refused(key, info, standing.info, doubt)
         wait_s = min(wait_s, timeout_s - waited_s)
         yield Note("note", {"text": f"waits for {standing.info}"})
@@ -130,13 +137,13 @@ def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure
     return isinstance(stale, PreconditionFailed)
 
 
-def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[Standing, bool]]:
+def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRead, bool]]:
     """What stands there after one create, ours or whose; and whether one of ours may yet land."""
     try:
         for tries in range(TRIES_MAX):
             match (yield Put(key, encode(info), IfAbsent())):
                 case Applied(version):
-                    return Standing(info, version), doubt
+                    return StateRead(info, version), doubt
                 case Throttled(after_s):
                     yield Sleep(pause_s(tries, after_s))
                     continue
@@ -158,10 +165,10 @@ def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[Standing
 
 
 def _refused(
-    key: str, info: LockInfo, found: LockInfo | Foreign | None, doubt: bool
+    key: str, info: LockInfo, found: LockInfo | ForeignLock | None, doubt: bool
 ) -> StateLocked | LockUnknown:
     match found:
-        case Foreign(why):
+        case ForeignLock(why):
             text = (
                 f"{key} is no lock file: {why}; Terraform takes it for a lock, too: find out who "
                 "wrote it, then delete it by hand"
@@ -181,7 +188,7 @@ def _in_doubt(key: str, info: LockInfo) -> str:
     )
 
 
-def is_ours(found: LockInfo | Foreign | None, info: LockInfo) -> bool:
+def is_ours(found: LockInfo | ForeignLock | None, info: LockInfo) -> bool:
     """A refused or unanswered create is read back, and recognised by its ID: every process of one
     user on one host has the same `Who`."""
     return isinstance(found, LockInfo) and found.id == info.id
@@ -232,11 +239,11 @@ def unlock(key: str, id: str, *, conditional: bool = True) -> Procedure[None]:
     raise _unlock_in_doubt(key, id)
 
 
-def _why_not(key: str, id: str, standing: Standing) -> str:
+def _why_not(key: str, id: str, standing: StateRead) -> str:
     match standing.info:
         case None:
             return f"{key} is not there: nothing is locked, or somebody else has unlocked it"
-        case Foreign(why):
+        case ForeignLock(why):
             return f"{key} is no lock file: {why}; find out who wrote it, then delete it by hand"
         case LockInfo():
             return f"{key} has another ID than {id[:60]!r}: it is held by {standing.info}"
@@ -278,7 +285,7 @@ class StateLock:
         self.held: LockInfo | None = None
         self._emit = emit
 
-    def show(self) -> Standing:
+    def show(self) -> StateRead:
         return self._run(look(self.key))
 
     def lock(self, *, operation: str = "", info: str = "", timeout: float = 0.0) -> LockInfo:

@@ -17,31 +17,31 @@ from lockkit.protocol.outcome import (
     Throttled,
     Unknown,
 )
-from lockkit.recipes.wal.slot import Slot, Standing, read_slot
+from lockkit.recipes.wal.slot import Slot, SlotRead, read_slot
 from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, pause_s
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class SlotLanded:
     """The slot holds this very write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SlotTaken:
     """The slot holds another: this write can never land. None: nobody looked which."""
 
-    by: Standing | None
+    by: SlotRead | None
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class SlotUnknown:
     """Nothing is known to stand there. `doubt`: this write may, or may yet."""
 
     error: Exception
     doubt: bool
 
 
-End = Landed | Taken | Missed
+End = SlotLanded | SlotTaken | SlotUnknown
 
 
 def claim(slot: Slot) -> Procedure[End]:
@@ -51,7 +51,7 @@ def claim(slot: Slot) -> Procedure[End]:
         for tries in range(TRIES_MAX):
             match (yield Put(slot.key, body, (yield from condition_of(slot.key)))):
                 case Applied():
-                    return Landed()
+                    return SlotLanded()
                 case Throttled(after_s):
                     if (end := throttled(slot)) is not None:
                         return end
@@ -69,13 +69,13 @@ def claim(slot: Slot) -> Procedure[End]:
             doubt = True
             standing = yield from read_slot(slot.number)
             if standing is not None:
-                return Landed() if standing.attempt == slot.attempt else Taken(standing)
+                return SlotLanded() if standing.attempt == slot.attempt else SlotTaken(standing)
             yield Sleep(pause_s(tries))  # still out: the same bytes again, at most one copy lands
     except Damaged as error:
-        return Missed(error, False)  # something else stands there: ours never will
+        return SlotUnknown(error, False)  # something else stands there: ours never will
     except (StoreError, Unanswered) as error:
-        return Missed(error, doubt)
-    return Missed(
+        return SlotUnknown(error, doubt)
+    return SlotUnknown(
         Unanswered(
             f"{slot.key} could not be written in {TRIES_MAX} tries ({why}); see that the store "
             "answers, then append again",

@@ -16,14 +16,14 @@ from lockkit.clock import Clock
 from lockkit.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.lock.conformance import prove_conditions
 from lockkit.recipes.wal.reader import Cursor, Entry, Position, Reader
-from lockkit.recipes.wal.slot import BATCH_BYTES_MAX, Tail, encode_record
+from lockkit.recipes.wal.slot import BATCH_BYTES_MAX, LogTail, encode_record
 from lockkit.recipes.wal.writer import append, in_doubt, open_log
 from lockkit.runtime import AT_ONCE_MAX, run
 from lockkit.stores import Store, open_store
 
 __all__ = [
     "AppendUnknown", "Cursor", "Damaged", "Entry", "Fenced", "Position", "Reader", "SameEpoch",
-    "Tail", "Wal", "WalError",
+    "LogTail", "Wal", "WalError",
 ]  # fmt: skip
 
 PARALLEL_MAX = AT_ONCE_MAX
@@ -42,7 +42,7 @@ class _Ticket:
 
 
 @dataclass(slots=True)
-class _Crowd:
+class _Waiters:
     """Who waits, in order of arrival, and whether somebody is writing for others."""
 
     waiting: list[_Ticket] = field(default_factory=list)
@@ -62,14 +62,14 @@ class Wal:
     """
 
     def __init__(
-        self, url: str, *, parallel: int = 1, tail: Tail = Tail.NEXT_SLOT,
+        self, url: str, *, parallel: int = 1, tail: LogTail = LogTail.NEXT_SLOT,
         clock: Clock | None = None, client: str = "", **store_options: Any,
     ) -> None:  # fmt: skip
         if not 1 <= parallel <= PARALLEL_MAX:
             raise ValueError(f"parallel={parallel}; slots go out together by 1 to {PARALLEL_MAX}")
         self.store: Store = open_store(url.rstrip("/"), client=client, **store_options)
         self._parallel = parallel
-        self._clock, self._crowd = clock or Clock(), _Crowd()
+        self._clock, self._crowd = clock or Clock(), _Waiters()
         try:
             prove_conditions(self.store, self._clock)
             self.log = run(open_log(tail), self.store, self._clock)

@@ -4,8 +4,8 @@ A slot whose epoch is lower than that of any slot before it is void: its writer 
 was told so, or never told anything. So all readers replay the same, whenever they come.
 
 What a reader has it keeps for as long as the next slot is missing: one request, whose 404 has no
-body and is the truth. Or (`Tail.HEAD`) for as long as a conditional read of the object that names
-the head answers 304. That is the truth too where each append moves the head before it is
+body and is the truth. Or (`LogTail.HEAD`) for as long as a conditional read of the object that
+names the head answers 304. That is the truth too where each append moves the head before it is
 acknowledged, at the price of a second write, on one hot key. A head that is moved at leisure is
 behind by what was not yet written to it.
 """
@@ -23,8 +23,8 @@ from lockkit.recipes.wal.slot import (
     COUNT_MAX,
     HEAD_KEY,
     MANIFEST_BYTES_MAX,
-    Standing,
-    Tail,
+    LogTail,
+    SlotRead,
     decode_head,
     read_slot,
     slot_key,
@@ -61,12 +61,12 @@ class Entry:
     record: Any
 
 
-def is_void(cursor: Cursor, slot: Standing) -> bool:
+def is_void(cursor: Cursor, slot: SlotRead) -> bool:
     """A slot behind one of a higher epoch holds nothing for a reader."""
     return slot.epoch < cursor.epoch
 
 
-def fold(cursor: Cursor, slot: Standing) -> tuple[Cursor, list[Entry]]:
+def fold(cursor: Cursor, slot: SlotRead) -> tuple[Cursor, list[Entry]]:
     """The next slot, replayed: where that leads, and what it holds for a reader."""
     assert slot.number == cursor.next
     after = replace(cursor, next=slot.number + 1, epoch=max(cursor.epoch, slot.epoch))
@@ -78,7 +78,7 @@ def fold(cursor: Cursor, slot: Standing) -> tuple[Cursor, list[Entry]]:
 
 
 def look(
-    cursor: Cursor = Cursor(), tail: Tail = Tail.NEXT_SLOT
+    cursor: Cursor = Cursor(), tail: LogTail = LogTail.NEXT_SLOT
 ) -> Procedure[tuple[Cursor, list[Entry]]]:
     """Everything that was appended since `cursor`; one request where that is nothing.
 
@@ -86,7 +86,7 @@ def look(
     that double, so that k slots cost at most 2k + 1 requests, most of them together.
     """
     end, head = COUNT_MAX, cursor.head
-    if tail is Tail.HEAD:
+    if tail is LogTail.HEAD:
         match (yield from read(HEAD_KEY, unless=cursor.head, limit=MANIFEST_BYTES_MAX)):
             case NotModified():
                 return cursor, []
@@ -126,7 +126,7 @@ class Reader:
     """
 
     def __init__(
-        self, url: str, *, tail: Tail = Tail.NEXT_SLOT, clock: Clock | None = None,
+        self, url: str, *, tail: LogTail = LogTail.NEXT_SLOT, clock: Clock | None = None,
         client: str = "", **store_options: Any,
     ) -> None:  # fmt: skip
         self.store: Store = open_store(url.rstrip("/"), client=client, **store_options)

@@ -36,7 +36,7 @@ DEEPER = 50
 _KEY = re.compile(r"wal/(\d{20})\.json")
 
 
-class Tail(Enum):
+class LogTail(Enum):
     """What tells a reader that there is no more."""
 
     NEXT_SLOT = "404 for the slot after the last"
@@ -70,7 +70,7 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SlotRead:
     """A slot as it was found; `records` are JSON values."""
 
     number: int
@@ -115,7 +115,7 @@ def encode_record(record: Any) -> str:
     return text
 
 
-def decode_slot(body: bytes, number: int) -> Standing:
+def decode_slot(body: bytes, number: int) -> SlotRead:
     """Strict: a body that is not slot `number` of this format is `Damaged`."""
     key = slot_key(number)
     fields = _fields(key, body, SLOT_BYTES_MAX)
@@ -125,12 +125,12 @@ def decode_slot(body: bytes, number: int) -> Standing:
     if type(records) is not list:
         raise _damaged(key, "its 'records' are no list")
     epoch = _count(key, fields, "epoch", least=1)
-    return Standing(
+    return SlotRead(
         number, epoch, _id(key, fields, "writer"), _id(key, fields, "attempt"), tuple(records)
     )
 
 
-def read_slot(number: int) -> Procedure[Standing | None]:
+def read_slot(number: int) -> Procedure[SlotRead | None]:
     """The slot, or None: nobody has claimed it. `Damaged`, `Unanswered`."""
     match (yield from read(slot_key(number), limit=SLOT_BYTES_MAX)):
         case Found(body, _):

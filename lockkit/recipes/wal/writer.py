@@ -37,16 +37,16 @@ from lockkit.protocol.outcome import (
     Version,
     over,
 )
-from lockkit.recipes.wal.claim import End, Landed, Missed, Taken, claim
+from lockkit.recipes.wal.claim import End, SlotLanded, SlotTaken, SlotUnknown, claim
 from lockkit.recipes.wal.slot import (
     FOLDER,
     HEAD_KEY,
     MANIFEST_BYTES_MAX,
     MANIFEST_KEY,
+    LogTail,
     Manifest,
     Slot,
-    Standing,
-    Tail,
+    SlotRead,
     decode_head,
     encode_head,
     first_gap,
@@ -61,7 +61,7 @@ ROUNDS_MAX = 100
 
 
 @dataclass(slots=True)
-class Log:
+class WriterState:
     """What a writer knows: its epoch, its own name, and the first slot that is not settled."""
 
     epoch: int
@@ -83,7 +83,7 @@ Told = int | Exception | None
 _HALTS = (Fenced, SameEpoch)
 
 
-def settle(log: Log, first: int, ends: Sequence[End]) -> tuple[int, list[Told]]:
+def settle(log: WriterState, first: int, ends: Sequence[End]) -> tuple[int, list[Told]]:
     """What each batch is told whose slots, from `first` on, went out together; and the next slot.
 
     The first slot that does not settle decides about all behind it. Behind a higher epoch they are
@@ -95,11 +95,11 @@ def settle(log: Log, first: int, ends: Sequence[End]) -> tuple[int, list[Told]]:
     for slot, end in enumerate(ends, first):
         here: Told = slot
         match end:
-            case Landed():
+            case SlotLanded():
                 pass
-            case Taken(by):
+            case SlotTaken(by):
                 here = halted(log, by)
-            case Missed(error, doubt):
+            case SlotUnknown(error, doubt):
                 here = in_doubt(slot, str(error)) if doubt else error
             case _:
                 assert_never(end)
@@ -118,7 +118,7 @@ def waits_behind(barrier: Exception | None) -> bool:
     return barrier is not None
 
 
-def halted(log: Log, by: Standing | None) -> WalError | None:
+def halted(log: WriterState, by: SlotRead | None) -> WalError | None:
     """Why a writer may not go past this slot; None: it may, the slot is behind its own fence."""
     if by is None or by.epoch < log.epoch or by.writer == log.writer:
         return None  # by.writer: an append of its own that was in doubt
@@ -131,7 +131,7 @@ def in_doubt(slot: int, why: str) -> AppendUnknown:
     return AppendUnknown(slot, slot_key(slot), why)
 
 
-def append(log: Log, batches: Sequence[Sequence[str]]) -> Procedure[list[int | Exception]]:
+def append(log: WriterState, batches: Sequence[Sequence[str]]) -> Procedure[list[int | Exception]]:
     """Write each batch (of JSON texts) to a slot of its own, all together.
 
     Tells each its slot, or `Fenced` (it never will be read), `AppendUnknown` (it may be), or what
@@ -151,7 +151,9 @@ def head_unproven(told: list[int | Exception], error: Exception) -> list[int | E
     return [in_doubt(each, str(error)) if isinstance(each, int) else each for each in told]
 
 
-def _written(log: Log, batches: Sequence[Sequence[str]]) -> Procedure[list[int | Exception]]:
+def _written(
+    log: WriterState, batches: Sequence[Sequence[str]]
+) -> Procedure[list[int | Exception]]:
     told: list[Told] = [log.ended] * len(batches)
     for _ in range(ROUNDS_MAX):
         left = [place for place, each in enumerate(told) if each is None]
@@ -177,7 +179,7 @@ def _written(log: Log, batches: Sequence[Sequence[str]]) -> Procedure[list[int |
     return [refused if each is None else each for each in told]
 
 
-def move_head(log: Log) -> Procedure[None]:
+def move_head(log: WriterState) -> Procedure[None]:
     """`head.json` names all that is settled, for good. Raises `Unanswered`, `Damaged`.
 
     Always over what was seen there, so a copy that arrives late moves nothing back.
@@ -210,7 +212,7 @@ def move_head(log: Log) -> Procedure[None]:
     )
 
 
-def is_moved(head: int, log: Log) -> bool:
+def is_moved(head: int, log: WriterState) -> bool:
     """A newer writer has moved it as far, or further: it never goes back."""
     return head >= log.next
 
@@ -218,18 +220,20 @@ def is_moved(head: int, log: Log) -> bool:
 # --- a writer begins ------------------------------------------------------------------------------
 
 
-def open_log(tail: Tail = Tail.NEXT_SLOT) -> Procedure[Log]:
+def open_log(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[WriterState]:
     """A new epoch and its fence: all that older writers have acknowledged stands before `next`.
 
     Raises `Fenced` where a newer one has begun meanwhile, `Damaged`, `Unanswered`, `UnsafeStore`.
     """
     manifest = yield from claim_epoch(tail)
-    log = Log(manifest.epoch, manifest.attempt, manifest.head, names_head=manifest.names_head)
+    log = WriterState(
+        manifest.epoch, manifest.attempt, manifest.head, names_head=manifest.names_head
+    )
     yield from put_fence(log)
     return log
 
 
-def put_fence(log: Log) -> Procedure[None]:
+def put_fence(log: WriterState) -> Procedure[None]:
     """A writer begins with an empty slot. Raises what kept it from being written."""
     (fence,) = yield from append(log, [()])
     if isinstance(fence, AppendUnknown):
@@ -243,7 +247,7 @@ def put_fence(log: Log) -> Procedure[None]:
     yield from prove(fence)
 
 
-def claim_epoch(tail: Tail = Tail.NEXT_SLOT) -> Procedure[Manifest]:
+def claim_epoch(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[Manifest]:
     """One more than the manifest's, by compare-and-set; with the first slot that was free before.
 
     A claim that nobody answered for costs its epoch, at worst: it is claimed again, one higher.
@@ -278,9 +282,9 @@ def claim_epoch(tail: Tail = Tail.NEXT_SLOT) -> Procedure[Manifest]:
     )
 
 
-def names_head(seen: Manifest, tail: Tail) -> bool:
+def names_head(seen: Manifest, tail: LogTail) -> bool:
     """Whoever writes a log after one that named its head goes on naming it."""
-    return tail is Tail.HEAD or seen.names_head
+    return tail is LogTail.HEAD or seen.names_head
 
 
 def is_granted(mine: Manifest) -> Procedure[bool]:

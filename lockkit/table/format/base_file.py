@@ -78,7 +78,7 @@ class BaseFile:
 
 
 @dataclass(slots=True)
-class Draft:
+class BaseFileWriter:
     """A base file that is being written into `out`: fresh rows, and rows of the slice before it.
 
     `columns` are the table's, without the meta columns; what is added is made to conform to them.
@@ -242,7 +242,7 @@ def write_inserts(
     not look for them.
     """
     partition, out = partition_of(target.config, rows), io.BytesIO()
-    draft = Draft(target, partition, file_id, columns_of(target, rows.schema), out, task)
+    draft = BaseFileWriter(target, partition, file_id, columns_of(target, rows.schema), out, task)
     draft.add(plain(rows))
     return in_memory(draft.close(inserts=rows.num_rows), out)
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any
 
 from lockkit.errors import TableError
-from lockkit.table.format.hudi_options import NAMES, TABLE, Entry
+from lockkit.table.format.hudi_options import NAMES, TABLE, OptionRule
 from lockkit.table.format.option_values import lowered
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.refusals import (
@@ -56,7 +56,7 @@ def check_options(
     return given
 
 
-def entry_of(key: str) -> Entry | None:
+def entry_of(key: str) -> OptionRule | None:
     """What becomes of `key`, in lower case."""
     if key in _EXACT:
         return _EXACT[key]
@@ -74,7 +74,7 @@ def _unknown(key: str, stacklevel: int) -> None:
     warnings.warn(UnknownOption(text), stacklevel=stacklevel)
 
 
-def _judge(entry: Entry, key: str, value: str) -> None:
+def _judge(entry: OptionRule, key: str, value: str) -> None:
     if entry.fate == "harmless" or _fits(entry.values, value):
         return
     shown = "" if _SECRET.search(key) else f"={value[:SHOWN]}"

@@ -21,7 +21,7 @@ Fate = Literal["obeyed", "harmless", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class OptionRule:
     """Options of one fate; `names` follow `prefix`."""
 
     fate: Fate
@@ -37,18 +37,18 @@ class Entry:
         return [f"{self.prefix}{name}" for name in self.names.split()]
 
 
-def _obeyed(prefix: str, names: str, values: str, why: str, *, reader: bool = False) -> Entry:
-    return Entry("obeyed", prefix, names, values, why, reader)
+def _obeyed(prefix: str, names: str, values: str, why: str, *, reader: bool = False) -> OptionRule:
+    return OptionRule("obeyed", prefix, names, values, why, reader)
 
 
-def _harmless(prefix: str, names: str, why: str, *, reader: bool = False) -> Entry:
-    return Entry("harmless", prefix, names, "", why, reader)
+def _harmless(prefix: str, names: str, why: str, *, reader: bool = False) -> OptionRule:
+    return OptionRule("harmless", prefix, names, "", why, reader)
 
 
 def _refused(
     prefix: str, names: str, why: str, accepted: str = "", *, reader: bool = False
-) -> Entry:
-    return Entry("refused", prefix, names, accepted, why, reader)
+) -> OptionRule:
+    return OptionRule("refused", prefix, names, accepted, why, reader)
 
 
 H, W, L = "hoodie.", "hoodie.datasource.write.", "hoodie.write.lock."
@@ -68,7 +68,7 @@ _PAYLOADS = (
 _STRATEGIES = "eeb8d96f-b1e4-49fd-bbf8-28ac514178e5|ce9acb64-bde0-424c-9b91-f6ebba25356d"
 MODES = "EVENT_TIME_ORDERING|COMMIT_TIME_ORDERING"
 
-TABLE: tuple[Entry, ...] = (
+TABLE: tuple[OptionRule, ...] = (
     # --- what a write does, and what the table is ---
     _obeyed(W, "operation",
             "upsert|insert|bulk_insert|delete|insert_overwrite|insert_overwrite_table",

@@ -58,7 +58,7 @@ class CleanPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class ClusteringInput:
     """A slice that a clustering reads, and replaces the file group of."""
 
     partition: str
@@ -70,7 +70,7 @@ class Input:
 class ClusteringGroup:
     """Slices of one partition that become `outputs` new file groups."""
 
-    slices: tuple[Input, ...]
+    slices: tuple[ClusteringInput, ...]
     outputs: int = 1
 
 
@@ -312,7 +312,7 @@ def _group(fields: Mapping[str, Any]) -> tuple[str, ClusteringGroup]:
         raise ValueError("its inputs have log files, or are bootstrapped")
     base, inside = _relative((each["partitionPath"], each["dataFilePath"]) for each in slices)
     inputs = tuple(
-        Input(partition, _word(each["fileId"]), path)
+        ClusteringInput(partition, _word(each["fileId"]), path)
         for each, (partition, path) in zip(slices, inside, strict=True)
     )
     return base, ClusteringGroup(inputs, int(fields.get("numOutputFileGroups") or 1))

@@ -35,7 +35,7 @@ from lockkit.table.format.refusals import (
     checksum,
     reasons,
 )
-from lockkit.table.format.timeline import HOODIE, V6, V9, Names, instant_ms
+from lockkit.table.format.timeline import HOODIE, V6, V9, TimelineNames, instant_ms
 
 PROPERTIES_KEY = HOODIE + "hoodie.properties"
 BACKUP_KEY = PROPERTIES_KEY + ".backup"
@@ -106,7 +106,7 @@ class TableConfig:
             raise TableError(f"{self.buckets} buckets in a partition: choose 1 to {BUCKETS_MAX}")
 
     @property
-    def names(self) -> Names:
+    def names(self) -> TimelineNames:
         return V6 if self.version == 6 else V9
 
     @property

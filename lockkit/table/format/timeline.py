@@ -17,7 +17,7 @@ from types import MappingProxyType
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Version
 from lockkit.runtime import Procedure, listing
-from lockkit.stores import Entry, Listing
+from lockkit.stores import ListEntry, Listing
 
 HOODIE = ".hoodie/"
 PAGE_KEYS = 1000
@@ -95,7 +95,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class TimelineNames:
     """Where the files of an instant are, by the layout of the timeline (1 or 2)."""
 
     layout: int
@@ -128,7 +128,7 @@ class Names:
         return f"{self.folder}{instant}{f'_{completion}' if completion else ''}.{done}"
 
 
-V6, V9 = Names(1), Names(2)
+V6, V9 = TimelineNames(1), TimelineNames(2)
 
 
 # --- time ---------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def refuse_ahead(newest: str, wall_ms: int, accepted: str) -> None:
 # --- a listing ----------------------------------------------------------------------------------
 
 
-def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
+def parse_timeline(entries: Iterable[ListEntry], names: TimelineNames) -> Timeline:
     """What a listing of the timeline's folder says; unknown names are kept as foreign."""
     completed: dict[str, str] = {}
     completion: dict[str, str] = {}
@@ -242,7 +242,7 @@ def parse_timeline(entries: Iterable[Entry], names: Names) -> Timeline:
     )
 
 
-def _parse_name(name: str, names: Names) -> tuple[str, str | None, str, str] | None:
+def _parse_name(name: str, names: TimelineNames) -> tuple[str, str | None, str, str] | None:
     match = _NAME.fullmatch(name)
     if match is None or match[3] not in _STATES:
         return None
@@ -257,7 +257,7 @@ def _parse_name(name: str, names: Names) -> tuple[str, str | None, str, str] | N
     return instant, done, action, state
 
 
-def glance(names: Names, *, after: str = "") -> Procedure[Timeline]:
+def glance(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """One listing, which need not be a snapshot: for a caller who proves that nothing moved.
 
     With `after`, an instant, only what is later than it.
@@ -265,7 +265,7 @@ def glance(names: Names, *, after: str = "") -> Procedure[Timeline]:
     return parse_timeline((yield from listing(names.prefix, after=_past(names, after))), names)
 
 
-def load_timeline(names: Names, *, after: str = "") -> Procedure[Timeline]:
+def load_timeline(names: TimelineNames, *, after: str = "") -> Procedure[Timeline]:
     """A listing that is a snapshot: because the store says so, or because two agree."""
     past = _past(names, after)
     entries = yield from listing(names.prefix, after=past)
@@ -282,10 +282,10 @@ def load_timeline(names: Names, *, after: str = "") -> Procedure[Timeline]:
     )
 
 
-def _is_snapshot(entries: list[Entry]) -> bool:
+def _is_snapshot(entries: list[ListEntry]) -> bool:
     return entries.snapshot if isinstance(entries, Listing) else len(entries) < PAGE_KEYS
 
 
-def _past(names: Names, after: str) -> str:
+def _past(names: TimelineNames, after: str) -> str:
     """The greatest key that a file of `after` can have: `~` sorts behind `.` and `_`."""
     return f"{names.folder}{after}~" if after else ""

@@ -12,9 +12,9 @@ from lockkit.lock.storage import LOCK_KEY, sight_of
 from lockkit.protocol.outcome import Found
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
-from lockkit.protocol.state import Sight
+from lockkit.protocol.state import Observation
 from lockkit.runtime import Note, Procedure, Sleep, WallMs, listing, read
-from lockkit.table.occ.condition import Condition, condition
+from lockkit.table.occ.condition import TableCondition, condition
 from lockkit.table.occ.failed import leftovers
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.occ.markers import MARKERS
@@ -35,7 +35,7 @@ MISSED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LeaseRemaining:
     """How long the lease still lasts, in ms, by each clock; None: unknown by this clock."""
 
     ours_ms: int | None = None
@@ -48,13 +48,13 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """The lock object as two looks showed it."""
 
-    sight: Sight
+    sight: Observation
     state: str
     """absent, released, held, overdue (not renewed in time) or garbled."""
-    left: Left
+    left: LeaseRemaining
     watched_ms: int
     renews: bool | None
     """None: two reads so close together do not show it."""
@@ -64,10 +64,10 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class TableStatus:
     """The table beside its lock."""
 
-    condition: Condition
+    condition: TableCondition
     dead_heartbeats: tuple[str, ...]
     """Of instants that are over."""
     left_markers: tuple[str, ...]
@@ -75,28 +75,28 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LockInspection:
     """What one look found. Without a table, `trouble` says why there is none."""
 
-    holder: Holder
-    table: Beside | None
+    holder: LockHolder
+    table: TableStatus | None
     trouble: str = ""
 
 
 def stand(
     *, watch_s: float = WATCH_S, policy: Policy = Policy(),
     hearts: HeartbeatRules = HeartbeatRules(),
-) -> Procedure[Standing]:
+) -> Procedure[LockInspection]:
     """The table, then its lock; a table that cannot be read does not hide its lock."""
     table, trouble = None, ""
     try:
         table = yield from _beside(hearts)
     except (TableError, StoreError) as error:
         trouble = str(error)
-    return Standing((yield from watch(watch_s, policy)), table, trouble)
+    return LockInspection((yield from watch(watch_s, policy)), table, trouble)
 
 
-def watch(watch_s: float, policy: Policy = Policy()) -> Procedure[Holder]:
+def watch(watch_s: float, policy: Policy = Policy()) -> Procedure[LockHolder]:
     """Look at the lock; unless it is free, look again for `watch_s`, until it changes."""
     first, began_ms = (yield from _sight()), (yield WallMs())
     sight, looks = first, min(LOOKS_MAX, max(1, round(watch_s)))
@@ -114,36 +114,40 @@ def watch(watch_s: float, policy: Policy = Policy()) -> Procedure[Holder]:
     return judge(first, sight, watched_ms=wall_ms - began_ms, wall_ms=wall_ms, policy=policy)
 
 
-def _sight() -> Procedure[Sight]:
+def _sight() -> Procedure[Observation]:
     match (yield from read(LOCK_KEY, limit=RECORD_BYTES_MAX)):
         case Found() as found:
             return sight_of(found)
         case _missing:
-            return Sight(None, None)
+            return Observation(None, None)
 
 
-def _beside(hearts: HeartbeatRules) -> Procedure[Beside]:
+def _beside(hearts: HeartbeatRules) -> Procedure[TableStatus]:
     found = yield from condition(hearts)
     dead = yield from leftovers(found.config.names, hearts)
     marked = yield from listing(MARKERS)
     instants = {each.key.removeprefix(MARKERS).partition("/")[0] for each in marked}
-    return Beside(found, dead, tuple(sorted(instants - set(found.timeline.pending))))
+    return TableStatus(found, dead, tuple(sorted(instants - set(found.timeline.pending))))
 
 
-def judge(first: Sight, second: Sight, *, watched_ms: int, wall_ms: int, policy: Policy) -> Holder:
+def judge(
+    first: Observation, second: Observation, *, watched_ms: int, wall_ms: int, policy: Policy
+) -> LockHolder:
     """What two sights say of the holder, and whether its lock may be broken."""
     record = second.record
     match record:
         case None:
             why = "the lock is free: there is nothing to break, acquire it"
-            return Holder(second, "absent", Left(), watched_ms, None, False, why)
+            return LockHolder(second, "absent", LeaseRemaining(), watched_ms, None, False, why)
         case Garbled():
             written = second.version != first.version
             why = NO_RECORD_WRITTEN if written else NO_RECORD
-            return Holder(second, "garbled", Left(), watched_ms, written or None, not written, why)
+            return LockHolder(
+                second, "garbled", LeaseRemaining(), watched_ms, written or None, not written, why
+            )
         case Record(expired=True):
             why = "it was released: nothing is to be broken, acquire it"
-            return Holder(second, "released", Left(), watched_ms, None, False, why)
+            return LockHolder(second, "released", LeaseRemaining(), watched_ms, None, False, why)
     left = left_of(second, record, wall_ms=wall_ms, policy=policy, watched_ms=watched_ms)
     decides = left.store_ms if record.ttl_ms and left.store_ms is not None else left.ours_ms
     over = decides is not None and decides <= 0
@@ -156,10 +160,12 @@ def judge(first: Sight, second: Sight, *, watched_ms: int, wall_ms: int, policy:
         seconds = max(0, decides or 0) / 1000
         why = f"its lease lasts {seconds:.0f} s more: wait, unless you know that its holder is dead"
         safe = False
-    return Holder(second, "overdue" if over else "held", left, watched_ms, renews, safe, why)
+    return LockHolder(second, "overdue" if over else "held", left, watched_ms, renews, safe, why)
 
 
-def left_of(sight: Sight, record: Record, *, wall_ms: int, policy: Policy, watched_ms: int) -> Left:
+def left_of(
+    sight: Observation, record: Record, *, wall_ms: int, policy: Policy, watched_ms: int
+) -> LeaseRemaining:
     """What is left of a live lease by each of the three clocks."""
     modified, date = sight.modified_ms, sight.date_ms
     store_ms = None
@@ -167,14 +173,14 @@ def left_of(sight: Sight, record: Record, *, wall_ms: int, policy: Policy, watch
         store_ms = modified + record.ttl_ms + policy.slack_ms - date
     elif date is not None:
         store_ms = record.valid_until_ms + policy.drift_ms - date
-    return Left(
+    return LeaseRemaining(
         record.valid_until_ms + policy.drift_ms - wall_ms,
         store_ms,
         record.ttl_ms - watched_ms if record.ttl_ms else None,
     )
 
 
-def _silent(sight: Sight, record: Record) -> bool | None:
+def _silent(sight: Observation, record: Record) -> bool | None:
     """False: it missed too many renewals, by the store's own clock. None: it may be between two."""
     modified, date = sight.modified_ms, sight.date_ms
     if modified is None or date is None:

@@ -35,7 +35,7 @@ from lockkit.protocol.record import (
     is_believed,
 )
 from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, create, pause_s, read
-from lockkit.table.inspect.standing import Holder
+from lockkit.table.inspect.standing import LockHolder
 
 BREAKS = ".hoodie/.locks/breaks/"
 """A file for each break that was tried: who, when, over what. Whether it was done, the lock object
@@ -44,7 +44,7 @@ BY_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedBreak:
     """What a break would write, and over what: shown first, nothing is changed by it."""
 
     version: Version
@@ -56,7 +56,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenLock:
     """The tombstone that stands now, and where the break is logged."""
 
     version: Version
@@ -64,7 +64,7 @@ class Broken:
     log: str
 
 
-def guard(holder: Holder, *, shown: Version, epoch: int | None) -> Version:
+def guard(holder: LockHolder, *, shown: Version, epoch: int | None) -> Version:
     """The version to be replaced; `BreakRefused` unless it is the one that was shown and is over.
 
     A lease that is not over, or is being renewed, needs its epoch typed in; that names the grant,
@@ -100,8 +100,8 @@ def _by_epoch(record: Record | Garbled) -> str:
 
 
 def planned(
-    holder: Holder, *, by: str, wall_ms: int, attempt: str = "(a new id)", known: int = 0
-) -> Planned:
+    holder: LockHolder, *, by: str, wall_ms: int, attempt: str = "(a new id)", known: int = 0
+) -> PlannedBreak:
     """The dry run. `known` is the highest epoch found elsewhere (`incident.versions`).
 
     Raises `BreakRefused` where there is nothing to break.
@@ -118,7 +118,7 @@ def planned(
     ttl_ms = was.ttl_ms if isinstance(was, Record) else 0
     epoch = _epoch_of_tombstone(was, known, wall_ms)
     tombstone = Record(attempt, wall_ms, True, epoch, attempt, ttl_ms, note)
-    return Planned(version, tombstone, f"{BREAKS}{wall_ms}_{attempt}.json", refused)
+    return PlannedBreak(version, tombstone, f"{BREAKS}{wall_ms}_{attempt}.json", refused)
 
 
 def _epoch_of_tombstone(was: Record | Garbled, known: int, wall_ms: int) -> int:
@@ -130,8 +130,8 @@ def _epoch_of_tombstone(was: Record | Garbled, known: int, wall_ms: int) -> int:
 
 
 def take_over(
-    holder: Holder, *, shown: Version, epoch: int | None, by: str, known: int = 0
-) -> Procedure[Broken]:  # fmt: skip
+    holder: LockHolder, *, shown: Version, epoch: int | None, by: str, known: int = 0
+) -> Procedure[BrokenLock]:  # fmt: skip
     """Replace the version that was shown by a tombstone. Raises `BreakRefused`, `Unanswered`."""
     version = guard(holder, shown=shown, epoch=epoch)
     was = holder.sight.record
@@ -148,7 +148,7 @@ def take_over(
         said |= {"garbled": was.why}
     yield from create(plan.log, json.dumps(said).encode())
     now = yield from _replace(version, plan.tombstone)
-    return Broken(now, plan.tombstone.epoch, plan.log)
+    return BrokenLock(now, plan.tombstone.epoch, plan.log)
 
 
 def _replace(version: Version, tombstone: Record) -> Procedure[Version]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from lockkit.clock import clock_time
 from lockkit.events import plain
 from lockkit.protocol.record import Record
-from lockkit.table.inspect.standing import Holder, Standing
-from lockkit.table.occ.condition import Unfinished
+from lockkit.table.inspect.standing import LockHolder, LockInspection
+from lockkit.table.occ.condition import PendingInstant
 
 
-def lock_facts(holder: Holder, since_ms: float | None = None) -> list[tuple[str, str]]:
+def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[str, str]]:
     """What each is called, and what it is; the state first. `since_ms`: when it was granted."""
     record = holder.sight.record
     if not isinstance(record, Record) or holder.state == "released":
@@ -40,7 +40,7 @@ def _seconds(ms: int) -> str:
     return f"{ms / 1000:.1f} s" if ms > 0 else f"over for {-ms / 1000:.1f} s"
 
 
-def table_facts(standing: Standing) -> list[tuple[str, str]]:
+def table_facts(standing: LockInspection) -> list[tuple[str, str]]:
     """The table beside its lock; of one that cannot be read, why."""
     table = standing.table
     if table is None:
@@ -62,7 +62,7 @@ def table_facts(standing: Standing) -> list[tuple[str, str]]:
     return facts
 
 
-def sign_of_life(each: Unfinished) -> str:
+def sign_of_life(each: PendingInstant) -> str:
     ago = f"{each.age_ms / 1000:.0f} s ago"
     if each.action in ("rollback", "clean"):
         return f"begun {ago}; the next run of a service finishes it"
@@ -76,11 +76,11 @@ def sign_of_life(each: Unfinished) -> str:
     return f"{'lives' if each.lives else 'dead'}{who}, last beat {ago}"
 
 
-def is_left(each: Unfinished) -> bool:
+def is_left(each: PendingInstant) -> bool:
     return not each.lives and each.action not in ("rollback", "clean")
 
 
-def lock_lines(holder: Holder, since_ms: float | None = None) -> list[str]:
+def lock_lines(holder: LockHolder, since_ms: float | None = None) -> list[str]:
     """The state stands for itself; every other fact after its name."""
     (_, state), *facts = lock_facts(holder, since_ms)
     return [state, *(f"{name:8} {value}" for name, value in facts)]

@@ -21,7 +21,7 @@ from lockkit.table.occ.mode import say_in_properties
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class FutureInstant:
     """The newest instant of a table, where it is too far ahead to be followed."""
 
     instant: str
@@ -29,14 +29,14 @@ class Ahead:
     hours: int
 
 
-def newest_ahead() -> Procedure[Ahead | None]:
+def newest_ahead() -> Procedure[FutureInstant | None]:
     """None where writers may go on. Reads only."""
     config, _ = yield from load_config()
     now, wall_ms = (yield from load_timeline(config.names)), (yield WallMs())
     if not is_ahead(now.latest, wall_ms, config.accepted):
         return None
     hours = (instant_ms(now.latest) - wall_ms) // 3_600_000
-    return Ahead(now.latest, now.completed.get(now.latest, "rollback"), hours)
+    return FutureInstant(now.latest, now.completed.get(now.latest, "rollback"), hours)
 
 
 def accept(instant: str, *, believe: Callable[[], None] = trust) -> Procedure[bool]:

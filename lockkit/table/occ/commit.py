@@ -20,7 +20,7 @@ from lockkit.table.format.properties import FENCED, recheck_config
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.conflict import (
     SIMPLE,
-    Strategy,
+    ConflictStrategy,
     find_conflict,
     outgrown,
 )
@@ -33,8 +33,8 @@ from lockkit.table.occ.decide import (
     settle,
     unknown,
 )
-from lockkit.table.occ.fence import COMMIT, Decided, Seen, follow, read_fence
-from lockkit.table.occ.news import News, Work, news_listed, news_of, taken_back
+from lockkit.table.occ.fence import COMMIT, Decided, FenceRead, follow, read_fence
+from lockkit.table.occ.news import CommitProgress, TableChanges, news_listed, news_of, taken_back
 from lockkit.table.occ.prepared import Prepared
 
 T = TypeVar("T")
@@ -51,14 +51,14 @@ class Guard(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class EpochGuard:
     """The guard of a writer that holds no lock: the epoch that the fence has."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Prefetched:
     """What was read while the lock was being acquired; the fence may always be read early.
 
     `config_checked` is only true of a read that counts as made under the lock: it was sent when the
@@ -66,14 +66,14 @@ class Ahead:
     version, so no one held the lock in between.
     """
 
-    seen: Seen | None = None
+    seen: FenceRead | None = None
     proven: frozenset[str] = frozenset()
     """Instants whose completed file was seen after the fence was read."""
     config_checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DecidedCommit:
     """A commit that is decided: it cannot be undone, and readers may not see it yet."""
 
     prepared: Prepared
@@ -110,7 +110,7 @@ def commit(
     *,
     believe: Callable[[], None] = trust,
     fence: bool | None = None,
-    strategy: Strategy = SIMPLE,
+    strategy: ConflictStrategy = SIMPLE,
 ) -> Procedure[Committed]:
     """Publish, while holding the lock. `believe` raises `LockLost` once the lease is over.
 
@@ -134,9 +134,9 @@ def decide(
     guard: Guard,
     *,
     believe: Callable[[], None] = trust,
-    strategy: Strategy = SIMPLE,
-    ahead: Ahead = Ahead(),
-) -> Procedure[Decision]:
+    strategy: ConflictStrategy = SIMPLE,
+    ahead: Prefetched = Prefetched(),
+) -> Procedure[DecidedCommit]:
     """The first half of a fenced commit, under the lock: up to the moment of commit.
 
     The note `checked` goes by between the last look at the lease and the one write that decides:
@@ -145,7 +145,7 @@ def decide(
     return (yield from _told(prepared, guard, _decide(prepared, guard, believe, strategy, ahead)))
 
 
-def complete(decision: Decision) -> Procedure[Committed]:
+def complete(decision: DecidedCommit) -> Procedure[Committed]:
     """The second half: create the completed file. The lock may be released meanwhile.
 
     Any later writer would do it for us. Raises `CommitUnknown` if it is not proven there: then the
@@ -190,11 +190,15 @@ def _told(prepared: Prepared, guard: Guard, way: Procedure[T]) -> Procedure[T]:
 
 
 def _decide(
-    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: Strategy, ahead: Ahead
-) -> Procedure[Decision]:
+    prepared: Prepared,
+    guard: Guard,
+    believe: Callable[[], None],
+    strategy: ConflictStrategy,
+    ahead: Prefetched,
+) -> Procedure[DecidedCommit]:
     """Fence, settle, check, replace the fence: the order is the whole point."""
     names, transaction = prepared.names, prepared.transaction
-    work = Work(prepared, strategy)
+    work = CommitProgress(prepared, strategy)
     checked = [] if ahead.config_checked else [
         recheck_config(transaction.config, transaction.taken.known.config_version)
     ]  # fmt: skip
@@ -209,7 +213,9 @@ def _decide(
         found = yield from news_of(work, seen)
         if found.mine is not None:  # an earlier call of ours was decided after all
             yield from _prove_mine(prepared, found.mine)
-            return Decision(prepared, found.mine, guard.epoch, rounds, tuple(work.rolled_forward))
+            return DecidedCommit(
+                prepared, found.mine, guard.epoch, rounds, tuple(work.rolled_forward)
+            )
         _refuse_superseded(prepared, guard, seen)
         _judge(work, found)
         completion = yield from completion_time(names, seen, *_later_than(prepared))
@@ -227,7 +233,9 @@ def _decide(
         yield _checked(prepared, guard, found.covered)
         if (yield from replace_fence(names, seen, entry)):
             yield Note("fenced", {"instant": prepared.instant, "epoch": guard.epoch})
-            return Decision(prepared, entry.head, guard.epoch, rounds, tuple(work.rolled_forward))
+            return DecidedCommit(
+                prepared, entry.head, guard.epoch, rounds, tuple(work.rolled_forward)
+            )
         seen = yield from read_fence()
     raise Unanswered(
         f"{prepared.instant} lost the fence to others {ROUNDS_MAX} times and was not committed; "
@@ -242,7 +250,7 @@ def _decide(
 
 
 def _commit_unfenced(
-    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: Strategy
+    prepared: Prepared, guard: Guard, believe: Callable[[], None], strategy: ConflictStrategy
 ) -> Procedure[Committed]:
     """List, check, publish: right only while the lock really excludes everybody else."""
     transaction = prepared.transaction
@@ -253,7 +261,7 @@ def _commit_unfenced(
     ])  # fmt: skip
     if transaction.config.mode != FENCED:
         refuse_open(seen)
-    work = Work(prepared, strategy)
+    work = CommitProgress(prepared, strategy)
     found = yield from news_listed(work, now)
     landed = found.mine
     if landed is not None:
@@ -262,7 +270,7 @@ def _commit_unfenced(
         _judge(work, found)
         believe()
         yield _checked(prepared, guard, found.covered)
-        nothing = Seen(None, None)
+        nothing = FenceRead(None, None)
         # Sent once with an unknown outcome, it keeps its time: two names would complete it twice.
         completion = prepared.sent_as.get(COMPLETION) or (yield from completion_time(
             prepared.names, nothing, *_later_than(prepared), *now.completion.values()
@@ -308,7 +316,7 @@ def _prove_mine(prepared: Prepared, landed: Decided) -> Procedure[None]:
 # --- what both ask --------------------------------------------------------------------------------
 
 
-def _judge(work: Work, found: News) -> None:
+def _judge(work: CommitProgress, found: TableChanges) -> None:
     """Raise if this commit cannot follow what was published since it began."""
     mine = work.prepared.mine
     for each in found.winners:
@@ -323,7 +331,7 @@ def _judge(work: Work, found: News) -> None:
         raise conflict.refusal(mine.instant)
 
 
-def _refuse_superseded(prepared: Prepared, guard: Guard, seen: Seen) -> None:
+def _refuse_superseded(prepared: Prepared, guard: Guard, seen: FenceRead) -> None:
     if seen.fence is not None and seen.fence.epoch > guard.epoch:
         raise LockLost(
             f"{prepared.instant} was not committed",

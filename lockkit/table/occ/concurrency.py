@@ -24,8 +24,17 @@ from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.option_values import one_of
 from lockkit.table.format.properties import FENCED
-from lockkit.table.occ.commit import Ahead, Committed, Epoch, Guard, commit, complete, decide, trust
-from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.commit import (
+    Committed,
+    EpochGuard,
+    Guard,
+    Prefetched,
+    commit,
+    complete,
+    decide,
+    trust,
+)
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred, held, publish, told_if_interrupted
@@ -35,7 +44,7 @@ SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StateChange:
     """A held lock or mutex: what a state change attaches to its decision, and how it checks the
     lease.
 
@@ -47,23 +56,23 @@ class Held:
     published: Callable[[], None] = trust
 
 
-class Turns(Protocol):
+class ConcurrencyControl(Protocol):
     """What a writer and its services share. `hold` is for state changes that are not commits."""
 
     @property
     def mode(self) -> str: ...
 
-    def hold(self) -> AbstractContextManager[Held]: ...
+    def hold(self) -> AbstractContextManager[StateChange]: ...
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
-        strategy: Strategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE,
     ) -> Committed: ...  # fmt: skip
 
     def close(self) -> None: ...
 
 
-class OneProcess:
+class SingleWriter:
     """`single_writer`: the threads of this process take turns; no lock request is ever sent."""
 
     mode = SINGLE
@@ -72,13 +81,13 @@ class OneProcess:
         self._mutex = threading.Lock()
 
     @contextmanager
-    def hold(self) -> Iterator[Held]:
+    def hold(self) -> Iterator[StateChange]:
         with self._mutex:
-            yield Held(Epoch(0))
+            yield StateChange(EpochGuard(0))
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
-        strategy: Strategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         """Raises what `commit` raises."""
         prove_conditions(store, clock, key=TABLE_KEY)
@@ -90,7 +99,7 @@ class OneProcess:
         """Nothing to release."""
 
 
-class ByLock:
+class OptimisticConcurrency:
     """`optimistic_concurrency_control`: under the lock. `close` closes the lock.
 
     The lock is the table's own lock object, or any other service's.
@@ -103,14 +112,14 @@ class ByLock:
         self._mutex = threading.Lock()  # a lock has one holder: its threads take turns first
 
     @contextmanager
-    def hold(self) -> Iterator[Held]:
+    def hold(self) -> Iterator[StateChange]:
         """Raises `LockBusy`. A failed release does not fail a block that succeeded."""
         with self._mutex, held(self.lock) as published:
-            yield Held(guard_of(self.lock), self.lock.check, published)
+            yield StateChange(guard_of(self.lock), self.lock.check, published)
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
-        strategy: Strategy = SIMPLE,
+        strategy: ConflictStrategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         """Raises `LockBusy`, and what `commit` raises."""
         prove_conditions(store, clock, key=TABLE_KEY)
@@ -123,12 +132,16 @@ class ByLock:
         self.lock.close()
 
 
-def turns_of(options: Mapping[str, Any], open_lock: Callable[[], LockHandle]) -> Turns:
+def turns_of(options: Mapping[str, Any], open_lock: Callable[[], LockHandle]) -> ConcurrencyControl:
     """By `CONCURRENCY_KEY`; raises `TableError` for an unknown mode.
 
     By default through the lock (Hudi's default is `single_writer`), because others may write too.
     """
-    return OneProcess() if concurrency_mode(options) == SINGLE else ByLock(open_lock())
+    return (
+        SingleWriter()
+        if concurrency_mode(options) == SINGLE
+        else OptimisticConcurrency(open_lock())
+    )
 
 
 def concurrency_mode(options: Mapping[str, Any]) -> str:
@@ -142,11 +155,16 @@ def guard_of(lock: LockHandle) -> Guard:
     another service cannot be compared with them, so under its lock the fence keeps the epoch that
     it has.
     """
-    return lock.fence if isinstance(lock, Lock) else Epoch(0)
+    return lock.fence if isinstance(lock, Lock) else EpochGuard(0)
 
 
 def _publish_under(
-    prepared: Prepared, lock: LockHandle, store: Store, clock: Clock, emit: Emit, strategy: Strategy
+    prepared: Prepared,
+    lock: LockHandle,
+    store: Store,
+    clock: Clock,
+    emit: Emit,
+    strategy: ConflictStrategy,
 ) -> Committed:
     """Publish under another service's lock; where the table has a fence, the fence decides."""
     way = commit_alone(prepared, strategy=strategy, believe=lock.check, newer=1)
@@ -157,7 +175,7 @@ def _publish_under(
 
 
 def commit_alone(
-    prepared: Prepared, *, strategy: Strategy = SIMPLE, believe: Callable[[], None] = trust,
+    prepared: Prepared, *, strategy: ConflictStrategy = SIMPLE, believe: Callable[[], None] = trust,
     newer: int = 0,
 ) -> Procedure[Committed]:  # fmt: skip
     """Publish without the table's own lock object: this commit brings no epoch of its own.
@@ -167,10 +185,10 @@ def commit_alone(
     another holder decided since this began to read: commit it again.
     """
     if prepared.transaction.config.mode != FENCED:
-        return (yield from commit(prepared, Epoch(0), believe=believe, strategy=strategy))
+        return (yield from commit(prepared, EpochGuard(0), believe=believe, strategy=strategy))
     seen = yield from read_fence()
-    guard = Epoch((seen.fence.epoch if seen.fence else 0) + newer)
+    guard = EpochGuard((seen.fence.epoch if seen.fence else 0) + newer)
     decision = yield from decide(
-        prepared, guard, believe=believe, strategy=strategy, ahead=Ahead(seen)
+        prepared, guard, believe=believe, strategy=strategy, ahead=Prefetched(seen)
     )
     return (yield from complete(decision))

@@ -12,22 +12,22 @@ from lockkit.clock import clock_time
 from lockkit.runtime import Procedure, WallMs
 from lockkit.table.format.plans import OURS
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
-from lockkit.table.format.timeline import Names, Timeline, instant_ms, load_timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.covered import first_pending
 from lockkit.table.occ.failed import clusterings
 from lockkit.table.occ.fence import Fence, read_fence
-from lockkit.table.occ.liveness import HeartbeatRules, Pulse, expired, look
+from lockkit.table.occ.liveness import HeartbeatRead, HeartbeatRules, expired, look
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class PendingInstant:
     """A pending instant."""
 
     instant: str
     action: str
     """`clustering` also in version 6, whose files are called `replacecommit`."""
     inflight: bool
-    pulse: Pulse
+    pulse: HeartbeatRead
     age_ms: int
     """Since its last beat; without a heartbeat, since it was begun."""
     lives: bool
@@ -36,16 +36,16 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class TableCondition:
     """A table as one look found it."""
 
     config: TableConfig
     timeline: Timeline
-    pending: tuple[Unfinished, ...]
+    pending: tuple[PendingInstant, ...]
     fence: Fence | None
 
 
-def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[Condition]:
+def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[TableCondition]:
     """Reads only; one request for each pending instant."""
     config, _version = yield from load_config()
     now = yield from load_timeline(config.names)
@@ -53,12 +53,12 @@ def condition(rules: HeartbeatRules = HeartbeatRules()) -> Procedure[Condition]:
     for instant in now.pending:
         pending.append((yield from unfinished(config.names, now, instant, wall_ms, rules)))
     fence = (yield from read_fence()).fence if config.mode == FENCED else None
-    return Condition(config, now, tuple(pending), fence)
+    return TableCondition(config, now, tuple(pending), fence)
 
 
 def unfinished(
-    names: Names, now: Timeline, instant: str, wall_ms: int, rules: HeartbeatRules
-) -> Procedure[Unfinished]:
+    names: TimelineNames, now: Timeline, instant: str, wall_ms: int, rules: HeartbeatRules
+) -> Procedure[PendingInstant]:
     """What a pending instant is, and whether anybody works on it: one read, or two."""
     action = now.pending[instant]
     alone = replace(now, pending={instant: action})
@@ -67,7 +67,7 @@ def unfinished(
     hudis = plan is not None and OURS not in plan.params
     since_ms = instant_ms(instant) if pulse.modified_ms is None else pulse.modified_ms
     until_ms = wall_ms if pulse.date_ms is None else pulse.date_ms
-    return Unfinished(
+    return PendingInstant(
         instant, "clustering" if plan else action, instant in now.inflight, pulse,
         max(0, until_ms - since_ms), hudis or not expired(pulse, wall_ms, rules),
     )  # fmt: skip
@@ -123,7 +123,7 @@ class HeldBack:
 
 
 def held_back(
-    names: Names, now: Timeline, start: str = "", end: str | None = None, *,
+    names: TimelineNames, now: Timeline, start: str = "", end: str | None = None, *,
     rules: HeartbeatRules = HeartbeatRules(),
 ) -> Procedure[HeldBack | None]:  # fmt: skip
     """What holds increments of (`start`, `end`] back; None in version 9, and where no commit waits.
@@ -137,21 +137,21 @@ def held_back(
     return _held_by(by, waiting)
 
 
-def held_in(found: Condition) -> HeldBack | None:
+def held_in(found: TableCondition) -> HeldBack | None:
     """The same of a table that was looked at already."""
     barrier, waiting = _barrier(found.config.names, found.timeline, "", None)
     by = next((each for each in found.pending if each.instant == barrier), None)
     return _held_by(by, waiting) if by and waiting else None
 
 
-def _barrier(names: Names, now: Timeline, start: str, end: str | None) -> tuple[str, int]:
+def _barrier(names: TimelineNames, now: Timeline, start: str, end: str | None) -> tuple[str, int]:
     """The first pending commit after `start`, and how many completed ones wait for it."""
     barrier = first_pending(now, start)
     behind = [each for each in now.commits if each > barrier and (end is None or each <= end)]
     return barrier, len(behind) if names.layout == 1 else 0
 
 
-def _held_by(by: Unfinished, waiting: int) -> HeldBack:
+def _held_by(by: PendingInstant, waiting: int) -> HeldBack:
     beat_ms = None if by.pulse.version is None else by.pulse.modified_ms
     return HeldBack(
         by.instant, by.action, instant_ms(by.instant), by.lives, beat_ms, waiting

@@ -19,7 +19,15 @@ from lockkit.errors import TableError
 from lockkit.table.format.layout import CommitFiles, FileGroup, Overwritten
 from lockkit.table.format.schema import arrow_schema
 from lockkit.table.format.timeline import Timeline
-from lockkit.table.occ.conflicting import Conflict, Groups, Kind, Mine, Pending, Winner, kind_of
+from lockkit.table.occ.conflicting import (
+    Conflict,
+    Groups,
+    Kind,
+    OwnChanges,
+    Pending,
+    Winner,
+    kind_of,
+)
 
 _BUCKET = re.compile(r"[0-9]{8}")
 STRATEGY_KEY = "hoodie.write.lock.conflict.resolution.strategy"
@@ -27,7 +35,7 @@ STRATEGY_KEY = "hoodie.write.lock.conflict.resolution.strategy"
 # --- who has to be checked -----------------------------------------------------------------------
 
 
-def winners(mine: Mine, now: Timeline) -> list[str]:
+def winners(mine: OwnChanges, now: Timeline) -> list[str]:
     """Commits that completed since the transaction began, oldest first.
 
     A difference of sets, not of times: a commit with an older instant may well complete later.
@@ -38,11 +46,11 @@ def winners(mine: Mine, now: Timeline) -> list[str]:
 # --- the checks: one transaction against one other ------------------------------------------------
 
 Unit = Callable[[FileGroup], FileGroup]
-Check = Callable[[Mine, Winner, Unit | None], Conflict | None]
-PendingCheck = Callable[[Mine, Pending, Unit | None], Conflict | None]
+Check = Callable[[OwnChanges, Winner, Unit | None], Conflict | None]
+PendingCheck = Callable[[OwnChanges, Pending, Unit | None], Conflict | None]
 
 
-def also_rewrote(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+def also_rewrote(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     """Both wrote a new slice of one file group: the later would hide the earlier's rows."""
     return _on_shared(
         mine.writes, other.writes, unit, other, "also rewrote",
@@ -50,7 +58,7 @@ def also_rewrote(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | Non
     )  # fmt: skip
 
 
-def replaced_under_me(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+def replaced_under_me(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     """The file group is gone (clustering, overwrite): a new slice of it would never be read."""
     return _on_shared(
         mine.writes, other.replaced, unit, other, "replaced",
@@ -58,7 +66,7 @@ def replaced_under_me(mine: Mine, other: Winner, unit: Unit | None) -> Conflict 
     )  # fmt: skip
 
 
-def wrote_what_i_replace(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+def wrote_what_i_replace(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     """Taking the file group away would take rows away that were never read."""
     return _on_shared(
         mine.replaced, other.writes, unit, other, "wrote a new slice of",
@@ -66,7 +74,7 @@ def wrote_what_i_replace(mine: Mine, other: Winner, unit: Unit | None) -> Confli
     )  # fmt: skip
 
 
-def replaced_it_too(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+def replaced_it_too(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     """Both put something in the place of one file group: its rows would be there twice."""
     return _on_shared(
         mine.replaced, other.replaced, unit, other, "has already replaced",
@@ -74,7 +82,7 @@ def replaced_it_too(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | 
     )  # fmt: skip
 
 
-def overwrote_around_me(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+def overwrote_around_me(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Conflict | None:
     """It wrote the partition anew without my rows: a key that both bring would be there twice.
 
     Also where mine is a new file group, which the overwrite could not name.
@@ -85,7 +93,7 @@ def overwrote_around_me(mine: Mine, other: Winner, _unit: Unit | None) -> Confli
     )  # fmt: skip
 
 
-def wrote_where_i_overwrite(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+def wrote_where_i_overwrite(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Conflict | None:
     """It added a file group that I never saw, and so could not take away with the others."""
     return _inside(
         other.writes, mine.overwrites, other, "wrote, where this commit overwrites,",
@@ -93,7 +101,7 @@ def wrote_where_i_overwrite(mine: Mine, other: Winner, _unit: Unit | None) -> Co
     )  # fmt: skip
 
 
-def overwrote_it_too(mine: Mine, other: Winner, _unit: Unit | None) -> Conflict | None:
+def overwrote_it_too(mine: OwnChanges, other: Winner, _unit: Unit | None) -> Conflict | None:
     """Each took away what it knew and not what the other brought: both would be there."""
     both = mine.overwrites & other.overwrites
     if not both:
@@ -119,19 +127,19 @@ _OVERLAPS: tuple[Check, ...] = (
 )  # fmt: skip
 
 
-def overlaps(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+def overlaps(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     for check in _OVERLAPS:
         if conflict := check(mine, other, unit):
             return conflict
     return None
 
 
-def compacted_after_me(mine: Mine, other: Winner, unit: Unit | None) -> Conflict | None:
+def compacted_after_me(mine: OwnChanges, other: Winner, unit: Unit | None) -> Conflict | None:
     """A compaction of an earlier instant only folded logs that lie before mine; a later did not."""
     return None if other.instant < mine.instant else overlaps(mine, other, unit)
 
 
-def took_me_back(mine: Mine, other: Winner | Pending, _unit: Unit | None) -> Conflict | None:
+def took_me_back(mine: OwnChanges, other: Winner | Pending, _unit: Unit | None) -> Conflict | None:
     """Another writer rolled this one back as dead."""
     if mine.instant not in other.takes_back:
         return None
@@ -142,7 +150,7 @@ def took_me_back(mine: Mine, other: Winner | Pending, _unit: Unit | None) -> Con
     )  # fmt: skip
 
 
-def planned(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+def planned(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | None:
     """Its plan is based on the file group as it was, and will replace it."""
     touched = mine.writes | mine.replaced
     return _on_shared(
@@ -151,12 +159,12 @@ def planned(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
     )  # fmt: skip
 
 
-def planned_after_me(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+def planned_after_me(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | None:
     """An earlier one checks for itself, when it completes after this commit."""
     return None if other.instant < mine.instant else planned(mine, other, unit)
 
 
-def yields_to_writer(mine: Mine, other: Pending, unit: Unit | None) -> Conflict | None:
+def yields_to_writer(mine: OwnChanges, other: Pending, unit: Unit | None) -> Conflict | None:
     """A table service can run again at any time; a writer's rows cannot wait."""
     cure = "writers go first: run this table service again when that commit is done"
     if other.inputs is None:
@@ -237,7 +245,7 @@ _WRITERS_FIRST: Mapping[Kind, Mapping[Kind, PendingCheck]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class ConflictStrategy:
     """What counts as one place of two writers, and who gives way to what is still pending."""
 
     name: str
@@ -257,17 +265,19 @@ def bucket_of(group: FileGroup) -> FileGroup:
     return (partition, file_id[:8]) if _BUCKET.match(file_id) else group
 
 
-SIMPLE = Strategy("simple", "SimpleConcurrentFileWritesConflictResolutionStrategy", _FIRST_COME)
-PREFER_WRITER = Strategy(
+SIMPLE = ConflictStrategy(
+    "simple", "SimpleConcurrentFileWritesConflictResolutionStrategy", _FIRST_COME
+)
+PREFER_WRITER = ConflictStrategy(
     "prefer_writer", "PreferWriterConflictResolutionStrategy", _WRITERS_FIRST
 )  # fmt: skip
-BUCKET = Strategy(
+BUCKET = ConflictStrategy(
     "bucket", "BucketIndexConcurrentFileWritesConflictResolutionStrategy", _FIRST_COME, bucket_of
 )
 STRATEGIES = (SIMPLE, PREFER_WRITER, BUCKET)
 
 
-def strategy_of(name: str) -> Strategy:
+def strategy_of(name: str) -> ConflictStrategy:
     """The strategy that `STRATEGY_KEY` names: by our name, or by Hudi's class."""
     for each in STRATEGIES:
         if name == each.name or name.rpartition(".")[2] == each.hudi:
@@ -277,11 +287,11 @@ def strategy_of(name: str) -> Strategy:
 
 
 def find_conflict(
-    mine: Mine,
+    mine: OwnChanges,
     others: Iterable[CommitFiles | Winner],
     *,
     pending: Iterable[Pending] = (),
-    strategy: Strategy = SIMPLE,
+    strategy: ConflictStrategy = SIMPLE,
 ) -> Conflict | None:
     """The conflict with the oldest instant, completed ones first; None if there is none."""
     replaces = bool(mine.replaced or mine.overwrites)
@@ -349,7 +359,7 @@ def _unreadable(instant: str, action: str, why: str) -> TableError:
     )
 
 
-def refuse_missing(mine: Mine, now: Timeline) -> None:
+def refuse_missing(mine: OwnChanges, now: Timeline) -> None:
     """Raise if the timeline lost an instant that the transaction's snapshot stands on."""
     if gone := sorted(mine.base - now.completed.keys()):
         raise TableError(

@@ -21,7 +21,7 @@ _NONE: Groups = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Mine:
+class OwnChanges:
     """What a transaction wants to publish, and what it had read."""
 
     instant: str

@@ -27,7 +27,7 @@ from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, read
 from lockkit.table.format.layout import CommitFiles, parse_commit
-from lockkit.table.format.timeline import Names, Timeline, instant_ms, instant_of
+from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 
 HARMLESS = frozenset({"clean", "rollback", "savepoint"})
 """Pending actions that never end as a commit, and so hold back no horizon and no pull."""
@@ -35,7 +35,7 @@ _DIGITS = 17
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class CheckedHorizon:
     """Every commit at or below `horizon`, `settled` in number, and the `later` ones by name."""
 
     horizon: str = ""
@@ -73,7 +73,7 @@ class Covered:
         return bool(after) or sum(each <= self.horizon for each in commits) == self.settled
 
 
-def settle(before: Covered, now: Timeline, wanted: Iterable[str]) -> Covered:
+def settle(before: CheckedHorizon, now: Timeline, wanted: Iterable[str]) -> CheckedHorizon:
     """`before` and the `wanted` commits of a listing; the horizon is raised as far as it may."""
     wanted = set(wanted)
     # A shorter instant would sort by its text elsewhere than by its time.
@@ -84,7 +84,7 @@ def settle(before: Covered, now: Timeline, wanted: Iterable[str]) -> Covered:
     )  # fmt: skip
     rising = {each for each in wanted if before.horizon < each < barrier}
     horizon = max(rising, default=before.horizon)
-    return Covered(
+    return CheckedHorizon(
         horizon,
         before.settled + len(rising),
         frozenset(each for each in wanted if each > horizon),
@@ -103,7 +103,7 @@ def first_pending(now: Timeline, after: str = "") -> str:
     return min((each for each in pending_commits(now) if each > after), default="~")
 
 
-def read_commit(names: Names, instant: str, now: Timeline) -> Procedure[CommitFiles]:
+def read_commit(names: TimelineNames, instant: str, now: Timeline) -> Procedure[CommitFiles]:
     """What a commit did that `now` shows as completed."""
     key = names.completed(instant, now.completed[instant], now.completion.get(instant))
     match (yield from read(key)):

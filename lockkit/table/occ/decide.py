@@ -23,7 +23,7 @@ from lockkit.protocol.outcome import (
     resolve,
 )
 from lockkit.runtime import TRIES_MAX, Note, Procedure, Put, Sleep, WallMs, create, pause_s, read
-from lockkit.table.format.timeline import Names, Timeline, instant_ms, instant_of
+from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import (
     ACTIONS,
     CLOSED,
@@ -31,22 +31,24 @@ from lockkit.table.occ.fence import (
     FENCE_KEY,
     Decided,
     Fence,
-    Seen,
+    FenceRead,
     digest,
     format_fence,
     read_fence,
 )
 
 
-def completed_key(names: Names, decided: Decided) -> str:
+def completed_key(names: TimelineNames, decided: Decided) -> str:
     return names.completed(decided.instant, decided.action, decided.completion)
 
 
-def inflight_key(names: Names, decided: Decided) -> str:
+def inflight_key(names: TimelineNames, decided: Decided) -> str:
     return names.inflight(decided.instant, decided.action)
 
 
-def completion_time(names: Names, seen: Seen, *later_than: str) -> Procedure[str | None]:
+def completion_time(
+    names: TimelineNames, seen: FenceRead, *later_than: str
+) -> Procedure[str | None]:
     """Layout 2: now, but later than these instants and than every completion so far; else None.
 
     Chosen before the fence is replaced and carried in it, so that the writer and a
@@ -59,7 +61,7 @@ def completion_time(names: Names, seen: Seen, *later_than: str) -> Procedure[str
     return instant_of(max((yield WallMs()), latest_ms + 1))
 
 
-def refuse_closed(seen: Seen) -> None:
+def refuse_closed(seen: FenceRead) -> None:
     """Raise if the table has left the fenced mode: nothing is decided by its fence any more."""
     if seen.fence is not None and seen.fence.head.kind == CLOSED:
         raise TableError(
@@ -70,7 +72,7 @@ def refuse_closed(seen: Seen) -> None:
         )
 
 
-def refuse_open(seen: Seen) -> None:
+def refuse_open(seen: FenceRead) -> None:
     """Raise if a table that is not fenced has a fence by which a paused writer may still decide."""
     if seen.fence is not None and seen.fence.head.kind != CLOSED:
         raise TableError(
@@ -107,7 +109,7 @@ def is_in_use(now: Timeline) -> bool:
 
 
 def settle(
-    names: Names, seen: Seen, proven: frozenset[str], rolled_forward: list[str]
+    names: TimelineNames, seen: FenceRead, proven: frozenset[str], rolled_forward: list[str]
 ) -> Procedure[None]:
     """Make sure that what the fence decided last has its completed file; nothing is decided before.
 
@@ -147,7 +149,7 @@ def settle(
 # --- replace ------------------------------------------------------------------------------------
 
 
-def replace_fence(names: Names, seen: Seen, entry: Fence) -> Procedure[bool]:
+def replace_fence(names: TimelineNames, seen: FenceRead, entry: Fence) -> Procedure[bool]:
     """Replace the fence that was read: the moment of decision. False: it did not, and never will.
 
     The lease is not asked again once the write is out: sending the same bytes under the same
@@ -200,7 +202,9 @@ def replace_fence(names: Names, seen: Seen, entry: Fence) -> Procedure[bool]:
     )
 
 
-def _was_superseded(names: Names, seen: Seen, entry: Fence, now: Seen) -> Procedure[bool]:
+def _was_superseded(
+    names: TimelineNames, seen: FenceRead, entry: Fence, now: FenceRead
+) -> Procedure[bool]:
     """The fence holds somebody else's entry: was ours there in between?
 
     The writer that replaced it carried on its window. If ours is not in it, although the window
@@ -227,5 +231,5 @@ def _was_superseded(names: Names, seen: Seen, entry: Fence, now: Seen) -> Proced
     return False
 
 
-def unknown(names: Names, decided: Decided, why: str) -> CommitUnknown:
+def unknown(names: TimelineNames, decided: Decided, why: str) -> CommitUnknown:
     return CommitUnknown(decided.instant, why, (FENCE_KEY, completed_key(names, decided)))

@@ -15,12 +15,12 @@ from lockkit.runtime import Procedure, WallMs, listing, read
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.plans import OURS, ReplacePlan, parse_replace_plan
 from lockkit.table.format.properties import FENCED, TableConfig
-from lockkit.table.format.timeline import Names, Timeline, instant_ms, load_timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, load_timeline
 from lockkit.table.occ.liveness import (
     HEARTBEATS,
+    HeartbeatRead,
     HeartbeatRules,
     Policy,
-    Pulse,
     dead_instants,
     expired,
     look,
@@ -29,8 +29,13 @@ from lockkit.table.occ.pending import REPLACING
 
 
 def failed_writes(
-    names: Names, now: Timeline, policy: Policy, rules: HeartbeatRules, *, own: Collection[str] = ()
-) -> Procedure[tuple[Pulse, ...]]:
+    names: TimelineNames,
+    now: Timeline,
+    policy: Policy,
+    rules: HeartbeatRules,
+    *,
+    own: Collection[str] = (),
+) -> Procedure[tuple[HeartbeatRead, ...]]:
     """Pending instants that may be rolled back, each once `end(pulse)` returned True.
 
     `own` are instants that this process works on.
@@ -51,7 +56,7 @@ def failed_writes(
     return (*dead, *plans_dead)
 
 
-def clusterings(names: Names, now: Timeline) -> Procedure[dict[str, ReplacePlan]]:
+def clusterings(names: TimelineNames, now: Timeline) -> Procedure[dict[str, ReplacePlan]]:
     """The pending clusterings by instant, Hudi's included; in version 6 they share an overwrite's
     action.
     """
@@ -68,7 +73,7 @@ def clusterings(names: Names, now: Timeline) -> Procedure[dict[str, ReplacePlan]
     return found
 
 
-def leftovers(names: Names, rules: HeartbeatRules) -> Procedure[tuple[str, ...]]:
+def leftovers(names: TimelineNames, rules: HeartbeatRules) -> Procedure[tuple[str, ...]]:
     """Instants that are over, whose writer left an expired heartbeat behind."""
     listed = yield from listing(HEARTBEATS)
     now, wall_ms, found = (yield from load_timeline(names)), (yield WallMs()), []
@@ -81,7 +86,7 @@ def leftovers(names: Names, rules: HeartbeatRules) -> Procedure[tuple[str, ...]]
     return tuple(found)
 
 
-def about_to_go(names: Names, now: Timeline) -> Procedure[frozenset[FileGroup]]:
+def about_to_go(names: TimelineNames, now: Timeline) -> Procedure[frozenset[FileGroup]]:
     """File groups that a clustering is planned to replace."""
     plans = yield from clusterings(names, now)
     return frozenset(group for plan in plans.values() for group in plan.inputs or ())

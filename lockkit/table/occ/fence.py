@@ -105,7 +105,7 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FenceRead:
     """The fence as read; both None where there is none (`decide.lost_fence`)."""
 
     fence: Fence | None
@@ -307,7 +307,7 @@ def _instant_or_none(fields: Mapping[str, Any], name: str) -> str | None:
 
 
 def _is_instant(value: object) -> TypeGuard[str]:
-    """Digits that are a date, and one that the timeline's listing shows (`Names.prefix`)."""
+    """Digits that are a date, and one that the timeline's listing shows (`KeyNaming.prefix`)."""
     if not isinstance(value, str) or not _INSTANT.fullmatch(value):
         return False
     try:
@@ -317,9 +317,9 @@ def _is_instant(value: object) -> TypeGuard[str]:
     return True
 
 
-def read_fence() -> Procedure[Seen]:
+def read_fence() -> Procedure[FenceRead]:
     match (yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)):
         case Found(body, version):
-            return Seen(parse_fence(body), version)
+            return FenceRead(parse_fence(body), version)
         case _missing:
-            return Seen(None, None)
+            return FenceRead(None, None)

@@ -31,8 +31,8 @@ from lockkit.runtime import TRIES_MAX, Get, Procedure, Put, Sleep, Unique, pause
 from lockkit.stores import Store
 from lockkit.table.occ.liveness import (
     BODY_BYTES_MAX,
+    HeartbeatRead,
     HeartbeatRules,
-    Pulse,
     end,
     forget,
     heartbeat_key,
@@ -43,7 +43,7 @@ BACK_OFF_FIRST_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Beating:
+class HeartbeatState:
     """How far a writer's heartbeat has come."""
 
     instant: str
@@ -56,7 +56,7 @@ class Beating:
     """Attempts sent since then whose fate is not known; empty right after a proven beat."""
 
 
-def beat(now: Beating) -> Procedure[Beating]:
+def beat(now: HeartbeatState) -> Procedure[HeartbeatState]:
     """One more beat: sent once, and read back once if there was no answer.
 
     An unproven beat is returned with its attempt in `out`, or unchanged if the store was too busy;
@@ -90,7 +90,7 @@ def beat(now: Beating) -> Procedure[Beating]:
             return replace(now, out=out)
 
 
-def start(now: Beating) -> Procedure[Beating]:
+def start(now: HeartbeatState) -> Procedure[HeartbeatState]:
     """Beat until it is proven; `Unanswered` if the store is silent for that long.
 
     Before the instant's requested file is created, where Hudi writes to the table too: Hudi rolls
@@ -110,14 +110,14 @@ def start(now: Beating) -> Procedure[Beating]:
 
 
 @dataclass(slots=True)
-class Beats:
+class HeartbeatSchedule:
     """A writer's heartbeat as the writer knows it: when to beat again, and until when to go on.
 
-    The caller waits between the beats, and beats once at a time: in a thread (`Heartbeat`), or in
-    the simulator.
+    The caller waits between the beats, and beats once at a time: in a thread (`Heartbeat`),
+    or in the simulator.
     """
 
-    now: Beating
+    now: HeartbeatState
     rules: HeartbeatRules
     clock: Clock
     quiet: bool = False
@@ -183,7 +183,7 @@ class Beats:
     def give_up(self) -> Procedure[None]:
         """The instant will not be committed: others need not wait until it expires."""
         if not self._is_silent():
-            yield from end(Pulse(self.now.instant, self.now.version))
+            yield from end(HeartbeatRead(self.now.instant, self.now.version))
 
     def _is_silent(self) -> bool:
         return self.now.version is None and not self.now.out
@@ -208,7 +208,7 @@ class Heartbeat:
         *,
         clock: Clock | None = None,
         rules: HeartbeatRules = HeartbeatRules(),
-        begun: Beating | None = None,
+        begun: HeartbeatState | None = None,
         quiet_s: float | None = None,
     ) -> None:
         self.instant, self.rules = instant, rules
@@ -217,10 +217,10 @@ class Heartbeat:
         self._store, self._clock = store, clock or Clock()
         self._turn = threading.Lock()
         self._stop = threading.Event()
-        now = begun or Beating(
+        now = begun or HeartbeatState(
             instant, rules.ttl_ms, holder=f"{socket.gethostname()}/{os.getpid()}"
         )
-        self._beats = Beats(now, rules, self._clock, quiet=quiet_s is not None)
+        self._beats = HeartbeatSchedule(now, rules, self._clock, quiet=quiet_s is not None)
         self._wait_s = self._beats.interval_s if quiet_s is None else quiet_s
         if quiet_s is None:
             run(self._beats.start(), store, self._clock)

@@ -40,7 +40,7 @@ from lockkit.runtime import (
     read,
 )
 from lockkit.table.format.option_values import one_of, whole
-from lockkit.table.format.timeline import HOODIE, Names, Timeline, instant_ms, load_timeline
+from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, instant_ms, load_timeline
 
 HEARTBEATS = HOODIE + ".heartbeat/"
 INTERVAL_KEY = "hoodie.client.heartbeat.interval_in_ms"
@@ -112,7 +112,7 @@ def failed_writes_policy(options: Mapping[str, Any], *, writers: int = 1) -> Pol
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class HeartbeatRead:
     """A heartbeat as one read showed it."""
 
     instant: str
@@ -132,17 +132,17 @@ def heartbeat_key(instant: str) -> str:
     return HEARTBEATS + instant
 
 
-def pulse_of(instant: str, answer: Found | Missing) -> Pulse:
+def pulse_of(instant: str, answer: Found | Missing) -> HeartbeatRead:
     """What an object says. A body that is not ours is a sign of life, and promises nothing."""
     if isinstance(answer, Missing):
-        return Pulse(instant, None)
+        return HeartbeatRead(instant, None)
     try:
         body: Any = json.loads(answer.body) if len(answer.body) <= BODY_BYTES_MAX else {}
     except (ValueError, RecursionError):
         body = {}
     fields = body if isinstance(body, dict) else {}
     attempt, ttl_ms, holder = (fields.get(name) for name in ("attempt", "ttlMs", "holder"))
-    return Pulse(
+    return HeartbeatRead(
         instant,
         answer.version,
         attempt if isinstance(attempt, str) else None,
@@ -154,7 +154,7 @@ def pulse_of(instant: str, answer: Found | Missing) -> Pulse:
     )
 
 
-def expired(pulse: Pulse, wall_ms: int, rules: HeartbeatRules) -> bool:
+def expired(pulse: HeartbeatRead, wall_ms: int, rules: HeartbeatRules) -> bool:
     """Whether its writer has certainly stopped, if it keeps the rules.
 
     Where there is no heartbeat it counts when the instant was taken: its writer may be about to
@@ -171,7 +171,7 @@ def expired(pulse: Pulse, wall_ms: int, rules: HeartbeatRules) -> bool:
     return wall_ms - pulse.modified_ms > ttl_ms + rules.drift_ms
 
 
-def look(instant: str, requested: str = "") -> Procedure[Pulse]:
+def look(instant: str, requested: str = "") -> Procedure[HeartbeatRead]:
     """Of an instant without a heartbeat the times are those of `requested`, its first file."""
     match (yield from read(heartbeat_key(instant), limit=BODY_BYTES_MAX)):
         case Missing() if requested:
@@ -184,9 +184,9 @@ def look(instant: str, requested: str = "") -> Procedure[Pulse]:
             assert_never(never)
     match (yield from read(requested)):
         case Found(_, _, modified_ms, date_ms):
-            return Pulse(instant, None, modified_ms=modified_ms, date_ms=date_ms)
+            return HeartbeatRead(instant, None, modified_ms=modified_ms, date_ms=date_ms)
         case _:
-            return Pulse(instant, None)
+            return HeartbeatRead(instant, None)
 
 
 def lives(instant: str, rules: HeartbeatRules, requested: str = "") -> Procedure[bool]:
@@ -197,7 +197,7 @@ def lives(instant: str, rules: HeartbeatRules, requested: str = "") -> Procedure
 # --- before and after a rollback -----------------------------------------------------------------
 
 
-def end(pulse: Pulse) -> Procedure[bool]:
+def end(pulse: HeartbeatRead) -> Procedure[bool]:
     """End the heartbeat that was seen, before its instant is rolled back. False: its writer lives.
 
     Replaces that very version by a tombstone, so that every later beat is refused, a late start
@@ -250,14 +250,14 @@ def discard(key: str) -> Procedure[None]:
 
 
 def dead_instants(
-    names: Names,
+    names: TimelineNames,
     now: Timeline,
     policy: Policy,
     *,
     mine: str = "",
     rules: HeartbeatRules = HeartbeatRules(),
     spare: frozenset[str] = frozenset(),
-) -> Procedure[tuple[Pulse, ...]]:
+) -> Procedure[tuple[HeartbeatRead, ...]]:
     """Pending writes that may be rolled back, oldest first, each after `end(pulse)` said True.
 
     EAGER: every one but mine (for a table's only writer). LAZY: those whose heartbeat has expired,
@@ -268,7 +268,7 @@ def dead_instants(
     if policy == "NEVER":
         return ()
     wall_ms = yield WallMs()
-    dead: list[Pulse] = []
+    dead: list[HeartbeatRead] = []
     for instant, action in now.pending.items():
         if action not in _WRITES or instant == mine or instant in spare:
             continue

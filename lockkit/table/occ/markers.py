@@ -16,13 +16,13 @@ from typing import Any, Literal, get_args
 from lockkit.errors import EarlyConflict, TableError
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, all_of, create, listing, read
-from lockkit.stores import Entry
+from lockkit.stores import ListEntry
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.option_values import flag
 from lockkit.table.format.partition import is_inside
-from lockkit.table.format.timeline import HOODIE, Names, Timeline, load_timeline
-from lockkit.table.occ.conflict import SIMPLE, Strategy, find_conflict, shared, winners
-from lockkit.table.occ.conflicting import Conflict, Mine, Pending, Winner
+from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, load_timeline
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy, find_conflict, shared, winners
+from lockkit.table.occ.conflicting import Conflict, OwnChanges, Pending, Winner
 from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.liveness import HEARTBEATS, HeartbeatRules, discard, lives
 
@@ -80,14 +80,14 @@ def mark(instant: str, path: str, io: Io) -> Procedure[None]:
 
 def unmark(instant: str) -> Procedure[None]:
     """After the commit, or the end of a rollback: the markers are no longer needed."""
-    entries: list[Entry] = yield from listing(f"{MARKERS}{instant}/")
+    entries: list[ListEntry] = yield from listing(f"{MARKERS}{instant}/")
     yield from all_of(discard(each.key) for each in entries)
 
 
 def files_of(instant: str) -> Procedure[tuple[Marker, ...]]:
     """Every data file that the instant's markers name, by path, including those that Hudi wrote."""
     folder = f"{MARKERS}{instant}/"
-    entries: list[Entry] = yield from listing(folder)
+    entries: list[ListEntry] = yield from listing(folder)
     names = [each.key.removeprefix(folder) for each in entries]
     served = yield from all_of(_served(folder + each) for each in names if _SERVED.fullmatch(each))
     for lines in served:
@@ -119,7 +119,10 @@ def _served(key: str) -> Procedure[list[str]]:
 
 
 def early_conflict(
-    mine: Mine, *, rules: HeartbeatRules = HeartbeatRules(), strategy: Strategy = SIMPLE
+    mine: OwnChanges,
+    *,
+    rules: HeartbeatRules = HeartbeatRules(),
+    strategy: ConflictStrategy = SIMPLE,
 ) -> Procedure[None]:
     """Raise `EarlyConflict` if a living writer of an earlier instant has marked what I write.
 
@@ -127,7 +130,7 @@ def early_conflict(
     earlier's marker, or marked it first and sees it when it asks again. Only the later one yields,
     so two never stop each other. What `mine` covers is committed, and no rival any more.
     """
-    entries: list[Entry] = yield from listing(HEARTBEATS)
+    entries: list[ListEntry] = yield from listing(HEARTBEATS)
     for instant in (os.path.basename(each.key) for each in entries):
         if not _INSTANT.fullmatch(instant) or instant >= mine.instant or mine.covers(instant):
             continue
@@ -142,7 +145,9 @@ def early_conflict(
             raise conflict.refusal(mine.instant, EarlyConflict)
 
 
-def overtaken(names: Names, mine: Mine, *, strategy: Strategy = SIMPLE) -> Procedure[None]:
+def overtaken(
+    names: TimelineNames, mine: OwnChanges, *, strategy: ConflictStrategy = SIMPLE
+) -> Procedure[None]:
     """Raise `EarlyConflict` if a commit that completed since I began has decided against me."""
     now = yield from load_timeline(names, after=mine.horizon)
     won = []
@@ -154,7 +159,7 @@ def overtaken(names: Names, mine: Mine, *, strategy: Strategy = SIMPLE) -> Proce
 
 
 def at_work(
-    names: Names, now: Timeline, *, mine: str, rules: HeartbeatRules = HeartbeatRules()
+    names: TimelineNames, now: Timeline, *, mine: str, rules: HeartbeatRules = HeartbeatRules()
 ) -> Procedure[tuple[Pending, ...]]:
     """Writers that live and have not committed, with what they marked: `prefer_writer` asks.
 

@@ -40,7 +40,7 @@ from lockkit.table.occ.fence import (
     NO_INSTANT,
     Decided,
     Fence,
-    Seen,
+    FenceRead,
     follow,
     opened,
     read_fence,
@@ -83,7 +83,7 @@ def switch_mode(
     return (yield from _say_in_properties(mode, believe))
 
 
-def _closing(config: TableConfig, seen: Seen, now: Timeline, guard: Guard) -> Procedure[Fence]:
+def _closing(config: TableConfig, seen: FenceRead, now: Timeline, guard: Guard) -> Procedure[Fence]:
     under_way = commits_under_way(now)
     if seen.fence is None and config.mode == FENCED and under_way:
         raise lost_fence(under_way)
@@ -104,7 +104,7 @@ def _refuse_under_way(now: Timeline) -> None:
         )
 
 
-def _opening(config: TableConfig, seen: Seen, now: Timeline, guard: Guard) -> Procedure[Fence]:
+def _opening(config: TableConfig, seen: FenceRead, now: Timeline, guard: Guard) -> Procedure[Fence]:
     """It remembers no decision: what was committed in `hudi` mode is not in its window."""
     before = seen.fence
     if before is None and config.mode == FENCED and is_in_use(now):

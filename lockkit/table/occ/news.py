@@ -13,26 +13,26 @@ from lockkit.runtime import Procedure, read
 from lockkit.table.format.layout import CommitFiles, Overwritten, parse_commit
 from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import Timeline, glance
-from lockkit.table.occ.conflict import Strategy, refuse_missing, refuse_unreadable, winners
+from lockkit.table.occ.conflict import ConflictStrategy, refuse_missing, refuse_unreadable, winners
 from lockkit.table.occ.conflicting import Pending, Winner
 from lockkit.table.occ.decide import commits_under_way, completed_key, is_in_use, lost_fence
-from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, Seen, read_fence
+from lockkit.table.occ.fence import COMMIT, ROLLBACK, Decided, FenceRead, read_fence
 from lockkit.table.occ.pending import load_pending
 from lockkit.table.occ.prepared import Prepared
 
 
 @dataclass(slots=True)
-class Work:
+class CommitProgress:
     """What one commit has found out so far, over all its rounds."""
 
     prepared: Prepared
-    strategy: Strategy
+    strategy: ConflictStrategy
     rolled_forward: list[str] = field(default_factory=list)
     files: dict[str, CommitFiles] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class TableChanges:
     """What happened to the table since the transaction began."""
 
     winners: tuple[Winner, ...]
@@ -43,7 +43,7 @@ class News:
     pending: tuple[Pending, ...] = ()
 
 
-def news_of(work: Work, seen: Seen) -> Procedure[News]:
+def news_of(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
     """From the fence's own window where that reaches back far enough, else from a listing.
 
     Plans that were pending when the transaction began are looked at; a plan that was made since
@@ -67,10 +67,10 @@ def news_of(work: Work, seen: Seen) -> Procedure[News]:
             commits.add(each.instant)
             found.append((yield from _winner(work, each)))
     pending = yield from load_pending(prepared.names, transaction.timeline)
-    return News(tuple(found), tuple(sorted(commits)), mine, pending)
+    return TableChanges(tuple(found), tuple(sorted(commits)), mine, pending)
 
 
-def _strangers(prepared: Prepared, seen: Seen) -> bool:
+def _strangers(prepared: Prepared, seen: FenceRead) -> bool:
     """Whether the transaction's listing held commits that the fence should know, and does not.
 
     They were made without the fence, so its window is not complete.
@@ -81,7 +81,7 @@ def _strangers(prepared: Prepared, seen: Seen) -> bool:
     return any(each > min(known) and each not in known for each in listed)
 
 
-def _winner(work: Work, each: Decided) -> Procedure[Winner]:
+def _winner(work: CommitProgress, each: Decided) -> Procedure[Winner]:
     """Its write sets: as the fence names them, or, of a wide commit, from its own file.
 
     So too where one of the two adds columns: its file has the schema. And where the fence does not
@@ -105,7 +105,7 @@ def _read_files(instant: str, key: str) -> Procedure[CommitFiles]:
             raise TableError(f"{key} is gone: it was rolled back or archived; begin again")
 
 
-def _listed(work: Work, seen: Seen) -> Procedure[News]:
+def _listed(work: CommitProgress, seen: FenceRead) -> Procedure[TableChanges]:
     """The same from one listing, made after the fence was read and settled.
 
     One is enough, however many pages it has: if anything was decided meanwhile, the fence has
@@ -136,7 +136,7 @@ def _refuse_lost(now: Timeline, own: str) -> Procedure[None]:
         raise lost_fence(commits_under_way(others))
 
 
-def news_listed(work: Work, now: Timeline) -> Procedure[News]:
+def news_listed(work: CommitProgress, now: Timeline) -> Procedure[TableChanges]:
     """The same from a listing that is there already."""
     prepared, names = work.prepared, work.prepared.names
     mine = prepared.mine
@@ -144,7 +144,7 @@ def news_listed(work: Work, now: Timeline) -> Procedure[News]:
         landed = Decided(
             COMMIT, mine.instant, now.completed[mine.instant], now.completion.get(mine.instant)
         )
-        return News((), tuple(now.commits), landed)
+        return TableChanges((), tuple(now.commits), landed)
     if mine.instant not in now.inflight:
         why = (
             "its inflight file is gone, so another writer rolled it back as dead"
@@ -158,7 +158,7 @@ def news_listed(work: Work, now: Timeline) -> Procedure[News]:
         action, completion = now.completed[instant], now.completion.get(instant)
         found.append((yield from _winner(work, Decided(COMMIT, instant, action, completion, None))))
     pending = yield from load_pending(names, now, since=before)
-    return News(tuple(found), tuple(now.commits), None, pending)
+    return TableChanges(tuple(found), tuple(now.commits), None, pending)
 
 
 def taken_back(instant: str, why: str) -> LockLost:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, all_of, read
 from lockkit.table.format.plans import RollbackPlan, parse_replace_plan, parse_rollback_plan
-from lockkit.table.format.timeline import Names, Timeline
+from lockkit.table.format.timeline import Timeline, TimelineNames
 from lockkit.table.occ.conflicting import Pending
 
 REPLACING = frozenset({"replacecommit", "clustering"})
 
 
 def load_pending(
-    names: Names, now: Timeline, *, since: Timeline | None = None
+    names: TimelineNames, now: Timeline, *, since: Timeline | None = None
 ) -> Procedure[tuple[Pending, ...]]:
     """The plans among a timeline's pending instants; also rollbacks completed after `since`.
 
@@ -28,7 +28,7 @@ def load_pending(
     return tuple(each for each in found if each is not None)
 
 
-def _pending(names: Names, instant: str, action: str) -> Procedure[Pending | None]:
+def _pending(names: TimelineNames, instant: str, action: str) -> Procedure[Pending | None]:
     if action == "rollback":
         plan = yield from load_rollback_plan(names, instant)
         return Pending(instant, action, takes_back=frozenset({plan.target})) if plan else None
@@ -43,7 +43,7 @@ def _pending(names: Names, instant: str, action: str) -> Procedure[Pending | Non
             return None
 
 
-def load_rollback_plan(names: Names, instant: str) -> Procedure[RollbackPlan | None]:
+def load_rollback_plan(names: TimelineNames, instant: str) -> Procedure[RollbackPlan | None]:
     """What a rollback takes back; None if its plan is gone: it was completed and tidied away."""
     key = names.requested(instant, "rollback")
     match (yield from read(key)):

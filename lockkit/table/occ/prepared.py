@@ -19,10 +19,10 @@ from lockkit.table.format.layout import (
     overwritten_by,
     partition_file,
 )
-from lockkit.table.format.timeline import Names
-from lockkit.table.occ.conflicting import Mine
+from lockkit.table.format.timeline import TimelineNames
+from lockkit.table.occ.conflicting import OwnChanges
 from lockkit.table.occ.fence import digest
-from lockkit.table.occ.transaction import Taken, Transaction
+from lockkit.table.occ.transaction import TakenInstant, Transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Prepared:
         return self.transaction.instant
 
     @property
-    def names(self) -> Names:
+    def names(self) -> TimelineNames:
         return self.transaction.taken.names
 
     @property
@@ -61,9 +61,9 @@ class Prepared:
         return frozenset(stat.group for stat in self.stats)
 
     @property
-    def mine(self) -> Mine:
+    def mine(self) -> OwnChanges:
         began = self.transaction
-        return Mine(
+        return OwnChanges(
             self.instant, began.base, self.writes, self.replaced, self.operation,
             frozenset(began.timeline.pending), began.horizon,
             overwritten_by(self.operation, self.writes | self.replaced),
@@ -106,7 +106,7 @@ def prepare(
 
 
 def draft(
-    taken: Taken,
+    taken: TakenInstant,
     stats: tuple[WriteStat, ...],
     *,
     schema: str,
@@ -133,7 +133,7 @@ def draft(
     return body
 
 
-def _refuse_stats(taken: Taken, stats: tuple[WriteStat, ...]) -> None:
+def _refuse_stats(taken: TakenInstant, stats: tuple[WriteStat, ...]) -> None:
     groups: set[FileGroup] = set()
     for stat in stats:
         if stat.group in groups:

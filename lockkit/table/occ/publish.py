@@ -22,14 +22,14 @@ from lockkit.runtime import Procedure, all_of, read, run
 from lockkit.sinks import Emit, silent, warn_of
 from lockkit.stores import Store
 from lockkit.table.format.properties import FENCED, recheck_config
-from lockkit.table.occ.commit import Ahead, Committed, Guard, commit, complete, decide
-from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.commit import Committed, Guard, Prefetched, commit, complete, decide
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.decide import completed_key
 from lockkit.table.occ.fence import (
     COMMIT,
     FENCE_BYTES_MAX,
     FENCE_KEY,
-    Seen,
+    FenceRead,
     parse_fence,
     read_fence,
 )
@@ -45,7 +45,7 @@ def publish(
     clock: Clock,
     emit: Emit = silent,
     *,
-    strategy: Strategy = SIMPLE,
+    strategy: ConflictStrategy = SIMPLE,
     fence: bool | None = None,
 ) -> Committed:
     """Acquire the lock, commit, release it. Raises `LockBusy`, and what `commit` raises.
@@ -55,14 +55,14 @@ def publish(
     """
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
     with told_if_interrupted(prepared), deferred(emit) as later:
-        hold = _LockHold(lock, store, clock, later)
+        hold = _LockCommit(lock, store, clock, later)
         committed: Committed = run(
             publish_under(hold, prepared, strategy=strategy, fenced=fenced), store, clock, later
         )
     return committed
 
 
-class Hold(Protocol):
+class CommitLock(Protocol):
     """The table's own lock, for one commit: held by threads here, by tasks in the simulator.
 
     `run` carries out one step of the commit. `complete` runs a step while the lock is released;
@@ -76,7 +76,7 @@ class Hold(Protocol):
 
     def run(self, way: Procedure[T]) -> Procedure[T]: ...
 
-    def acquire(self, scout: Scout | None) -> Procedure[None]: ...
+    def acquire(self, scout: Prefetcher | None) -> Procedure[None]: ...
 
     def rise_above(self, epoch: int) -> Procedure[None]: ...
 
@@ -86,10 +86,16 @@ class Hold(Protocol):
 
 
 def publish_under(
-    hold: Hold, prepared: Prepared, *, strategy: Strategy = SIMPLE, fenced: bool = True
+    hold: CommitLock,
+    prepared: Prepared,
+    *,
+    strategy: ConflictStrategy = SIMPLE,
+    fenced: bool = True,
 ) -> Procedure[Committed]:
-    """Acquire, decide, then complete beside the release. The same code for every kind of `Hold`."""
-    scout = Scout(prepared) if fenced else None
+    """Acquire, decide, then complete beside the release. The same code for every kind of
+    `CommitLock`.
+    """
+    scout = Prefetcher(prepared) if fenced else None
     try:
         yield from hold.acquire(scout)
         if scout is None:
@@ -109,7 +115,7 @@ def publish_under(
         raise
 
 
-def _rise_above_fence(hold: Hold, scout: Scout) -> Procedure[None]:
+def _rise_above_fence(hold: CommitLock, scout: Prefetcher) -> Procedure[None]:
     """Make sure, before the grant is used, that its epoch is above the fence's.
 
     A lock object that was deleted, or rewritten by Hudi, starts its epochs again from 1, and a
@@ -228,12 +234,12 @@ def release_after(lock: LockHandle, error: BaseException, acquired: bool) -> Non
         leave(release, error)
 
 
-class _LockHold:
+class _LockCommit:
     """A `Lock`, whose requests go out from its own threads: none of these procedures yields."""
 
     def __init__(self, lock: Lock, store: Store, clock: Clock, emit: Emit) -> None:
         self._lock, self._store, self._clock, self._emit = lock, store, clock, emit
-        self._letting_go, self._acquired = _Release(lock), False
+        self._letting_go, self._acquired = _ReleaseThread(lock), False
 
     @property
     def guard(self) -> Guard:
@@ -246,7 +252,7 @@ class _LockHold:
         yield from ()
         return run(way, self._store, self._clock, self._emit)
 
-    def acquire(self, scout: Scout | None) -> Procedure[None]:
+    def acquire(self, scout: Prefetcher | None) -> Procedure[None]:
         yield from ()
 
         def beside(claiming: bool) -> None:
@@ -280,7 +286,7 @@ class _LockHold:
         release_after(self._lock, error, self._acquired)
 
 
-class _Release(threading.Thread):
+class _ReleaseThread(threading.Thread):
     """Releases the lock beside the write of the completed file, once the commit is decided.
 
     Begun before anything is decided: a process at its limit of threads releases in its own thread.
@@ -318,11 +324,11 @@ def _let_go(lock: LockHandle) -> None:
 
 
 @dataclass(slots=True)
-class Scout:
+class Prefetcher:
     """Reads what the commit needs first, beside the lock's own requests (`Lock.acquire`)."""
 
     prepared: Prepared
-    ahead: Ahead = field(default_factory=Ahead)
+    ahead: Prefetched = field(default_factory=Prefetched)
 
     def look(self, claiming: bool) -> Procedure[None]:
         """One look beside one request for the lock; replaces `ahead`.
@@ -334,9 +340,9 @@ class Scout:
         try:
             self.ahead = yield from self._look(claiming)
         except (TableError, StoreError):
-            self.ahead = Ahead()  # the commit reads again, and reports it
+            self.ahead = Prefetched()  # the commit reads again, and reports it
 
-    def _look(self, claiming: bool) -> Procedure[Ahead]:
+    def _look(self, claiming: bool) -> Procedure[Prefetched]:
         transaction, seen = self.prepared.transaction, self.ahead.seen
         proven = self.ahead.proven
         asked: list[Procedure[Any]] = [
@@ -358,9 +364,9 @@ class Scout:
             proven |= {head.instant}
         match fence:
             case Found(body, version):
-                seen = Seen(parse_fence(body), version)
+                seen = FenceRead(parse_fence(body), version)
             case NotModified():
                 pass
             case _missing:
-                seen = Seen(None, None)
-        return Ahead(seen, proven, claiming)
+                seen = FenceRead(None, None)
+        return Prefetched(seen, proven, claiming)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique, WallMs, all_of, create, delete, listing, read
-from lockkit.stores import Entry
+from lockkit.stores import ListEntry
 from lockkit.table.format.plans import (
     NO_BASE,
     RollbackPlan,
@@ -24,14 +24,14 @@ from lockkit.table.format.plans import (
 from lockkit.table.format.properties import FENCED, PROPERTIES_KEY
 from lockkit.table.format.timeline import (
     HOODIE,
-    Names,
     Timeline,
+    TimelineNames,
     is_ahead,
     load_timeline,
     parse_timeline,
 )
-from lockkit.table.occ.commit import ROUNDS_MAX, Epoch, Guard, trust
-from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.commit import ROUNDS_MAX, EpochGuard, Guard, trust
+from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.decide import (
     commits_under_way,
     completion_time,
@@ -40,11 +40,11 @@ from lockkit.table.occ.decide import (
     replace_fence,
     settle,
 )
-from lockkit.table.occ.fence import ROLLBACK, Decided, Seen, follow, read_fence
+from lockkit.table.occ.fence import ROLLBACK, Decided, FenceRead, follow, read_fence
 from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import files_of, unmark
 from lockkit.table.occ.pending import load_rollback_plan
-from lockkit.table.occ.transaction import Known, Taken, discard, is_ours, take
+from lockkit.table.occ.transaction import TableCache, TakenInstant, discard, is_ours, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class RollbackRefused:
     """An instant that is committed: its writer, or somebody for it, was faster."""
 
     target: str
@@ -66,13 +66,13 @@ class Spared:
 def roll_back(
     target: str,
     guard: Guard,
-    known: Known,
+    known: TableCache,
     *,
     believe: Callable[[], None] = trust,
     resume: str | None = None,
     base: str = NO_BASE,
     paths: Collection[str] | None = None,
-) -> Procedure[RolledBack | Spared]:
+) -> Procedure[RolledBack | RollbackRefused]:
     """Take the pending commit `target` back, under the lock, or find that it is committed.
 
     `base` is the table's address (`hadoop_base`), which Hudi needs to finish this if we die.
@@ -91,7 +91,7 @@ def roll_back(
     if resume is not None:
         plan = yield from load_rollback_plan(names, resume)
     for _ in range(ROUNDS_MAX):
-        seen = (yield from read_fence()) if fenced else Seen(None, None)
+        seen = (yield from read_fence()) if fenced else FenceRead(None, None)
         refuse_closed(seen)
         yield from settle(names, seen, frozenset(), [])
         own = yield from _files_of(names, target)
@@ -101,7 +101,7 @@ def roll_back(
         if target in own.completed:
             if plan is not None:  # it decided nothing, and need not be carried out
                 yield from _drop(plan, names)
-            return Spared(target)
+            return RollbackRefused(target)
         if plan is None:
             plan = yield from _write_plan(target, own, known, base, paths)
         if not fenced:
@@ -126,7 +126,7 @@ def roll_back(
     )
 
 
-def _files_of(names: Names, target: str) -> Procedure[Timeline]:
+def _files_of(names: TimelineNames, target: str) -> Procedure[Timeline]:
     """How far one instant got: a listing of its own few files."""
     entries = yield from listing(names.folder + target)
     return parse_timeline(entries, names)
@@ -136,7 +136,7 @@ def _files_of(names: Names, target: str) -> Procedure[Timeline]:
 
 
 def _write_plan(
-    target: str, own: Timeline, known: Known, base: str, paths: Collection[str] | None
+    target: str, own: Timeline, known: TableCache, base: str, paths: Collection[str] | None
 ) -> Procedure[RollbackPlan]:
     """Durably, before the decision: a rollback that is left half done is finished by its plan."""
     action = own.pending.get(target, "commit")
@@ -161,7 +161,7 @@ def written_by(target: str) -> Procedure[tuple[tuple[str, str], ...]]:
     """
     paths = {each.path for each in (yield from files_of(target)) if _is_data_of(each.path, target)}
     if not paths:
-        everything: list[Entry] = yield from listing("")
+        everything: list[ListEntry] = yield from listing("")
         keys = [each.key for each in everything]
         # Another table under this one's folder may have the same instant.
         others = tuple(key.removesuffix(PROPERTIES_KEY) for key in keys
@@ -174,7 +174,7 @@ def _with_partitions(paths: Collection[str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((path.rpartition("/")[0], path) for path in paths))
 
 
-def _drop(plan: RollbackPlan, names: Names) -> Procedure[None]:
+def _drop(plan: RollbackPlan, names: TimelineNames) -> Procedure[None]:
     """Delete a plan that decided nothing, by the versions that hold it: its instant may be taken
     again, and the file of another rollback is not ours to delete.
     """
@@ -195,7 +195,9 @@ def _is_data_of(key: str, target: str) -> bool:
 # --- once it is decided ---------------------------------------------------------------------------
 
 
-def _carry_out(plan: RollbackPlan, names: Names, completion: str | None) -> Procedure[RolledBack]:
+def _carry_out(
+    plan: RollbackPlan, names: TimelineNames, completion: str | None
+) -> Procedure[RolledBack]:
     """Delete, the instant's own files last: until then the next one finds what is left to do."""
     began_ms = yield WallMs()
     yield from create(names.inflight(plan.instant, "rollback"), b"")
@@ -226,13 +228,13 @@ def keep_only(target: str, kept: Collection[str]) -> Procedure[None]:
 
 
 def withdraw(
-    taken: Taken,
+    taken: TakenInstant,
     guard: Guard,
     *,
     believe: Callable[[], None] = trust,
     base: str = NO_BASE,
     paths: Collection[str] | None = None,
-) -> Procedure[RolledBack | Spared | None]:
+) -> Procedure[RolledBack | RollbackRefused | None]:
     """Take an own instant back that was certainly not decided; None where no rollback was needed.
 
     A pending instant holds back incremental readers of a version 6 table, and the horizon of every
@@ -243,7 +245,7 @@ def withdraw(
     `paths` as for `roll_back`, and the same errors.
     """
     names, instant = taken.names, taken.instant
-    now = yield from load_timeline(names, after=Covered(taken.known.horizon).listed_after)
+    now = yield from load_timeline(names, after=CheckedHorizon(taken.known.horizon).listed_after)
     if instant not in now.pending:
         return None  # never taken; or somebody took us for dead, and rolled it back
     if now.latest < instant:
@@ -260,11 +262,11 @@ def withdraw(
 
 
 def settle_own(
-    taken: Taken, paths: Collection[str] | None
-) -> Procedure[RolledBack | Spared | None]:
+    taken: TakenInstant, paths: Collection[str] | None
+) -> Procedure[RolledBack | RollbackRefused | None]:
     """Roll an own instant back that may have been decided, or find that it was (fenced tables)."""
     match (yield from read(taken.requested)):
         case Found(body, _) if body == taken.body:
-            return (yield from roll_back(taken.instant, Epoch(0), taken.known, paths=paths))
+            return (yield from roll_back(taken.instant, EpochGuard(0), taken.known, paths=paths))
         case _:  # never taken, or rolled back: then what we sent can decide nothing any more
-            return (yield from withdraw(taken, Epoch(0), paths=paths))
+            return (yield from withdraw(taken, EpochGuard(0), paths=paths))

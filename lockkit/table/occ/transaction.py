@@ -23,15 +23,15 @@ from lockkit.table.format.plans import format_overwrite_plan
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import (
     LANES,
-    Names,
     Timeline,
+    TimelineNames,
     instant_of,
     load_timeline,
     next_instant_ms,
     refuse_ahead,
 )
 from lockkit.table.occ.conflict import refuse_unreadable
-from lockkit.table.occ.covered import Covered, settle
+from lockkit.table.occ.covered import CheckedHorizon, settle
 from lockkit.table.occ.pending import load_rollback_plan
 
 TAKES_MAX = 50
@@ -42,41 +42,41 @@ LEAD_FIRST_MS, LEAD_MAX_MS = 50, 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TableCache:
     """What a handle remembers about its table between transactions."""
 
     config: TableConfig
     config_version: Version
     """Checked again by every commit, under the lock."""
     horizon: str = ""
-    """Instants up to it are covered, and not listed any more (`Covered`)."""
+    """Instants up to it are covered, and not listed any more (`CheckedHorizon`)."""
     newest: str = ""
     """The newest completed commit or rollback that was seen; a new instant is later."""
 
-    def after(self, now: Timeline) -> Known:
+    def after(self, now: Timeline) -> TableCache:
         """The same, after a listing that began behind `horizon`."""
         newest = max(now.latest, self.newest)
         if self.config.mode != FENCED:
             return replace(self, newest=newest)
-        covered = settle(Covered(self.horizon), now, now.commits)
+        covered = settle(CheckedHorizon(self.horizon), now, now.commits)
         return replace(self, newest=newest, horizon=covered.horizon)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenInstant:
     """An instant that is ours alone; the listing after it shows whether it can be used."""
 
     instant: str
     attempt: str
     action: str
-    known: Known
+    known: TableCache
     body: bytes = field(repr=False)
     """Of its requested file; it holds the attempt, so it proves whose the instant is."""
     version: Version
     """The requested file's, as it was created."""
 
     @property
-    def names(self) -> Names:
+    def names(self) -> TimelineNames:
         return self.known.config.names
 
     @property
@@ -89,14 +89,14 @@ class Taken:
         return Target(self.instant, self.known.config)
 
 
-Trying = Callable[[Taken], None]
+Trying = Callable[[TakenInstant], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A writer's place on the timeline, and what the table was when it took it."""
 
-    taken: Taken
+    taken: TakenInstant
     timeline: Timeline
     """Listed after the instant was taken, from `horizon` on."""
 
@@ -123,9 +123,9 @@ class Transaction:
         return frozenset(self.timeline.commits)
 
     @property
-    def covered(self) -> Covered:
+    def covered(self) -> CheckedHorizon:
         """What it stands on: read the table with `load_snapshot(covering=covered)`."""
-        return Covered(self.horizon, later=self.base)
+        return CheckedHorizon(self.horizon, later=self.base)
 
     @property
     def target(self) -> Target:
@@ -137,19 +137,19 @@ class Transaction:
 # --- begin --------------------------------------------------------------------------------------
 
 
-def untold(_taken: Taken) -> None:
+def untold(_taken: TakenInstant) -> None:
     """For a writer whose instant is never withdrawn."""
 
 
 def begin(
-    known: Known | None = None, *, action: str = "commit", plan: bytes = b"",
+    known: TableCache | None = None, *, action: str = "commit", plan: bytes = b"",
     trying: Trying = untold,
 ) -> Procedure[Transaction]:  # fmt: skip
     """Take an instant on the timeline; `TableError` if this is no table that may be written to.
 
     `plan` is what its requested file says: nothing for a commit. `trying` as for `take`.
     """
-    known = known or Known(*(yield from load_config()))
+    known = known or TableCache(*(yield from load_config()))
     for tries in range(OVERTAKEN_MAX):
         taken = yield from take(
             known, action=action, plan=plan, lead_ms=lead_ms(tries), trying=trying
@@ -172,7 +172,7 @@ def lead_ms(tries: int) -> int:
     return min(LEAD_MAX_MS, LEAD_FIRST_MS * 2 ** (tries - 1)) if tries else 0
 
 
-def overtaken(taken: Taken) -> TableError:
+def overtaken(taken: TakenInstant) -> TableError:
     return TableError(
         f"{OVERTAKEN_MAX} instants up to {taken.instant} were overtaken by other writers; nothing "
         "was written: try again"
@@ -180,9 +180,9 @@ def overtaken(taken: Taken) -> TableError:
 
 
 def take(
-    known: Known, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0,
+    known: TableCache, *, action: str = "commit", plan: bytes = b"", lead_ms: int = 0,
     trying: Trying = untold,
-) -> Procedure[Taken]:  # fmt: skip
+) -> Procedure[TakenInstant]:  # fmt: skip
     """Create a requested file that holds this attempt: then the instant belongs to it alone.
 
     The file's content proves that it is ours, also after a lost answer or a 412 caused by a hidden
@@ -196,10 +196,10 @@ def take(
     at_ms = next_instant_ms(known.newest, wall_ms, action, lead_ms)
     for tries in range(TAKES_MAX):
         instant = instant_of(at_ms)
-        trying(Taken(instant, attempt, action, known, body, ""))
+        trying(TakenInstant(instant, attempt, action, known, body, ""))
         made = yield from create(known.config.names.requested(instant, action), body)
         if not isinstance(made, Found):
-            return Taken(instant, attempt, action, known, body, made)
+            return TakenInstant(instant, attempt, action, known, body, made)
         # Writers that met at one instant spread over the next ones.
         at_ms += len(LANES) * (1 + zlib.crc32(f"{attempt}{tries}".encode()) % (2 * tries + 1))
     raise TableError(f"{TAKES_MAX} instants up to {instant} were taken by others; try again")
@@ -219,7 +219,7 @@ def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
     return stamp(format_overwrite_plan(), ATTEMPT, attempt)
 
 
-def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
+def survey(taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]]:
     """What the table is, now that the instant is taken; no transaction if it is useless.
 
     An instant is useless
@@ -232,7 +232,7 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
     Then the caller deletes what it wrote (`discard`), and takes another one.
     """
     horizon = taken.known.horizon
-    now = yield from load_timeline(taken.names, after=Covered(horizon).listed_after)
+    now = yield from load_timeline(taken.names, after=CheckedHorizon(horizon).listed_after)
     if horizon and horizon not in now.completed:
         raise TableError(
             f"{horizon} was completed and is gone from the timeline: the table was restored to an "
@@ -246,7 +246,7 @@ def survey(taken: Taken) -> Procedure[tuple[Transaction | None, Timeline]]:
     return Transaction(taken, now), now
 
 
-def is_ours(taken: Taken, now: Timeline) -> Procedure[bool]:
+def is_ours(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
     """Whether the requested file is pending and still holds this attempt, by version or content."""
     place = taken.instant, taken.action
     if taken.instant not in now.pending or place not in now.first:
@@ -258,7 +258,7 @@ def is_ours(taken: Taken, now: Timeline) -> Procedure[bool]:
     )
 
 
-def _named(taken: Taken, now: Timeline) -> Procedure[bool]:
+def _named(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
     """Whether a rollback that is under way names this instant.
 
     A later one writes its plan after this listing, and so decides after all that the listing
@@ -271,7 +271,7 @@ def _named(taken: Taken, now: Timeline) -> Procedure[bool]:
     return False
 
 
-def discard(taken: Taken, now: Timeline, paths: Iterable[str] = ()) -> Procedure[None]:
+def discard(taken: TakenInstant, now: Timeline, paths: Iterable[str] = ()) -> Procedure[None]:
     """Delete what a useless instant left, `paths` first; `now` was listed after it was taken.
 
     Its timeline files go only if the instant is doomed (a later one is completed), so that it

@@ -33,7 +33,7 @@ from lockkit.table.format.layout import FileGroup, in_partition
 from lockkit.table.format.partition import is_inside
 from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.format.timeline import HOODIE, instant_ms
-from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.read.snapshot import Snapshot
 
 CHECKPOINT_KEY = HOODIE + ".lockkit/checkpoint.json"
@@ -166,7 +166,7 @@ def parse_checkpoint(body: bytes) -> Snapshot:
         replaced: dict[FileGroup, str] = {(p, f): _instant(at) for p, f, at in table["replaced"]}
         return Snapshot(
             TableConfig(**table["config"]),
-            Covered(table["horizon"] and _instant(table["horizon"]), int(table["settled"]),
+            CheckedHorizon(table["horizon"] and _instant(table["horizon"]), int(table["settled"]),
                     frozenset(_instant(each) for each in table["later"]), table["completion"]),
             MappingProxyType({(each.partition, each.file_id): each for each in slices}),
             MappingProxyType(replaced),

@@ -28,7 +28,13 @@ from lockkit.table.format.schema import COMMIT_TIME
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.occ.condition import HeldBack, held_back
 from lockkit.table.occ.covered import first_pending
-from lockkit.table.read.opening import Opened, Point, known_instant, open_table, snapshot_at
+from lockkit.table.read.opening import (
+    OpenedTable,
+    SnapshotPoint,
+    known_instant,
+    open_table,
+    snapshot_at,
+)
 from lockkit.table.read.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -73,14 +79,14 @@ def load_increment(start: str = "", end: str | None = None) -> Procedure[Increme
     return (yield from _by_completion(opened, start, end))
 
 
-def _by_instant(opened: Opened, start: str, end: str | None) -> Procedure[Increment]:
+def _by_instant(opened: OpenedTable, start: str, end: str | None) -> Procedure[Increment]:
     if end is not None and end < opened.before.covered.horizon:
         opened = yield from _from_the_start(opened)
     until = settled_until(opened.now, start, end)
     held = yield from held_back(opened.config.names, opened.now, start, end)
     if until <= start:
         return Increment(start, start, None, held_back=held)
-    snapshot = yield from snapshot_at(opened, Point(as_of=until))
+    snapshot = yield from snapshot_at(opened, SnapshotPoint(as_of=until))
     slices = tuple(each for each in snapshot.slices if each.instant > start)
     return Increment(start, until, snapshot, slices, held_back=held)
 
@@ -94,7 +100,7 @@ def settled_until(now: Timeline, start: str, end: str | None) -> str:
     return max(known, default="")
 
 
-def _by_completion(opened: Opened, start: str, end: str | None) -> Procedure[Increment]:
+def _by_completion(opened: OpenedTable, start: str, end: str | None) -> Procedure[Increment]:
     if start < opened.before.covered.completion:
         opened = yield from _from_the_start(opened)  # the names of the window's commits
     now = opened.now
@@ -102,11 +108,11 @@ def _by_completion(opened: Opened, start: str, end: str | None) -> Procedure[Inc
     until = max((at for at in times.values() if end is None or at <= end), default="")
     if until <= start:
         return Increment(start, start, None)
-    snapshot = yield from snapshot_at(opened, Point(completed_by=until))
+    snapshot = yield from snapshot_at(opened, SnapshotPoint(completed_by=until))
     window = frozenset(each for each, at in times.items() if start < at <= until)
     slices = tuple(each for each in snapshot.slices if each.instant in window)
     return Increment(start, until, snapshot, slices, window)
 
 
-def _from_the_start(opened: Opened) -> Procedure[Opened]:
+def _from_the_start(opened: OpenedTable) -> Procedure[OpenedTable]:
     return replace(opened, now=(yield from load_timeline(opened.config.names)), after="")

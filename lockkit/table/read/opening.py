@@ -12,12 +12,12 @@ from types import MappingProxyType
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Version
-from lockkit.runtime import Procedure, Together, all_of, listing
-from lockkit.stores import Entry
+from lockkit.runtime import Parallel, Procedure, all_of, listing
+from lockkit.stores import ListEntry
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline
-from lockkit.table.occ.covered import Covered, read_commit, settle
-from lockkit.table.occ.transaction import Known
+from lockkit.table.occ.covered import CheckedHorizon, read_commit, settle
+from lockkit.table.occ.transaction import TableCache
 from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.checkpoint import keep_checkpoint, read_checkpoint
 from lockkit.table.read.snapshot import Snapshot, advance, nothing
@@ -26,10 +26,10 @@ from lockkit.table.read.snapshot import Snapshot, advance, nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SnapshotPoint:
     """The commits that a snapshot is to have: all that completed, as far as each field allows."""
 
-    covering: Covered | None = None
+    covering: CheckedHorizon | None = None
     as_of: str | None = None
     """An instant: the commits at or before it."""
     completed_by: str | None = None
@@ -43,7 +43,7 @@ class Point:
                 and (self.completed_by is None or now.completion[each] <= self.completed_by)
                 ]  # fmt: skip
 
-    def has_all(self, covered: Covered, now: Timeline) -> bool:
+    def has_all(self, covered: CheckedHorizon, now: Timeline) -> bool:
         """Whether every commit that is `covered` is wanted; `now` begins after `lowest`."""
         if self.as_of is not None and covered.newest > self.as_of:
             return False
@@ -55,7 +55,7 @@ class Point:
             return False
         return covered.later <= set(self.commits(now))
 
-    def lowest(self, covered: Covered) -> str:
+    def lowest(self, covered: CheckedHorizon) -> str:
         """After which instant a listing has to begin for `has_all`: up to the horizon of `covering`
         a transaction covers whatever is there.
         """
@@ -68,7 +68,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedTable:
     """A table as found: what was known of it already, and a listing of what is later."""
 
     config: TableConfig
@@ -82,7 +82,7 @@ class Opened:
 
 def load_snapshot(
     *,
-    covering: Covered | None = None,
+    covering: CheckedHorizon | None = None,
     since: Snapshot | None = None,
     as_of: str | None = None,
 ) -> Procedure[Snapshot]:
@@ -91,7 +91,7 @@ def load_snapshot(
     Reads each commit's file once, some at a time; with `since`, an earlier snapshot, or with the
     table's checkpoint, only those of later commits.
     """
-    point = Point(covering, None if as_of is None else known_instant(as_of))
+    point = SnapshotPoint(covering, None if as_of is None else known_instant(as_of))
     opened = yield from open_table(point, since=since)
     return (yield from snapshot_at(opened, point))
 
@@ -109,22 +109,24 @@ def known_instant(text: str) -> str:
     return text
 
 
-def open_table(point: Point = Point(), *, since: Snapshot | None = None) -> Procedure[Opened]:
+def open_table(
+    point: SnapshotPoint = SnapshotPoint(), *, since: Snapshot | None = None
+) -> Procedure[OpenedTable]:
     """The config, the checkpoint (or `since`), and the timeline from there on: three requests,
     the first two at once.
     """
     if since is None:
-        (config, version), since = yield Together((load_config(), read_checkpoint()))
+        (config, version), since = yield Parallel((load_config(), read_checkpoint()))
     else:
         config, version = yield from load_config()
     if since is None or since.config != config:
         since = nothing(config)
     after = point.lowest(since.covered)
     now = yield from load_timeline(config.names, after=after)
-    return Opened(config, version, since, now, after)
+    return OpenedTable(config, version, since, now, after)
 
 
-def snapshot_at(opened: Opened, point: Point) -> Procedure[Snapshot]:
+def snapshot_at(opened: OpenedTable, point: SnapshotPoint) -> Procedure[Snapshot]:
     """The snapshot of the commits that are wanted, from the start where `before` does not serve."""
     names, before, now = opened.config.names, opened.before, opened.now
     if not (
@@ -148,7 +150,7 @@ def snapshot_at(opened: Opened, point: Point) -> Procedure[Snapshot]:
 
 def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snapshot:
     if snapshot.config.mode != FENCED:
-        return replace(snapshot, covered=Covered(later=frozenset(wanted)))
+        return replace(snapshot, covered=CheckedHorizon(later=frozenset(wanted)))
     covered = settle(snapshot.covered, now, wanted)
     standing = {
         group: at for group, at in snapshot.replaced.items()
@@ -160,28 +162,28 @@ def _covering(snapshot: Snapshot, now: Timeline, wanted: Sequence[str]) -> Snaps
 # --- what a writer and a service must know --------------------------------------------------------
 
 
-def look_over(*, every: int | None = None) -> Procedure[tuple[Known, Snapshot]]:
+def look_over(*, every: int | None = None) -> Procedure[tuple[TableCache, Snapshot]]:
     """What a writer must know before it begins, and the snapshot; saves a checkpoint if it is due.
 
     The checkpoint keeps the cost of both independent of the table's age. One is due after `every`
     commits, by default `CHECKPOINT_EVERY`.
     """
     opened = yield from open_table()
-    snapshot = yield from snapshot_at(opened, Point())
+    snapshot = yield from snapshot_at(opened, SnapshotPoint())
     yield from keep_checkpoint(snapshot, opened.before.covered.count, every=every)
     return known_by(opened, snapshot), snapshot
 
 
-def known_by(opened: Opened, snapshot: Snapshot) -> Known:
+def known_by(opened: OpenedTable, snapshot: Snapshot) -> TableCache:
     covered = snapshot.covered
-    return Known(opened.config, opened.version, covered.horizon, covered.newest)
+    return TableCache(opened.config, opened.version, covered.horizon, covered.newest)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class TableView:
     """The table as one run of the services found it."""
 
-    known: Known
+    known: TableCache
     snapshot: Snapshot
     now: Timeline
     """The whole timeline: a plan may be older than everything that a snapshot has to list."""
@@ -191,20 +193,20 @@ class Look:
         return self.known.config
 
 
-def look_at(since: Snapshot | None, saved: int) -> Procedure[tuple[Look, int]]:
+def look_at(since: Snapshot | None, saved: int) -> Procedure[tuple[TableView, int]]:
     """The table as it is now, and how many commits its checkpoint has; saves one if it is due."""
     opened = yield from open_table(since=since)
-    snapshot = yield from snapshot_at(opened, Point())
+    snapshot = yield from snapshot_at(opened, SnapshotPoint())
     saved = opened.before.covered.count if since is None else saved
     saved = yield from keep_checkpoint(snapshot, saved)
     now = opened.now if not opened.after else (yield from load_timeline(opened.config.names))
-    return Look(known_by(opened, snapshot), snapshot, now), saved
+    return TableView(known_by(opened, snapshot), snapshot, now), saved
 
 
 # --- what is not read -----------------------------------------------------------------------------
 
 
-def _refuse_archived(archived: Sequence[Entry], prefix: str) -> None:
+def _refuse_archived(archived: Sequence[ListEntry], prefix: str) -> None:
     if archived:
         raise TableError(
             f"{len(archived)} files in {prefix}: commits that are archived are not "

@@ -15,7 +15,7 @@ from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import CommitFiles, FileGroup
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import instant_ms
-from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.covered import CheckedHorizon
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Snapshot:
     """The latest slice of every file group, as of a set of completed commits."""
 
     config: TableConfig
-    covered: Covered
+    covered: CheckedHorizon
     groups: Mapping[FileGroup, Slice]
     replaced: Mapping[FileGroup, str]
     """Groups taken away, by the instant that did, as far as it is later than the horizon: what was
@@ -43,7 +43,7 @@ class Snapshot:
 
 def nothing(config: TableConfig) -> Snapshot:
     """The snapshot of no commits."""
-    return Snapshot(config, Covered(), MappingProxyType({}), MappingProxyType({}), None)
+    return Snapshot(config, CheckedHorizon(), MappingProxyType({}), MappingProxyType({}), None)
 
 
 def advance(before: Snapshot, commits: Iterable[CommitFiles]) -> Snapshot:

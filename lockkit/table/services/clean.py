@@ -29,9 +29,15 @@ from lockkit.table.format.plans import (
     parse_clean,
     parse_clean_plan,
 )
-from lockkit.table.format.timeline import Names, Timeline, instant_ms, instant_of, load_timeline
+from lockkit.table.format.timeline import (
+    Timeline,
+    TimelineNames,
+    instant_ms,
+    instant_of,
+    load_timeline,
+)
 from lockkit.table.occ.covered import pending_commits, read_commit
-from lockkit.table.occ.transaction import Known, take
+from lockkit.table.occ.transaction import TableCache, take
 from lockkit.table.read.opening import refuse_log_files
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.rules import CleanRules
@@ -119,7 +125,7 @@ def at_ms(instant: str) -> float:
 
 
 def plan_clean(
-    known: Known, rules: CleanRules = CleanRules(), *, base: str = NO_BASE, since: str = ""
+    known: TableCache, rules: CleanRules = CleanRules(), *, base: str = NO_BASE, since: str = ""
 ) -> Procedure[CleanPlan]:
     """Write the plan. Its `instant` is "" if there is nothing to delete; then nothing was written.
 
@@ -135,14 +141,14 @@ def plan_clean(
 
 
 def preview_clean(
-    known: Known, rules: CleanRules = CleanRules(), *, base: str = NO_BASE
+    known: TableCache, rules: CleanRules = CleanRules(), *, base: str = NO_BASE
 ) -> Procedure[CleanPlan]:
     """What `plan_clean` would write; reads only."""
     return (yield from _look(known, rules, base, ""))[0]
 
 
 def _look(
-    known: Known, rules: CleanRules, base: str, since: str
+    known: TableCache, rules: CleanRules, base: str, since: str
 ) -> Procedure[tuple[CleanPlan, int]]:
     """The plan, and how many commits were looked at for it since the last clean by commits."""
     names, by_commits = known.config.names, rules.by_commits
@@ -159,7 +165,7 @@ def _look(
     if len(wanted) > COMMITS_AT_ONCE and by_commits:
         retain_from, wanted = wanted[COMMITS_AT_ONCE], wanted[:COMMITS_AT_ONCE]
     commits = yield from all_of(read_commit(names, each, now) for each in wanted)
-    work = _Work.of(commits, retain_from, 1 if by_commits else rules.versions, now)
+    work = _CleanWork.of(commits, retain_from, 1 if by_commits else rules.versions, now)
     if not by_commits:  # no earlier clean says which files are gone
         work.older |= work.lineages.keys()
     files = yield from work.files()
@@ -169,7 +175,7 @@ def _look(
     ), len(wanted) if by_commits else 0  # fmt: skip
 
 
-def _cleaned_until(names: Names, now: Timeline) -> Procedure[str]:
+def _cleaned_until(names: TimelineNames, now: Timeline) -> Procedure[str]:
     """What the last clean retained from: it has dealt with all that was superseded before."""
     cleans = [each for each, action in now.completed.items() if action == "clean"]
     for instant in sorted(cleans, reverse=True):
@@ -185,7 +191,7 @@ def _cleaned_until(names: Names, now: Timeline) -> Procedure[str]:
 
 
 @dataclass(slots=True)
-class _Work:
+class _CleanWork:
     """The garbage of some commits, on its way to the paths of its files."""
 
     retain_from: str
@@ -200,7 +206,7 @@ class _Work:
     @classmethod
     def of(
         cls, commits: Iterable[CommitFiles], retain_from: str, versions: int, now: Timeline
-    ) -> _Work:
+    ) -> _CleanWork:
         work = cls(retain_from, versions, now.savepoints, frozenset(now.pending))
         slices: dict[FileGroup, list[str]] = {}
         gone: dict[FileGroup, str] = {}
@@ -252,7 +258,7 @@ def _instant_in(path: str) -> str:
 # --- carrying it out ------------------------------------------------------------------------------
 
 
-def carry_out(plan: CleanPlan, names: Names) -> Procedure[Cleaned]:
+def carry_out(plan: CleanPlan, names: TimelineNames) -> Procedure[Cleaned]:
     """Delete the files that the plan lists; a missing file is not an error. Needs no lock."""
     began_ms = yield WallMs()
     yield from create(names.inflight(plan.instant, "clean"), b"")
@@ -266,7 +272,9 @@ def carry_out(plan: CleanPlan, names: Names) -> Procedure[Cleaned]:
     return Cleaned(plan.instant, plan.retain_from, tuple(path for _, path in plan.files))
 
 
-def resume_clean(instant: str, names: Names, snapshot: Snapshot) -> Procedure[Cleaned | None]:
+def resume_clean(
+    instant: str, names: TimelineNames, snapshot: Snapshot
+) -> Procedure[Cleaned | None]:
     """Finish a clean whose process died; None if another process has finished it.
 
     `snapshot` is the current one. Raises `TableError` if the plan names a file of the snapshot: no

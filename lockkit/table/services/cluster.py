@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from lockkit.runtime import Procedure, all_of, listing
-from lockkit.stores import Entry
+from lockkit.stores import ListEntry
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import FileGroup
-from lockkit.table.format.plans import NO_BASE, OURS, ClusteringGroup, Input, ReplacePlan
-from lockkit.table.format.timeline import HOODIE, Names
+from lockkit.table.format.plans import NO_BASE, OURS, ClusteringGroup, ClusteringInput, ReplacePlan
+from lockkit.table.format.timeline import HOODIE, TimelineNames
 from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY, ClusterRules
@@ -27,7 +27,7 @@ LISTED_APART_MAX = 16
 """Partitions that are listed one by one; of more the whole table is, a thousand keys at a time."""
 
 
-def action_of(names: Names) -> str:
+def action_of(names: TimelineNames) -> str:
     """What a clustering is called while it is pending; completed it is a replacecommit."""
     return "replacecommit" if names.layout == 1 else "clustering"
 
@@ -36,7 +36,7 @@ def action_of(names: Names) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
+class SizedSlice:
     """A slice, and the size of its file."""
 
     of: Slice
@@ -70,7 +70,7 @@ def plan_cluster(
         sizes.update({each.key: each.size for each in listed})
     # What another service has cleaned meanwhile was replaced before: that partition moved on.
     moved = {each.partition for each in slices if each.path not in sizes}
-    sized = [Sized(each, sizes[each.path]) for each in slices if each.partition not in moved]
+    sized = [SizedSlice(each, sizes[each.path]) for each in slices if each.partition not in moved]
     groups = choose(sized, rules, buckets=snapshot.config.buckets)
     if not groups:
         return None
@@ -78,13 +78,13 @@ def plan_cluster(
                                 TARGET_KEY: str(rules.target_file_bytes)}, base)  # fmt: skip
 
 
-def _listed(partition: str) -> Procedure[list[Entry]]:
+def _listed(partition: str) -> Procedure[list[ListEntry]]:
     # A table without partitions has its files beside `.hoodie/`, which may hold far more.
     return listing(f"{partition}/") if partition else listing("", after=HOODIE + "~")
 
 
 def choose(
-    slices: Iterable[Sized], rules: ClusterRules, *, buckets: int
+    slices: Iterable[SizedSlice], rules: ClusterRules, *, buckets: int
 ) -> tuple[ClusteringGroup, ...]:
     """Pure: the groups of one rewrite; a partition's small files packed together, smallest first.
 
@@ -102,7 +102,7 @@ def choose(
     return tuple(chosen[: rules.groups_max])
 
 
-def _into_larger(here: list[Sized], rules: ClusterRules) -> Iterator[ClusteringGroup]:
+def _into_larger(here: list[SizedSlice], rules: ClusterRules) -> Iterator[ClusteringGroup]:
     """Not the bucketed ones: they are few, and where upserts look."""
     free = (each for each in here if not each.bucketed)
     small = sorted((each for each in free if each.size_bytes < rules.small_file_bytes), key=_order)
@@ -113,7 +113,7 @@ def _into_larger(here: list[Sized], rules: ClusterRules) -> Iterator[ClusteringG
 
 
 def _into_buckets(
-    here: list[Sized], rules: ClusterRules, buckets: int
+    here: list[SizedSlice], rules: ClusterRules, buckets: int
 ) -> Iterator[ClusteringGroup]:
     """The bucketed groups too: a bucket's rows are all in one group, or a key would have two."""
     free = sorted((each for each in here if not each.bucketed), key=_order)
@@ -124,12 +124,12 @@ def _into_buckets(
     yield ClusteringGroup(tuple(_input(each) for each in pack), buckets)
 
 
-def _order(each: Sized) -> tuple[int, str]:
+def _order(each: SizedSlice) -> tuple[int, str]:
     return each.size_bytes, each.of.file_id
 
 
-def _packs(slices: list[Sized], bytes_max: int) -> Iterator[list[Sized]]:
-    pack: list[Sized] = []
+def _packs(slices: list[SizedSlice], bytes_max: int) -> Iterator[list[SizedSlice]]:
+    pack: list[SizedSlice] = []
     for each in slices:
         held = sum(one.size_bytes for one in pack)
         if pack and (held + each.size_bytes > bytes_max or len(pack) == INPUTS_MAX):
@@ -140,8 +140,8 @@ def _packs(slices: list[Sized], bytes_max: int) -> Iterator[list[Sized]]:
         yield pack
 
 
-def _input(each: Sized) -> Input:
-    return Input(each.of.partition, each.of.file_id, each.of.path)
+def _input(each: SizedSlice) -> ClusteringInput:
+    return ClusteringInput(each.of.partition, each.of.file_id, each.of.path)
 
 
 def stands(plan: ReplacePlan, snapshot: Snapshot) -> bool:

@@ -18,27 +18,27 @@ from lockkit.stores import Store
 from lockkit.table.format.plans import NO_BASE, hadoop_base
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import SINGLE, Held, Turns
-from lockkit.table.occ.conflict import Strategy
+from lockkit.table.occ.concurrency import SINGLE, ConcurrencyControl, StateChange
+from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HeartbeatRules, forget
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred
-from lockkit.table.occ.rollback import RolledBack, Spared, roll_back
-from lockkit.table.occ.transaction import Known, Taken
+from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back
+from lockkit.table.occ.transaction import TableCache, TakenInstant
 from lockkit.table.services.rules import ServiceRules
-from lockkit.table.write.attempt import Host
+from lockkit.table.write.attempt import AttemptHost
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
-class Desk:
+class ServiceContext:
     """One table, its store, and how this process takes its turns on it."""
 
     url: str
     store: Store
-    turns: Turns
+    turns: ConcurrencyControl
     rules: ServiceRules = field(default_factory=ServiceRules)
     clock: Clock = field(default_factory=Clock)
     emit: Emit = silent
@@ -63,20 +63,20 @@ class Desk:
             yield
 
     def roll_back(
-        self, known: Known, instant: str, *, resume: str | None = None
-    ) -> RolledBack | Spared:
+        self, known: TableCache, instant: str, *, resume: str | None = None
+    ) -> RolledBack | RollbackRefused:
         """Roll `instant` back; the caller must know that its writer is dead."""
         with self.turns.hold() as held:
             way = roll_back(
                 instant, held.guard, known, believe=held.believe, resume=resume,
                 base=self.base(known.config),
             )  # fmt: skip
-            outcome: RolledBack | Spared = self.run(way)
+            outcome: RolledBack | RollbackRefused = self.run(way)
         self.run(forget(instant))
         return outcome
 
 
-class ThreadHeart(Heartbeat):
+class ThreadHeartbeat(Heartbeat):
     """A `Heartbeat` with the interface that an attempt needs."""
 
     def finished(self) -> Procedure[None]:
@@ -92,7 +92,7 @@ class ThreadHeart(Heartbeat):
 class StoreHost:
     """A process that writes through `desk`, and beats by `rules`."""
 
-    desk: Desk
+    desk: ServiceContext
     rules: HeartbeatRules
 
     @property
@@ -108,14 +108,14 @@ class StoreHost:
         desk = self.desk
         return run(way, desk.store, desk.clock, desk.emit)
 
-    def beat(self, taken: Taken) -> Procedure[ThreadHeart]:
+    def beat(self, taken: TakenInstant) -> Procedure[ThreadHeartbeat]:
         yield from ()
         desk = self.desk
-        return ThreadHeart(taken.instant, desk.store, clock=desk.clock, rules=self.rules)
+        return ThreadHeartbeat(taken.instant, desk.store, clock=desk.clock, rules=self.rules)
 
-    def beat_later(self, taken: Taken) -> ThreadHeart:
+    def beat_later(self, taken: TakenInstant) -> ThreadHeartbeat:
         desk, quiet_s = self.desk, self.rules.interval_ms / 2000
-        return ThreadHeart(
+        return ThreadHeartbeat(
             taken.instant, desk.store, clock=desk.clock, rules=self.rules, quiet_s=quiet_s
         )
 
@@ -125,12 +125,12 @@ class StoreHost:
         with self.desk.taking_an_instant(config):
             return (yield from block())
 
-    def hold(self, block: Callable[[Host, Held], Procedure[T]]) -> Procedure[T]:
+    def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
         desk = self.desk
         with deferred(desk.emit) as later, desk.turns.hold() as held:
             return (yield from block(StoreHost(replace(desk, emit=later), self.rules), held))
 
-    def publish(self, prepared: Prepared, strategy: Strategy) -> Procedure[Committed]:
+    def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         yield from ()
         desk = self.desk
         return desk.turns.publish(

@@ -26,7 +26,13 @@ from lockkit.protocol.record import is_believed
 from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, pause_s, read
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import FENCED, load_config
-from lockkit.table.format.timeline import Names, Timeline, instant_ms, instant_of, load_timeline
+from lockkit.table.format.timeline import (
+    Timeline,
+    TimelineNames,
+    instant_ms,
+    instant_of,
+    load_timeline,
+)
 from lockkit.table.occ.commit import Guard, trust
 from lockkit.table.occ.decide import commits_under_way, settle
 from lockkit.table.occ.fence import (
@@ -38,7 +44,7 @@ from lockkit.table.occ.fence import (
     ROLLBACK,
     Decided,
     Fence,
-    Seen,
+    FenceRead,
     digest,
     format_fence,
     parse_fence,
@@ -61,7 +67,7 @@ _HEADER = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class FenceHeader:
     """What the first fields of a damaged fence still say: its last decision."""
 
     epoch: int
@@ -72,7 +78,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RepairCandidate:
     """A pending commit whose inflight file is final: the fence may have decided it."""
 
     instant: str
@@ -82,10 +88,10 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Repair:
+class FenceRepair:
     """What a repair writes, and over what. Making it changes nothing."""
 
-    names: Names
+    names: TimelineNames
     broken: str
     """What is wrong with the fence."""
     version: Version | None
@@ -102,7 +108,7 @@ class Repair:
 
 def plan_repair(
     kept: Sequence[bytes], *, said: str | None = None, rules: HeartbeatRules = HeartbeatRules()
-) -> Procedure[Repair | None]:
+) -> Procedure[FenceRepair | None]:
     """What to write in place of a broken fence; None if the fence is sound. Reads only.
 
     `kept` are old versions of the fence, newest first, where the bucket keeps them. `said` is what
@@ -139,7 +145,7 @@ def plan_repair(
         head = restored.head
         waits = head.kind == COMMIT and head.instant not in now.completed
         _refuse_other(said, head.instant if waits else None)
-        return Repair(
+        return FenceRepair(
             names, broken, version, restored, "its newest readable version",
             head.instant if waits else None,
         )  # fmt: skip
@@ -156,7 +162,7 @@ def plan_repair(
         last = yield from _choose(names, [last], last.instant, rules)
     before = [each for each in (header, restored) if each is not None]
     completion = yield from _completion(names, now, header, restored, last)
-    return Repair(
+    return FenceRepair(
         names, broken, version,
         _rebuilt(last, completion, max((each.epoch for each in before), default=0)),
         "the timeline and what is left of it", last.instant if last else None,
@@ -201,30 +207,30 @@ def _is_behind(fence: Fence, now: Timeline) -> bool:
     return bool(known) and any(each > min(known) and each not in known for each in now.commits)
 
 
-def _candidates(names: Names, now: Timeline) -> Procedure[list[Candidate]]:
+def _candidates(names: TimelineNames, now: Timeline) -> Procedure[list[RepairCandidate]]:
     found = []
     for instant in sorted(commits_under_way(now)):
         action = now.pending[instant]
         match (yield from read(names.inflight(instant, action))):
             case Found(body, _, modified_ms):
-                found.append(Candidate(instant, action, body, modified_ms))
+                found.append(RepairCandidate(instant, action, body, modified_ms))
             case _missing:
                 pass  # rolled back meanwhile
     return found
 
 
-def _header(body: bytes) -> Header | None:
+def _header(body: bytes) -> FenceHeader | None:
     found = _HEADER.match(body)
     if found is None:
         return None
     epoch, instant, sha256 = int(found[1]), found[2].decode(), found[3].decode()
     completion = found[4].decode() if found[4] else None
-    return Header(epoch if is_believed(epoch) else 0, instant, sha256, completion)
+    return FenceHeader(epoch if is_believed(epoch) else 0, instant, sha256, completion)
 
 
 def _by_header(
-    header: Header | None, candidates: Sequence[Candidate], now: Timeline
-) -> tuple[bool, Candidate | None]:
+    header: FenceHeader | None, candidates: Sequence[RepairCandidate], now: Timeline
+) -> tuple[bool, RepairCandidate | None]:
     """Whether the first fields of the damaged fence show what was decided last, and what."""
     if header is None:
         return False, None
@@ -241,8 +247,8 @@ def _by_header(
 
 
 def _not_ruled_out(
-    candidates: Sequence[Candidate], modified_ms: int | None
-) -> Procedure[list[Candidate]]:
+    candidates: Sequence[RepairCandidate], modified_ms: int | None
+) -> Procedure[list[RepairCandidate]]:
     left = [
         each for each in candidates
         if modified_ms is None or each.modified_ms is None
@@ -254,7 +260,7 @@ def _not_ruled_out(
     return [each for each in left if not _is_overtaken(each, snapshot)]
 
 
-def _is_overtaken(each: Candidate, snapshot: Snapshot) -> bool:
+def _is_overtaken(each: RepairCandidate, snapshot: Snapshot) -> bool:
     """Whether a file group that it rewrites is no longer what it read."""
     for stat in parse_commit(each.instant, each.instant, each.body).stats:
         there = snapshot.groups.get(stat.group)
@@ -264,8 +270,8 @@ def _is_overtaken(each: Candidate, snapshot: Snapshot) -> bool:
 
 
 def _choose(
-    names: Names, left: Sequence[Candidate], said: str | None, rules: HeartbeatRules
-) -> Procedure[Candidate | None]:
+    names: TimelineNames, left: Sequence[RepairCandidate], said: str | None, rules: HeartbeatRules
+) -> Procedure[RepairCandidate | None]:
     """What the operator says, of commits whose writers are dead."""
     listed = ", ".join(each.instant for each in left)
     if not left:
@@ -299,8 +305,8 @@ def _choose(
 
 
 def _completion(
-    names: Names, now: Timeline, header: Header | None, restored: Fence | None,
-    last: Candidate | None,
+    names: TimelineNames, now: Timeline, header: FenceHeader | None, restored: Fence | None,
+    last: RepairCandidate | None,
 ) -> Procedure[str | None]:  # fmt: skip
     """Version 9: the greatest completion time so far, that of the last decision if there is one."""
     if names.layout == 1:
@@ -313,7 +319,7 @@ def _completion(
     return instant_of(max((yield WallMs()), instant_ms(latest) + 1))
 
 
-def _rebuilt(last: Candidate | None, completion: str | None, epoch: int) -> Fence:
+def _rebuilt(last: RepairCandidate | None, completion: str | None, epoch: int) -> Fence:
     """A fence that remembers nothing but what was decided last: checks list the timeline."""
     window: tuple[Decided, ...] = (Decided(ROLLBACK, NO_INSTANT),)
     sha256 = ""
@@ -324,7 +330,7 @@ def _rebuilt(last: Candidate | None, completion: str | None, epoch: int) -> Fenc
 
 
 def carry_out(
-    repair: Repair, guard: Guard, *, believe: Callable[[], None] = trust
+    repair: FenceRepair, guard: Guard, *, believe: Callable[[], None] = trust
 ) -> Procedure[tuple[str, ...]]:
     """Replace exactly what was looked at, under the lock; the commits that became visible.
 
@@ -340,7 +346,7 @@ def carry_out(
             f"{FENCE_KEY} has changed since it was looked at; nothing was changed: look again"
         )
     forward: list[str] = []
-    yield from settle(repair.names, Seen(fence, None), frozenset(), forward)
+    yield from settle(repair.names, FenceRead(fence, None), frozenset(), forward)
     return tuple(forward)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.runtime import Procedure, run
 from lockkit.stores import Store
-from lockkit.table.format.base_file import Draft, Slice, Target, rows_to_copy
+from lockkit.table.format.base_file import BaseFileWriter, Slice, Target, rows_to_copy
 from lockkit.table.format.data_files import open_data_file, put_data_file
 from lockkit.table.format.layout import NO_COMMIT, WriteStat, in_partition
 from lockkit.table.format.plans import ClusteringGroup, ReplacePlan, format_cluster_plan
@@ -29,12 +29,12 @@ from lockkit.table.occ.markers import at_work, mark, unmark
 from lockkit.table.occ.prepared import Prepared, prepare
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
-from lockkit.table.read.opening import Look, load_snapshot
+from lockkit.table.read.opening import TableView, load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.cluster import action_of, plan_cluster, stands
-from lockkit.table.services.context import Desk, StoreHost
+from lockkit.table.services.context import ServiceContext, StoreHost
 from lockkit.table.services.rules import LAYOUT_KEY, TARGET_KEY
-from lockkit.table.write.attempt import Attempt, Heart
+from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ class Clustered:
     files: int
 
 
-def plan_for(desk: Desk, look: Look) -> ReplacePlan | None:
+def plan_for(desk: ServiceContext, look: TableView) -> ReplacePlan | None:
     """What would be rewritten now."""
     plan: ReplacePlan | None = desk.run(plan_cluster(
         look.snapshot, desk.rules.cluster, base=desk.base(look.config),
@@ -62,7 +62,7 @@ def plan_for(desk: Desk, look: Look) -> ReplacePlan | None:
     return plan
 
 
-def cluster(desk: Desk, look: Look) -> Clustered | None:
+def cluster(desk: ServiceContext, look: TableView) -> Clustered | None:
     """None where there is nothing to gain, or where the table moved on since it was looked at.
 
     Raises `CommitConflict` where a writer was faster, `CommitUnknown`, and what a commit raises.
@@ -70,9 +70,9 @@ def cluster(desk: Desk, look: Look) -> Clustered | None:
     plan = plan_for(desk, look)
     if plan is None:
         return None
-    attempt = Attempt(StoreHost(desk, desk.rules.heartbeat), desk.rules.strategy)
+    attempt = WriteAttempt(StoreHost(desk, desk.rules.heartbeat), desk.rules.strategy)
 
-    def files(transaction: Transaction, heart: Heart) -> Procedure[Prepared | None]:
+    def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
         yield from ()
         try:
             return _rewritten(desk, plan, look.snapshot, transaction, heart)
@@ -93,7 +93,11 @@ def cluster(desk: Desk, look: Look) -> Clustered | None:
 
 
 def _rewritten(
-    desk: Desk, plan: ReplacePlan, before: Snapshot, transaction: Transaction, heart: Heart
+    desk: ServiceContext,
+    plan: ReplacePlan,
+    before: Snapshot,
+    transaction: Transaction,
+    heart: AttemptHeartbeat,
 ) -> Prepared | None:
     snapshot: Snapshot = desk.run(load_snapshot(covering=transaction.covered, since=before))
     if not stands(plan, snapshot):  # somebody committed before the plan was there
@@ -112,7 +116,7 @@ def _rewritten(
     return prepared
 
 
-def _yield_to_writers(desk: Desk, prepared: Prepared) -> None:
+def _yield_to_writers(desk: ServiceContext, prepared: Prepared) -> None:
     now = desk.run(load_timeline(prepared.names))
     look = at_work(prepared.names, now, mine=prepared.instant, rules=desk.rules.heartbeat)
     writers = desk.run(look)
@@ -151,7 +155,7 @@ class Rewrite:
 
     def _into_larger(self, group: ClusteringGroup) -> None:
         target_bytes = int(self.plan.params[TARGET_KEY])
-        draft: Draft | None = None
+        draft: BaseFileWriter | None = None
         for source, rows in self._rows(group):
             if draft is not None and draft.size_bytes >= target_bytes:
                 self._put(draft)
@@ -167,7 +171,7 @@ class Rewrite:
 
         count = self.snapshot.config.buckets
         for first in range(0, count, BUCKETS_AT_ONCE):
-            drafts: dict[int, Draft] = {}
+            drafts: dict[int, BaseFileWriter] = {}
             for source, rows in self._rows(group):
                 of_row = bucket_of(rows[RECORD_KEY].combine_chunks(), count)
                 for bucket in of_row.unique().to_pylist():
@@ -196,20 +200,20 @@ class Rewrite:
                     if rows.num_rows:
                         yield source, rows
 
-    def _begin(self, source: Slice, file_id: str) -> Draft:
+    def _begin(self, source: Slice, file_id: str) -> BaseFileWriter:
         self.check()
         assert self.snapshot.schema is not None
         columns = arrow_schema(self.snapshot.schema)
         out: Any = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         # Like a merge's, its rows bring commit times of their own; but the group is a new one.
-        draft = Draft(
+        draft = BaseFileWriter(
             self.target, source.partition, file_id, columns, out, previous=source.instant
         )
         path = in_partition(draft.partition, draft.name)
         run(mark(self.target.instant, path, "CREATE"), self.store, self.clock)
         return draft
 
-    def _put(self, draft: Draft) -> None:
+    def _put(self, draft: BaseFileWriter) -> None:
         with draft.out:
             stat = replace(draft.close(inserts=0), previous=NO_COMMIT)
             stat = replace(stat, inserts=stat.writes)

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from lockkit.errors import TableError
 from lockkit.table.format.option_values import flag, one_of, text, whole
 from lockkit.table.occ.concurrency import SINGLE
-from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, Strategy, strategy_of
+from lockkit.table.occ.conflict import SIMPLE, STRATEGY_KEY, ConflictStrategy, strategy_of
 from lockkit.table.occ.liveness import HeartbeatRules, Policy, failed_writes_policy, heartbeat_rules
 
 SERVICES_KEY = "hoodie.table.services.enabled"
@@ -131,7 +131,7 @@ class ServiceRules:
     """Whether the services run in a thread beside the writer: all of them, or none."""
     failed: Policy = "LAZY"
     heartbeat: HeartbeatRules = field(default_factory=HeartbeatRules)
-    strategy: Strategy = SIMPLE
+    strategy: ConflictStrategy = SIMPLE
     """`prefer_writer` (the writers must use it too): a plan stops no writer, and gives way to every
     writer that is alive. `simple`: a writer that begins while a plan is pending is refused, as in
     Hudi."""

@@ -19,50 +19,51 @@ from lockkit.stores import Store
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
 from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import (
-    Names,
     Timeline,
+    TimelineNames,
     load_timeline,
     parse_timeline,
 )
-from lockkit.table.occ.concurrency import Turns
-from lockkit.table.occ.covered import Covered, read_commit
+from lockkit.table.occ.concurrency import ConcurrencyControl
+from lockkit.table.occ.covered import CheckedHorizon, read_commit
 from lockkit.table.occ.failed import failed_writes, half_done, leftovers
 from lockkit.table.occ.liveness import Policy, end, forget
 from lockkit.table.occ.markers import unmark
 from lockkit.table.occ.pending import load_rollback_plan
-from lockkit.table.occ.rollback import RolledBack, Spared
-from lockkit.table.occ.transaction import Known
-from lockkit.table.read.opening import Look, look_at
+from lockkit.table.occ.rollback import RollbackRefused, RolledBack
+from lockkit.table.occ.transaction import TableCache
+from lockkit.table.read.opening import TableView, look_at
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.services.clean import Cleaned, carry_out, plan_clean, preview_clean, resume_clean
-from lockkit.table.services.context import Desk
+from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rewrite import Clustered, cluster, plan_for
 from lockkit.table.services.rules import ServiceRules
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServiceRun:
     """What one run of the services did."""
 
-    taken_back: tuple[RolledBack | Spared, ...] = ()
+    taken_back: tuple[RolledBack | RollbackRefused, ...] = ()
     cleaned: tuple[Cleaned, ...] = ()
     clustered: Clustered | None = None
     yielded: str = ""
     """Why a clustering gave way to a writer; the next run tries again."""
 
 
-class Service:
+class TableService:
     """The services of one table, for one thread at a time; `before_write` may come from another.
 
-    `turns` are the writer's (models A and B), or a `ByLock` of its own (C). Raises `TableError`,
-    `StoreError`, `LockBusy`. The next run, of any process, finishes what was begun.
+    `turns` are the writer's (models A and B), or an `OptimisticConcurrency` of its own (C). Raises
+    `TableError`, `StoreError`, `LockBusy`. The next run, of any process, finishes what was begun.
     """
 
     def __init__(
-        self, url: str, store: Store, turns: Turns, *, rules: ServiceRules = ServiceRules(),
+        self, url: str, store: Store, turns: ConcurrencyControl, *,
+        rules: ServiceRules = ServiceRules(),
         clock: Clock | None = None, emit: Emit = silent,
     ) -> None:  # fmt: skip
-        self.desk = Desk(
+        self.desk = ServiceContext(
             url=url, store=store, turns=turns, rules=rules, clock=clock or Clock(), emit=emit
         )
         self._snapshot: Snapshot | None = None
@@ -72,13 +73,13 @@ class Service:
         """The newest commit that was looked at for garbage in vain, and what that retained from."""
 
     @classmethod
-    def at(cls, desk: Desk) -> Service:
+    def at(cls, desk: ServiceContext) -> TableService:
         """With a context that a writer has already, and shares."""
         made = cls(desk.url, desk.store, desk.turns, clock=desk.clock)
         made.desk = desk
         return made
 
-    def run(self) -> Served:
+    def run(self) -> ServiceRun:
         """Run what is due. A clustering that gives way to a writer is not an error."""
         look = self.look()
         taken_back = self._take_back_failed(look)
@@ -89,28 +90,30 @@ class Service:
         try:
             clustered = cluster(self.desk, look) if due else None
         except CommitConflict as conflict:
-            return Served(taken_back, cleaned, yielded=str(conflict))
-        return Served(taken_back, cleaned, clustered)
+            return ServiceRun(taken_back, cleaned, yielded=str(conflict))
+        return ServiceRun(taken_back, cleaned, clustered)
 
-    def look(self) -> Look:
+    def look(self) -> TableView:
         """The table as it is now; what was seen before is not read again."""
         look, saved = self.desk.run(look_at(self._snapshot, self._saved))
         self._snapshot, self._saved = look.snapshot, saved
-        assert isinstance(look, Look)
+        assert isinstance(look, TableView)
         return look
 
     # --- failed writes ---------------------------------------------------------------------------
 
-    def before_write(self, known: Known) -> None:
+    def before_write(self, known: TableCache) -> None:
         """EAGER: before a write, roll back every pending instant of other processes."""
         if self.desk.rules.failed == "EAGER":
             with self.desk.turns.hold():  # so that none of ours is pending and not noted
-                after = Covered(known.horizon).listed_after
+                after = CheckedHorizon(known.horizon).listed_after
                 now = self.desk.run(load_timeline(known.config.names, after=after))
                 own = frozenset(self.desk.own)
             self._take_back(known, now, "EAGER", own)
 
-    def take_back_dead(self, names: Names, met: Timeline) -> tuple[RolledBack | Spared, ...]:
+    def take_back_dead(
+        self, names: TimelineNames, met: Timeline
+    ) -> tuple[RolledBack | RollbackRefused, ...]:
         """LAZY: roll back those pending instants of `met` whose writers are dead."""
         rules, own = self.desk.rules.heartbeat, self.desk.own
         dead = self.desk.run(failed_writes(names, met, "LAZY", rules, own=own))
@@ -118,13 +121,13 @@ class Service:
 
     def take_back(
         self, *, only: Collection[str] | None = None
-    ) -> tuple[RolledBack | Spared, ...]:
+    ) -> tuple[RolledBack | RollbackRefused, ...]:
         """Finish rollbacks that are half done; take dead writers back, if LAZY."""
         return self._take_back_failed(self.look(), only)
 
     def _take_back_failed(
-        self, look: Look, only: Collection[str] | None = None
-    ) -> tuple[RolledBack | Spared, ...]:
+        self, look: TableView, only: Collection[str] | None = None
+    ) -> tuple[RolledBack | RollbackRefused, ...]:
         done = self._resume_rollbacks(look, only)
         policy: Policy = "LAZY" if self.desk.rules.failed == "LAZY" else "NEVER"
         now = self.desk.run(load_timeline(look.config.names)) if done else look.now
@@ -134,16 +137,16 @@ class Service:
             self._tidy(look)
         return done
 
-    def _tidy(self, look: Look) -> None:
+    def _tidy(self, look: TableView) -> None:
         """Heartbeats and markers of writers that died after their commit, or after giving up."""
         for instant in self.desk.run(leftovers(look.config.names, self.desk.rules.heartbeat)):
             self.desk.run(unmark(instant))
             self.desk.run(forget(instant))
 
     def _take_back(
-        self, known: Known, now: Timeline, policy: Policy, own: frozenset[str],
+        self, known: TableCache, now: Timeline, policy: Policy, own: frozenset[str],
         only: Collection[str] | None = None,
-    ) -> tuple[RolledBack | Spared, ...]:  # fmt: skip
+    ) -> tuple[RolledBack | RollbackRefused, ...]:  # fmt: skip
         dead = failed_writes(known.config.names, now, policy, self.desk.rules.heartbeat, own=own)
         return tuple(
             self.desk.roll_back(known, pulse.instant) for pulse in self.desk.run(dead)
@@ -151,8 +154,8 @@ class Service:
         )  # fmt: skip
 
     def _resume_rollbacks(
-        self, look: Look, only: Collection[str] | None
-    ) -> tuple[RolledBack | Spared, ...]:
+        self, look: TableView, only: Collection[str] | None
+    ) -> tuple[RolledBack | RollbackRefused, ...]:
         names, done = look.config.names, []
         for instant in self.desk.run(
             half_done(look.config, look.now, "rollback", self.desk.rules.heartbeat)
@@ -178,13 +181,13 @@ class Service:
         plan: CleanPlan = self.desk.run(preview_clean(known, self.desk.rules.clean))
         return plan
 
-    def _resume_cleans(self, look: Look) -> tuple[Cleaned, ...]:
+    def _resume_cleans(self, look: TableView) -> tuple[Cleaned, ...]:
         found = half_done(look.config, look.now, "clean", self.desk.rules.heartbeat)
         names, snapshot = look.config.names, look.snapshot
         ways = [resume_clean(each, names, snapshot) for each in self.desk.run(found)]
         return tuple(done for way in ways if (done := self.desk.run(way)) is not None)
 
-    def _clean(self, known: Known) -> tuple[Cleaned, ...]:
+    def _clean(self, known: TableCache) -> tuple[Cleaned, ...]:
         with self.desk.taking_an_instant(known.config):
             plan = self.desk.run(plan_clean(
                 known, self.desk.rules.clean, base=self.desk.base(known.config), since=self._since
@@ -219,7 +222,7 @@ def clean_due(now: Timeline, rules: ServiceRules, looked_at: str) -> bool:
     return rules.clean_on and sum(each > last for each in now.commits) >= rules.clean_every
 
 
-def cluster_due(names: Names, now: Timeline, rules: ServiceRules) -> Procedure[bool]:
+def cluster_due(names: TimelineNames, now: Timeline, rules: ServiceRules) -> Procedure[bool]:
     """Whether the latest commits are so many without a clustering among them."""
     latest = now.commits[-rules.cluster_every :]
     if not rules.cluster_on or len(latest) < rules.cluster_every:

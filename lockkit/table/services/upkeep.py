@@ -19,17 +19,17 @@ from lockkit.sinks import Emit, silent
 from lockkit.stores import Store, check_keywords, open_store
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
-from lockkit.table.occ.concurrency import Turns, turns_of
+from lockkit.table.occ.concurrency import ConcurrencyControl, turns_of
 from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.occ.locks import open_table_lock
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.transaction import Known
-from lockkit.table.services.context import Desk
+from lockkit.table.occ.transaction import TableCache
+from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rules import ServiceRules, service_rules
 
 if TYPE_CHECKING:
-    from lockkit.table.services.service import Service
+    from lockkit.table.services.service import TableService
 
 IDLE_S = 60.0
 """How often a thread of services looks at the table while nothing is committed."""
@@ -50,15 +50,15 @@ class Upkeep:
     """The services of one writer, by Hudi's options; `close` waits for what is due."""
 
     def __init__(
-        self, options: Mapping[str, Any], url: str, store: Store, turns: Turns, *,
+        self, options: Mapping[str, Any], url: str, store: Store, turns: ConcurrencyControl, *,
         clock: Clock | None = None, emit: Emit = silent,
     ) -> None:  # fmt: skip
         rules = service_rules(options, turns.mode)
         self.turns, self.clock, self.emit = turns, clock or Clock(), emit
-        self.desk = Desk(
+        self.desk = ServiceContext(
             url=url, store=store, turns=turns, rules=rules, clock=self.clock, emit=emit
         )
-        self._service: Service | None = None
+        self._service: TableService | None = None
         self._loading = threading.Lock()
         self._old = OldPending(self.desk)
         self._rules, self._appends = rules, AppendsDue(0, 0)
@@ -71,16 +71,16 @@ class Upkeep:
             self._thread.start()
 
     @property
-    def service(self) -> Service:
+    def service(self) -> TableService:
         """What carries the services out; loaded when the first of them is due."""
         with self._loading:
             if self._service is None:
-                from lockkit.table.services.service import Service
+                from lockkit.table.services.service import TableService
 
-                self._service = Service.at(self.desk)
+                self._service = TableService.at(self.desk)
             return self._service
 
-    def before_write(self, known: Known) -> None:
+    def before_write(self, known: TableCache) -> None:
         """Raises what a rollback raises: nothing was written yet."""
         if self._rules.failed == "EAGER":
             self.service.before_write(known)
@@ -123,7 +123,8 @@ class Upkeep:
         self._appends = AppendsDue(commits, commits)
 
     def after_commit(self, commits: int | None = None) -> None:
-        """What is due, now or in its thread; warns with `ServiceFailed`, for the commit stands.
+        """What is due, now or in its thread; warns with `ServiceFailed`, for the commit
+        stands.
 
         `commits` is how many the table has, where that is known.
         """
@@ -237,7 +238,7 @@ class AppendsDue:
 class OldPending:
     """Which old pending instants a writer's commits look at, because their writers may be dead."""
 
-    desk: Desk
+    desk: ServiceContext
     _whole_at_ms: int = field(init=False)
     """When to look at the whole timeline again, on the boot clock."""
     _look_again_ms: dict[str, int] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, Together, all_of, create
+from lockkit.runtime import Parallel, Procedure, all_of, create
 from lockkit.table.format.base_file import BaseFile, Target
 from lockkit.table.format.layout import WriteStat, parse_commit
 from lockkit.table.format.timeline import Timeline
@@ -20,8 +20,8 @@ from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.prepared import Prepared, draft
 from lockkit.table.occ.transaction import (
     OVERTAKEN_MAX,
-    Known,
-    Taken,
+    TableCache,
+    TakenInstant,
     Trying,
     discard,
     lead_ms,
@@ -47,12 +47,12 @@ class NewRows:
 
 
 def prepare_append(
-    known: Known,
+    known: TableCache,
     new: NewRows,
     trying: Trying,
-    began: Callable[[Taken], Procedure[None]],
+    began: Callable[[TakenInstant], Procedure[None]],
     wrote: Callable[[tuple[WriteStat, ...]], None],
-) -> Procedure[tuple[Prepared, Known]]:
+) -> Procedure[tuple[Prepared, TableCache]]:
     """Take an instant, write the files, prepare the commit. Also returns what is now known.
 
     `trying` is called with each instant before it is taken, `began` once it is taken, and `wrote`
@@ -73,7 +73,7 @@ def prepare_append(
 
 
 def _prepare(
-    taken: Taken, files: list[BaseFile], new: NewRows
+    taken: TakenInstant, files: list[BaseFile], new: NewRows
 ) -> Procedure[tuple[Prepared | None, Timeline]]:
     """The instant's survey beside its files and its inflight file.
 
@@ -84,7 +84,7 @@ def _prepare(
     drafted = draft(
         taken, stats, schema=new.schema, operation="INSERT", known_partitions=new.partitions
     )
-    surveyed, body, _ = yield Together((survey(taken), drafted, _create(files)))
+    surveyed, body, _ = yield Parallel((survey(taken), drafted, _create(files)))
     transaction, now = surveyed
     if transaction is None:
         yield from discard(taken, now, [stat.path for stat in stats])

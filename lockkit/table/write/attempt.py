@@ -1,7 +1,8 @@
 """An attempt: one writer's instant, from taking it to the acknowledgement or to its withdrawal.
 
 `Table.append`, a Spark write, a clustering and the simulator's writers all run this code. They
-differ in their `Host`: how a step is carried out, what sends heartbeats, and how the lock is held.
+differ in their `AttemptHost`: how a step is carried out, what sends heartbeats, and how the lock
+is held.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from lockkit.errors import CommitConflict, CommitUnknown, LockBusy, LockLost, St
 from lockkit.runtime import Procedure
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
-from lockkit.table.occ.commit import Committed, Epoch, commit
-from lockkit.table.occ.concurrency import Held
-from lockkit.table.occ.conflict import SIMPLE, Strategy
+from lockkit.table.occ.commit import Committed, EpochGuard, commit
+from lockkit.table.occ.concurrency import StateChange
+from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import after_commit, told_if_interrupted
-from lockkit.table.occ.rollback import RolledBack, Spared, roll_back, settle_own, withdraw
-from lockkit.table.occ.transaction import Known, Taken, Transaction, begin
+from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back, settle_own, withdraw
+from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction, begin
 from lockkit.table.write.append import NewRows, prepare_append
 
 SETTLE_TRIES_MAX = 3
@@ -29,7 +30,7 @@ SETTLE_TRIES_MAX = 3
 T = TypeVar("T")
 
 
-class Heart(Protocol):
+class AttemptHeartbeat(Protocol):
     """The heartbeat of one instant."""
 
     def check(self) -> None:
@@ -45,7 +46,7 @@ class Heart(Protocol):
         """The instant is left to other writers, which need not wait for the heartbeat to expire."""
 
 
-class Host(Protocol):
+class AttemptHost(Protocol):
     """Where an attempt runs: a process with threads and a store (`StoreHost`), or the simulator.
 
     On a real store none of these procedures yields, so an interrupt (Ctrl-C) is raised inside the
@@ -63,10 +64,10 @@ class Host(Protocol):
     def run(self, way: Procedure[T]) -> Procedure[T]:
         """Carry out one step."""
 
-    def beat(self, taken: Taken) -> Procedure[Heart]:
+    def beat(self, taken: TakenInstant) -> Procedure[AttemptHeartbeat]:
         """A heartbeat whose first beat is proven."""
 
-    def beat_later(self, taken: Taken) -> Heart:
+    def beat_later(self, taken: TakenInstant) -> AttemptHeartbeat:
         """A heartbeat that begins only once the write takes long."""
 
     def take_instant(
@@ -74,33 +75,33 @@ class Host(Protocol):
     ) -> Procedure[T]:
         """Carry out `block`, under the lock where Hudi writes too."""
 
-    def hold(self, block: Callable[[Host, Held], Procedure[T]]) -> Procedure[T]:
+    def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
         """Carry out `block` while holding the turn: on the host that it is given, which defers
         events between a decision and its acknowledgement. Raises `LockBusy`."""
 
-    def publish(self, prepared: Prepared, strategy: Strategy) -> Procedure[Committed]:
+    def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         """Take the turn and commit, once."""
 
 
-Files = Callable[[Transaction, Heart], Procedure[Prepared | None]]
+Files = Callable[[Transaction, AttemptHeartbeat], Procedure[Prepared | None]]
 """Writes an instant's files and prepares its commit; None where there is nothing to commit."""
 
 
 @dataclass(slots=True)
-class Attempt:
+class WriteAttempt:
     """One attempt. If it ends without a commit, its instant is taken back at once."""
 
-    host: Host
-    strategy: Strategy = SIMPLE
+    host: AttemptHost
+    strategy: ConflictStrategy = SIMPLE
     prepared: Prepared | None = None
-    known: Known | None = None
+    known: TableCache | None = None
     """What an append found out about the table, also where it failed."""
     groups: list[FileGroup] = field(default_factory=list)
     _undecided: bool = True
     """Whether the write that decides was certainly not sent yet."""
-    _taken: Taken | None = None
-    _heart: Heart | None = None
-    _spent: Heart | None = None
+    _taken: TakenInstant | None = None
+    _heart: AttemptHeartbeat | None = None
+    _spent: AttemptHeartbeat | None = None
     """Of the useless instant before."""
     _paths: Collection[str] | None = ()
     """Its files, where it knows them all."""
@@ -108,7 +109,7 @@ class Attempt:
     # --- the two kinds of write ------------------------------------------------------------------
 
     def append(
-        self, known: Known, new: NewRows, ready: Callable[[Prepared], None]
+        self, known: TableCache, new: NewRows, ready: Callable[[Prepared], None]
     ) -> Procedure[Committed]:
         """Commit new file groups. `ready` is called before the lock is acquired."""
         committed = yield from self._acknowledged(self._append(known, new, ready))
@@ -116,13 +117,13 @@ class Attempt:
         return committed
 
     def write(
-        self, known: Known, files: Files, *, action: str = "commit", plan: bytes = b""
+        self, known: TableCache, files: Files, *, action: str = "commit", plan: bytes = b""
     ) -> Procedure[Committed | None]:
         """Begin, write `files` on the table as it then is, and commit; None if there are none."""
         return (yield from self._acknowledged(self._write(known, files, action, plan)))
 
     def _append(
-        self, known: Known, new: NewRows, ready: Callable[[Prepared], None]
+        self, known: TableCache, new: NewRows, ready: Callable[[Prepared], None]
     ) -> Procedure[Committed]:
         if known.config.mode != HUDI:
             prepared = yield from self._prepare_append(self.host, known, new)
@@ -135,7 +136,7 @@ class Attempt:
         ))  # fmt: skip
 
     def _append_under_lock(
-        self, host: Host, held: Held, known: Known, new: NewRows
+        self, host: AttemptHost, held: StateChange, known: TableCache, new: NewRows
     ) -> Procedure[Committed]:
         prepared = yield from self._prepare_append(host, known, new)
         self._undecided = False
@@ -150,13 +151,15 @@ class Attempt:
             held.published()
         return committed
 
-    def _prepare_append(self, host: Host, known: Known, new: NewRows) -> Procedure[Prepared]:
+    def _prepare_append(
+        self, host: AttemptHost, known: TableCache, new: NewRows
+    ) -> Procedure[Prepared]:
         way = prepare_append(known, new, self._tries, self._begins_quietly, self._wrote)
         self.prepared, self.known = yield from host.run(way)
         return self.prepared
 
     def _write(
-        self, known: Known, files: Files, action: str, plan: bytes
+        self, known: TableCache, files: Files, action: str, plan: bytes
     ) -> Procedure[Committed | None]:
         host = self.host
 
@@ -177,12 +180,12 @@ class Attempt:
 
     # --- its instant -----------------------------------------------------------------------------
 
-    def _tries(self, taken: Taken) -> None:
+    def _tries(self, taken: TakenInstant) -> None:
         """Another instant, because the one before was of no use; it is about to be taken."""
         self._spent = self._spent or self._heart
         self._taken, self._heart, self._paths = taken, None, ()
 
-    def _begins_quietly(self, taken: Taken) -> Procedure[None]:
+    def _begins_quietly(self, taken: TakenInstant) -> Procedure[None]:
         self._taken, self._heart = taken, self.host.beat_later(taken)
         yield from self._finish_spent()
 
@@ -234,7 +237,7 @@ class Attempt:
         if began.config.mode != FENCED:
             return False
         paths = [stat.path for stat in prepared.stats]
-        way = roll_back(prepared.instant, Epoch(0), began.taken.known, paths=paths)
+        way = roll_back(prepared.instant, EpochGuard(0), began.taken.known, paths=paths)
         try:
             return isinstance((yield from self.host.run(way)), RolledBack)
         except (TableError, StoreError, CommitUnknown):
@@ -268,14 +271,14 @@ class Attempt:
             yield from heart.given_up()
 
     def _withdraw(
-        self, taken: Taken, certain: bool, error: BaseException | None
+        self, taken: TakenInstant, certain: bool, error: BaseException | None
     ) -> Procedure[bool]:
         """Whether nothing is left to be done."""
         host, instant, paths = self.host, taken.instant, self._paths
         if taken.known.config.mode == FENCED:
             if certain:
-                yield from host.run(withdraw(taken, Epoch(0), paths=paths))
-            elif isinstance((yield from host.run(settle_own(taken, paths))), Spared):
+                yield from host.run(withdraw(taken, EpochGuard(0), paths=paths))
+            elif isinstance((yield from host.run(settle_own(taken, paths))), RollbackRefused):
                 _add_note(error, f"{instant} was committed before the interrupt.")
                 return True
         elif not certain or isinstance(error, LockBusy):

@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, BinaryIO
 from lockkit.clock import Clock
 from lockkit.runtime import run
 from lockkit.stores import Store
-from lockkit.table.format.base_file import Draft, Slice, Target, columns_of, plain, rows_to_copy
+from lockkit.table.format.base_file import (
+    BaseFileWriter,
+    Slice,
+    Target,
+    columns_of,
+    plain,
+    rows_to_copy,
+)
 from lockkit.table.format.data_files import open_data_file, put_data_file
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, WriteStat, in_partition
 from lockkit.table.format.partition import by_partition
-from lockkit.table.occ.conflict import Strategy
-from lockkit.table.occ.conflicting import Mine
-from lockkit.table.occ.covered import Covered
+from lockkit.table.occ.conflict import ConflictStrategy
+from lockkit.table.occ.conflicting import OwnChanges
+from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.occ.markers import Io, early_conflict, mark, overtaken
 from lockkit.table.read.buckets import free_file_id, is_bucketed
@@ -35,7 +42,7 @@ FILE_BYTES_MAX = 120 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Aim:
+class TargetGroup:
     """A file group to write: its partition, its id, and the slice to merge into, if it has one."""
 
     group: FileGroup
@@ -43,28 +50,28 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
+class EarlyCheck:
     """How a task checks, before it writes a file group, for an earlier writer of the same group."""
 
-    covered: Covered
+    covered: CheckedHorizon
     """The commits that this transaction covers; they cannot conflict with it."""
     rules: HeartbeatRules
-    strategy: Strategy
+    strategy: ConflictStrategy
     commits: bool = False
     """Whether commits completed since then count as well: one more listing for each check."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WriteTask:
     """Where a task puts its files, and for which instant; with `early`, it marks each one first."""
 
     store: Store
     target: Target
     task: TaskId
     clock: Clock
-    early: Early | None = None
+    early: EarlyCheck | None = None
 
-    def begin(self, draft: Draft) -> None:
+    def begin(self, draft: BaseFileWriter) -> None:
         """Before any row is read or written for it. Raises `EarlyConflict`."""
         if self.early is None:
             return
@@ -73,21 +80,21 @@ class Work:
         run(mark(self.target.instant, path, io), self.store, self.clock)
         self._look(draft)
 
-    def _look(self, draft: Draft) -> None:
+    def _look(self, draft: BaseFileWriter) -> None:
         """The writer that marked first sees an earlier writer's marker only at its next check."""
         free = draft.previous == NO_COMMIT and not is_bucketed(draft.file_id)
         if self.early is None or free:  # no other writer has a free group
             return
         covered, strategy = self.early.covered, self.early.strategy
         group = frozenset({(draft.partition, draft.file_id)})
-        mine = Mine(self.target.instant, covered.later, group, horizon=covered.horizon)
+        mine = OwnChanges(self.target.instant, covered.later, group, horizon=covered.horizon)
         look = early_conflict(mine, rules=self.early.rules, strategy=strategy)
         run(look, self.store, self.clock)
         if self.early.commits:
             names = self.target.config.names
             run(overtaken(names, mine, strategy=strategy), self.store, self.clock)
 
-    def put(self, draft: Draft, stat: WriteStat) -> WriteStat:
+    def put(self, draft: BaseFileWriter, stat: WriteStat) -> WriteStat:
         """The finished file, into the store. Raises `EarlyConflict`."""
         self._look(draft)
         put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
@@ -98,7 +105,7 @@ class Work:
 
 
 def write_group(
-    work: Work, aim: Aim, rows: pa.Table, *, delete: bool = False
+    work: WriteTask, aim: TargetGroup, rows: pa.Table, *, delete: bool = False
 ) -> WriteStat | None:
     """Merge `rows` into one file group and put its next file; None if nothing would change.
 
@@ -111,7 +118,7 @@ def write_group(
     refuse_strangers(target, partition, rows)
     changes = deletions(target, rows) if delete else upserts(target, rows)
     with tempfile.TemporaryFile() as out:
-        draft = Draft(
+        draft = BaseFileWriter(
             target, partition, file_id, columns_of(target, rows.schema), _binary(out), work.task
         )
         if aim.base is None:
@@ -127,14 +134,14 @@ def write_group(
 
 
 def write_rows(
-    work: Work, tables: Iterable[pa.Table], *, file_bytes_max: int = FILE_BYTES_MAX
+    work: WriteTask, tables: Iterable[pa.Table], *, file_bytes_max: int = FILE_BYTES_MAX
 ) -> Iterator[WriteStat]:
     """New file groups of all rows, one after the other; a batch of rows at a time is in memory.
 
     Rows of one partition stand together: where they do not, a partition gets more files than it
     needs.
     """
-    draft: Draft | None = None
+    draft: BaseFileWriter | None = None
     for rows in tables:
         for partition, part in by_partition(work.target.config, plain(rows)):
             full = draft is not None and draft.size_bytes >= file_bytes_max
@@ -145,14 +152,14 @@ def write_rows(
                 file_id = free_file_id(work.clock)
                 out = _binary(tempfile.TemporaryFile())  # noqa: SIM115 - closed when finished
                 columns = columns_of(work.target, part.schema)
-                draft = Draft(work.target, partition, file_id, columns, out, work.task)
+                draft = BaseFileWriter(work.target, partition, file_id, columns, out, work.task)
                 work.begin(draft)
             draft.add(part)
     if draft is not None:
         yield _finish(work, draft)
 
 
-def _finish(work: Work, draft: Draft) -> WriteStat:
+def _finish(work: WriteTask, draft: BaseFileWriter) -> WriteStat:
     with draft.out:
         return work.put(draft, draft.close(inserts=draft.added))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.errors import TableError
 from lockkit.table.format.base_file import (
     BaseFile,
-    Draft,
+    BaseFileWriter,
     Slice,
     Target,
     columns_of,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class GroupChanges:
     """What one write does to one file group: at most one row for each key."""
 
     keys: pa.StringArray
@@ -40,7 +40,7 @@ class Changes:
     """The new rows, one for each key; None: the keys are to be deleted."""
 
 
-def upserts(target: Target, rows: pa.Table) -> Changes:
+def upserts(target: Target, rows: pa.Table) -> GroupChanges:
     """The rows that stay of `rows`: for each key the greatest precombine value, of equals the last.
 
     A row without a precombine value is less than any that has one. `TableError` on a missing key.
@@ -58,7 +58,7 @@ def upserts(target: Target, rows: pa.Table) -> Changes:
         last = numbered.group_by("key", use_threads=False).aggregate([("row", "last")])
         stay = last["row_last"].combine_chunks().sort()
         rows, keys = rows.take(stay), keys.take(stay)
-    return Changes(keys, rows)
+    return GroupChanges(keys, rows)
 
 
 def _sorted(numbered: pa.Table) -> pa.Table:
@@ -70,12 +70,14 @@ def _sorted(numbered: pa.Table) -> pa.Table:
     return pa.concat_tables([numbered.filter(none), numbered.filter(numbered["best"].is_valid())])
 
 
-def deletions(target: Target, rows: pa.Table) -> Changes:
+def deletions(target: Target, rows: pa.Table) -> GroupChanges:
     """Delete the keys of `rows`, whatever their precombine values."""
-    return Changes(record_keys(target.config, plain(rows)).combine_chunks().unique(), None)
+    return GroupChanges(record_keys(target.config, plain(rows)).combine_chunks().unique(), None)
 
 
-def merge(draft: Draft, old: Iterable[pa.Table], changes: Changes) -> WriteStat | None:
+def merge(
+    draft: BaseFileWriter, old: Iterable[pa.Table], changes: GroupChanges
+) -> WriteStat | None:
     """Write the old rows that stay, then the new ones; None if nothing would change.
 
     `old` are tables as read, meta columns included. Of a row that was stored twice, by an insert,
@@ -159,7 +161,7 @@ def rewrite_group(
         refuse_strangers(target, base.partition, rows)
     out = io.BytesIO()
     schema = columns_of(target, _both(plain(old).schema, plain(rows).schema))
-    draft = Draft(target, base.partition, base.file_id, schema, out, task, base.instant)
+    draft = BaseFileWriter(target, base.partition, base.file_id, schema, out, task, base.instant)
     stat = merge(draft, [old], upserts(target, rows))
     return in_memory(stat or draft.close(inserts=0), out)
 

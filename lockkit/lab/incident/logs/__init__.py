@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lockkit.lab.incident.logs import azure_log, botocore_log, http_log, urllib3_log
-from lockkit.lab.incident.logs.clockwork import Times
-from lockkit.lab.incident.logs.wire import Sent
+from lockkit.lab.incident.logs.clockwork import LogTimes
+from lockkit.lab.incident.logs.wire import SentRequest
 
 FORMS = (
     ("http.client's debug output", http_log),
@@ -21,11 +21,11 @@ TIME_MS_MIN = 1e11
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class ParsedLog:
     """What a log was found to say."""
 
     form: str
-    sent: tuple[Sent, ...]
+    sent: tuple[SentRequest, ...]
     lines: int
     unread: int
     """Lines of this form that could not be read."""
@@ -38,7 +38,7 @@ def is_log(text: str) -> bool:
     return any(form.MARK.search(text) for _, form in FORMS)
 
 
-def read_log(text: str, who: str) -> Log:
+def read_log(text: str, who: str) -> ParsedLog:
     """The requests in a log, in its order. `who` names the client where the log does not.
 
     Raises `ValueError` for a text that `is_log` would not call one.
@@ -48,20 +48,20 @@ def read_log(text: str, who: str) -> Log:
     return max(found, key=lambda log: len(log.sent))  # of equals, the form that says most
 
 
-def _in_form(name: str, form: Any, lines: list[str], who: str) -> Log:
-    times = Times()
+def _in_form(name: str, form: Any, lines: list[str], who: str) -> ParsedLog:
+    times = LogTimes()
     sent, unread = form.exchanges(lines, who, times)
     zone_ms = times.zone_ms
     known_ms = next((ms for ms in map(_answered_ms, sent) if ms >= TIME_MS_MIN), 0.0)
     told = tuple(_at(each, zone_ms, known_ms) for each in sent)
-    return Log(name, told, len(lines), unread, times.stamped, zone_ms)
+    return ParsedLog(name, told, len(lines), unread, times.stamped, zone_ms)
 
 
-def _answered_ms(sent: Sent) -> float:
+def _answered_ms(sent: SentRequest) -> float:
     return sent.answered_ms or 0.0
 
 
-def _at(sent: Sent, zone_ms: float, known_ms: float) -> Sent:
+def _at(sent: SentRequest, zone_ms: float, known_ms: float) -> SentRequest:
     """In UTC; what was sent before the first time that the log tells was sent just before it."""
     began_ms = sent.sent_ms if sent.sent_ms >= TIME_MS_MIN else max(known_ms - 1, sent.sent_ms)
     ended_ms = None if sent.answered_ms is None else sent.answered_ms - zone_ms

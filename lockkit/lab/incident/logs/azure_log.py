@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterable
 
-from lockkit.lab.incident.logs.clockwork import Times
-from lockkit.lab.incident.logs.wire import NAMES, Sent, answered, asked, with_body
+from lockkit.lab.incident.logs.clockwork import LogTimes
+from lockkit.lab.incident.logs.wire import NAMES, SentRequest, answered, asked, with_body
 
 MARK = re.compile(r"azure\.(core\.pipeline\.policies\.http_log|storage\.\S{1,60}policies\b)")
 TRACE = re.compile(r"azure\.storage\.\S{1,60}policies\b.{0,40}Request URL: ")
@@ -20,7 +20,7 @@ _STATUS = re.compile(r"Response status: (\d{3})")
 _BODY = re.compile(r"(b'(?:[^'\\]|\\.)*')\s*$")
 
 
-def exchanges(lines: Iterable[str], who: str, times: Times) -> tuple[list[Sent], int]:
+def exchanges(lines: Iterable[str], who: str, times: LogTimes) -> tuple[list[SentRequest], int]:
     """The requests, and how many of this form's lines could not be read."""
     read = _Reader(who, times)
     lines = list(lines)
@@ -36,8 +36,8 @@ def exchanges(lines: Iterable[str], who: str, times: Times) -> tuple[list[Sent],
 class _Reader:
     """Holds the request under way: of its lines, some come before what they belong to."""
 
-    def __init__(self, who: str, times: Times) -> None:
-        self.done: list[Sent] = []
+    def __init__(self, who: str, times: LogTimes) -> None:
+        self.done: list[SentRequest] = []
         self.unread = 0
         self._who, self._times = who, times
         self._clear("")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from lockkit.lab.incident.logs.clockwork import Times
-from lockkit.lab.incident.logs.wire import NAMES, Sent, answered, asked
+from lockkit.lab.incident.logs.clockwork import LogTimes
+from lockkit.lab.incident.logs.wire import NAMES, SentRequest, answered, asked
 
 MARK = re.compile(r"Sending http request: <AWSPreparedRequest")
 _SENDING = re.compile(
@@ -18,14 +18,14 @@ _HEADERS = re.compile(r"Response headers: (\{.*)")
 _FIELD = re.compile(r"'([A-Za-z0-9-]{1,60})': b?'([^']*)'")
 
 
-def exchanges(lines: Iterable[str], who: str, times: Times) -> tuple[list[Sent], int]:
+def exchanges(lines: Iterable[str], who: str, times: LogTimes) -> tuple[list[SentRequest], int]:
     """The requests, and how many of this form's lines could not be read.
 
     One request is under way at a time: of a program whose threads share a log, what was sent last
     gets the next answer of its method.
     """
-    done: list[Sent] = []
-    sent: Sent | None = None
+    done: list[SentRequest] = []
+    sent: SentRequest | None = None
     status, unread = 0, 0
     for line in lines:
         times.line(line)

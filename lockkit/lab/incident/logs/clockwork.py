@@ -19,7 +19,7 @@ ZONES_MAX = 1_000
 
 
 @dataclass(slots=True)
-class Times:
+class LogTimes:
     """Fed with the lines in order; `now_ms` rises with each step, so that no two events tie."""
 
     now_ms: float = 0.0

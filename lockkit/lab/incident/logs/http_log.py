@@ -6,8 +6,8 @@ import ast
 import re
 from collections.abc import Iterable
 
-from lockkit.lab.incident.logs.clockwork import Times
-from lockkit.lab.incident.logs.wire import NAMES, Sent, answered, asked, with_body
+from lockkit.lab.incident.logs.clockwork import LogTimes
+from lockkit.lab.incident.logs.wire import NAMES, SentRequest, answered, asked, with_body
 
 MARK = re.compile(r"^send: b['\"]", re.M)
 _SEND = re.compile(r"send: (b(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"))")
@@ -16,10 +16,10 @@ _HEADER = re.compile(r"header: ([A-Za-z0-9-]{1,60}): (.*)")
 _LINE = re.compile(rb"([A-Z]{3,7}) (\S{1,8000}) HTTP/1")
 
 
-def exchanges(lines: Iterable[str], who: str, times: Times) -> tuple[list[Sent], int]:
+def exchanges(lines: Iterable[str], who: str, times: LogTimes) -> tuple[list[SentRequest], int]:
     """The requests, and how many of this form's lines could not be read."""
-    done: list[Sent] = []
-    sent: Sent | None = None
+    done: list[SentRequest] = []
+    sent: SentRequest | None = None
     status, headers, unread = 0, dict[str, str](), 0
 
     def finish() -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from lockkit.lab.incident.logs.clockwork import Times
-from lockkit.lab.incident.logs.wire import Sent, answered, asked
+from lockkit.lab.incident.logs.clockwork import LogTimes
+from lockkit.lab.incident.logs.wire import SentRequest, answered, asked
 
 MARK = re.compile(r"urllib3\.connectionpool|HTTP/1\.[01]\" \d{3}")
 _LINE = re.compile(r'"([A-Z]{3,7}) (\S{1,8000}) HTTP/[\d.]+" (\d{3})')
 
 
-def exchanges(lines: Iterable[str], who: str, times: Times) -> tuple[list[Sent], int]:
+def exchanges(lines: Iterable[str], who: str, times: LogTimes) -> tuple[list[SentRequest], int]:
     """The requests that were answered: of one without an answer urllib3 writes nothing."""
     done = []
     for line in lines:

@@ -35,7 +35,7 @@ _RECORD = re.compile(rb'\{[^{}]{0,60000}"validUntil"[^{}]{0,60000}\}')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SentRequest:
     """One HTTP request as its sender's log shows it."""
 
     who: str
@@ -65,7 +65,7 @@ class Sent:
         return self.method in ("PUT", "DELETE")
 
 
-def asked(who: str, method: str, url: str, headers: Mapping[str, str], at_ms: float) -> Sent:
+def asked(who: str, method: str, url: str, headers: Mapping[str, str], at_ms: float) -> SentRequest:
     """A request by its line and headers (names in lower case)."""
     parts = urlsplit(url)
     query = parse_qs(parts.query, keep_blank_values=True)
@@ -79,7 +79,7 @@ def asked(who: str, method: str, url: str, headers: Mapping[str, str], at_ms: fl
     else:
         key, kind = unquote(parts.path).lstrip("/"), _kind(method, query)
         condition = _condition(kind, headers)
-    return Sent(
+    return SentRequest(
         who=(agent[1] if agent else who)[:WHO_CHARS_MAX], method=kind, key=key[:KEY_CHARS_MAX],
         condition=condition, sent_ms=at_ms, digests=_digests(headers),
         version=query.get("generation", [""])[0] if gcs else "",
@@ -116,7 +116,7 @@ def _condition(kind: str, headers: Mapping[str, str]) -> str:
     return f"unless-version {none}" if none and none != "*" else ""
 
 
-def with_body(sent: Sent, body: bytes) -> Sent:
+def with_body(sent: SentRequest, body: bytes) -> SentRequest:
     """The bytes that it wrote; of GCS's multipart upload the object's name and the object."""
     name = _GCS_NAME.search(body)
     if sent.key.endswith("/") and name:
@@ -135,7 +135,9 @@ def record_in(body: bytes) -> Record | None:
     return record if isinstance(record, Record) else None
 
 
-def answered(sent: Sent, status: int, headers: Mapping[str, str], at_ms: float) -> Sent:
+def answered(
+    sent: SentRequest, status: int, headers: Mapping[str, str], at_ms: float
+) -> SentRequest:
     code = headers.get("x-ms-error-code", "")
     return replace(
         sent, answered_ms=at_ms, status=status, code=code if code in SHORT_CODES else "",

@@ -20,7 +20,7 @@ from lockkit.errors import LockLost, StoreError
 from lockkit.events import event
 from lockkit.lock.handle import Lock
 from lockkit.providers import open_lock
-from lockkit.providers.leased import Leased
+from lockkit.providers.leased import LeasedLock
 from lockkit.spark.process import die_with_parent
 
 PATIENCE_S = 2.0
@@ -29,7 +29,7 @@ AGAIN_S = 0.5
 
 
 def contend(
-    lock: Lock | Leased, tell: Any, stop: threading.Event, hold_s: float, think_s: float
+    lock: Lock | LeasedLock, tell: Any, stop: threading.Event, hold_s: float, think_s: float
 ) -> None:
     clock = Clock()
     while not stop.is_set():

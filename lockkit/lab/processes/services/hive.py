@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from lockkit.lab.processes.services.service import Service, ServiceFailed, ask, jars, java
+from lockkit.lab.processes.services.service import Service, ServiceStartFailed, ask, jars, java
 
 # Runs a Java source file where there is no compiler; Spark brings it for its own generated code.
 JANINO = "org.codehaus.janino.SimpleCompiler"
@@ -86,7 +86,7 @@ class HiveMetastore(Service):
             cwd=self.folder, capture_output=True, text=True, timeout=TABLES_S_MAX, check=False,
         )  # fmt: skip
         if made.returncode != 0 or "ERROR" in made.stdout:
-            raise ServiceFailed(
+            raise ServiceStartFailed(
                 f"Derby did not make the lock tables in {self.folder}: "
                 f"{(made.stderr or made.stdout)[-500:]}"
             )

@@ -28,7 +28,7 @@ class ServiceUnavailable(LockkitError, RuntimeError):
     """Something that this service needs is not here: what, and how to get it."""
 
 
-class ServiceFailed(LockkitError, RuntimeError):
+class ServiceStartFailed(LockkitError, RuntimeError):
     """It was started and does not serve: what it said last."""
 
 
@@ -74,7 +74,7 @@ class Service(ABC):
         return self._process.pid
 
     def start(self) -> Self:
-        """Returns once it serves. Raises `ServiceUnavailable`, `ServiceFailed`."""
+        """Returns once it serves. Raises `ServiceUnavailable`, `ServiceStartFailed`."""
         self.launch()
         self.ready()
         return self
@@ -87,16 +87,18 @@ class Service(ABC):
             self._process = _child(command, self.folder, log)
 
     def ready(self) -> None:
-        """Returns once it serves; ends it and raises `ServiceFailed`, with what it said last."""
+        """Returns once it serves; ends it and raises `ServiceStartFailed`, with what it said
+        last.
+        """
         assert self._process is not None
         clock = Clock()
         end_ms = clock.boot_ms() + READY_S_MAX * 1000
         try:
             while not self.answers():
                 if self._process.poll() is not None:
-                    raise ServiceFailed(self._why(f"ended with {self._process.returncode}"))
+                    raise ServiceStartFailed(self._why(f"ended with {self._process.returncode}"))
                 if clock.boot_ms() > end_ms:
-                    raise ServiceFailed(self._why(f"did not answer in {READY_S_MAX:.0f} s"))
+                    raise ServiceStartFailed(self._why(f"did not answer in {READY_S_MAX:.0f} s"))
                 clock.sleep(READY_POLL_S)
         except BaseException:
             self.kill()

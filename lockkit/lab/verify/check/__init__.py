@@ -15,7 +15,7 @@ from lockkit.lab.verify.check.commits import (
     refused_is_absent,
     taken_back_is_absent,
 )
-from lockkit.lab.verify.check.lanes import Lanes, sort
+from lockkit.lab.verify.check.lanes import HistoryIndex, sort
 from lockkit.lab.verify.check.leases import epochs_rise, no_self_inflicted_loss, one_believer
 from lockkit.lab.verify.check.reached import REACHED, never
 from lockkit.lab.verify.check.readers import readers_see_whole_commits
@@ -58,7 +58,7 @@ def check(events: Iterable[Event]) -> Verdict:
     return Verdict(Kind.VALID, _all_is_well(lanes, reached), (), findings, reached)
 
 
-def _all_is_well(lanes: Lanes, reached: tuple[str, ...]) -> str:
+def _all_is_well(lanes: HistoryIndex, reached: tuple[str, ...]) -> str:
     holders = len({each.who for each in lanes.grants})
     said = [f"{len(lanes.grants)} grants to {holders} clients, at most one believer at any time"]
     if lanes.published:

@@ -6,11 +6,11 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator
 
 from lockkit.events import Event
-from lockkit.lab.verify.check.lanes import Lanes, Publication, client_of
+from lockkit.lab.verify.check.lanes import HistoryIndex, Publication, client_of
 from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
 
 
-def acknowledged_is_there(lanes: Lanes) -> Iterator[Finding]:
+def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
     """No acknowledged commit lost: its completed file is in the store, and stays. None is twice."""
     name, first = "no acknowledged commit is lost", dict[str, Event]()
     for told in lanes.by_kind["published"]:
@@ -36,7 +36,7 @@ def acknowledged_is_there(lanes: Lanes) -> Iterator[Finding]:
     yield Finding(name, Kind.VALID, f"all {len(first)} acknowledged commits are in the store")
 
 
-def no_stale_commit(lanes: Lanes) -> Iterator[Finding]:
+def no_stale_commit(lanes: HistoryIndex) -> Iterator[Finding]:
     """Each commit's conflict check covered every commit that was decided before it."""
     name = "no stale commit"
     checks = {str(each["instant"]): each for each in lanes.by_kind["checked"]}
@@ -90,7 +90,7 @@ def _writes(checked: Event) -> set[tuple[str, str]]:
     return {(str(group[0]), str(group[1])) for group in checked["writes"]}
 
 
-def refused_is_absent(lanes: Lanes) -> Iterator[Finding]:
+def refused_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
     """A commit whose writer was told CommitConflict or LockLost by it is never visible."""
     name, count = "no refused commit is visible", 0
     last_check = {(each.who, str(each["instant"])): each for each in lanes.by_kind["checked"]}
@@ -114,7 +114,7 @@ def refused_is_absent(lanes: Lanes) -> Iterator[Finding]:
     yield Finding(name, Kind.VALID, f"{count} refused commits, none of them visible")
 
 
-def taken_back_is_absent(lanes: Lanes) -> Iterator[Finding]:
+def taken_back_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
     """Of an instant the fence decides one thing: a commit is not rolled back, nor the reverse."""
     name = "no rolled back commit is visible"
     for instant, decided in lanes.taken_back.items():

@@ -39,7 +39,7 @@ class Publication:
 
 
 @dataclass(slots=True)
-class Lanes:
+class HistoryIndex:
     """A history, sorted once for all the checks."""
 
     everything: list[Event]
@@ -64,8 +64,8 @@ class Lanes:
     """By instant: the write of the fence that decided that it is rolled back."""
 
 
-def sort(events: Iterable[Event]) -> Lanes:
-    lanes = Lanes(list(events))
+def sort(events: Iterable[Event]) -> HistoryIndex:
+    lanes = HistoryIndex(list(events))
     _sort_belief(lanes)
     lanes.truth = [each for each in lanes.everything if _is_request(each)]
     for place, each in enumerate(lanes.truth):
@@ -103,7 +103,7 @@ def _decided(fence: Event) -> tuple[str, str | None]:
     return "commit", fence.get("instant")
 
 
-def _sort_belief(lanes: Lanes) -> None:
+def _sort_belief(lanes: HistoryIndex) -> None:
     """Client lanes, in the order of each client's own time; intervals of belief among them."""
     checking: dict[str, str] = {}
     asked: dict[tuple[str, Any], str] = {}
@@ -126,7 +126,7 @@ def _sort_belief(lanes: Lanes) -> None:
 
 
 def _sort_ask(
-    lanes: Lanes, each: Event, checking: dict[str, str], asked: dict[tuple[str, Any], str]
+    lanes: HistoryIndex, each: Event, checking: dict[str, str], asked: dict[tuple[str, Any], str]
 ) -> None:
     op, attempt = each["op"], each["attempt"]
     if op in LOCK_OPS:
@@ -139,7 +139,7 @@ def _sort_ask(
         lanes.instant_of[attempt] = checking[each.who]
 
 
-def _sort_interval(lanes: Lanes, each: Event, open_: dict[str, Belief]) -> None:
+def _sort_interval(lanes: HistoryIndex, each: Event, open_: dict[str, Belief]) -> None:
     """Belief ends by the client's own clock, or when it asks to release, hears of a loss, or dies.
 
     A stalled client acts no more than a dead one: its belief runs on to `until_ms`, by its clock.
@@ -174,7 +174,7 @@ def name_of(key: object) -> str:
     return str(key).rpartition("/")[2]
 
 
-def _is_lock(lanes: Lanes, key: str) -> bool:
+def _is_lock(lanes: HistoryIndex, key: str) -> bool:
     return any(key == each or key.endswith("/" + each) for each in lanes.lock_keys)
 
 
@@ -186,7 +186,7 @@ def _completed(key: object) -> str | None:
 # --- what an event says -------------------------------------------------------------------------
 
 
-def is_live(lanes: Lanes, write: Event) -> bool:
+def is_live(lanes: HistoryIndex, write: Event) -> bool:
     """Whether a write of the lock object left it held, as far as the history tells."""
     if "expired" in write.data:
         return not write["expired"]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from lockkit.events import Event
-from lockkit.lab.verify.check.lanes import Belief, Lanes, bare, client_of, is_live, name_of
+from lockkit.lab.verify.check.lanes import Belief, HistoryIndex, bare, client_of, is_live, name_of
 from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
 
 
-def one_believer(lanes: Lanes) -> Iterator[Finding]:
+def one_believer(lanes: HistoryIndex) -> Iterator[Finding]:
     """Belief intervals of different clients are disjoint."""
     name = "one believer"
     if not lanes.beliefs:
@@ -34,7 +34,7 @@ def one_believer(lanes: Lanes) -> Iterator[Finding]:
     yield Finding(name, Kind.VALID, f"{len(lanes.beliefs)} grants, never two at a time")
 
 
-def epochs_rise(lanes: Lanes) -> Iterator[Finding]:
+def epochs_rise(lanes: HistoryIndex) -> Iterator[Finding]:
     """Grants in the order in which the store applied them have strictly rising epochs."""
     name = "epochs rise"
     if fallen := _fallen(lanes):
@@ -77,7 +77,7 @@ def epochs_rise(lanes: Lanes) -> Iterator[Finding]:
     yield Finding(name, Kind.VALID, f"{len(ordered)} grants, each with a higher epoch")
 
 
-def _fallen(lanes: Lanes) -> tuple[Event, Event] | None:
+def _fallen(lanes: HistoryIndex) -> tuple[Event, Event] | None:
     """Two grants out of order, where the store's record says what each write was."""
     highest: Event | None = None
     standing: Event | None = None
@@ -96,7 +96,7 @@ def _fallen(lanes: Lanes) -> tuple[Event, Event] | None:
     return None
 
 
-def no_self_inflicted_loss(lanes: Lanes) -> Iterator[Finding]:
+def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
     """Nobody is told of a loss, or waits, while its own live write is the lock object."""
     name = "no self-inflicted loss"
     told = [each for kind in ("lost", "waiting") for each in lanes.by_kind[kind]]

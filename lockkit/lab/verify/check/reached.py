@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lockkit.lab.verify.check.lanes import Lanes, bare, client_of, is_live, outcome_of
+from lockkit.lab.verify.check.lanes import HistoryIndex, bare, client_of, is_live, outcome_of
 
 
-def _takeover(lanes: Lanes) -> bool:
+def _takeover(lanes: HistoryIndex) -> bool:
     """A grant over a lease that its holder never released."""
     place_of = {bare(each["version"]): n for n, (_, each) in enumerate(lanes.lock_writes)}
     for each in lanes.grants:
@@ -18,13 +18,13 @@ def _takeover(lanes: Lanes) -> bool:
     return False
 
 
-def _lost_response(lanes: Lanes) -> bool:
+def _lost_response(lanes: HistoryIndex) -> bool:
     """A write was applied, and its client was not told."""
     silent = {attempt for attempt, each in lanes.answer_of.items() if outcome_of(each) == "unknown"}
     return any(each["applied"] and each["attempt"] in silent for each in lanes.truth)
 
 
-def _ghost(lanes: Lanes) -> bool:
+def _ghost(lanes: HistoryIndex) -> bool:
     """A write of the lock was applied after its client had stopped waiting for it."""
     for _, each in lanes.lock_writes:
         answer = lanes.answer_of.get(each["attempt"])
@@ -33,13 +33,13 @@ def _ghost(lanes: Lanes) -> bool:
     return False
 
 
-def never(lanes: Lanes, reached: tuple[str, ...]) -> list[str]:
+def never(lanes: HistoryIndex, reached: tuple[str, ...]) -> list[str]:
     """Of what a history must meet to prove something about it, what this one did not."""
     telling = ["takeover", "ghost", "lost response", *(["roll-forward"] if lanes.published else [])]
     return [name for name in telling if name not in reached]
 
 
-REACHED: dict[str, Callable[[Lanes], bool]] = {
+REACHED: dict[str, Callable[[HistoryIndex], bool]] = {
     "takeover": _takeover,
     "lost response": _lost_response,
     "ghost": _ghost,

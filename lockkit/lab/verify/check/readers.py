@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from lockkit.events import Event
-from lockkit.lab.verify.check.lanes import Lanes, name_of
+from lockkit.lab.verify.check.lanes import HistoryIndex, name_of
 from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
 
 Group = tuple[str, str]
@@ -18,7 +18,7 @@ NAME = "readers see whole commits, in order"
 
 
 @dataclass(slots=True)
-class Published:
+class PublishedCommits:
     """Commits in the order in which they became visible; a place is a number in that order."""
 
     events: list[Event]
@@ -32,7 +32,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class CommitBound:
     """How many commits a look has seen, at least or at most, and the commit that says so."""
 
     count: int
@@ -41,7 +41,7 @@ class Bound:
     """None: the time says so."""
 
 
-def readers_see_whole_commits(lanes: Lanes) -> Iterator[Finding]:
+def readers_see_whole_commits(lanes: HistoryIndex) -> Iterator[Finding]:
     """Every look at the table shows what was visible at one moment between its begin and its end.
 
     So no reader sees half a commit, nor one without those before it, nor misses one that was
@@ -68,10 +68,10 @@ def readers_see_whole_commits(lanes: Lanes) -> Iterator[Finding]:
     yield Finding(NAME, Kind.VALID, f"{count} looks, each at whole commits and at all before them")
 
 
-def _published(lanes: Lanes, writes: dict[str, Any]) -> Published:
+def _published(lanes: HistoryIndex, writes: dict[str, Any]) -> PublishedCommits:
     events = list(lanes.visible.values())
     place = {instant: number for number, instant in enumerate(lanes.visible)}
-    found = Published(events, place, list(accumulate((each.at_ms for each in events), max)))
+    found = PublishedCommits(events, place, list(accumulate((each.at_ms for each in events), max)))
     for instant, number in place.items():
         for partition, file_id in writes[instant]:
             found.chains[str(partition), str(file_id)].append(number)
@@ -81,11 +81,11 @@ def _published(lanes: Lanes, writes: dict[str, Any]) -> Published:
     return found
 
 
-def _judged(look: Event, published: Published, lanes: Lanes) -> Finding | None:
+def _judged(look: Event, published: PublishedCommits, lanes: HistoryIndex) -> Finding | None:
     began = bisect_left(published.at_ms, float(look["began_ms"]))
     ended = bisect_right(published.at_ms, look.at_ms)
-    least = Bound(began, published.events[began - 1] if began else None)
-    most = Bound(ended, published.events[ended] if ended < len(published.events) else None)
+    least = CommitBound(began, published.events[began - 1] if began else None)
+    most = CommitBound(ended, published.events[ended] if ended < len(published.events) else None)
     seen: dict[Group, str] = {}
     for partition, file_id, instant in look["groups"]:
         group = str(partition), str(file_id)
@@ -96,17 +96,17 @@ def _judged(look: Event, published: Published, lanes: Lanes) -> Finding | None:
         if at == len(chain) or chain[at] != place:
             return _stranger(look, group, str(instant), lanes)
         if place + 1 > least.count:
-            least = Bound(place + 1, published.events[place], group)
+            least = CommitBound(place + 1, published.events[place], group)
         if at + 1 < len(chain) and chain[at + 1] < most.count:
-            most = Bound(chain[at + 1], published.events[chain[at + 1]], group)
+            most = CommitBound(chain[at + 1], published.events[chain[at + 1]], group)
     missed = published.firsts[: bisect_left(published.firsts, (least.count, ("", "")))]
     if len(missed) > len(seen) or any(group not in seen for _, group in missed):
         first, group = next(each for each in missed if each[1] not in seen)
-        most = Bound(first, published.events[first], group)
+        most = CommitBound(first, published.events[first], group)
     return None if least.count <= most.count else _torn(look, least, most, seen)
 
 
-def _stranger(look: Event, group: Group, instant: str, lanes: Lanes) -> Finding:
+def _stranger(look: Event, group: Group, instant: str, lanes: HistoryIndex) -> Finding:
     other = [each for each in lanes.by_kind["refused"] if str(each["instant"]) == instant]
     other += [lanes.taken_back[instant]] if instant in lanes.taken_back else []
     what = "did not write it" if instant in lanes.visible else "was never published"
@@ -114,7 +114,7 @@ def _stranger(look: Event, group: Group, instant: str, lanes: Lanes) -> Finding:
     return Finding(NAME, Kind.INVALID, because, (*other[:2], look))
 
 
-def _torn(look: Event, least: Bound, most: Bound, seen: dict[Group, str]) -> Finding:
+def _torn(look: Event, least: CommitBound, most: CommitBound, seen: dict[Group, str]) -> Finding:
     assert most.by is not None
     missed = name_of(most.by["key"])
     if most.group is None:
@@ -138,7 +138,7 @@ def _torn(look: Event, least: Bound, most: Bound, seen: dict[Group, str]) -> Fin
     return Finding(NAME, Kind.INVALID, because, (most.by, *other, look))
 
 
-def _shown(bound: Bound, seen: dict[Group, str]) -> str:
+def _shown(bound: CommitBound, seen: dict[Group, str]) -> str:
     assert bound.group is not None
     return f"{seen[bound.group]} in {_name(bound.group)}"
 

@@ -20,44 +20,55 @@ from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unk
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import Record, decode, encode
 from lockkit.protocol.state import (
+    AcquireRequested,
     Action,
-    Answered,
-    Beat,
-    Beaten,
-    Blind,
-    Busy,
+    ClaimLost,
+    DeleteRecord,
     GiveUp,
     Granted,
-    Look,
-    Lost,
-    Me,
+    HeldByOther,
+    Identity,
+    LeaseLost,
     Now,
+    Observation,
     Pause,
     Phase,
-    Quit,
+    ReadAnswered,
+    ReadFailed,
+    ReadRecord,
     Released,
-    Remove,
+    ReleaseRequested,
+    RenewDue,
     Renewed,
-    Saw,
-    Send,
-    Sight,
     State,
     Tick,
-    Want,
+    WriteAnswered,
+    WriteRecord,
 )
 from lockkit.protocol.state import Event as Input
 
 NAME = "the protocol's own steps"
-TOLD = {"held": Granted, "renewed": Renewed, "lost": Lost, "released": Released, "waiting": Busy}
+TOLD = {
+    "held": Granted,
+    "renewed": Renewed,
+    "lost": LeaseLost,
+    "released": Released,
+    "waiting": HeldByOther,
+}
 ANSWERS: dict[str, WriteAnswer] = {
     "PreconditionFailed": PreconditionFailed(),
     "Throttled": Throttled(),
     "Unknown": Unknown("recorded"),
 }
-SHOWN = {"Look": "a look", "Send": "a write", "Remove": "a delete", "Busy": "a wait"}
+SHOWN = {
+    "ReadRecord": "a read",
+    "WriteRecord": "a write",
+    "DeleteRecord": "a delete",
+    "HeldByOther": "a wait",
+}
 
 
-class Departs(Exception):
+class ProtocolDeparture(Exception):
     """A step that was told otherwise than the protocol does it, with the events that show it."""
 
     def __init__(self, finding: Finding) -> None:
@@ -72,16 +83,16 @@ def replay(events: Iterable[Event], policy: Policy = Policy()) -> Verdict:
     what was heard, or the store's record does not have what was read.
     """
     everything = list(events)
-    truth = Truth(everything)
-    lanes: dict[str, Lane] = {}
+    truth = StoreRecord(everything)
+    lanes: dict[str, ReplayLane] = {}
     findings: list[Finding] = []
     for each in everything:
         if each.who == STORE or any(each.who in (e.who for e in f.evidence) for f in findings):
             continue
-        lane = lanes.setdefault(each.who, Lane(each.who, policy, truth))
+        lane = lanes.setdefault(each.who, ReplayLane(each.who, policy, truth))
         try:
             lane.take(each)
-        except Departs as departs:
+        except ProtocolDeparture as departs:
             findings.append(departs.finding)
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
             because = f"{each.who}: the protocol cannot be told this there: {error}"
@@ -98,7 +109,7 @@ def replay(events: Iterable[Event], policy: Policy = Policy()) -> Verdict:
     return Verdict(Kind.VALID, because, (), (Finding(NAME, Kind.VALID, because),))
 
 
-class Truth:
+class StoreRecord:
     """The store's record of the lock object: what each version held, what became of a write."""
 
     def __init__(self, events: list[Event]) -> None:
@@ -114,13 +125,13 @@ class Truth:
 
 
 @dataclass(slots=True)
-class Lane:
+class ReplayLane:
     """One client, so far: its state by `step`, and what it has yet to ask or tell."""
 
     who: str
     policy: Policy
-    truth: Truth
-    me: Me | None = None
+    truth: StoreRecord
+    me: Identity | None = None
     state: State = field(default_factory=State)
     owed: list[Action] = field(default_factory=list)
     heard: Event | None = None
@@ -152,13 +163,15 @@ class Lane:
             self._notice_end(each)
             return
         enough = name == "blind" and self.asked is None  # a look that was put off, not sent
-        left = [a for a in self.owed if not isinstance(a, Busy) and not (enough and _looks(a))]
+        left = [
+            a for a in self.owed if not isinstance(a, HeldByOther) and not (enough and _looks(a))
+        ]
         if left and self.me is not None:
             self._depart(f"has not told {_shown(left[0])}, which comes before this", each)
         if name == "want":
             self._meet(each)
         if self.me is None:
-            raise Departs(unknown(NAME, f"how {self.who} began", each))
+            raise ProtocolDeparture(unknown(NAME, f"how {self.who} began", each))
         if each["step"] != self.number + 1:
             self._depart(f"goes from its step {self.number} to step {each['step']}", each)
         self.number = each["step"]
@@ -168,12 +181,12 @@ class Lane:
             self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
         elif name == "lose":
             assert self.state.grant is not None
-            self.owed = [Lost(self.state.grant.epoch, str(each["why"]), LossReason.STOPPED)]
+            self.owed = [LeaseLost(self.state.grant.epoch, str(each["why"]), LossReason.STOPPED)]
             self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
         else:
             event = self._input(name, each)
             self.state, actions = step(self.me, self.state, event, self.policy)
-            self.owed = [a for a in actions if not isinstance(a, Pause | Beaten)]
+            self.owed = [a for a in actions if not isinstance(a, Pause | ClaimLost)]
         self.asked = self.answer = None
 
     def _notice_end(self, each: Event) -> None:
@@ -186,11 +199,11 @@ class Lane:
         self.owed = [*ended, *self.owed]
 
     def _meet(self, each: Event) -> None:
-        me = Me(each["owner"], each["ttl_ms"], each["holder"], each["handle"])
+        me = Identity(each["owner"], each["ttl_ms"], each["holder"], each["handle"])
         if self.me == me:
             return
         if me.handle in self.handles:
-            raise Departs(unknown(NAME, f"which of {self.who}'s handles did what", each))
+            raise ProtocolDeparture(unknown(NAME, f"which of {self.who}'s handles did what", each))
         self.handles.add(me.handle)
         self.me, self.state, self.number = me, State(), each["step"] - 1
 
@@ -198,35 +211,39 @@ class Lane:
         now = Now(each["boot_ms"], each["wall_ms"])
         match name:
             case "want":
-                return Want(now, each["floor"])
+                return AcquireRequested(now, each["floor"])
             case "saw":
                 return self._saw(each, now)
             case "blind":
-                return Blind(now, "")
+                return ReadFailed(now, "")
             case "answered":
-                return Answered(now, self._answered(each))
+                return WriteAnswered(now, self._answered(each))
             case "tick":
                 return Tick(now)
             case "beat":
-                return Beat(now, each.get("floor", 0))
+                return RenewDue(now, each.get("floor", 0))
             case "quit":
-                return Quit(now)
+                return ReleaseRequested(now)
             case "give up":
                 return GiveUp(now)
             case _:
                 raise ValueError(f"no event of the protocol: {name[:40]!r}")
 
-    def _saw(self, each: Event, now: Now) -> Saw:
+    def _saw(self, each: Event, now: Now) -> ReadAnswered:
         self._told_so(each, {"missing": "Missing", "unchanged": "NotModified"})
         if each["outcome"] == "unchanged":
-            return Saw(now, None, each["date_ms"])
+            return ReadAnswered(now, None, each["date_ms"])
         if each["outcome"] == "missing":
-            return Saw(now, Sight(None, None))
+            return ReadAnswered(now, Observation(None, None))
         wrote = self.truth.by_version.get(bare(each["version"]))
         if wrote is None or "body" not in wrote.data:
-            raise Departs(unknown(NAME, f"what the lock object held when {self.who} read it", each))
+            raise ProtocolDeparture(
+                unknown(NAME, f"what the lock object held when {self.who} read it", each)
+            )
         record = decode(json.dumps(wrote["body"]).encode())
-        return Saw(now, Sight(each["version"], record, each["modified_ms"], each["date_ms"]))
+        return ReadAnswered(
+            now, Observation(each["version"], record, each["modified_ms"], each["date_ms"])
+        )
 
     def _answered(self, each: Event) -> WriteAnswer:
         self._told_so(each, {})
@@ -250,18 +267,18 @@ class Lane:
     # --- out ---------------------------------------------------------------------------------
 
     def _ask(self, each: Event) -> None:
-        action = self._next(each, Look, Send, Remove)
+        action = self._next(each, ReadRecord, WriteRecord, DeleteRecord)
         out = self.state.out
-        op = out.aim.value if out is not None and not isinstance(action, Look) else "look"
-        attempt = action.record.attempt if isinstance(action, Send) else ""
+        op = out.aim.value if out is not None and not isinstance(action, ReadRecord) else "look"
+        attempt = action.record.attempt if isinstance(action, WriteRecord) else ""
         if (each["op"], each["attempt"]) != (op, attempt):
             self._depart(f"asks {each['op']!r}, and the protocol asks {op!r} {attempt}", each)
         self.asked = each
-        if isinstance(action, Send):
+        if isinstance(action, WriteRecord):
             for request in self.truth.by_attempt.get(attempt, ()):
                 self._sent(action, each, request)
 
-    def _sent(self, action: Send, ask: Event, request: Event) -> None:
+    def _sent(self, action: WriteRecord, ask: Event, request: Event) -> None:
         """What came to the store is what `step` sends, under its condition."""
         condition = "if-absent" if action.over is None else f"if-version {bare(action.over)}"
         if str(request["condition"]).replace('"', "") != condition:
@@ -283,11 +300,11 @@ class Lane:
         match action:
             case Granted(epoch) | Renewed(epoch):
                 same = (each["epoch"], bare(each["version"])) == (epoch, bare(self.state.version))
-            case Lost(epoch):
+            case LeaseLost(epoch):
                 same = each["epoch"] == epoch
             case Released(epoch, proven):
                 same = (each["epoch"], each["proven"]) == (epoch, proven)
-            case Busy(Record(owner=owner, epoch=epoch)):
+            case HeldByOther(Record(owner=owner, epoch=epoch)):
                 same = (each["epoch"], each["owner"]) == (epoch, owner[:256])
             case _:
                 same = True
@@ -296,10 +313,10 @@ class Lane:
 
     def _next(self, each: Event, *kinds: type[Any]) -> Action:
         """The next thing that `step` asked for. Waiting is told once for each rival."""
-        while self.owed and isinstance(self.owed[0], Busy) and Busy not in kinds:
+        while self.owed and isinstance(self.owed[0], HeldByOther) and HeldByOther not in kinds:
             self.owed.pop(0)
         if self.me is None:
-            raise Departs(unknown(NAME, f"what {self.who} had heard before this", each))
+            raise ProtocolDeparture(unknown(NAME, f"what {self.who} had heard before this", each))
         if not self.owed or not isinstance(self.owed[0], kinds):
             due = _shown(self.owed[0]) if self.owed else "nothing"
             self._depart(f"tells {each.kind!r}, where the protocol has {due} to tell", each)
@@ -307,7 +324,7 @@ class Lane:
 
     def _depart(self, what: str, *evidence: Event) -> NoReturn:
         shown = (self.heard, *evidence) if self.heard is not None else evidence
-        raise Departs(Finding(NAME, Kind.INVALID, f"{self.who} {what}", tuple(shown)))
+        raise ProtocolDeparture(Finding(NAME, Kind.INVALID, f"{self.who} {what}", tuple(shown)))
 
 
 def _is_of_lease(ask: Event) -> bool:
@@ -321,7 +338,7 @@ def _failed(answer: Event) -> bool:
 
 
 def _looks(action: Action) -> bool:
-    return isinstance(action, Look)
+    return isinstance(action, ReadRecord)
 
 
 def _shown(action: Action) -> str:

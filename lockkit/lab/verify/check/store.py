@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lockkit.events import Event
-from lockkit.lab.verify.check.lanes import Lanes, bare, client_of, name_of, outcome_of
+from lockkit.lab.verify.check.lanes import HistoryIndex, bare, client_of, name_of, outcome_of
 from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
 
 
-def chain_of_versions(lanes: Lanes) -> Iterator[Finding]:
+def chain_of_versions(lanes: HistoryIndex) -> Iterator[Finding]:
     """Every write follows the one before it, and the store honoured every condition."""
     name, count = "the store keeps its conditions", 0
     if not lanes.truth:
@@ -52,7 +52,7 @@ def chain_of_versions(lanes: Lanes) -> Iterator[Finding]:
     yield Finding(name, Kind.VALID, f"{count} writes of {len(last)} objects, one after the other")
 
 
-def acknowledged_writes_are_there(lanes: Lanes) -> Iterator[Finding]:
+def acknowledged_writes_are_there(lanes: HistoryIndex) -> Iterator[Finding]:
     """What a client was told is applied stands in the store's record, as the same version."""
     name, count = "no acknowledged write is lost", 0
     if not lanes.truth:

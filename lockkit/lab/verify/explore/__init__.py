@@ -19,9 +19,9 @@ from lockkit.events import Event
 from lockkit.lab.verify.explore.diagram import state_diagram as state_diagram
 from lockkit.lab.verify.explore.diagram import transition_table as transition_table
 from lockkit.lab.verify.explore.parts import Move, PackedState
-from lockkit.lab.verify.explore.rows import BIG, SCENARIOS, Scenario
-from lockkit.lab.verify.explore.search import STATES_MAX, Found, World, search
-from lockkit.lab.verify.explore.story import Story
+from lockkit.lab.verify.explore.rows import BIG, SCENARIOS, SearchScenario
+from lockkit.lab.verify.explore.search import STATES_MAX, SearchResult, SearchWorld, search
+from lockkit.lab.verify.explore.story import PathStory
 from lockkit.lab.verify.explore.world import LeaseWorld
 
 __all__ = [
@@ -29,10 +29,10 @@ __all__ = [
     "SCENARIOS",
     "STATES_MAX",
     "Counterexample",
-    "Found",
-    "Row",
-    "Scenario",
-    "World",
+    "SearchResult",
+    "SearchRow",
+    "SearchScenario",
+    "SearchWorld",
     "explore",
     "explore_rows",
     "search",
@@ -50,18 +50,18 @@ class Counterexample:
 
     def story(self) -> list[str]:
         """One numbered sentence for each step."""
-        return Story(self.world).walk(self.path).lines
+        return PathStory(self.world).walk(self.path).lines
 
     def history(self) -> list[Event]:
         """The same as events, for the checker and the pictures; a tick is a second."""
-        return Story(self.world).walk(self.path).events
+        return PathStory(self.world).walk(self.path).events
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SearchRow:
     """What one search found. `steps` is the length of the shortest counterexample, 0 for none."""
 
-    scenario: Scenario
+    scenario: SearchScenario
     violation: str | None
     steps: int
     states: int
@@ -91,7 +91,7 @@ class Row:
         }
 
 
-def explore(scenario: Scenario, *, states_max: int = STATES_MAX) -> Row:
+def explore(scenario: SearchScenario, *, states_max: int = STATES_MAX) -> SearchRow:
     """Search one scenario, whole or up to its first violation."""
     clock = Clock()
     began_ms = clock.boot_ms()
@@ -99,7 +99,7 @@ def explore(scenario: Scenario, *, states_max: int = STATES_MAX) -> Row:
     world = LeaseWorld(scenario.policy, scenario.bounds, off=off)
     with scenario.planted():
         found = search(world, states_max=states_max)
-    return Row(
+    return SearchRow(
         scenario,
         found.violation,
         len(found.path),
@@ -110,7 +110,7 @@ def explore(scenario: Scenario, *, states_max: int = STATES_MAX) -> Row:
     )
 
 
-def explore_rows(names: Iterable[str] | None = None) -> list[Row]:
+def explore_rows(names: Iterable[str] | None = None) -> list[SearchRow]:
     """The rows by these names, or all of them."""
     wanted = None if names is None else set(names)
     known = {each.name for each in SCENARIOS}

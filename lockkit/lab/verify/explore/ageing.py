@@ -9,10 +9,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lockkit.lab.verify.explore.parts import Actor, Asked, Bounds, Fault, Flying, Stored
+from lockkit.lab.verify.explore.parts import (
+    Bounds,
+    ExplorerClient,
+    ExplorerFault,
+    PendingRead,
+    StoredState,
+    WriteInFlight,
+)
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Record
-from lockkit.protocol.state import Aim, Now, Phase, Seen, Sight, State, Write
+from lockkit.protocol.state import (
+    LastObservation,
+    Now,
+    Observation,
+    PendingWrite,
+    Phase,
+    State,
+    WritePurpose,
+)
 
 
 @dataclass(slots=True)
@@ -35,10 +50,12 @@ class Ageing:
         self._oldest_until = min(self.bounds.offsets) - drift
         self.oldest_modified = -(ttl + self.policy.slack_ms + self.bounds.spread)
 
-    def actor(self, actor: Actor) -> Actor:
+    def actor(self, actor: ExplorerClient) -> ExplorerClient:
         state, out, draft = actor.state, actor.out, actor.draft
         if self.forgets and state.phase is Phase.IDLE and not actor.acquires and draft is None:
-            return Actor(actor.index, State(), None, 0, 0, 0, 0, actor.life)  # it acts no more
+            return ExplorerClient(
+                actor.index, State(), None, 0, 0, 0, 0, actor.life
+            )  # it acts no more
         until = None if state.until_ms is None else max(0, state.until_ms)
         if draft is not None and not draft.sent and not until:
             draft = None  # it looks at the lease before it sends: nothing is sent
@@ -51,8 +68,8 @@ class Ageing:
             until_ms=until,
             writes=0,
         )
-        if isinstance(out, Asked):
-            out = Asked(self.sight(out.sight))
+        if isinstance(out, PendingRead):
+            out = PendingRead(self.sight(out.sight))
         elif out is not None:
             out = replace(out, record=self.record(out.record))
         return replace(actor, state=state, out=out, draft=draft)
@@ -63,27 +80,29 @@ class Ageing:
             return replace(record, valid_until_ms=0)
         return replace(record, valid_until_ms=max(record.valid_until_ms, self._oldest_until))
 
-    def _fix_write(self, write: Write) -> Write:
+    def _fix_write(self, write: PendingWrite) -> PendingWrite:
         sent = Now(max(write.sent.boot_ms, self._oldest_send), 0)
-        if write.aim is Aim.RELEASE:
+        if write.aim is WritePurpose.RELEASE:
             sent = Now(0, 0)
         return replace(write, record=self.record(write.record), sent=sent)
 
-    def _fix_ghost(self, write: Write) -> Write:
+    def _fix_ghost(self, write: PendingWrite) -> PendingWrite:
         """When a ghost was sent matters only to those who believe it without confirming."""
         write = self._fix_write(write)
         return write if "confirm" in self.off else replace(write, sent=Now(0, 0))
 
-    def sight(self, sight: Sight) -> Sight:
+    def sight(self, sight: Observation) -> Observation:
         record = sight.record
         if isinstance(record, Record):
             record = self.record(record)
         if sight.modified_ms is None or sight.date_ms is None:
-            return Sight(sight.version, record)
+            return Observation(sight.version, record)
         age = max(sight.modified_ms - sight.date_ms, self.oldest_modified)
-        return Sight(sight.version, record, age, 0)
+        return Observation(sight.version, record, age, 0)
 
-    def _fix_seen(self, actor: Actor, seen: Seen | None) -> Seen | None:
+    def _fix_seen(
+        self, actor: ExplorerClient, seen: LastObservation | None
+    ) -> LastObservation | None:
         """What was seen, where the protocol will look at it again before it reads once more."""
         if seen is None or (self.forgets and not self._looks_back(actor)):
             return None
@@ -93,17 +112,17 @@ class Ageing:
             if self.policy.expiry is Expiry.OBSERVED:
                 since = max(seen.since_ms, -self.bounds.ttl)
         else:
-            sight = Sight(sight.version, sight.record)
-        return Seen(sight, since, 0)
+            sight = Observation(sight.version, sight.record)
+        return LastObservation(sight, since, 0)
 
-    def _looks_back(self, actor: Actor) -> bool:
+    def _looks_back(self, actor: ExplorerClient) -> bool:
         match actor.state.phase:
             case Phase.IDLE | Phase.WAITING:
                 return True
             case Phase.LOST:
                 return actor.state.version is None
             case Phase.CLAIMING:
-                return Fault.THROTTLE in self.bounds.kinds and self.bounds.faults > 0
+                return ExplorerFault.THROTTLE in self.bounds.kinds and self.bounds.faults > 0
             case Phase.LOOKING | Phase.SETTLING | Phase.RELEASING:
                 return self.policy.expiry is Expiry.OBSERVED  # since when it has been the same
             case _:
@@ -112,27 +131,27 @@ class Ageing:
     def _age_record(self, record: Record) -> Record:
         return replace(record, valid_until_ms=record.valid_until_ms - 1)
 
-    def aged_flying(self, write: Flying) -> Flying:
+    def aged_flying(self, write: WriteInFlight) -> WriteInFlight:
         return replace(write, record=self.record(self._age_record(write.record)))
 
-    def _age_write(self, write: Write) -> Write:
+    def _age_write(self, write: PendingWrite) -> PendingWrite:
         sent = Now(write.sent.boot_ms - 1, 0)
         return replace(write, record=self._age_record(write.record), sent=sent)
 
-    def _age_sight(self, sight: Sight) -> Sight:
+    def _age_sight(self, sight: Observation) -> Observation:
         record = sight.record
         if isinstance(record, Record):
             record = self._age_record(record)
         return replace(sight, record=record)
 
-    def aged_actor(self, actor: Actor) -> Actor:
+    def aged_actor(self, actor: ExplorerClient) -> ExplorerClient:
         state, out = actor.state, actor.out
         seen = state.seen
         if seen is not None:
             sight = self._age_sight(seen.sight)
             if sight.modified_ms is not None:  # the lease that was seen is a tick nearer its end
                 sight = replace(sight, modified_ms=sight.modified_ms - 1)
-            seen = Seen(sight, seen.since_ms - 1, 0)
+            seen = LastObservation(sight, seen.since_ms - 1, 0)
         state = replace(
             state,
             seen=seen,
@@ -141,13 +160,13 @@ class Ageing:
             until_ms=None if state.until_ms is None else state.until_ms - 1,
         )
         match out:
-            case Asked(sight):
-                out = Asked(self._age_sight(sight))
-            case Flying():
+            case PendingRead(sight):
+                out = PendingRead(self._age_sight(sight))
+            case WriteInFlight():
                 out = self.aged_flying(out)
         return self.actor(replace(actor, state=state, out=out))
 
-    def aged_store(self, stored: Stored) -> Stored:
+    def aged_store(self, stored: StoredState) -> StoredState:
         record = stored.record
         if record is not None:
             record = self.record(self._age_record(record))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockkit.protocol.lease import ANYWHERE, TRANSITIONS, Case, Transition
+from lockkit.protocol.lease import ANYWHERE, TRANSITIONS, EventCase, Transition
 from lockkit.protocol.state import Phase
 
 ANY = "any_phase"
@@ -21,7 +21,9 @@ def state_diagram() -> str:
 
 
 def _add(
-    arrows: dict[tuple[str, str], list[str]], phase: Phase | None, rows: Mapping[Case, Transition]
+    arrows: dict[tuple[str, str], list[str]],
+    phase: Phase | None,
+    rows: Mapping[EventCase, Transition],
 ) -> None:
     """Rows that stay in their phase are not drawn."""
     for case, row in rows.items():

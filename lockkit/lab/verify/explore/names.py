@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lockkit.lab.verify.explore.parts import Actor, Asked, Flying
+from lockkit.lab.verify.explore.parts import ExplorerClient, PendingRead, WriteInFlight
 from lockkit.protocol.outcome import Version
 
 NAMES_MAX = 16
@@ -20,7 +20,7 @@ def client_of(owner: str) -> int:
     return int(owner[1:].rstrip("'")) - 1
 
 
-def names_of_actor(actor: Actor) -> Iterable[Version | None]:
+def names_of_actor(actor: ExplorerClient) -> Iterable[Version | None]:
     state, out = actor.state, actor.out
     if state.seen is not None:
         yield state.seen.sight.version
@@ -32,22 +32,22 @@ def names_of_actor(actor: Actor) -> Iterable[Version | None]:
         yield state.grant.attempt
     yield state.version
     match out:
-        case Asked(sight):
+        case PendingRead(sight):
             yield sight.version
-        case Flying(record, over):
+        case WriteInFlight(record, over):
             yield record.attempt
             yield over
 
 
-def becomes(write: Flying) -> Version | None:
+def becomes(write: WriteInFlight) -> Version | None:
     """The version that the object gets if this write lands."""
     return None if write.remove else write.record.attempt
 
 
-def undecided(actor: Actor) -> tuple[Version | None, ...]:
+def undecided(actor: ExplorerClient) -> tuple[Version | None, ...]:
     """What the object becomes if this client's write lands; () if none is on its way."""
     match actor.out:
-        case Flying(answer=None) as write:
+        case WriteInFlight(answer=None) as write:
             return (becomes(write),)
         case _:
             return ()

@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 from lockkit.lab.verify.mutants import Invariant
 from lockkit.protocol.outcome import Version, WriteAnswer
 from lockkit.protocol.record import Record
-from lockkit.protocol.state import Action, Event, Sight, State
+from lockkit.protocol.state import Action, Event, Observation, State
 
 
-class Fault(Enum):
+class ExplorerFault(Enum):
     LOST = "the answer is lost"
     LATE = "no answer, and the request is still on its way"
     RETRY = "something on the way sends the request again"
@@ -22,7 +22,7 @@ class Fault(Enum):
     CRASH = "its process dies, and starts again"
 
 
-ON_THE_WAY = frozenset(Fault) - {Fault.CRASH}
+ON_THE_WAY = frozenset(ExplorerFault) - {ExplorerFault.CRASH}
 """What can happen to a request."""
 
 
@@ -39,7 +39,7 @@ class Bounds:
     """Whether a renewal may also find that the fence has the grant's epoch already."""
     commits: tuple[int, ...] = (0, 0)
     faults: int = 0
-    kinds: frozenset[Fault] = ON_THE_WAY
+    kinds: frozenset[ExplorerFault] = ON_THE_WAY
     offsets: tuple[int, ...] = (0, 0)
     """What each client's wall clock is ahead, in ticks."""
     spread: int = 0
@@ -53,14 +53,14 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingRead:
     """A read that is out, with what it will find."""
 
-    sight: Sight
+    sight: Observation
 
 
 @dataclass(frozen=True, slots=True)
-class Flying:
+class WriteInFlight:
     """A write that is out: not yet decided, or decided and not yet answered."""
 
     record: Record
@@ -70,7 +70,7 @@ class Flying:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class CommitDraft:
     """A commit under way: what its conflict check covered, and under which grant."""
 
     base: int
@@ -80,25 +80,25 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True)
-class Actor:
+class ExplorerClient:
     """One client: what it knows, what it has out, and what it may yet do."""
 
     index: int
     state: State
-    out: Asked | Flying | None
+    out: PendingRead | WriteInFlight | None
     acquires: int
     tries: int
     renewals: int
     commits: int
     life: int = 0
     """How often its process has died: each life has an owner and attempts of its own."""
-    draft: Draft | None = None
+    draft: CommitDraft | None = None
     serial: int = 0
     """The place of its last applied grant in the store's order; kept where commits are explored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredState:
     """The lock object, and the resource that the lock protects."""
 
     record: Record | None = None
@@ -122,7 +122,7 @@ class Move:
     what: str
     event: Event | None = None
     actions: tuple[Action, ...] = ()
-    write: Flying | None = None
+    write: WriteInFlight | None = None
     accepted: bool | None = None
 
 
@@ -138,7 +138,7 @@ PackedState = tuple[Any, ...]
 T = TypeVar("T", bound=Hashable)
 
 
-class Numbers(Generic[T]):
+class StateNumbering(Generic[T]):
     """Parts of states by small numbers, so that states compare and hash fast."""
 
     def __init__(self) -> None:
@@ -154,12 +154,12 @@ class Numbers(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MoveOutcome:
     """What a client's move makes of it and of the store; `late` is a write that goes on alone."""
 
     move: Move
     actor: int
     store: int
-    late: Flying | None = None
+    late: WriteInFlight | None = None
     cost: int = 0
     violation: str = ""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lockkit.lab.verify.explore.parts import Bounds, Fault
+from lockkit.lab.verify.explore.parts import Bounds, ExplorerFault
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Invariant, Mutant
 from lockkit.lab.verify.wrong_rules import RIGHT
 from lockkit.protocol.policy import Expiry, Policy
@@ -18,9 +18,9 @@ STORE = Policy(expiry=Expiry.STORE, slack_ms=1)
 WALL = Policy(expiry=Expiry.WALL, drift_ms=1)
 OBSERVED = Policy(expiry=Expiry.OBSERVED)
 
-RETRY = frozenset({Fault.RETRY})
-SILENCE = frozenset({Fault.LOST, Fault.LATE})
-CRASH = SILENCE | {Fault.CRASH}
+RETRY = frozenset({ExplorerFault.RETRY})
+SILENCE = frozenset({ExplorerFault.LOST, ExplorerFault.LATE})
+CRASH = SILENCE | {ExplorerFault.CRASH}
 ONE_BELIEVER = frozenset({Invariant.ONE_BELIEVER})
 STALE = frozenset({Invariant.NO_STALE_WRITE})
 NONE_OF_THREE = (0, 0, 0)
@@ -31,7 +31,7 @@ THREE = Bounds(
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class SearchScenario:
     """What is searched, and what is expected: an invariant that breaks, or None."""
 
     name: str
@@ -52,7 +52,7 @@ class Scenario:
         return nullcontext() if self.mutant is None else self.mutant.planted()
 
 
-def _on() -> tuple[Scenario, ...]:
+def _on() -> tuple[SearchScenario, ...]:
     faulty = Bounds(faults=1, gives_up=True)
     unrenewed = Bounds(faults=2, renewals=(0, 0))
     alone = Bounds(acquires=(2, 0), tries=(4, 0), renewals=(2, 0), faults=2, gives_up=True)
@@ -60,38 +60,40 @@ def _on() -> tuple[Scenario, ...]:
     crashing = Bounds(faults=1, kinds=CRASH, renewals=(0, 0), spread=1)
     three = replace(THREE, renewals=(1, 1, 0))
     return (
-        Scenario("store", "", STORE, replace(faulty, spread=1)),
-        Scenario("wall", "", WALL, replace(faulty, offsets=(0, 1))),
-        Scenario("observed", "", OBSERVED, replace(faulty, offsets=(0, 3))),
-        Scenario("observed, two faults", "", OBSERVED, unrenewed),
-        Scenario("wall, two faults", "", WALL, replace(unrenewed, offsets=(0, 1))),
-        Scenario("alone, two faults", "", STORE, alone),
-        Scenario("commit", "", replace(STORE, slack_ms=0), committing),
-        Scenario(
+        SearchScenario("store", "", STORE, replace(faulty, spread=1)),
+        SearchScenario("wall", "", WALL, replace(faulty, offsets=(0, 1))),
+        SearchScenario("observed", "", OBSERVED, replace(faulty, offsets=(0, 3))),
+        SearchScenario("observed, two faults", "", OBSERVED, unrenewed),
+        SearchScenario("wall, two faults", "", WALL, replace(unrenewed, offsets=(0, 1))),
+        SearchScenario("alone, two faults", "", STORE, alone),
+        SearchScenario("commit", "", replace(STORE, slack_ms=0), committing),
+        SearchScenario(
             "commits", "", replace(STORE, slack_ms=0), replace(committing, commits=(2, 2), faults=0)
         ),
-        Scenario("crash and restart", "", STORE, crashing),
-        Scenario("three clients", "", replace(STORE, slack_ms=0), three),
+        SearchScenario("crash and restart", "", STORE, crashing),
+        SearchScenario("three clients", "", replace(STORE, slack_ms=0), three),
     )
 
 
-def _big() -> tuple[Scenario, ...]:
+def _big() -> tuple[SearchScenario, ...]:
     prompt = replace(STORE, slack_ms=0)
-    everything = Bounds(faults=1, kinds=frozenset(Fault), gives_up=True, spread=1)
+    everything = Bounds(faults=1, kinds=frozenset(ExplorerFault), gives_up=True, spread=1)
     crashing = Bounds(faults=1, kinds=CRASH)
     silent = replace(THREE, renewals=(1, 0, 0), faults=1, kinds=SILENCE)
     return (
-        Scenario("two silences", "", prompt, Bounds(faults=2, kinds=SILENCE)),
-        Scenario("any one fault or crash", "", STORE, everything),
-        Scenario("two crashes", "", prompt, replace(crashing, faults=2, renewals=(0, 0))),
-        Scenario("crash, wall", "", WALL, replace(crashing, offsets=(0, 1))),
-        Scenario("crash, observed", "", OBSERVED, replace(crashing, offsets=(0, 3))),
-        Scenario("three clients, two claims each", "", prompt, replace(THREE, tries=(2, 2, 2))),
-        Scenario("three clients, a silence", "", prompt, silent),
+        SearchScenario("two silences", "", prompt, Bounds(faults=2, kinds=SILENCE)),
+        SearchScenario("any one fault or crash", "", STORE, everything),
+        SearchScenario("two crashes", "", prompt, replace(crashing, faults=2, renewals=(0, 0))),
+        SearchScenario("crash, wall", "", WALL, replace(crashing, offsets=(0, 1))),
+        SearchScenario("crash, observed", "", OBSERVED, replace(crashing, offsets=(0, 3))),
+        SearchScenario(
+            "three clients, two claims each", "", prompt, replace(THREE, tries=(2, 2, 2))
+        ),
+        SearchScenario("three clients, a silence", "", prompt, silent),
     )
 
 
-def _off(name: str, on: Policy, bounds: Bounds, breaks: Invariant) -> Scenario:
+def _off(name: str, on: Policy, bounds: Bounds, breaks: Invariant) -> SearchScenario:
     """The mutant of that name."""
     mutant = LEASE_MUTANTS[name]
     policy = mutant.of(on)
@@ -99,10 +101,10 @@ def _off(name: str, on: Policy, bounds: Bounds, breaks: Invariant) -> Scenario:
         rule: said // TICK_MS for rule, said in asdict(policy).items()
         if rule in mutant.off and rule.endswith("_ms")
     }  # fmt: skip
-    return Scenario(name, mutant.says, replace(policy, **ticks), bounds, breaks, mutant)
+    return SearchScenario(name, mutant.says, replace(policy, **ticks), bounds, breaks, mutant)
 
 
-def _expiry_off() -> tuple[Scenario, ...]:
+def _expiry_off() -> tuple[SearchScenario, ...]:
     one, skewed = Invariant.ONE_BELIEVER, Bounds(offsets=(0, 1))
     return (
         _off("count_from_send", replace(STORE, slack_ms=0), Bounds(), one),
@@ -114,7 +116,7 @@ def _expiry_off() -> tuple[Scenario, ...]:
     )
 
 
-def _ambiguity_off() -> tuple[Scenario, ...]:
+def _ambiguity_off() -> tuple[SearchScenario, ...]:
     one, self_loss = Invariant.ONE_BELIEVER, Invariant.NO_SELF_LOSS
     prompt = replace(STORE, slack_ms=0)
     retried = Bounds(faults=1, kinds=RETRY)
@@ -134,7 +136,7 @@ def _ambiguity_off() -> tuple[Scenario, ...]:
     )
 
 
-def _release_and_fence_off() -> tuple[Scenario, ...]:
+def _release_and_fence_off() -> tuple[SearchScenario, ...]:
     prompt = replace(STORE, slack_ms=0)
     committing = Bounds(commits=(1, 1), renewals=(0, 0))
     stale = replace(committing, watch=STALE)
@@ -149,12 +151,12 @@ def _release_and_fence_off() -> tuple[Scenario, ...]:
     )
 
 
-SCENARIOS: tuple[Scenario, ...] = (
+SCENARIOS: tuple[SearchScenario, ...] = (
     *_on(),
     *_expiry_off(),
     *_ambiguity_off(),
     *_release_and_fence_off(),
 )
 
-BIG: tuple[Scenario, ...] = _big()
+BIG: tuple[SearchScenario, ...] = _big()
 """Every rule on, in wider bounds: minutes and gigabytes, so not for every day."""

@@ -13,7 +13,7 @@ S = TypeVar("S", bound=Hashable)
 Move = TypeVar("Move", covariant=True)
 
 
-class World(Protocol[S, Move]):
+class SearchWorld(Protocol[S, Move]):
     """What can be explored: where it starts, what can happen next, and what must not."""
 
     def initial(self) -> S: ...
@@ -28,7 +28,7 @@ class World(Protocol[S, Move]):
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[S, Move]):
+class SearchResult(Generic[S, Move]):
     """What a search found. `states` counts the distinct ones, the violating one included."""
 
     violation: str | None
@@ -38,7 +38,7 @@ class Found(Generic[S, Move]):
     """Whether every reachable state was seen: only then does "no violation" mean anything."""
 
 
-def search(world: World[S, Move], *, states_max: int = STATES_MAX) -> Found[S, Move]:
+def search(world: SearchWorld[S, Move], *, states_max: int = STATES_MAX) -> SearchResult[S, Move]:
     """All states within the world's bounds, nearest first; stops at the first violation."""
     start = world.initial()
     parents: dict[S, S | None] = {start: None}
@@ -53,15 +53,17 @@ def search(world: World[S, Move], *, states_max: int = STATES_MAX) -> Found[S, M
                 parents[child] = state
                 why = violation(child)
                 if why is not None:
-                    return Found(why, _path(world, parents, child), len(parents), False)
+                    return SearchResult(why, _path(world, parents, child), len(parents), False)
                 beyond.append(child)
             if len(parents) > states_max:
-                return Found(None, (), len(parents), False)
+                return SearchResult(None, (), len(parents), False)
         frontier = beyond
-    return Found(None, (), len(parents), True)
+    return SearchResult(None, (), len(parents), True)
 
 
-def _path(world: World[S, Move], parents: dict[S, S | None], last: S) -> tuple[tuple[Move, S], ...]:
+def _path(
+    world: SearchWorld[S, Move], parents: dict[S, S | None], last: S
+) -> tuple[tuple[Move, S], ...]:
     """The moves that led there: each is found again among its parent's, so none had to be kept."""
     path: list[tuple[Move, S]] = []
     state = last

@@ -11,43 +11,51 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from lockkit.events import STORE, Event, event
-from lockkit.lab.verify.explore.parts import Actor, Asked, Fault, Flying, Move, PackedState, Stored
+from lockkit.lab.verify.explore.parts import (
+    ExplorerClient,
+    ExplorerFault,
+    Move,
+    PackedState,
+    PendingRead,
+    StoredState,
+    WriteInFlight,
+)
 from lockkit.lab.verify.explore.world import LeaseWorld
-from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.protocol.outcome import Applied, PreconditionFailed, Throttled, Unknown, Version
 from lockkit.protocol.record import Garbled, Record
 from lockkit.protocol.state import (
+    AcquireRequested,
     Action,
-    Aim,
-    Answered,
-    Beat,
-    Beaten,
-    Blind,
-    Busy,
+    ClaimLost,
+    DeleteRecord,
     GiveUp,
     Granted,
-    Look,
-    Lost,
+    HeldByOther,
+    LeaseLost,
+    Observation,
     Pause,
-    Quit,
+    ReadAnswered,
+    ReadFailed,
+    ReadRecord,
     Released,
-    Remove,
+    ReleaseRequested,
+    RenewDue,
     Renewed,
-    Saw,
-    Send,
-    Sight,
     Tick,
-    Want,
+    WriteAnswered,
+    WritePurpose,
+    WriteRecord,
 )
 
 TICK_MS = 1000
 LOCK_KEY = ".hoodie/.locks/table_lock.json"
 FENCE_KEY = ".hoodie/.locks/fence.json"
-FAULTS = {each.value: each for each in Fault}
+FAULTS = {each.value: each for each in ExplorerFault}
 
 
 @dataclass
-class Story:
+class PathStory:
     """Walks a path; `lines` and `events` grow with it."""
 
     world: LeaseWorld
@@ -62,7 +70,7 @@ class Story:
     _now_ms: int = 0
     _place: int = 0
 
-    def walk(self, path: Sequence[tuple[Move, PackedState]]) -> Story:
+    def walk(self, path: Sequence[tuple[Move, PackedState]]) -> PathStory:
         before = self.world.initial()
         for self._place, (move, after) in enumerate(path, 1):
             said = self._tell(move, before, after)
@@ -93,7 +101,7 @@ class Story:
             case "land":
                 assert old.draft is not None
                 return self._land(who, old, bool(move.accepted))
-            case Fault.CRASH.value:
+            case ExplorerFault.CRASH.value:
                 return self._crash(who, self.world.me(new).owner, move.write)
             case what:
                 self._fault(who, what)
@@ -101,7 +109,9 @@ class Story:
 
     # --- what a client does ---------------------------------------------------------------------
 
-    def _step(self, who: str, move: Move, old: Actor, new: Actor, stored: Stored) -> str:
+    def _step(
+        self, who: str, move: Move, old: ExplorerClient, new: ExplorerClient, stored: StoredState
+    ) -> str:
         said = [self._heard(who, move, old)]
         for each in move.actions:
             told = self._does(who, each, old, new, stored)
@@ -109,27 +119,27 @@ class Story:
                 said.append(told)
         return f"{who} {'; '.join(said)}"
 
-    def _heard(self, who: str, move: Move, old: Actor) -> str:
+    def _heard(self, who: str, move: Move, old: ExplorerClient) -> str:
         match move.event:
-            case Want():
+            case AcquireRequested():
                 return "wants the lock"
-            case Beat():
+            case RenewDue():
                 return "renews"
-            case Quit():
+            case ReleaseRequested():
                 return "lets go"
             case GiveUp():
                 return "gives up"
             case Tick():
                 return "goes on"
-            case Saw(_, sight):
+            case ReadAnswered(_, sight):
                 assert sight is not None
                 outcome = "missing" if sight.version is None else "found"
                 self._answer(who, "look", outcome, self._name(sight.version))
                 return f"sees {self._sight(sight)}"
-            case Blind():
+            case ReadFailed():
                 self._answer(who, "look", "unknown", "", "no answer")
                 return "hears nothing of its look"
-            case Answered(_, answer):
+            case WriteAnswered(_, answer):
                 fault = FAULTS.get(move.what)
                 if fault is not None:
                     self._fault(who, move.what)
@@ -138,7 +148,9 @@ class Story:
             case _:
                 raise AssertionError(f"no event of a runner: {move.event!r}")
 
-    def _told(self, who: str, op: str, answer: object, fault: Fault | None, old: Actor) -> str:
+    def _told(
+        self, who: str, op: str, answer: object, fault: ExplorerFault | None, old: ExplorerClient
+    ) -> str:
         match answer:
             case Applied(version):
                 self._answer(who, op, "applied", self._name(version))
@@ -147,30 +159,37 @@ class Story:
                 self._answer(who, op, "precondition_failed", "")
                 return f"is told 412 for its {op}"
             case Throttled():
-                assert isinstance(old.out, Flying)
+                assert isinstance(old.out, WriteInFlight)
                 self._request(who, old.out, "throttled", 429, old.out.over, old.out.over)
                 self._answer(who, op, "throttled", "")
                 return f"is told to slow down with its {op}"
             case Unknown(why):
                 self._answer(who, op, "unknown", "", why)
                 where = "the request is still on its way"
-                if fault is Fault.LOST:
+                if fault is ExplorerFault.LOST:
                     where = "the answer is lost"
                 return f"hears nothing of its {op}: {where}"
             case _:
                 raise AssertionError(f"no answer: {answer!r}")
 
-    def _does(self, who: str, action: Action, old: Actor, new: Actor, stored: Stored) -> str | None:
+    def _does(
+        self,
+        who: str,
+        action: Action,
+        old: ExplorerClient,
+        new: ExplorerClient,
+        stored: StoredState,
+    ) -> str | None:
         until_ms = self._now_ms + (new.state.until_ms or 0) * TICK_MS
         match action:
-            case Look():
-                assert isinstance(new.out, Asked)
+            case ReadRecord():
+                assert isinstance(new.out, PendingRead)
                 self._ask(who, "look", "")
                 self._look(who, stored)
                 return "looks"
-            case Send(record, over):
+            case WriteRecord(record, over):
                 return self._sends(who, record, over, old, new)
-            case Remove():
+            case DeleteRecord():
                 self._ask(who, "release", "")
                 return "deletes the lock object"
             case Granted(epoch) | Renewed(epoch):
@@ -178,15 +197,15 @@ class Story:
                 version = self._name(new.state.version)
                 self._emit(who, kind, epoch=epoch, until_ms=until_ms, version=version)
                 return f"believes that it holds epoch {epoch} until {until_ms // TICK_MS} s"
-            case Busy(record):
+            case HeldByOther(record):
                 owner = record.owner if isinstance(record, Record) else "garbled"
                 epoch = record.epoch if isinstance(record, Record) else 0
                 self._emit(who, "waiting", owner=owner, epoch=epoch, until_ms=None)
                 return f"waits for {owner}"
-            case Lost(epoch, why, _):
+            case LeaseLost(epoch, why, _):
                 self._emit(who, "lost", epoch=epoch, why=why)
                 return f"takes epoch {epoch} for lost: {why}"
-            case Beaten(attempt):
+            case ClaimLost(attempt):
                 name = self._name(attempt)
                 self._emit(who, "lost", epoch=0, why=f"another write than {name} has won")
                 return f"takes {name} for beaten"
@@ -198,7 +217,14 @@ class Story:
             case _:
                 assert_never(action)
 
-    def _sends(self, who: str, record: Record, over: Version | None, old: Actor, new: Actor) -> str:
+    def _sends(
+        self,
+        who: str,
+        record: Record,
+        over: Version | None,
+        old: ExplorerClient,
+        new: ExplorerClient,
+    ) -> str:
         write = new.state.out
         assert write is not None
         was = old.state.out
@@ -209,16 +235,16 @@ class Story:
         name = self._name(record.attempt)
         self._ask(who, write.aim.value, name)
         what = {
-            Aim.CLAIM: f"claims epoch {record.epoch}",
-            Aim.CONFIRM: f"confirms epoch {record.epoch}",
-            Aim.RENEW: "sends a renewal",
-            Aim.RELEASE: "sends a tombstone",
+            WritePurpose.CLAIM: f"claims epoch {record.epoch}",
+            WritePurpose.CONFIRM: f"confirms epoch {record.epoch}",
+            WritePurpose.RENEW: "sends a renewal",
+            WritePurpose.RELEASE: "sends a tombstone",
         }[write.aim]
         return f"{what}{' again' if again else ''}: {name} over {self._name(over) or 'nothing'}"
 
     # --- what the store does --------------------------------------------------------------------
 
-    def _decide(self, who: str, move: Move, stored: Stored, landed: Stored) -> str:
+    def _decide(self, who: str, move: Move, stored: StoredState, landed: StoredState) -> str:
         write = move.write
         assert write is not None
         answer, status = ("applied", 200) if move.accepted else ("precondition_failed", 412)
@@ -226,13 +252,13 @@ class Story:
         verb = "applies" if move.accepted else "refuses (412)"
         return f"the store {verb} {who}'s {self._called(write)}"
 
-    def _crash(self, who: str, born: str, out: Flying | None) -> str:
+    def _crash(self, who: str, born: str, out: WriteInFlight | None) -> str:
         self._emit(who, "killed", pid=0)
         self._emit(born, "started", pid=0)
         still = f"; {self._called(out)} is still on its way" if out is not None else ""
         return f"fault: {who} dies, and starts again as {born}{still}"
 
-    def _check(self, who: str, new: Actor) -> str:
+    def _check(self, who: str, new: ExplorerClient) -> str:
         assert new.draft is not None
         epoch, base = new.draft.epoch, new.draft.base
         instant = f"20250106101{len(self._given) + self._place:06d}"
@@ -244,10 +270,10 @@ class Story:
         )  # fmt: skip
         return f"{who} begins a commit and reads what it must cover: {base} commits"
 
-    def _land(self, who: str, old: Actor, accepted: bool) -> str:
+    def _land(self, who: str, old: ExplorerClient, accepted: bool) -> str:
         assert old.draft is not None
         instant, epoch = self._instants[old.index], old.draft.epoch
-        guarded = self.world.fence is Fence.CAS
+        guarded = self.world.fence is CommitGuard.CAS
         if not accepted:
             why = "the store refused it: another commit came first"
             self._emit(who, "refused", instant=instant, epoch=epoch, error="LockLost", why=why)
@@ -261,7 +287,7 @@ class Story:
         self._emit(who, "published", instant=instant, epoch=epoch)
         return f"the resource accepts {who}'s commit, made under epoch {epoch}"
 
-    def _look(self, who: str, stored: Stored) -> None:
+    def _look(self, who: str, stored: StoredState) -> None:
         version = self._name(stored.version)
         found = stored.version is not None
         self._emit(
@@ -271,7 +297,7 @@ class Story:
         )  # fmt: skip
 
     def _request(
-        self, who: str, write: Flying, answer: str, status: int,
+        self, who: str, write: WriteInFlight, answer: str, status: int,
         before: Version | None, after: Version | None,
     ) -> None:  # fmt: skip
         over = self._name(write.over)
@@ -298,7 +324,7 @@ class Story:
     # --- words and events -----------------------------------------------------------------------
 
     def _fault(self, who: str, what: str) -> None:
-        when = "after" if FAULTS[what] is Fault.LOST else "before"
+        when = "after" if FAULTS[what] is ExplorerFault.LOST else "before"
         self._emit(STORE, "fault", fault=what, when=when, client=who, method="PUT", key=LOCK_KEY)
 
     def _ask(self, who: str, op: str, attempt: str) -> None:
@@ -317,11 +343,11 @@ class Story:
     def _name(self, version: Version | None) -> str:
         return self._names.get(version, version) if version else ""
 
-    def _called(self, write: Flying | None) -> str:
+    def _called(self, write: WriteInFlight | None) -> str:
         assert write is not None
         return "delete" if write.remove else self._name(write.record.attempt)
 
-    def _sight(self, sight: Sight) -> str:
+    def _sight(self, sight: Observation) -> str:
         match sight.record:
             case None:
                 return "no lock object"

@@ -27,20 +27,20 @@ from lockkit.lab.verify.explore.names import (
 )
 from lockkit.lab.verify.explore.parts import (
     TIME_PASSES,
-    Actor,
-    Asked,
     Bounds,
-    Draft,
-    Fault,
-    Flying,
+    CommitDraft,
+    ExplorerClient,
+    ExplorerFault,
     Move,
-    Numbers,
-    Outcome,
+    MoveOutcome,
     PackedState,
-    Stored,
+    PendingRead,
+    StateNumbering,
+    StoredState,
+    WriteInFlight,
 )
 from lockkit.lab.verify.mutants import Invariant
-from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.protocol.lease import step
 from lockkit.protocol.outcome import (
     Applied,
@@ -53,34 +53,34 @@ from lockkit.protocol.outcome import (
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Record
 from lockkit.protocol.state import (
+    AcquireRequested,
     Action,
-    Aim,
-    Answered,
-    Beat,
-    Beaten,
-    Blind,
-    Busy,
+    ClaimLost,
+    DeleteRecord,
     Event,
     GiveUp,
-    Look,
-    Lost,
-    Me,
+    HeldByOther,
+    Identity,
+    LeaseLost,
     Now,
+    Observation,
     Phase,
-    Quit,
-    Remove,
-    Saw,
-    Send,
-    Sight,
+    ReadAnswered,
+    ReadFailed,
+    ReadRecord,
+    ReleaseRequested,
+    RenewDue,
     State,
     Tick,
-    Want,
+    WriteAnswered,
+    WritePurpose,
+    WriteRecord,
 )
 
 
 @dataclass
 class LeaseWorld:
-    """`search.World` over the real `lease.step`."""
+    """`search.SearchWorld` over the real `lease.step`."""
 
     policy: Policy
     bounds: Bounds
@@ -91,11 +91,11 @@ class LeaseWorld:
 
     def __post_init__(self) -> None:
         self.nows = [Now(0, offset) for offset in self.bounds.offsets]
-        self.actors: Numbers[Actor] = Numbers()
-        self.stores: Numbers[Stored] = Numbers()
-        self.lates: Numbers[tuple[Flying, ...]] = Numbers()
+        self.actors: StateNumbering[ExplorerClient] = StateNumbering()
+        self.stores: StateNumbering[StoredState] = StateNumbering()
+        self.lates: StateNumbering[tuple[WriteInFlight, ...]] = StateNumbering()
         self._believing: list[bool] = []
-        self._outcomes: dict[tuple[int, int, int, bool], tuple[Outcome, ...]] = {}
+        self._outcomes: dict[tuple[int, int, int, bool], tuple[MoveOutcome, ...]] = {}
         self._masks: tuple[list[int], list[int], list[int]] = ([], [], [])
         self._ticked: tuple[dict[int, int], dict[int, int], dict[int, int]] = ({}, {}, {})
         self._committing = any(self.bounds.commits)
@@ -104,14 +104,14 @@ class LeaseWorld:
         self.ageing = Ageing(self.policy, self.bounds, self.forgets, self.off)
 
     @property
-    def fence(self) -> Fence:
-        return Fence(self.off.get("fence", Fence.CAS))
+    def fence(self) -> CommitGuard:
+        return CommitGuard(self.off.get("fence", CommitGuard.CAS))
 
-    # --- search.World ---
+    # --- search.SearchWorld ---
 
     def initial(self) -> PackedState:
         actors = (self.actors.of(self._newcomer(n)) for n in range(len(self.nows)))
-        return *actors, self.stores.of(Stored()), self.lates.of(()), self.bounds.faults, ""
+        return *actors, self.stores.of(StoredState()), self.lates.of(()), self.bounds.faults, ""
 
     def moves(self, state: PackedState) -> list[tuple[Move, PackedState]]:
         *actors, store, late, faults, _ = state
@@ -157,15 +157,15 @@ class LeaseWorld:
 
     # --- bookkeeping ---
 
-    def _newcomer(self, n: int) -> Actor:
+    def _newcomer(self, n: int) -> ExplorerClient:
         bounds = self.bounds
-        return Actor(
+        return ExplorerClient(
             n, State(), None, bounds.acquires[n], bounds.tries[n], bounds.renewals[n],
             bounds.commits[n],
         )  # fmt: skip
 
-    def me(self, actor: Actor) -> Me:
-        return Me(owner_of(actor.index, actor.life), self.bounds.ttl)
+    def me(self, actor: ExplorerClient) -> Identity:
+        return Identity(owner_of(actor.index, actor.life), self.bounds.ttl)
 
     def _know(self, actors: list[int], store: int, late: int) -> None:
         """Names that a part refers to, and whether a client believes: once for each part."""
@@ -181,7 +181,7 @@ class LeaseWorld:
             flying = self.lates.parts[len(of_late)]
             of_late.append(mask(n for each in flying for n in (each.record.attempt, each.over)))
 
-    def _bury(self, late: int, more: Flying | None, store: int, actors: list[int]) -> int:
+    def _bury(self, late: int, more: WriteInFlight | None, store: int, actors: list[int]) -> int:
         """Late writes that may still land; one over a version that is gone for good is dropped."""
         flying = self.lates.parts[late]
         if more is not None:
@@ -210,24 +210,26 @@ class LeaseWorld:
 
     # --- what a client can do ---
 
-    def _actor_moves(self, number: int, store: int, name: int, able: bool) -> tuple[Outcome, ...]:
+    def _actor_moves(
+        self, number: int, store: int, name: int, able: bool
+    ) -> tuple[MoveOutcome, ...]:
         actor, stored = self.actors.parts[number], self.stores.parts[store]
-        found: list[Outcome] = []
+        found: list[MoveOutcome] = []
         match actor.out:
             case None:
                 for event, spent in self._wishes(actor):
                     found.append(self._hear(spent, stored, event, name))
-            case Asked(sight):
+            case PendingRead(sight):
                 now = self.nows[actor.index]
-                found.append(self._hear(actor, stored, Saw(now, sight), name))
-                if able and Fault.BLIND in self.bounds.kinds:
-                    told = self._hear(actor, stored, Blind(now, "no answer"), name)
+                found.append(self._hear(actor, stored, ReadAnswered(now, sight), name))
+                if able and ExplorerFault.BLIND in self.bounds.kinds:
+                    told = self._hear(actor, stored, ReadFailed(now, "no answer"), name)
                     found.append(replace(told, cost=1))
-            case Flying(answer=None) as write:
+            case WriteInFlight(answer=None) as write:
                 found.append(self._decide(actor, stored, write))
                 if able:
                     found.extend(self._faults_before(actor, stored, write, name))
-            case Flying(answer=answer) as write:
+            case WriteInFlight(answer=answer) as write:
                 assert answer is not None
                 found.append(self._answer(actor, stored, answer, name))
                 if able:
@@ -236,51 +238,56 @@ class LeaseWorld:
                 assert_never(actor.out)
         if self._committing:
             found.extend(self._commit_moves(actor, stored))
-        if able and Fault.CRASH in self.bounds.kinds:
+        if able and ExplorerFault.CRASH in self.bounds.kinds:
             found.extend(self._crashes(actor, stored))
         return tuple(each for each in found if each.actor >= 0)
 
-    def _wishes(self, actor: Actor) -> Iterable[tuple[Event, Actor]]:
+    def _wishes(self, actor: ExplorerClient) -> Iterable[tuple[Event, ExplorerClient]]:
         """What whoever runs the protocol may ask of a client that has nothing out."""
         now, phase = self.nows[actor.index], actor.state.phase
         match phase:
             case Phase.IDLE:
                 if actor.acquires:
-                    yield Want(now), replace(actor, acquires=actor.acquires - 1)
+                    yield AcquireRequested(now), replace(actor, acquires=actor.acquires - 1)
             case Phase.HELD:
                 if actor.renewals:
                     spent = replace(actor, renewals=actor.renewals - 1)
-                    yield Beat(now), spent
+                    yield RenewDue(now), spent
                     if self.bounds.raises and actor.state.grant is not None:
-                        yield Beat(now, actor.state.grant.epoch), spent
-                yield Quit(now), actor  # also with a commit under way that nobody answers
+                        yield RenewDue(now, actor.state.grant.epoch), spent
+                yield (
+                    ReleaseRequested(now),
+                    actor,
+                )  # also with a commit under way that nobody answers
             case Phase.LOST:
-                yield Quit(now), actor
+                yield ReleaseRequested(now), actor
             case _:
                 yield Tick(now), actor
                 if actor.state.grant is not None and phase is not Phase.RELEASING:
-                    yield Quit(now), actor
+                    yield ReleaseRequested(now), actor
                 if self.bounds.gives_up and (actor.state.grant is None or phase is Phase.RELEASING):
                     yield GiveUp(now), actor
 
-    def _hear(self, actor: Actor, stored: Stored, event: Event, name: int) -> Outcome:
+    def _hear(
+        self, actor: ExplorerClient, stored: StoredState, event: Event, name: int
+    ) -> MoveOutcome:
         """One step of the protocol; a new request goes out with it."""
         before = replace(actor.state, writes=name)
         state, actions = step(self.me(actor), before, event, self.policy)
-        out: Asked | Flying | None = None
+        out: PendingRead | WriteInFlight | None = None
         for each in actions:
             match each:
-                case Look():
-                    out = Asked(self._glance(stored))
-                case Send(record, over):
-                    out = Flying(self.ageing.record(record), over)
-                case Remove(over):
+                case ReadRecord():
+                    out = PendingRead(self._glance(stored))
+                case WriteRecord(record, over):
+                    out = WriteInFlight(self.ageing.record(record), over)
+                case DeleteRecord(over):
                     assert state.out is not None
-                    out = Flying(state.out.record, over, remove=True)
+                    out = WriteInFlight(state.out.record, over, remove=True)
                 case _:
                     pass
         tries = actor.tries
-        if state.out is not None and state.out.aim in (Aim.CLAIM, Aim.CONFIRM):
+        if state.out is not None and state.out.aim in (WritePurpose.CLAIM, WritePurpose.CONFIRM):
             if before.out is None or before.out.record.attempt != state.out.record.attempt:
                 tries -= 1
         why = self._self_inflicted(actor, stored, actions)
@@ -289,50 +296,57 @@ class LeaseWorld:
         number = self.actors.of(after)
         if tries < 0:  # beyond the bounds: it stalls here for ever
             number = -1
-        return Outcome(move, number, self.stores.of(stored), violation=why)
+        return MoveOutcome(move, number, self.stores.of(stored), violation=why)
 
     def _answer(
-        self, actor: Actor, stored: Stored, answer: WriteAnswer, name: int, what: str = "step"
-    ) -> Outcome:
+        self,
+        actor: ExplorerClient,
+        stored: StoredState,
+        answer: WriteAnswer,
+        name: int,
+        what: str = "step",
+    ) -> MoveOutcome:
         now = self.nows[actor.index]
-        heard = self._hear(replace(actor, out=None), stored, Answered(now, answer), name)
+        heard = self._hear(replace(actor, out=None), stored, WriteAnswered(now, answer), name)
         return replace(heard, move=replace(heard.move, what=what))
 
-    def _decide(self, actor: Actor, stored: Stored, write: Flying) -> Outcome:
+    def _decide(
+        self, actor: ExplorerClient, stored: StoredState, write: WriteInFlight
+    ) -> MoveOutcome:
         after, answer, why = self._apply(stored, write)
         landed = isinstance(answer, Applied) and not write.record.expired
         serial = after.serial if landed else actor.serial
         heard = replace(actor, out=replace(write, answer=answer), serial=serial)
         move = Move(actor.index, "decide", write=write, accepted=isinstance(answer, Applied))
-        return Outcome(move, self.actors.of(heard), self.stores.of(after), violation=why)
+        return MoveOutcome(move, self.actors.of(heard), self.stores.of(after), violation=why)
 
     def _faults_before(
-        self, actor: Actor, stored: Stored, write: Flying, name: int
-    ) -> Iterable[Outcome]:
+        self, actor: ExplorerClient, stored: StoredState, write: WriteInFlight, name: int
+    ) -> Iterable[MoveOutcome]:
         kinds = self.bounds.kinds
-        if Fault.LATE in kinds:
-            told = self._answer(actor, stored, Unknown("no answer"), name, Fault.LATE.value)
+        if ExplorerFault.LATE in kinds:
+            told = self._answer(actor, stored, Unknown("no answer"), name, ExplorerFault.LATE.value)
             yield replace(told, late=write, cost=1)
-        if Fault.RETRY in kinds:
-            move = Move(actor.index, Fault.RETRY.value, write=write)
-            yield Outcome(move, self.actors.of(actor), self.stores.of(stored), write, 1)
-        if Fault.THROTTLE in kinds:
-            told = self._answer(actor, stored, Throttled(), name, Fault.THROTTLE.value)
+        if ExplorerFault.RETRY in kinds:
+            move = Move(actor.index, ExplorerFault.RETRY.value, write=write)
+            yield MoveOutcome(move, self.actors.of(actor), self.stores.of(stored), write, 1)
+        if ExplorerFault.THROTTLE in kinds:
+            told = self._answer(actor, stored, Throttled(), name, ExplorerFault.THROTTLE.value)
             yield replace(told, cost=1)
 
     def _faults_after(
-        self, actor: Actor, stored: Stored, write: Flying, name: int
-    ) -> Iterable[Outcome]:
+        self, actor: ExplorerClient, stored: StoredState, write: WriteInFlight, name: int
+    ) -> Iterable[MoveOutcome]:
         kinds = self.bounds.kinds
-        if Fault.LOST in kinds:
-            told = self._answer(actor, stored, Unknown("no answer"), name, Fault.LOST.value)
+        if ExplorerFault.LOST in kinds:
+            told = self._answer(actor, stored, Unknown("no answer"), name, ExplorerFault.LOST.value)
             yield replace(told, cost=1)
-        if Fault.RETRY in kinds:
+        if ExplorerFault.RETRY in kinds:
             again = replace(actor, out=replace(write, answer=None))
-            move = Move(actor.index, Fault.RETRY.value, write=write)
-            yield Outcome(move, self.actors.of(again), self.stores.of(stored), cost=1)
+            move = Move(actor.index, ExplorerFault.RETRY.value, write=write)
+            yield MoveOutcome(move, self.actors.of(again), self.stores.of(stored), cost=1)
 
-    def _crashes(self, actor: Actor, stored: Stored) -> Iterable[Outcome]:
+    def _crashes(self, actor: ExplorerClient, stored: StoredState) -> Iterable[MoveOutcome]:
         """It starts again as somebody else, and knows nothing; what it had sent may yet land.
 
         Not while a commit of its is on the way: there, a crash is a stall that never ends.
@@ -341,24 +355,24 @@ class LeaseWorld:
         if actor == born or (actor.draft is not None and actor.draft.sent):
             return
         out = actor.out
-        flying = out if isinstance(out, Flying) and out.answer is None else None
-        move = Move(actor.index, Fault.CRASH.value, write=flying)
+        flying = out if isinstance(out, WriteInFlight) and out.answer is None else None
+        move = Move(actor.index, ExplorerFault.CRASH.value, write=flying)
         number = self.actors.of(replace(born, life=actor.life + 1))
-        yield Outcome(move, number, self.stores.of(stored), flying, 1)
+        yield MoveOutcome(move, number, self.stores.of(stored), flying, 1)
 
-    def _commit_moves(self, actor: Actor, stored: Stored) -> Iterable[Outcome]:
+    def _commit_moves(self, actor: ExplorerClient, stored: StoredState) -> Iterable[MoveOutcome]:
         """Read what is there, look at the lease, send the commit; it lands whenever it lands."""
         draft, until = actor.draft, actor.state.until_ms
         believes = until is not None and until > 0
         here = self.stores.of(stored)
         if draft is None and believes and actor.commits:
             assert actor.state.grant is not None
-            began = Draft(stored.commits, actor.state.grant.epoch, actor.serial)
+            began = CommitDraft(stored.commits, actor.state.grant.epoch, actor.serial)
             after = replace(actor, draft=began, commits=actor.commits - 1)
-            yield Outcome(Move(actor.index, "check"), self.actors.of(after), here)
+            yield MoveOutcome(Move(actor.index, "check"), self.actors.of(after), here)
         elif draft is not None and not draft.sent and believes:
             after = replace(actor, draft=replace(draft, sent=True))
-            yield Outcome(Move(actor.index, "commit"), self.actors.of(after), here)
+            yield MoveOutcome(Move(actor.index, "commit"), self.actors.of(after), here)
         elif draft is not None and draft.sent:
             accepted, why = self._judge(stored, draft)
             landed = stored
@@ -371,16 +385,16 @@ class LeaseWorld:
                 )
             done = self.actors.of(replace(actor, draft=None))
             move = Move(actor.index, "land", accepted=accepted)
-            yield Outcome(move, done, self.stores.of(landed), violation=why)
+            yield MoveOutcome(move, done, self.stores.of(landed), violation=why)
 
-    def _judge(self, stored: Stored, draft: Draft) -> tuple[bool, str]:
+    def _judge(self, stored: StoredState, draft: CommitDraft) -> tuple[bool, str]:
         """Whether the resource accepts this commit, and what is wrong with that."""
         match self.fence:
-            case Fence.CAS:
+            case CommitGuard.CAS:
                 accepted = draft.base == stored.commits
-            case Fence.TOKEN:
+            case CommitGuard.TOKEN:
                 accepted = draft.epoch >= stored.token
-            case Fence.OFF:
+            case CommitGuard.OFF:
                 accepted = True
             case _:
                 assert_never(self.fence)
@@ -395,14 +409,16 @@ class LeaseWorld:
 
     # --- what the store does ---
 
-    def _glance(self, stored: Stored) -> Sight:
+    def _glance(self, stored: StoredState) -> Observation:
         if self.policy.expiry is not Expiry.STORE or stored.record is None or stored.record.expired:
-            return Sight(stored.version, stored.record)
+            return Observation(stored.version, stored.record)
         # Only the difference of the two times counts; an answer that comes late frees later.
         age = stored.modified - self.bounds.spread
-        return Sight(stored.version, stored.record, max(age, self.ageing.oldest_modified), 0)
+        return Observation(stored.version, stored.record, max(age, self.ageing.oldest_modified), 0)
 
-    def _apply(self, stored: Stored, write: Flying) -> tuple[Stored, WriteAnswer, str]:
+    def _apply(
+        self, stored: StoredState, write: WriteInFlight
+    ) -> tuple[StoredState, WriteAnswer, str]:
         if write.remove:
             if write.over is not None and write.over != stored.version:
                 return stored, PreconditionFailed(), ""
@@ -441,7 +457,9 @@ class LeaseWorld:
                 found.append((move, rest, self.stores.of(after), why))
         return found
 
-    def _self_inflicted(self, actor: Actor, stored: Stored, actions: tuple[Action, ...]) -> str:
+    def _self_inflicted(
+        self, actor: ExplorerClient, stored: StoredState, actions: tuple[Action, ...]
+    ) -> str:
         """Told of a loss, or to wait, while its own live write is the lock object."""
         record = stored.record
         if record is None or record.expired or Invariant.NO_SELF_LOSS not in self.bounds.watch:
@@ -451,12 +469,12 @@ class LeaseWorld:
         until = actor.state.until_ms
         for each in actions:
             match each:
-                case Beaten():
+                case ClaimLost():
                     return f"{Invariant.NO_SELF_LOSS}: told that it was beaten by itself"
-                case Lost() if until is not None and until > 0:
+                case LeaseLost() if until is not None and until > 0:
                     return f"{Invariant.NO_SELF_LOSS}: told of a loss of what it still has"
                 # By what it saw: a write that landed since is recognised at the next look.
-                case Busy(Record(owner=seen)) if seen == record.owner:
+                case HeldByOther(Record(owner=seen)) if seen == record.owner:
                     return f"{Invariant.NO_SELF_LOSS}: it waits for its own live lease"
                 case _:
                     pass

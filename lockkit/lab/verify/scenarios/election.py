@@ -15,16 +15,16 @@ from typing import Any
 from lockkit.errors import NoAnswer, NotLeader, Unanswered
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
-from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.lease import OFF_MS, RATE_OFF, SKEW_MS, SPREAD_MS, TTL_MS, around
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
-from lockkit.lab.verify.sim.task import Node, Phase, Violated
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.task import Node, TaskPhase, Violated
+from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Unknown, Version, WriteAnswer
 from lockkit.protocol.policy import Ambiguous, Expiry, Policy, Recognise
-from lockkit.protocol.state import Me
+from lockkit.protocol.state import Identity
 from lockkit.recipes.election.candidate import Candidate, Term, renewed
 from lockkit.recipes.election.epochs import PREFIX, collect, epoch_key
 from lockkit.recipes.guarded import write_guarded
@@ -43,7 +43,7 @@ EXPECTED = (Unanswered, NoAnswer, NotLeader)
 
 
 @dataclass(slots=True, eq=False)
-class Session:
+class ElectionSession:
     """One node's life, and what it believes."""
 
     node: Node
@@ -55,16 +55,16 @@ class Session:
 class ElectionRun:
     """Everybody in one world, and the invariants between them."""
 
-    world: World
+    world: SimWorld
     policy: Policy
-    sessions: dict[str, Session] = field(default_factory=dict)
+    sessions: dict[str, ElectionSession] = field(default_factory=dict)
     led: set[int] = field(default_factory=set)
     written: int = 0
     """The epoch of the last write of the resource."""
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, told: Decided, after: Stored | None) -> None:
+    def heard(self, told: DecidedRequest, after: StoredObject | None) -> None:
         key = getattr(told.request, "key", "")
         if key == RESOURCE_KEY and after is not None:
             epoch = json.loads(after.body)["epoch"]
@@ -81,11 +81,11 @@ class ElectionRun:
 
     def _at_the_worst_moment(self) -> None:
         """Somebody sleeps: who has read an epoch just before, if there is one."""
-        waiting = [each for each in self.world.tasks if each.phase is Phase.ANSWERED]
+        waiting = [each for each in self.world.tasks if each.phase is TaskPhase.ANSWERED]
         readers = [each.node for each in waiting if isinstance(each.request, Get)]
         stall(self.world, self.world.dice.choice(readers or self.world.nodes))
 
-    def told(self, session: Session, kind: str, data: dict[str, Any]) -> None:
+    def told(self, session: ElectionSession, kind: str, data: dict[str, Any]) -> None:
         """A candidate tells what it believes from now on."""
         now_ms, name = self.world.time.now_ms, session.node.name
         match kind:
@@ -117,7 +117,7 @@ class ElectionRun:
             self.world.reached.add("takeover")
         self.led.add(epoch)
 
-    def _waits(self, session: Session, epoch: int) -> None:
+    def _waits(self, session: ElectionSession, epoch: int) -> None:
         record = self._standing(epoch)
         handle = session.candidate.me.handle
         if record and not record["expired"] and record["attempt"].startswith(f"{handle}/"):
@@ -145,12 +145,12 @@ class ElectionRun:
                 self.world.tell(node.name, kind, data)
 
         name = "N" if node.clock.offset_ms % 3 == 0 else node.name
-        me = Me(name, TTL_MS, node.name, f"{node.name}.{node.life}")
-        session = Session(node, Candidate(me, node.clock, self.policy, tell))
+        me = Identity(name, TTL_MS, node.name, f"{node.name}.{node.life}")
+        session = ElectionSession(node, Candidate(me, node.clock, self.policy, tell))
         self.sessions[node.name] = session
         self.world.spawn(node, self.life(session))
 
-    def life(self, session: Session) -> Procedure[None]:
+    def life(self, session: ElectionSession) -> Procedure[None]:
         dice = self.world.dice.random
         for _ in range(TERMS_MAX):
             try:
@@ -162,7 +162,7 @@ class ElectionRun:
                 pass
             yield Sleep(dice() ** 4 * 3)
 
-    def campaign(self, session: Session) -> Procedure[bool]:
+    def campaign(self, session: ElectionSession) -> Procedure[bool]:
         """With whatever patience; gives up in the middle now and then."""
         dice = self.world.dice.random
         for _ in range(LOOKS_MAX):
@@ -177,7 +177,7 @@ class ElectionRun:
             yield Sleep(wait_s)
         return False
 
-    def lead(self, session: Session) -> Procedure[None]:
+    def lead(self, session: ElectionSession) -> Procedure[None]:
         """Write, renew, write, as long as it is believed and the dice like."""
         dice, candidate = self.world.dice.random, session.candidate
         if dice() < 0.6:
@@ -206,8 +206,8 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> ElectionRun:
         profile = PROFILES[mutant.profile] if mutant.profile else profile
         spread_ms = SPREAD_MS if mutant.spread_ms is None else mutant.spread_ms
         skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
-    weather, uniform = Weather.of(dice), dice.random() < 0.3
-    world = World(seed, steps, profile, weather, uniform, spread_ms)
+    weather, uniform = FaultProfile.of(dice), dice.random() < 0.3
+    world = SimWorld(seed, steps, profile, weather, uniform, spread_ms)
     run = ElectionRun(world, policy)
     world.shelf.heard, world.on_crash = run.heard, run.crashed
     off_ms = skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
@@ -219,7 +219,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> ElectionRun:
     return run
 
 
-SCENARIO = Scenario(
+SCENARIO = SimScenario(
     "election", "nodes elect a leader by epochs, which renews, writes and resigns", STEPS, set_up,
     ("takeover", "resigned", "collected", "created again", "created too late", "stall", "restart"),
 )  # fmt: skip

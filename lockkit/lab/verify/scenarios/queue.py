@@ -16,13 +16,13 @@ from typing import Any
 from lockkit.errors import QueueError, QueueUnknown
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
-from lockkit.lab.verify.scenarios.queue_truth import Truth
-from lockkit.lab.verify.sim import Scenario
-from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.scenarios.queue_truth import QueueTruth
+from lockkit.lab.verify.sim import SimScenario
+from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.lease import RATE_OFF, around
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
-from lockkit.lab.verify.sim.task import Node, Task, Until, Violated
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.task import Node, Task, Violated, WaitUntil
+from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import NotOurs, Ours, Version
 from lockkit.recipes.queue.asked import (
     Answer,
@@ -34,13 +34,13 @@ from lockkit.recipes.queue.asked import (
     Push,
     Refused,
 )
-from lockkit.recipes.queue.brokered import Gone, Known, through
-from lockkit.recipes.queue.file import Broker, File, Job
+from lockkit.recipes.queue.brokered import BrokerGone, KnownBroker, through
+from lockkit.recipes.queue.file import Broker, Job, QueueFile
 from lockkit.recipes.queue.group import (
-    Deposed,
-    Desk,
     Outcome,
-    Ticket,
+    RequestQueue,
+    WriterDeposed,
+    WriteTicket,
     acknowledge,
     broker_commit,
     enlist,
@@ -48,8 +48,8 @@ from lockkit.recipes.queue.group import (
     written,
 )
 from lockkit.recipes.queue.handle import told
-from lockkit.recipes.queue.jobs import Beyond, Draft, QueuePolicy, by_memory
-from lockkit.recipes.queue.write import Landed, Lost, NotDone, Seen, Unsure, commit
+from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, by_memory
+from lockkit.recipes.queue.write import NotDone, QueueRead, Unsure, WriteLanded, WriteLost, commit
 from lockkit.runtime import Procedure, Sleep, Unique
 
 STEPS = 700
@@ -63,25 +63,25 @@ WAYS = ("alone", "group", "broker")
 
 
 @dataclass(slots=True, eq=False)
-class Host:
+class BrokerHost:
     """A broker's process, as far as its clients can tell."""
 
     id: str
     number: int = 0
     over: bool = False
-    desk: Desk = field(default_factory=Desk)
+    desk: RequestQueue = field(default_factory=RequestQueue)
 
 
 @dataclass(slots=True)
 class QueueRun:
     """One seed's queue, and everybody who uses it."""
 
-    world: World
+    world: SimWorld
     policy: QueuePolicy
-    truth: Truth
+    truth: QueueTruth
     machines: list[Node] = field(default_factory=list)
     """Where brokers are started."""
-    hosts: dict[str, Host] = field(default_factory=dict)
+    hosts: dict[str, BrokerHost] = field(default_factory=dict)
     clients: list[Task] = field(default_factory=list)
 
     @property
@@ -100,7 +100,7 @@ class QueueRun:
 
     def drain(self) -> Procedure[None]:
         yield Sleep((TIMEOUT_MS + 3 * CLOCK_OFF_MS) / 1000)
-        seen: Seen | None = None
+        seen: QueueRead | None = None
         for number in range(DRAINED_MAX):
             answer, seen = yield from self._alone(Claim(f"drain-{number}", "last"), seen)
             if not isinstance(answer, Claimed):
@@ -109,7 +109,9 @@ class QueueRun:
             self.truth.asked(done)
             _, seen = yield from self._alone(done, seen)
 
-    def _alone(self, operation: Operation, seen: Seen | None) -> Procedure[tuple[Answer, Seen]]:
+    def _alone(
+        self, operation: Operation, seen: QueueRead | None
+    ) -> Procedure[tuple[Answer, QueueRead]]:
         match (yield from commit([operation], self.policy, seen=seen, who="last")):
             case (now, answers):
                 return answers[0], now
@@ -120,7 +122,7 @@ class QueueRun:
 
     def serve(self, node: Node, instead_of: str) -> Procedure[None]:
         """As a broker's process does."""
-        host = Host((yield Unique()))
+        host = BrokerHost((yield Unique()))
         self.hosts[host.id] = host
         try:
             broker = Broker(node.name, host.id)
@@ -129,7 +131,7 @@ class QueueRun:
             )
             host.number = seen.file.number
             while True:
-                yield Until(  # type: ignore[misc] # a request of this world
+                yield WaitUntil(  # type: ignore[misc] # a request of this world
                     lambda: bool(host.desk.waiting) or self.idle()
                 )
                 if not host.desk.waiting:
@@ -139,19 +141,19 @@ class QueueRun:
                     who=node.name,
                 )  # fmt: skip
                 host.number = seen.file.number
-        except (Deposed, QueueError) as error:
+        except (WriterDeposed, QueueError) as error:
             self.world.reached.add("deposed broker")
             host.desk.close(str(error))
         finally:  # also when it is killed: then nobody is told anything
             host.over = True
 
-    def ask(self, broker: Broker, operation: Operation) -> Procedure[Outcome | Gone]:
+    def ask(self, broker: Broker, operation: Operation) -> Procedure[Outcome | BrokerGone]:
         host, time = self.hosts[broker.id], self.world.time
         if host.over:
-            return Gone("nobody answers")
+            return BrokerGone("nobody answers")
         since, until_ms = host.number, time.now_ms + ANSWER_MS
         ticket = host.desk.submit(operation)
-        yield Until(  # type: ignore[misc] # a request of this world
+        yield WaitUntil(  # type: ignore[misc] # a request of this world
             lambda: ticket.outcome.done() or host.over or time.now_ms > until_ms
         )
         if ticket.outcome.done():
@@ -168,14 +170,14 @@ class QueueRun:
 
 
 @dataclass(slots=True)
-class Process:
+class QueueClient:
     """One client process of one life, and its way to the queue."""
 
     run: QueueRun
     node: Node
     way: str
-    known: Known = field(default_factory=Known)
-    desk: Desk = field(default_factory=Desk)
+    known: KnownBroker = field(default_factory=KnownBroker)
+    desk: RequestQueue = field(default_factory=RequestQueue)
 
     def ask(self, operation: Operation) -> Procedure[Answer | None]:
         """Again under its id as long as nobody knows; None where it failed, or nobody ever knew."""
@@ -200,7 +202,7 @@ class Process:
             return (yield from through(operation, self.known, run.ask, run.start))
         if self.way == "group":
             ticket = self.desk.submit(operation)
-            yield Until(ticket.outcome.done)  # type: ignore[misc] # a request of this world
+            yield WaitUntil(ticket.outcome.done)  # type: ignore[misc] # a request of this world
             return told(operation, ticket.outcome.result())
         match (yield from commit([operation], run.policy, who=self.node.name)):
             case (_, answers):
@@ -210,9 +212,9 @@ class Process:
 
     def write(self) -> Procedure[None]:
         """The group commit's thread."""
-        seen: Seen | None = None
+        seen: QueueRead | None = None
         while True:
-            yield Until(  # type: ignore[misc] # a request of this world
+            yield WaitUntil(  # type: ignore[misc] # a request of this world
                 lambda: bool(self.desk.waiting) or self.run.idle()
             )
             if not self.desk.waiting:
@@ -253,9 +255,9 @@ class Process:
 # --- a seed ---------------------------------------------------------------------------------------
 
 
-def _be_born(run: QueueRun, way: str, acts: tuple[Callable[[Process], Procedure[None]], ...],
+def _be_born(run: QueueRun, way: str, acts: tuple[Callable[[QueueClient], Procedure[None]], ...],
              node: Node) -> None:  # fmt: skip
-    process = Process(run, node, way)
+    process = QueueClient(run, node, way)
     for number, act in enumerate(acts, 1):
         task = run.world.spawn(node, act(process), f"{node.name}.{number}")
         run.clients.append(task)
@@ -271,15 +273,15 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> QueueRun:
     dice = random.Random(f"queue {seed}")
     policy = QueuePolicy(timeout_ms=TIMEOUT_MS, recent_max=RECENT)
     policy = policy if mutant is None else mutant.of(policy)
-    name, weather = dice.choice(SOUND), Weather.of(dice)
+    name, weather = dice.choice(SOUND), FaultProfile.of(dice)
     name = mutant.profile if mutant is not None and mutant.profile else name
-    world = World(seed, steps, PROFILES[name], weather, dice.random() < 0.3)
-    run = QueueRun(world, policy, Truth(world, TIMEOUT_MS))
+    world = SimWorld(seed, steps, PROFILES[name], weather, dice.random() < 0.3)
+    run = QueueRun(world, policy, QueueTruth(world, TIMEOUT_MS))
     world.shelf.heard = run.truth.heard
     ways = (dice.choice(WAYS),) if dice.random() < 0.7 else WAYS
     births: list[tuple[str, tuple[Any, ...]]] = [
-        ("P1", (Process.push,)), ("P2", (Process.push,)),
-        ("W1", (Process.work, Process.work)), ("W2", (Process.work, Process.push)),
+        ("P1", (QueueClient.push,)), ("P2", (QueueClient.push,)),
+        ("W1", (QueueClient.work, QueueClient.work)), ("W2", (QueueClient.work, QueueClient.push)),
     ]  # fmt: skip
     for who in [each for each, _ in births] + ["B1", "B2"]:
         off_ms = int(around(dice, CLOCK_OFF_MS))
@@ -293,25 +295,25 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> QueueRun:
     return run
 
 
-SCENARIO = Scenario(
+SCENARIO = SimScenario(
     "queue", "processes push, claim and complete jobs in one file, brokers come and go", STEPS,
     _set_up,
     ("stall", "restart", "handed on", "deposed broker", "cut off", "unknown", "asked again"),
 )  # fmt: skip
 
-def no_memory(mine: File, found: File, version: Version | None) -> NotOurs:
+def no_memory(mine: QueueFile, found: QueueFile, version: Version | None) -> NotOurs:
     """What is not the last write never landed."""
     return NotOurs()
 
 
-def no_beyond(mine: File, found: File, version: Version | None) -> Ours | NotOurs:
+def no_beyond(mine: QueueFile, found: QueueFile, version: Version | None) -> Ours | NotOurs:
     told = by_memory(mine, found, version)
-    return NotOurs() if isinstance(told, Beyond) else told
+    return NotOurs() if isinstance(told, HistoryTooOld) else told
 
 
 def acknowledged_first(
-    tickets: Sequence[Ticket], seen: Seen, new: Draft
-) -> Procedure[Landed | Lost | NotDone | Unsure]:
+    tickets: Sequence[WriteTicket], seen: QueueRead, new: QueueDraft
+) -> Procedure[WriteLanded | WriteLost | NotDone | Unsure]:
     acknowledge(tickets, new.answers)
     return (yield from written(tickets, seen, new))
 
@@ -320,7 +322,7 @@ _JOBS, _GROUP = "lockkit.recipes.queue.jobs", "lockkit.recipes.queue.group"
 WRONG: Wrong = {
     ("acknowledge_landed", False): {f"{_GROUP}:written": acknowledged_first},
     ("lost_ends", False): {
-        f"{_GROUP}:after_loss": lambda seen, now: Seen(seen.file, now.version),
+        f"{_GROUP}:after_loss": lambda seen, now: QueueRead(seen.file, now.version),
     },
     ("recent", False): {
         f"{_JOBS}:happened": lambda *_: False,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockkit.lab.verify.sim.memory_store import Decided, Stored
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Violated
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.recipes.queue.asked import Answer, Claimed, Complete, Done, Operation, Push
-from lockkit.recipes.queue.file import File, Job, decode
+from lockkit.recipes.queue.file import Job, QueueFile, decode
 from lockkit.recipes.queue.write import KEY
 
 DOUBLED = "nothing that was pushed is in the queue a second time"
@@ -22,19 +22,19 @@ ONCE = "one worker completes a job, and it is gone then"
 
 
 @dataclass(slots=True)
-class Truth:
+class QueueTruth:
     """The file as it stands, and all that ever happened in it."""
 
-    world: World
+    world: SimWorld
     timeout_ms: int
-    file: File = field(default_factory=File)
+    file: QueueFile = field(default_factory=QueueFile)
     entered: dict[str, None] = field(default_factory=dict)
     claims: dict[tuple[str, int], Job] = field(default_factory=dict)
     holders: dict[tuple[str, int], str] = field(default_factory=dict)
     completing: set[tuple[str, int]] = field(default_factory=set)
     completed: set[str] = field(default_factory=set)
 
-    def heard(self, write: Decided, after: Stored | None) -> None:
+    def heard(self, write: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied."""
         if getattr(write.request, "key", "") != KEY:
             return

@@ -13,11 +13,11 @@ from functools import partial
 from lockkit.errors import LockUnknown, NoAnswer, NotLocked, StateLocked, Unanswered
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
-from lockkit.lab.verify.sim import Scenario
-from lockkit.lab.verify.sim.fault_profile import Weather
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim import SimScenario
+from lockkit.lab.verify.sim.fault_profile import FaultProfile
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.policy import Recognise
 from lockkit.recipes.terraform.lockinfo import LockInfo, decode
 from lockkit.recipes.terraform.statelock import lock, lock_key, look, unlock
@@ -35,7 +35,7 @@ TOLD = "what is told to be unlocked has been"
 class LockRun:
     """Everybody in one world, and the invariants between them."""
 
-    world: World
+    world: SimWorld
     running: dict[str, str] = field(default_factory=dict)
     """By node: the ID that its run locks by, from before the first request to its end."""
     holding: dict[str, str] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class LockRun:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, told: Decided, after: Stored | None) -> None:
+    def heard(self, told: DecidedRequest, after: StoredObject | None) -> None:
         before, self.standing = self.standing, "" if after is None else _id(after.body)
         by = told.client
         if isinstance(told.request, Delete) and before:
@@ -134,7 +134,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> LockRun:
     profile = PROFILES[dice.choice(SOUND)]
     if mutant is not None:
         profile = PROFILES[mutant.profile] if mutant.profile else profile
-    world = World(seed, steps, profile, Weather.of(dice), dice.random() < 0.3)
+    world = SimWorld(seed, steps, profile, FaultProfile.of(dice), dice.random() < 0.3)
     run = LockRun(world)
     world.shelf.heard, world.on_crash = run.heard, run.crashed
     for number in range(1, 3 + int(dice.random() * 2)):
@@ -146,7 +146,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> LockRun:
     return run
 
 
-SCENARIO = Scenario(
+SCENARIO = SimScenario(
     "statelock", "runs lock a Terraform state, work, unlock; a human unlocks the dead", STEPS,
     set_up, ("force-unlock", "ghost", "in doubt", "stall", "restart"),
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """The scenario `striped`: clients take several stripes at a time, each of them a lease of its own.
 
-The leases are the scenario `lease`'s, with the very `Client` that `Lock` runs; what is taken in
-which order, given back, and agreed on is what `StripedLock` runs. Judged while it goes, and by the
-checker for each stripe as if that were the only lock.
+The leases are the scenario `lease`'s, with the very `LeaseClient` that `Lock` runs; what is taken
+in which order, given back, and agreed on is what `StripedLock` runs. Judged while it goes, and by
+the checker for each stripe as if that were the only lock.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from lockkit.errors import StripesDiffer, Unanswered
 from lockkit.events import Event
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import Mutant
-from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.fault_profile import Weather
+from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.lease import (
     OFF_MS,
     RATE_OFF,
     SKEW_MS,
     TTL_MS,
     LeaseRun,
-    Session,
+    LeaseSession,
     around,
 )
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import believes
 from lockkit.recipes.striped.handle import StripedRules
 from lockkit.recipes.striped.layout import agree, of_stripe, stripe_key
 from lockkit.recipes.stripes import indexes
-from lockkit.recipes.taking import Take, Taking, give_all, take_all
+from lockkit.recipes.taking import AcquireLock, Taking, give_all, take_all
 from lockkit.runtime import Delete, Procedure, Put, Sleep
 
 STEPS = 500
@@ -52,22 +52,22 @@ JUDGED = "each stripe is a lock"
 
 
 @dataclass(slots=True)
-class StripedWorld(World):
+class StripedWorld(SimWorld):
     """Its history is that of one stripe: the checker knows of one lock."""
 
     stripe: int = 0
 
     def history(self) -> list[Event]:
-        return list(of_stripe(World.history(self), self.stripe))
+        return list(of_stripe(SimWorld.history(self), self.stripe))
 
 
 @dataclass(slots=True, eq=False)
-class Actor:
+class StripedClient:
     """One client's life: how many stripes it believes in, what it has, and what it waits for."""
 
     node: Node
     stripes: int
-    held: dict[int, Session] = field(default_factory=dict)
+    held: dict[int, LeaseSession] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
     taken: list[int] = field(default_factory=list)
     waits: int | None = None
@@ -77,16 +77,16 @@ class Actor:
 class StripedRun:
     """Everybody in one world, and the invariants between them."""
 
-    world: World
+    world: SimWorld
     rules: StripedRules
     leases: list[LeaseRun]
     configured: dict[str, int]
     """By node: how many stripes its user asked for."""
-    actors: dict[str, Actor] = field(default_factory=dict)
+    actors: dict[str, StripedClient] = field(default_factory=dict)
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, told: Decided, after: Stored | None) -> None:
+    def heard(self, told: DecidedRequest, after: StoredObject | None) -> None:
         if not isinstance(told.request, Put | Delete):
             return
         for stripe, leases in enumerate(self.leases):
@@ -99,7 +99,7 @@ class StripedRun:
         for leases in self.leases:
             leases.crashed(node)
 
-    def refuse_circle(self, actor: Actor, stripe: int) -> None:
+    def refuse_circle(self, actor: StripedClient, stripe: int) -> None:
         """Once the last of a circle waits, nobody in it ever gets on: leases are renewed."""
         way, wanted = [actor.node.name], stripe
         for _ in self.actors:
@@ -113,7 +113,7 @@ class StripedRun:
                 return
             wanted = other.waits
 
-    def act(self, actor: Actor) -> None:
+    def act(self, actor: StripedClient) -> None:
         """On all of its keys, at this moment."""
         now_ms = self.world.time.now_ms
         for other in self.actors.values():
@@ -126,7 +126,7 @@ class StripedRun:
                     raise Violated(ALONE, f"{because} that it has it, in stripe {stripe}")
 
     def end(self) -> None:
-        history = World.history(self.world)
+        history = SimWorld.history(self.world)
         for stripe in range(len(self.leases)):
             verdict = check(of_stripe(history, stripe))
             if verdict.kind is Kind.INVALID:
@@ -135,9 +135,9 @@ class StripedRun:
     # --- what they do ----------------------------------------------------------------------------
 
     def begin(self, node: Node) -> None:
-        self.world.spawn(node, self.life(Actor(node, self.configured[node.name])))
+        self.world.spawn(node, self.life(StripedClient(node, self.configured[node.name])))
 
-    def life(self, actor: Actor) -> Procedure[None]:
+    def life(self, actor: StripedClient) -> Procedure[None]:
         dice = self.world.dice
         if not (yield from self.agreed(actor)):
             return
@@ -148,7 +148,7 @@ class StripedRun:
             yield from self.call(actor, keys)
             yield Sleep(dice.random() * 2)
 
-    def agreed(self, actor: Actor) -> Procedure[bool]:
+    def agreed(self, actor: StripedClient) -> Procedure[bool]:
         """As `StripedLock.begin`."""
         for _ in range(LAYOUTS_MAX if self.rules.agreed else 0):
             try:
@@ -161,8 +161,8 @@ class StripedRun:
             return True
         return not self.rules.agreed
 
-    def call(self, actor: Actor, keys: tuple[str, ...]) -> Procedure[None]:
-        """As `Keys`: take all, act, give all."""
+    def call(self, actor: StripedClient, keys: tuple[str, ...]) -> Procedure[None]:
+        """As `StripedKeys`: take all, act, give all."""
         plan = indexes(keys, actor.stripes, self.rules)
         for stripe in plan:
             if stripe not in actor.held:
@@ -186,19 +186,19 @@ class StripedRun:
         actor.keys = ()
         yield from played(give_all(plan, self.rules), take, give)
 
-    def checked(self, actor: Actor, plan: tuple[int, ...]) -> bool:
-        """As `Keys.check`."""
+    def checked(self, actor: StripedClient, plan: tuple[int, ...]) -> bool:
+        """As `StripedKeys.check`."""
         now = actor.node.clock.now()
         return all(believes(actor.held[each].client.state, now) for each in plan)
 
     # --- one stripe ------------------------------------------------------------------------------
 
-    def joined(self, node: Node, stripe: int) -> Session:
+    def joined(self, node: Node, stripe: int) -> LeaseSession:
         session = self.leases[stripe].join(node)
         session.client.tell = partial(session.client.tell, stripe=stripe)
         return session
 
-    def take(self, actor: Actor, stripe: int) -> Procedure[bool]:
+    def take(self, actor: StripedClient, stripe: int) -> Procedure[bool]:
         self.refuse_circle(actor, stripe)
         session, actor.waits = actor.held[stripe], stripe
         if any(stripe in each.taken for each in self.actors.values()):
@@ -211,7 +211,7 @@ class StripedRun:
                 stall(self.world, actor.node)
         return won
 
-    def give(self, actor: Actor, stripe: int) -> Procedure[None]:
+    def give(self, actor: StripedClient, stripe: int) -> Procedure[None]:
         yield from self.leases[stripe].release(actor.held[stripe])
         actor.taken.remove(stripe)
 
@@ -224,7 +224,7 @@ def played(
     try:
         request = taking.send(None)
         while True:
-            way = take if isinstance(request, Take) else give
+            way = take if isinstance(request, AcquireLock) else give
             request = taking.send((yield from way(request.lock)))
     except StopIteration as done:
         result: int | None = done.value
@@ -238,7 +238,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> StripedRun:
     if mutant is not None:
         rules = mutant.of(rules)
         profile = PROFILES[mutant.profile] if mutant.profile else profile
-    weather, uniform = Weather.of(dice), dice.random() < 0.3
+    weather, uniform = FaultProfile.of(dice), dice.random() < 0.3
     world = StripedWorld(seed, steps, profile, weather, uniform, stripe=dice.randrange(STRIPES))
     leases = [LeaseRun(world, lease, prefix=stripe_key(each)) for each in range(STRIPES)]
     run = StripedRun(world, rules, leases, {})
@@ -254,7 +254,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> StripedRun:
     return run
 
 
-SCENARIO = Scenario(
+SCENARIO = SimScenario(
     "striped", "clients hold several stripes at once, all of them or none", STEPS, set_up,
     ("takeover", "lost response", "stall", "restart", "waited", "backed out", "lost one",
      "refused number"),

@@ -25,17 +25,17 @@ from lockkit.errors import (
 )
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
-from lockkit.lab.verify.sim import Scenario
-from lockkit.lab.verify.sim.fault_profile import Weather
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Stored
+from lockkit.lab.verify.sim import SimScenario
+from lockkit.lab.verify.sim.fault_profile import FaultProfile
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import Condition, Found, over
 from lockkit.protocol.policy import Ambiguous
-from lockkit.recipes.wal.claim import Landed, Taken
+from lockkit.recipes.wal.claim import SlotLanded, SlotTaken
 from lockkit.recipes.wal.reader import Cursor, look
-from lockkit.recipes.wal.slot import Manifest, Standing, Tail, slot_key, slot_number
-from lockkit.recipes.wal.writer import Log, append, halted, open_log
+from lockkit.recipes.wal.slot import LogTail, Manifest, SlotRead, slot_key, slot_number
+from lockkit.recipes.wal.writer import WriterState, append, halted, open_log
 from lockkit.runtime import Procedure, Sleep, read
 
 STEPS = 400
@@ -56,7 +56,7 @@ BLOCKED = "the next writer can append"
 class WalRun:
     """One seed's log, and what everybody was told of it."""
 
-    world: World
+    world: SimWorld
     outage: bool = False
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Texts, with the epoch of their writer."""
@@ -68,7 +68,7 @@ class WalRun:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def begin(self, log: Log, known: Sequence[str]) -> None:
+    def begin(self, log: WriterState, known: Sequence[str]) -> None:
         if any(epoch == log.epoch for epoch, _ in self.began):
             raise Violated(EPOCHS, f"epoch {log.epoch} was granted twice")
         if any(epoch > log.epoch for epoch, _ in self.began):
@@ -80,7 +80,7 @@ class WalRun:
         for text, epoch in self.acknowledged.items():
             self._known(text, epoch)
 
-    def told(self, log: Log, first: int, batches: list[list[str]], told: list[Any]) -> None:
+    def told(self, log: WriterState, first: int, batches: list[list[str]], told: list[Any]) -> None:
         """What the batches, written from slot `first` on, came to."""
         reached = self.world.reached
         for place, (batch, what) in enumerate(zip(batches, told, strict=True), first):
@@ -144,9 +144,9 @@ class WalRun:
 
     # --- who is there ----------------------------------------------------------------------------
 
-    def ways(self) -> Tail:
+    def ways(self) -> LogTail:
         """Some name the head, some do not; some readers ask it."""
-        return self.world.dice.choice(list(Tail))
+        return self.world.dice.choice(list(LogTail))
 
     def last(self) -> Procedure[list[str]]:
         log = yield from open_log()
@@ -195,7 +195,7 @@ class WalRun:
 
 
 def view_of(
-    cursor: Cursor, tail: Tail = Tail.NEXT_SLOT
+    cursor: Cursor, tail: LogTail = LogTail.NEXT_SLOT
 ) -> Procedure[tuple[Cursor, list[str]]]:
     try:
         cursor, entries = yield from look(cursor, tail)
@@ -207,7 +207,7 @@ def view_of(
 # --- the log, told without its reader -------------------------------------------------------------
 
 
-def replayed(objects: dict[str, Stored]) -> list[str]:
+def replayed(objects: dict[str, StoredObject]) -> list[str]:
     found, highest = list[str](), 0
     for number in range(len(objects)):
         if (stored := objects.get(slot_key(number))) is None:
@@ -218,7 +218,7 @@ def replayed(objects: dict[str, Stored]) -> list[str]:
     return found
 
 
-def void_slots(objects: dict[str, Stored]) -> int:
+def void_slots(objects: dict[str, StoredObject]) -> int:
     epochs = [_parsed(objects[key].body)[0] for key in sorted(objects) if key.startswith("wal/")]
     return sum(each < max(epochs[:place], default=0) for place, each in enumerate(epochs))
 
@@ -234,11 +234,11 @@ def _parsed(body: bytes) -> tuple[int, tuple[str, ...]]:
 
 def _set_up(seed: str, steps: int, mutant: Mutant | None) -> WalRun:
     dice = random.Random(f"wal {seed}")
-    profile, weather = PROFILES[dice.choice(SOUND)], Weather.of(dice)
+    profile, weather = PROFILES[dice.choice(SOUND)], FaultProfile.of(dice)
     outage = bool(weather.of_writes) and dice.random() < OUTAGES
     if mutant is not None:
         profile = PROFILES.get(mutant.profile, profile)
-    run = WalRun(World(seed, steps, profile, weather, dice.random() < 0.3), outage)
+    run = WalRun(SimWorld(seed, steps, profile, weather, dice.random() < 0.3), outage)
     for number in range(2 + int(dice.random() * 2)):
         node, parallel = run.world.node(f"W{number + 1}"), dice.choice(PARALLEL)
         node.birth = partial(_begin_writer, run, parallel)
@@ -258,7 +258,7 @@ def _begin_reader(run: WalRun, node: Node) -> None:
     run.world.spawn(node, run.reader(node))
 
 
-SCENARIO = Scenario(
+SCENARIO = SimScenario(
     "wal", "writers take a log from one another and append to it, readers follow it",
     STEPS, _set_up,
     ("fenced", "slot taken", "in doubt", "void slot", "overtaken at the start", "stall", "restart",
@@ -283,24 +283,24 @@ def after_the_last(head: int, keys: Sequence[str]) -> int:
     return 1 + max((slot_number(key) or 0 for key in keys), default=head - 1)
 
 
-def halted_by_newer(log: Log, by: Standing | None) -> WalError | None:
+def halted_by_newer(log: WriterState, by: SlotRead | None) -> WalError | None:
     """Another writer of one's own epoch is one more older writer."""
     return None if by is not None and by.epoch == log.epoch else halted(log, by)
 
 
-def own_choice(_seen: Manifest, tail: Tail) -> bool:
-    return tail is Tail.HEAD
+def own_choice(_seen: Manifest, tail: LogTail) -> bool:
+    return tail is LogTail.HEAD
 
 
 _CLAIM, _WRITER = "lockkit.recipes.wal.claim", "lockkit.recipes.wal.writer"
 WRONG: Wrong = {
-    ("create_412", Ambiguous.LOST): {f"{_CLAIM}:refused": lambda _: Taken(None)},
-    ("create_412", Ambiguous.OURS): {f"{_CLAIM}:refused": lambda _: Landed()},
-    ("create_unknown", Ambiguous.LOST): {f"{_CLAIM}:unanswered": lambda _: Taken(None)},
-    ("create_unknown", Ambiguous.OURS): {f"{_CLAIM}:unanswered": lambda _: Landed()},
+    ("create_412", Ambiguous.LOST): {f"{_CLAIM}:refused": lambda _: SlotTaken(None)},
+    ("create_412", Ambiguous.OURS): {f"{_CLAIM}:refused": lambda _: SlotLanded()},
+    ("create_unknown", Ambiguous.LOST): {f"{_CLAIM}:unanswered": lambda _: SlotTaken(None)},
+    ("create_unknown", Ambiguous.OURS): {f"{_CLAIM}:unanswered": lambda _: SlotLanded()},
     ("if_absent", False): {f"{_CLAIM}:condition_of": over_what_is_there},
     ("landed", False): {
-        f"{_CLAIM}:{answer}": lambda _: Landed()
+        f"{_CLAIM}:{answer}": lambda _: SlotLanded()
         for answer in ("refused", "unanswered", "throttled")
     },
     ("fences", False): {f"{_WRITER}:put_fence": nothing},

@@ -2,7 +2,7 @@
 
 The explorer sees every order of a few moves; here are long runs of everything, each of them chosen
 by a seed: the same seed plays the same again. Rooms further down bring scenarios of their own:
-anything with `set_up` (see `Scenario`).
+anything with `set_up` (see `SimScenario`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.sim import lease
 from lockkit.lab.verify.sim.task import Violated
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.world import SimWorld
 
-__all__ = ["LEASE", "Branch", "Outcome", "Scenario", "simulate"]
+__all__ = ["LEASE", "Branch", "SeedOutcome", "SimScenario", "simulate"]
 
 
-class Run(Protocol):
+class SeedRun(Protocol):
     """One seed's world, set up and ready to play."""
 
-    world: World
+    world: SimWorld
 
     def end(self) -> None:
         """After its moves: let it come to rest, where it should, and judge it. `Violated`."""
@@ -33,18 +33,18 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class SimScenario:
     """What is simulated, and for how many moves."""
 
     name: str
     says: str
     steps: int
-    set_up: Callable[[str, int, Mutant | None], Run]
+    set_up: Callable[[str, int, Mutant | None], SeedRun]
     sometimes: tuple[str, ...] = ()
     """What its seeds together are to reach: what never happened was not tried."""
 
 
-LEASE = Scenario(
+LEASE = SimScenario(
     "lease", "clients acquire, renew, release, take over and commit", 200, lease.set_up,
     ("takeover", "lost response", "ghost", "stall", "restart"),
 )  # fmt: skip
@@ -58,7 +58,7 @@ class Branch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SeedOutcome:
     """What came of one seed."""
 
     seed: str
@@ -67,7 +67,7 @@ class Outcome:
     faults: dict[str, int]
     reached: tuple[str, ...]
     trace_hash: str
-    run: Run
+    run: SeedRun
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,9 +81,10 @@ class Outcome:
 
 
 def simulate(
-    scenario: Scenario, seed: int | str, *, steps: int | None = None, mutant: Mutant | None = None,
-    judge: bool = True, branches: Sequence[Branch] = (), until: int | None = None,
-) -> Outcome:  # fmt: skip
+    scenario: SimScenario, seed: int | str, *, steps: int | None = None,
+    mutant: Mutant | None = None, judge: bool = True, branches: Sequence[Branch] = (),
+    until: int | None = None,
+) -> SeedOutcome:  # fmt: skip
     """Play one seed, and judge its history by the checker of real ones.
 
     `until` a move: so far, and no further; what is to hold at the end only is not looked at.
@@ -114,7 +115,7 @@ def simulate(
         known = not (world.by_hand or world.switches)
         if violation is None and verdict.kind is Kind.INVALID and known:
             violation = f"the checker: {verdict.because}"
-    return Outcome(
+    return SeedOutcome(
         str(seed), violation, world.moves, dict(sorted(world.faults.items())), reached,
         world.trace_hash(), run,
     )  # fmt: skip

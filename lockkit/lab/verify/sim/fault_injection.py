@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import NoAnswer
-from lockkit.lab.verify.sim.fault_profile import Trouble
+from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.memory_store import Sent
-from lockkit.lab.verify.sim.task import Node, Phase, Task
+from lockkit.lab.verify.sim.task import Node, Task, TaskPhase
 from lockkit.protocol.outcome import PreconditionFailed, Throttled, Unknown
 from lockkit.runtime import Delete, Get, List, Put
 
 if TYPE_CHECKING:
-    from lockkit.lab.verify.sim.world import World
+    from lockkit.lab.verify.sim.world import SimWorld
 
 HIDDEN_RETRIES_MAX = 3
 LATE_MS = (1.0, 300.0, 5_000.0, 60_000.0)
@@ -20,21 +20,21 @@ STALL_MS = (200.0, 3_000.0, 20_000.0)
 DOWN_MS = (10.0, 2_000.0, 20_000.0)
 
 
-def of_request(world: World, task: Task, request: Sent) -> None:
+def of_request(world: SimWorld, task: Task, request: Sent) -> None:
     """What is done of it, and what its sender is told."""
-    task.phase = Phase.ANSWERED
+    task.phase = TaskPhase.ANSWERED
     match request:
         case Get():
-            world.faults[Trouble.BLIND] += 1
+            world.faults[FaultKind.BLIND] += 1
             task.answer = Unknown("the answer was lost")
         case List():
-            world.faults[Trouble.BLIND] += 1
+            world.faults[FaultKind.BLIND] += 1
             task.answer = NoAnswer("the answer was lost")
         case Put() | Delete():
             _of_write(world, task, request)
 
 
-def _of_write(world: World, task: Task, request: Put | Delete) -> None:
+def _of_write(world: SimWorld, task: Task, request: Put | Delete) -> None:
     kind = world.dice.choice(world.weather.of_writes)
     world.faults[kind] += 1
     told: dict[str, Any] = {
@@ -44,23 +44,23 @@ def _of_write(world: World, task: Task, request: Put | Delete) -> None:
     world.tell("store", "fault", told)
     task.answer = Unknown(kind.value)
     match kind:
-        case Trouble.THROTTLED:
+        case FaultKind.THROTTLED:
             task.answer = Throttled(1.0)
-        case Trouble.CONFLICT:
+        case FaultKind.CONFLICT:
             task.answer = Throttled(None)
-        case Trouble.LOST_BEFORE | Trouble.ERROR_200:
+        case FaultKind.LOST_BEFORE | FaultKind.ERROR_200:
             pass
-        case Trouble.LATE:
+        case FaultKind.LATE:
             send_late(world, task, request)
-        case Trouble.RETRY:
+        case FaultKind.RETRY:
             _retry(world, task, request)
         case _:
-            if kind is Trouble.LOST_AFTER or world.dice.random() < 0.5:
+            if kind is FaultKind.LOST_AFTER or world.dice.random() < 0.5:
                 told["when"] = "after"
                 world.shelf.decide(task.node.name, request, task.at_ms)
 
 
-def _retry(world: World, task: Task, request: Put | Delete) -> None:
+def _retry(world: SimWorld, task: Task, request: Put | Delete) -> None:
     """Something on the way sends it again; its sender hears of the second copy only."""
     if world.dice.random() < 0.5:
         send_late(world, task, request)
@@ -68,27 +68,27 @@ def _retry(world: World, task: Task, request: Put | Delete) -> None:
         world.shelf.decide(task.node.name, request, task.at_ms)
     task.copies += 1
     if task.copies < HIDDEN_RETRIES_MAX:
-        task.phase, task.answer = Phase.SENT, PreconditionFailed()
+        task.phase, task.answer = TaskPhase.SENT, PreconditionFailed()
 
 
-def send_late(world: World, task: Task, request: Put | Delete) -> None:
+def send_late(world: SimWorld, task: Task, request: Put | Delete) -> None:
     """Nobody waits for it any more, and it will land."""
     world.fly(task, request, _later(world, LATE_MS))
 
 
-def of_a_node(world: World) -> None:
+def of_a_node(world: SimWorld) -> None:
     """It stalls, or dies and starts again, or its wall clock is set."""
     node = world.dice.choice(world.nodes)
     if node.down or node.stalled:
         return
     kind = world.dice.choice(world.weather.of_nodes)
     match kind:
-        case Trouble.STALL:
+        case FaultKind.STALL:
             stall(world, node)
             return
-        case Trouble.CRASH if node.birth is not None:
+        case FaultKind.CRASH if node.birth is not None:
             world.crash(node, _later(world, DOWN_MS))
-        case Trouble.CLOCK if node.clock_steps_ms:
+        case FaultKind.CLOCK if node.clock_steps_ms:
             around = 2 * world.dice.random() - 1
             node.clock.offset_ms = int(around * node.clock_steps_ms)
             text = f"its wall clock is set to {node.clock.offset_ms} ms off"
@@ -99,15 +99,15 @@ def of_a_node(world: World) -> None:
     world.trace.append(f"{node.name} {kind.value}")
 
 
-def stall(world: World, node: Node) -> None:
+def stall(world: SimWorld, node: Node) -> None:
     """It does nothing for a while, and does not know it."""
     if node.stalled:
         return
     node.stalled, node.stalled_ms = True, _later(world, STALL_MS)
     world.tell(node.name, "stalled", {"pid": node.life, "why": "the dice"})
-    world.faults[Trouble.STALL] += 1
+    world.faults[FaultKind.STALL] += 1
     world.trace.append(f"{node.name} stalls")
 
 
-def _later(world: World, most_ms: tuple[float, ...]) -> float:
+def _later(world: SimWorld, most_ms: tuple[float, ...]) -> float:
     return world.time.now_ms + world.dice.choice(most_ms) * world.dice.random()

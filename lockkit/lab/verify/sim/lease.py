@@ -15,20 +15,20 @@ from typing import Any, TypeVar
 
 from lockkit.errors import LockLost
 from lockkit.lab.verify.mutants import Invariant, Mutant, fence_of
-from lockkit.lab.verify.sim.fault_profile import Weather
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
-from lockkit.lab.verify.sim.task import Node, Until, Violated
-from lockkit.lab.verify.sim.world import World
-from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.lab.verify.sim.fault_profile import FaultProfile
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.task import Node, Violated, WaitUntil
+from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.lock import grant
-from lockkit.lock.polling import Pace
+from lockkit.lock.polling import PollingPace
 from lockkit.lock.renewal import Renewal
-from lockkit.lock.storage import LOCK_KEY, Client
+from lockkit.lock.storage import LOCK_KEY, LeaseClient
 from lockkit.protocol.outcome import Found, Missing, over
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Garbled, Record, decode
-from lockkit.protocol.state import Me
-from lockkit.runtime import Alone, Get, Procedure, Put, Sleep, relay
+from lockkit.protocol.state import Identity
+from lockkit.runtime import Exclusive, Get, Procedure, Put, Sleep, relay
 from lockkit.stores import Capabilities
 
 RESOURCE_KEY = "resource.json"
@@ -65,18 +65,18 @@ def unchanged(procedure: Procedure[bool]) -> Procedure[bool]:
 
 
 @dataclass(slots=True)
-class Unreachable:
+class NoRequests:
     """What a client asks its store for besides requests: how it paces its writes."""
 
     capabilities: Capabilities
 
 
 @dataclass(slots=True)
-class Session:
+class LeaseSession:
     """One client's life from its process's start to its crash, and what it believes."""
 
     node: Node
-    client: Client
+    client: LeaseClient
     believes_until_ms: float = 0.0
     """True time; 0 once it does not."""
     busy: bool = False
@@ -91,15 +91,15 @@ class Session:
 class LeaseRun:
     """Everybody in one world, and the invariants between them."""
 
-    world: World
+    world: SimWorld
     policy: Policy
-    fence: Fence = Fence.CAS
+    fence: CommitGuard = CommitGuard.CAS
     """What guards a commit: a mistake's own, or compare-and-set."""
     poll_ms: float = POLLS_MS[1]
     renew_ms: float = RENEWALS_MS[1]
     prefix: str = ""
     """Of the keys, where a world has several locks."""
-    sessions: dict[str, Session] = field(default_factory=dict)
+    sessions: dict[str, LeaseSession] = field(default_factory=dict)
     """By node: its latest life."""
     top: int = 0
     """The highest epoch that was ever applied."""
@@ -111,7 +111,7 @@ class LeaseRun:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, told: Decided, after: Stored | None) -> None:
+    def heard(self, told: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied."""
         key = getattr(told.request, "key", "")
         if key == RESOURCE_KEY and after is not None:
@@ -144,7 +144,7 @@ class LeaseRun:
             )
         self.commits, self.last_epoch = self.commits + 1, fields["epoch"]
 
-    def told(self, session: Session, kind: str, data: dict[str, Any]) -> None:
+    def told(self, session: LeaseSession, kind: str, data: dict[str, Any]) -> None:
         """A client tells what it believes from now on."""
         now_ms, clock = self.world.time.now_ms, session.node.clock
         match kind:
@@ -167,16 +167,16 @@ class LeaseRun:
                     because = f"{session.node.name} was told so of its own write"
                     raise Violated(Invariant.NO_SELF_LOSS, f"{kind}: {because}")
 
-    def _is_own(self, session: Session) -> bool:
+    def _is_own(self, session: LeaseSession) -> bool:
         record = self.standing
         return (
             record is not None and not record.expired
             and record.attempt.startswith(f"{session.client.me.handle}/")
         )  # fmt: skip
 
-    def admits(self, put: Put, before: Stored | None) -> bool:
+    def admits(self, put: Put, before: StoredObject | None) -> bool:
         """What the resource itself accepts, where the fence is no compare-and-set."""
-        if self.fence is Fence.OFF or before is None:
+        if self.fence is CommitGuard.OFF or before is None:
             return True
         rises: bool = json.loads(put.body)["epoch"] >= json.loads(before.body)["epoch"]
         return rises
@@ -197,11 +197,11 @@ class LeaseRun:
         """A process starts."""
         self.world.spawn(node, self.life(self.join(node)))
 
-    def join(self, node: Node) -> Session:
+    def join(self, node: Node) -> LeaseSession:
         """A new client, which knows nothing."""
         world = self.world
         handle = f"{node.name}.{node.life}"
-        session: Session
+        session: LeaseSession
 
         def tell(kind: str, **data: Any) -> None:
             try:
@@ -219,16 +219,16 @@ class LeaseRun:
         owner = "W" if node.clock.offset_ms % 3 == 0 else node.name
         interval_s = world.profile.write_interval_ms / 1000
         offers = Capabilities(name="sim", poll_min_s=0.0, write_interval_min_s=interval_s)
-        client = Client(
-            where="sim://", store=Unreachable(offers),  # type: ignore[arg-type]
-            me=Me(owner, TTL_MS, node.name, handle), policy=self.policy, clock=node.clock,
-            pace=Pace(self.poll_ms), tell=tell, late_ms=LATE_MS,
+        client = LeaseClient(
+            where="sim://", store=NoRequests(offers),  # type: ignore[arg-type]
+            me=Identity(owner, TTL_MS, node.name, handle), policy=self.policy, clock=node.clock,
+            pace=PollingPace(self.poll_ms), tell=tell, late_ms=LATE_MS,
         )  # fmt: skip
-        session = Session(node, client)
+        session = LeaseSession(node, client)
         self.sessions[node.name] = session
         return session
 
-    def life(self, session: Session) -> Procedure[None]:
+    def life(self, session: LeaseSession) -> Procedure[None]:
         dice = self.world.dice.random
         for _ in range(GRANTS_MAX):
             if (yield from self.acquire(session)):
@@ -236,7 +236,7 @@ class LeaseRun:
                 yield from self.release(session)
             yield Sleep(dice() * 3)
 
-    def acquire(self, session: Session, beside: Beside = unchanged) -> Procedure[bool]:
+    def acquire(self, session: LeaseSession, beside: Beside = unchanged) -> Procedure[bool]:
         """As `Lock.acquire`, with whatever patience; interrupted in the middle now and then."""
         client, dice = session.client, self.world.dice.random
         limit_s = 0.0 if dice() < TRIED_ONCE else dice() * dice() * LIMIT_S
@@ -251,7 +251,7 @@ class LeaseRun:
             raise Violated(Invariant.NOTHING_LEFT, f"{session.node.name} gave up, and still holds")
         return won
 
-    def renewal(self, session: Session) -> Renewal:
+    def renewal(self, session: LeaseSession) -> Renewal:
         """As `Heartbeat`, which gives each of the two procedures a thread."""
         node, world = session.node, self.world
 
@@ -267,7 +267,7 @@ class LeaseRun:
         world.spawn(node, new.watch(), f"{node.name} watches")
         return new
 
-    def hold(self, session: Session) -> Procedure[None]:
+    def hold(self, session: LeaseSession) -> Procedure[None]:
         """Commit, wait, renew, commit, as long as it is believed and the dice like."""
         client, dice = session.client, self.world.dice.random
         session.orphaned = dice() < ORPHANED
@@ -285,7 +285,7 @@ class LeaseRun:
             if client.state.until_ms is None:
                 return
 
-    def release(self, session: Session) -> Procedure[None]:
+    def release(self, session: LeaseSession) -> Procedure[None]:
         """As `Lock.release`; an interrupt leaves the lease to run out."""
         procedure = self.in_turn(session, grant.release(session.client))
         try:
@@ -295,16 +295,16 @@ class LeaseRun:
         if session.client.state.grant is not None:
             raise Violated(Invariant.NOTHING_LEFT, f"{session.node.name} released, and still holds")
 
-    def in_turn(self, session: Session, procedure: Procedure[T]) -> Procedure[T]:
-        """The same procedure; what is to go `Alone` waits until the client is not in use."""
+    def in_turn(self, session: LeaseSession, procedure: Procedure[T]) -> Procedure[T]:
+        """The same procedure; what is to go `Exclusive` waits until the client is not in use."""
 
         def ask(request: Any) -> Procedure[Any]:
             if isinstance(request, Get | Put) and self.prefix:
                 return (yield replace(request, key=self.prefix + request.key))
-            if not isinstance(request, Alone):
+            if not isinstance(request, Exclusive):
                 return (yield request)
             if session.busy:
-                yield Until(lambda: not session.busy)  # type: ignore[misc]
+                yield WaitUntil(lambda: not session.busy)  # type: ignore[misc]
             session.busy = True
             try:
                 return (yield from relay(request.procedure, ask))
@@ -322,7 +322,7 @@ class LeaseRun:
         def ask(request: Any) -> Procedure[Any]:
             nonlocal left
             answer = yield request
-            if left and not isinstance(request, Until):
+            if left and not isinstance(request, WaitUntil):
                 left -= 1
                 if not left:
                     raise Interrupted
@@ -330,7 +330,7 @@ class LeaseRun:
 
         return relay(procedure, ask)
 
-    def commit(self, session: Session) -> Procedure[None]:
+    def commit(self, session: LeaseSession) -> Procedure[None]:
         """Read the resource, look at the lease, replace what was read."""
         grant = session.client.state.grant
         assert grant is not None
@@ -348,7 +348,7 @@ class LeaseRun:
         body = {"number": base + 1, "base": base, "epoch": grant.epoch}
         yield Put(RESOURCE_KEY, json.dumps(body).encode(), condition)
 
-    def before_the_write(self, _session: Session) -> Procedure[None]:
+    def before_the_write(self, _session: LeaseSession) -> Procedure[None]:
         """Between the look at the lease and the write that relies on it; here nothing happens."""
         yield from ()
 
@@ -363,12 +363,12 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> LeaseRun:
         profile = PROFILES[mutant.profile] if mutant.profile else profile
         spread_ms = SPREAD_MS if mutant.spread_ms is None else mutant.spread_ms
         skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
-    weather, uniform = Weather.of(dice), dice.random() < 0.3
-    world = World(seed, steps, profile, weather, uniform, spread_ms)
+    weather, uniform = FaultProfile.of(dice), dice.random() < 0.3
+    world = SimWorld(seed, steps, profile, weather, uniform, spread_ms)
     run = LeaseRun(world, policy, fence_of(mutant))
     run.poll_ms, run.renew_ms = dice.choice(POLLS_MS), dice.choice(RENEWALS_MS)
     world.shelf.heard, world.on_crash = run.heard, run.crashed
-    if run.fence is not Fence.CAS:
+    if run.fence is not CommitGuard.CAS:
         world.shelf.judges[RESOURCE_KEY] = run.admits
     off_ms = skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
     for number in range(1, 3 + int(dice.random() * 2)):

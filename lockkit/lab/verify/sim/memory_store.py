@@ -21,7 +21,7 @@ from lockkit.protocol.outcome import (
     Throttled,
 )
 from lockkit.runtime import Delete, Get, List, Put
-from lockkit.stores import Entry
+from lockkit.stores import ListEntry
 
 Sent = Get | Put | List | Delete
 FLOORED_MS = 1000
@@ -29,7 +29,7 @@ FLOORED_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class StoreProfile:
     """What a provider does, where it matters to a protocol."""
 
     name: str
@@ -45,19 +45,19 @@ class Profile:
 PROFILES = {
     each.name: each
     for each in (
-        Profile(name="s3", content_versions=True),
-        Profile(name="gcs", write_interval_ms=1000.0),
-        Profile(name="azure"),
-        Profile(name="r2", content_versions=True, write_interval_ms=1000.0),
-        Profile(name="ignores conditions", conditions=False),
-        Profile(name="not atomic", atomic=False),
+        StoreProfile(name="s3", content_versions=True),
+        StoreProfile(name="gcs", write_interval_ms=1000.0),
+        StoreProfile(name="azure"),
+        StoreProfile(name="r2", content_versions=True, write_interval_ms=1000.0),
+        StoreProfile(name="ignores conditions", conditions=False),
+        StoreProfile(name="not atomic", atomic=False),
     )
 }
 SOUND = ("s3", "gcs", "azure", "r2")
 """The profiles on which the protocol is to be right."""
 
 
-class Stored(NamedTuple):
+class StoredObject(NamedTuple):
     """One object as it is."""
 
     body: bytes
@@ -65,7 +65,7 @@ class Stored(NamedTuple):
     at_ms: float
 
 
-class Decided(NamedTuple):
+class DecidedRequest(NamedTuple):
     """One line of the truth: a request as the store decided it."""
 
     at_ms: float
@@ -78,18 +78,18 @@ class Decided(NamedTuple):
 
 
 @dataclass(slots=True)
-class Shelf:
+class SimStore:
     """Objects by key. `heard` is called after every write that was applied."""
 
-    profile: Profile
+    profile: StoreProfile
     time: Time
     dice: random.Random
     spread_ms: int = 1000
     """How far its front ends' clocks differ."""
-    objects: dict[str, Stored] = field(default_factory=dict)
-    truth: list[Decided] = field(default_factory=list)
-    heard: Callable[[Decided, Stored | None], None] | None = None
-    judges: dict[str, Callable[[Put, Stored | None], bool]] = field(default_factory=dict)
+    objects: dict[str, StoredObject] = field(default_factory=dict)
+    truth: list[DecidedRequest] = field(default_factory=list)
+    heard: Callable[[DecidedRequest, StoredObject | None], None] | None = None
+    judges: dict[str, Callable[[Put, StoredObject | None], bool]] = field(default_factory=dict)
     """Objects that judge a write by themselves, instead of by its condition."""
     _count: int = 0
 
@@ -119,7 +119,7 @@ class Shelf:
             case IfVersion(version):
                 return before is not None and before.version == version
 
-    def _get(self, before: Stored | None, unless: str | None, limit: int | None) -> Any:
+    def _get(self, before: StoredObject | None, unless: str | None, limit: int | None) -> Any:
         if before is None:
             return Missing()
         date_ms = self._date_ms(self.time.now_ms)
@@ -135,14 +135,14 @@ class Shelf:
 
     def _put(
         self, client: str, request: Put, key: str, body: bytes, condition: Condition,
-        before: Stored | None, began_ms: float, judged: bool,
+        before: StoredObject | None, began_ms: float, judged: bool,
     ) -> Any:  # fmt: skip
         now_ms, after = self.time.now_ms, before
         interval_ms = self.profile.write_interval_ms
         if interval_ms and before is not None and now_ms - before.at_ms < interval_ms:
             answer: Any = Throttled(None)
         elif judged or not self.profile.conditions or self.admits(request):
-            after = Stored(body, self._version(body), now_ms)
+            after = StoredObject(body, self._version(body), now_ms)
             self.objects[key] = after
             answer = Applied(after.version)
         else:
@@ -152,7 +152,7 @@ class Shelf:
 
     def _delete(
         self, client: str, request: Delete, key: str, condition: IfVersion | None,
-        before: Stored | None, began_ms: float,
+        before: StoredObject | None, began_ms: float,
     ) -> Any:  # fmt: skip
         if before is not None and condition is not None and condition.version != before.version:
             self._tell(client, request, PreconditionFailed(), before, before, began_ms)
@@ -161,9 +161,9 @@ class Shelf:
         self._tell(client, request, Applied(""), before, None, began_ms)
         return Applied("")
 
-    def _list(self, prefix: str, after: str) -> list[Entry]:
+    def _list(self, prefix: str, after: str) -> list[ListEntry]:
         return [
-            Entry(key, len(now.body), now.version)
+            ListEntry(key, len(now.body), now.version)
             for key, now in sorted(self.objects.items())
             if key.startswith(prefix) and key > after
         ]
@@ -175,12 +175,12 @@ class Shelf:
         return str(self._count)
 
     def _tell(
-        self, client: str, request: Sent, answer: Any, before: Stored | None,
-        after: Stored | None, began_ms: float,
+        self, client: str, request: Sent, answer: Any, before: StoredObject | None,
+        after: StoredObject | None, began_ms: float,
     ) -> None:  # fmt: skip
         was = "" if before is None else before.version
         now = "" if after is None else after.version
-        told = Decided(self.time.now_ms, client, request, answer, was, now, began_ms)
+        told = DecidedRequest(self.time.now_ms, client, request, answer, was, now, began_ms)
         self.truth.append(told)
         if self.heard is not None and after is not before:
             self.heard(told, after)

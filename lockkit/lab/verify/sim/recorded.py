@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from lockkit.events import STORE, Event
-from lockkit.lab.verify.sim.memory_store import Decided, Sent
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, Sent
 from lockkit.protocol.outcome import IfAbsent, IfVersion
 from lockkit.runtime import Delete, Get, Put
 
@@ -24,14 +24,14 @@ _ANSWERS = {
 
 
 def history_of(
-    truth: Iterable[Decided], told: Iterable[tuple[float, str, str, dict[str, Any]]]
+    truth: Iterable[DecidedRequest], told: Iterable[tuple[float, str, str, dict[str, Any]]]
 ) -> list[Event]:
     events = [_request(each) for each in truth]
     events += [Event(*each) for each in told]
     return sorted(events, key=lambda each: each.at_ms)
 
 
-def _request(each: Decided) -> Event:
+def _request(each: DecidedRequest) -> Event:
     answer, status = _ANSWERS[type(each.answer).__name__]
     data: dict[str, Any] = {
         "client": each.client,

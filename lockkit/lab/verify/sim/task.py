@@ -12,7 +12,7 @@ from lockkit.runtime import Delete, Procedure, Put
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class WaitUntil:
     """A request of this world only: answered with None once `ready()`."""
 
     ready: Callable[[], bool]
@@ -42,7 +42,7 @@ class Node:
     life: int = 0
 
 
-class Phase(Enum):
+class TaskPhase(Enum):
     SENT = "sent"
     JUDGED = "judged"
     """The condition was found to hold, and the write is not done yet: a store not atomic."""
@@ -61,7 +61,7 @@ class Task:
     node: Node
     procedure: Procedure[Any]
     priority: float
-    phase: Phase = Phase.JOINED
+    phase: TaskPhase = TaskPhase.JOINED
     request: Any = None
     answer: Any = None
     at_ms: float = 0.0
@@ -75,21 +75,21 @@ class Task:
     def can_move(self, now_ms: float) -> bool:
         """On its way to the store it can always; back at its node only where that is awake."""
         match self.phase:
-            case Phase.SENT | Phase.JUDGED:
+            case TaskPhase.SENT | TaskPhase.JUDGED:
                 return True
-            case Phase.ANSWERED:
+            case TaskPhase.ANSWERED:
                 return not self.node.stalled
-            case Phase.ASLEEP:
+            case TaskPhase.ASLEEP:
                 woken = self.request is not None and self.request.is_set()
                 return (woken or self.at_ms <= now_ms) and not self.node.stalled
-            case Phase.UNTIL:
+            case TaskPhase.UNTIL:
                 return bool(self.request.ready()) and not self.node.stalled
             case _:
                 return False
 
     @property
     def ended(self) -> bool:
-        return self.phase is Phase.ENDED
+        return self.phase is TaskPhase.ENDED
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +102,7 @@ class Join:
 
 
 @dataclass(slots=True, eq=False)
-class Flying:
+class LateWrite:
     """A write that nobody waits for any more, and that will land all the same."""
 
     client: str
@@ -113,7 +113,7 @@ class Flying:
 
 
 @dataclass(slots=True, eq=False)
-class Passing:
+class TimePassing:
     """Time itself, as one that can move."""
 
     priority: float = 0.5

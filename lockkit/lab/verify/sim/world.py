@@ -17,12 +17,21 @@ from typing import Any
 from lockkit.events import Event
 from lockkit.lab.verify.sim.clock import Time, VirtualClock
 from lockkit.lab.verify.sim.fault_injection import of_a_node, of_request, send_late
-from lockkit.lab.verify.sim.fault_profile import CALM, Weather
-from lockkit.lab.verify.sim.memory_store import PROFILES, Profile, Shelf
+from lockkit.lab.verify.sim.fault_profile import CALM, FaultProfile
+from lockkit.lab.verify.sim.memory_store import PROFILES, SimStore, StoreProfile
 from lockkit.lab.verify.sim.recorded import history_of
 from lockkit.lab.verify.sim.schedule import Mover, Pct, Uniform
-from lockkit.lab.verify.sim.task import Flying, Join, Node, Passing, Phase, Task, Until, Violated
-from lockkit.runtime import Delete, Get, List, Note, Procedure, Put, Sleep, Together, Unique, WallMs
+from lockkit.lab.verify.sim.task import (
+    Join,
+    LateWrite,
+    Node,
+    Task,
+    TaskPhase,
+    TimePassing,
+    Violated,
+    WaitUntil,
+)
+from lockkit.runtime import Delete, Get, List, Note, Parallel, Procedure, Put, Sleep, Unique, WallMs
 from lockkit.stores import Listing
 
 QUIET_MAX = 200_000
@@ -36,14 +45,14 @@ _SENT = frozenset({Put, Get, List, Delete})
 
 
 @dataclass(slots=True)
-class World:
+class SimWorld:
     """One seed's nodes, their store, and what is on its way between them."""
 
     seed: str
     steps: int
     """Over which the change points of the schedule are spread."""
-    profile: Profile = PROFILES["azure"]
-    weather: Weather = CALM
+    profile: StoreProfile = PROFILES["azure"]
+    weather: FaultProfile = CALM
     uniform: bool = False
     spread_ms: int = 1000
     paged: bool = False
@@ -54,10 +63,10 @@ class World:
     """Whether the table's mode is switched, of which the checker of histories knows nothing."""
     dice: random.Random = field(init=False)
     time: Time = field(default_factory=Time)
-    shelf: Shelf = field(init=False)
+    shelf: SimStore = field(init=False)
     nodes: list[Node] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
-    flying: list[Flying] = field(default_factory=list)
+    flying: list[LateWrite] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     moves: int = 0
     told: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
@@ -70,12 +79,12 @@ class World:
     going: Node | None = None
     """Whose procedure has the word."""
     trace: list[str] = field(default_factory=list)
-    passing: Passing = field(default_factory=Passing)
+    passing: TimePassing = field(default_factory=TimePassing)
     schedule: Uniform | Pct = field(init=False)
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
-        self.shelf = Shelf(self.profile, self.time, self.dice, self.spread_ms)
+        self.shelf = SimStore(self.profile, self.time, self.dice, self.spread_ms)
         pct = Pct(self.dice, self.steps, self.passing)
         self.schedule = Uniform(self.dice) if self.uniform else pct
 
@@ -160,7 +169,7 @@ class World:
         for task in self.tasks:
             if task.can_move(now_ms):
                 ready.append(task)
-            elif task.phase in (Phase.ANSWERED, Phase.ASLEEP):
+            elif task.phase in (TaskPhase.ANSWERED, TaskPhase.ASLEEP):
                 timers = True
         for late in self.flying:
             if late.at_ms <= now_ms:
@@ -175,15 +184,15 @@ class World:
         self.moves += 1
         self.time.now_ms += TICK_MS
         match mover:
-            case Task(phase=Phase.SENT | Phase.JUDGED):
+            case Task(phase=TaskPhase.SENT | TaskPhase.JUDGED):
                 self._decide(mover)
-            case Task(phase=Phase.ANSWERED):
+            case Task(phase=TaskPhase.ANSWERED):
                 self.trace.append(f"{mover.name} hears")
                 self._go(mover, mover.answer)
             case Task():
                 self.trace.append(f"{mover.name} goes on")
                 self._go(mover, None)
-            case Flying():
+            case LateWrite():
                 self._land(mover)
             case _:
                 self._pass(to_next=self.dice.random() < 0.5)
@@ -191,7 +200,7 @@ class World:
     def _pass(self, *, to_next: bool) -> bool:
         """Time goes on, to the next timer or as far as the dice say; False: there is no timer."""
         now_ms = self.time.now_ms
-        due = [t.at_ms for t in self.tasks if t.phase is Phase.ASLEEP and t.at_ms > now_ms]
+        due = [t.at_ms for t in self.tasks if t.phase is TaskPhase.ASLEEP and t.at_ms > now_ms]
         due += [each.at_ms for each in self.flying if each.at_ms > now_ms]
         due += [each.stalled_ms for each in self.nodes if each.stalled]
         if not due:
@@ -215,33 +224,33 @@ class World:
     def _decide(self, task: Task) -> None:
         request, weather = task.request, self.weather
         chance = weather.writes if type(request) in (Put, Delete) else weather.reads
-        if chance and task.phase is Phase.SENT and self.dice.random() < chance:
+        if chance and task.phase is TaskPhase.SENT and self.dice.random() < chance:
             of_request(self, task, request)
-        elif task.phase is Phase.SENT and self._judges_first(request):
-            task.phase = Phase.JUDGED
+        elif task.phase is TaskPhase.SENT and self._judges_first(request):
+            task.phase = TaskPhase.JUDGED
             self.trace.append(f"{task.name} judged")
             return
         elif self.paged and type(request) is List:
             if not self._both_pages(task, request):
                 return
         else:
-            judged = task.phase is Phase.JUDGED
+            judged = task.phase is TaskPhase.JUDGED
             answer = self.shelf.decide(task.node.name, request, task.at_ms, judged=judged)
-            task.answer, task.phase = answer, Phase.ANSWERED
+            task.answer, task.phase = answer, TaskPhase.ANSWERED
         self.trace.append(f"{task.name} {type(task.answer).__name__}")
 
     def _both_pages(self, task: Task, request: List) -> bool:
         """The first page in one move, the second in another; whether both are there."""
         entries = self.shelf.decide(task.node.name, request, task.at_ms)
-        if task.phase is Phase.SENT:
+        if task.phase is TaskPhase.SENT:
             half = len(entries) // 2
             last = entries[half - 1].key if half else request.after
-            task.answer, task.phase = (entries[:half], last), Phase.JUDGED
+            task.answer, task.phase = (entries[:half], last), TaskPhase.JUDGED
             self.trace.append(f"{task.name} first page")
             return False
         first, last = task.answer
         rest = [each for each in entries if each.key > last]
-        task.answer, task.phase = Listing([*first, *rest], snapshot=False), Phase.ANSWERED
+        task.answer, task.phase = Listing([*first, *rest], snapshot=False), TaskPhase.ANSWERED
         return True
 
     def _judges_first(self, request: Any) -> bool:
@@ -250,7 +259,7 @@ class World:
 
     def fly(self, task: Task, request: Put | Delete, at_ms: float) -> None:
         """A write that lands then, or later."""
-        late = Flying(task.node.name, request, task.at_ms, at_ms, self.dice.random())
+        late = LateWrite(task.node.name, request, task.at_ms, at_ms, self.dice.random())
         self.flying.append(late)
 
     def land(self) -> None:
@@ -258,7 +267,7 @@ class World:
         while self.flying:
             self._land(self.flying[0])
 
-    def _land(self, late: Flying) -> None:
+    def _land(self, late: LateWrite) -> None:
         self.flying.remove(late)
         answer = self.shelf.decide(late.client, late.request, late.began_ms)
         self.trace.append(f"late {late.client} {type(answer).__name__}")
@@ -268,9 +277,11 @@ class World:
     def crash(self, node: Node, back_ms: float) -> None:
         """It forgets everything; what it had sent is still on its way. It starts again then."""
         for task in [each for each in self.tasks if each.node is node]:
-            if task.phase in (Phase.SENT, Phase.JUDGED) and isinstance(task.request, Put | Delete):
+            if task.phase in (TaskPhase.SENT, TaskPhase.JUDGED) and isinstance(
+                task.request, Put | Delete
+            ):
                 send_late(self, task, task.request)
-            task.phase, task.result = Phase.ENDED, None
+            task.phase, task.result = TaskPhase.ENDED, None
             task.procedure.close()
             self.tasks.remove(task)
         node.down = node.stalled = True
@@ -300,14 +311,14 @@ class World:
                 if self.broken is not None:
                     raise self.broken
                 if type(request) in _SENT:
-                    task.request, task.phase = request, Phase.SENT
+                    task.request, task.phase = request, TaskPhase.SENT
                     task.at_ms = self.time.now_ms
                     return
                 match request:
                     case Sleep(seconds, woken):
                         task.request = woken
                         task.at_ms = self.time.now_ms + seconds * 1000 / node.clock.rate
-                        task.phase = Phase.ASLEEP
+                        task.phase = TaskPhase.ASLEEP
                         return
                     case Note(kind, data):
                         self.tell(node.name, kind, dict(data))
@@ -318,12 +329,12 @@ class World:
                         answer = node.clock.unique()
                     case WallMs():
                         answer = node.clock.wall_ms()
-                    case Together(procedures):
+                    case Parallel(procedures):
                         self._join(task, procedures)
                         return
                     case _:
-                        assert isinstance(request, Until)
-                        task.request, task.phase = request, Phase.UNTIL
+                        assert isinstance(request, WaitUntil)
+                        task.request, task.phase = request, TaskPhase.UNTIL
                         return
         except StopIteration as done:
             self._end(task, done.value)
@@ -332,7 +343,7 @@ class World:
 
     def _join(self, task: Task, procedures: tuple[Procedure[Any], ...]) -> None:
         join = Join(task, [None] * len(procedures), len(procedures))
-        task.phase = Phase.JOINED
+        task.phase = TaskPhase.JOINED
         for place, each in enumerate(procedures):
             name = f"{task.name}.{place}"
             part = Task(name, task.node, each, self.dice.random(), parent=join, place=place)
@@ -340,7 +351,7 @@ class World:
             self._go(part, None)
 
     def _end(self, task: Task, result: Any) -> None:
-        task.phase, task.result = Phase.ENDED, result
+        task.phase, task.result = TaskPhase.ENDED, result
         self.tasks.remove(task)
         join = task.parent
         if join is None:

@@ -1,14 +1,16 @@
-"""A simulated writer's heartbeat: the `Beats` of a real one, and a task instead of its thread."""
+"""A simulated writer's heartbeat: the `HeartbeatSchedule` of a real one, and a task instead of its
+thread.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.lab.verify.sim.task import Node, Until
-from lockkit.lab.verify.sim.world import World
+from lockkit.lab.verify.sim.task import Node, WaitUntil
+from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.runtime import Procedure, Sleep
-from lockkit.table.occ.heartbeat import Beating, Beats
+from lockkit.table.occ.heartbeat import HeartbeatSchedule, HeartbeatState
 from lockkit.table.occ.liveness import HeartbeatRules
 
 RULES = HeartbeatRules(interval_ms=1_500)
@@ -16,20 +18,20 @@ BEATS_MAX = 400
 
 
 @dataclass(slots=True)
-class Heart:
+class SimHeartbeat:
     """Beats until it is stopped, and knows until when others take its writer for alive."""
 
-    world: World
+    world: SimWorld
     node: Node
-    beats: Beats
+    beats: HeartbeatSchedule
     over: bool = False
     beating: bool = False
     """Whether a beat is under way."""
 
     @classmethod
-    def of(cls, instant: str, world: World, node: Node, *, quiet: bool = False) -> Heart:
-        now = Beating(instant, RULES.ttl_ms, f"{node.name}.{node.life}")
-        return cls(world, node, Beats(now, RULES, node.clock, quiet))
+    def of(cls, instant: str, world: SimWorld, node: Node, *, quiet: bool = False) -> SimHeartbeat:
+        now = HeartbeatState(instant, RULES.ttl_ms, f"{node.name}.{node.life}")
+        return cls(world, node, HeartbeatSchedule(now, RULES, node.clock, quiet))
 
     def begin(self) -> Procedure[None]:
         """The first beat, proven; then one at every interval."""
@@ -63,7 +65,7 @@ class Heart:
         yield from self.beats.give_up()
 
     def _no_beat_under_way(self) -> Procedure[None]:
-        pause: Any = Until(lambda: not self.beating)
+        pause: Any = WaitUntil(lambda: not self.beating)
         yield pause
 
     def _beat(self, first_s: float) -> Procedure[None]:

@@ -8,24 +8,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockkit.errors import CommitUnknown, LockBusy, LockLost, LossReason, NoAnswer, TableError
-from lockkit.lab.verify.sim.fault_profile import Trouble
-from lockkit.lab.verify.sim.lease import Session
-from lockkit.lab.verify.sim.task import Flying, Violated
-from lockkit.lab.verify.table.heart import Heart
+from lockkit.lab.verify.sim.fault_profile import FaultKind
+from lockkit.lab.verify.sim.lease import LeaseSession
+from lockkit.lab.verify.sim.task import LateWrite, Violated
+from lockkit.lab.verify.table.heart import SimHeartbeat
 from lockkit.lock import grant
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Unknown
-from lockkit.protocol.state import Aim
-from lockkit.runtime import Get, Procedure, Put, Request, Together, relay
+from lockkit.protocol.state import WritePurpose
+from lockkit.runtime import Get, Parallel, Procedure, Put, Request, relay
 from lockkit.table.format.properties import FENCED, TableConfig
-from lockkit.table.occ.commit import Committed, Epoch, trust
-from lockkit.table.occ.concurrency import Held, commit_alone
-from lockkit.table.occ.conflict import Strategy
+from lockkit.table.occ.commit import Committed, EpochGuard, trust
+from lockkit.table.occ.concurrency import StateChange, commit_alone
+from lockkit.table.occ.conflict import ConflictStrategy
 from lockkit.table.occ.fence import FENCE_KEY, read_fence
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.publish import Scout, publish_under
-from lockkit.table.occ.transaction import Taken
-from lockkit.table.write.attempt import Host
+from lockkit.table.occ.publish import Prefetcher, publish_under
+from lockkit.table.occ.transaction import TakenInstant
+from lockkit.table.write.attempt import AttemptHost
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -42,25 +42,25 @@ class SimHost:
     """One process of the simulated world, as its attempts and its services see it."""
 
     table: TableRun
-    session: Session
+    session: LeaseSession
     own: set[str] = field(default_factory=set)
     base: str = "memory://t"
 
     def run(self, way: Procedure[T]) -> Procedure[T]:
         return way
 
-    def beat(self, taken: Taken) -> Procedure[Heart]:
+    def beat(self, taken: TakenInstant) -> Procedure[SimHeartbeat]:
         heart = self._heart(taken)
         yield from heart.begin()
         return heart
 
-    def beat_later(self, taken: Taken) -> Heart:
+    def beat_later(self, taken: TakenInstant) -> SimHeartbeat:
         heart = self._heart(taken, quiet=True)
         heart.go_on(heart.beats.interval_s / 2)
         return heart
 
-    def _heart(self, taken: Taken, *, quiet: bool = False) -> Heart:
-        heart = Heart.of(taken.instant, self.table.world, self.session.node, quiet=quiet)
+    def _heart(self, taken: TakenInstant, *, quiet: bool = False) -> SimHeartbeat:
+        heart = SimHeartbeat.of(taken.instant, self.table.world, self.session.node, quiet=quiet)
         self.table.hearts[taken.instant] = heart
         return heart
 
@@ -71,34 +71,36 @@ class SimHost:
             return block()
         return self.hold(lambda _host, _held: block())
 
-    def hold(self, block: Callable[[Host, Held], Procedure[T]]) -> Procedure[T]:
-        hold = LockHold(self.table, self.session)
+    def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
+        hold = SimCommitLock(self.table, self.session)
         if self.table.at_rest or not self.table.locked:
             seen = yield from read_fence()
-            held = Held(Epoch(seen.fence.epoch if seen.fence else 0))
+            held = StateChange(EpochGuard(seen.fence.epoch if seen.fence else 0))
             return (yield from block(self, held))
         yield from hold.acquire(None)
         try:
-            result = yield from block(self, Held(hold.guard, hold.believe, trust))
+            result = yield from block(self, StateChange(hold.guard, hold.believe, trust))
         except Exception as error:
             yield from hold.leave(error)
             raise
         yield from hold.leave(None)
         return result
 
-    def publish(self, prepared: Prepared, strategy: Strategy) -> Procedure[Committed]:
+    def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         """Where there is no lock, as a process does that is the only one by its options."""
         if not self.table.locked:
             way = commit_alone(prepared, strategy=strategy)
         else:
             way = self._publish_locked(prepared, strategy)
         world = self.table.world
-        cut_off = Trouble.LATE in world.weather.of_writes and world.dice.random() < CUT_OFF
+        cut_off = FaultKind.LATE in world.weather.of_writes and world.dice.random() < CUT_OFF
         return self._cut_off(way) if cut_off and world.weather.writes else way
 
-    def _publish_locked(self, prepared: Prepared, strategy: Strategy) -> Procedure[Committed]:
+    def _publish_locked(
+        self, prepared: Prepared, strategy: ConflictStrategy
+    ) -> Procedure[Committed]:
         fenced = prepared.transaction.config.mode == FENCED
-        hold, floor = LockHold(self.table, self.session), self.table.fence_epoch
+        hold, floor = SimCommitLock(self.table, self.session), self.table.fence_epoch
         try:
             return (yield from publish_under(hold, prepared, strategy=strategy, fenced=fenced))
         except LockLost as error:
@@ -117,7 +119,7 @@ class SimHost:
                 if isinstance(request, Put) and request.key == FENCE_KEY:
                     if not landing:
                         at_ms = world.time.now_ms + world.dice.random() * CUT_OFF_MS
-                        world.flying.append(Flying(
+                        world.flying.append(LateWrite(
                             node.name, request, world.time.now_ms, at_ms, world.dice.random()
                         ))  # fmt: skip
                     landing, answer = True, Unknown("cut off")
@@ -135,20 +137,20 @@ class SimHost:
 
 
 @dataclass(slots=True)
-class LockHold:
+class SimCommitLock:
     """The table's lock, by the very client that a `Lock` has."""
 
     table: TableRun
-    session: Session
+    session: LeaseSession
     last_epoch: int = 0
 
     @property
-    def guard(self) -> Epoch:
+    def guard(self) -> EpochGuard:
         held = self.session.client.state.grant
         if held is None:
             raise _lost("the lease was lost")
         self.last_epoch = held.epoch
-        return Epoch(held.epoch)
+        return EpochGuard(held.epoch)
 
     def believe(self) -> None:
         until = self.session.client.state.until_ms
@@ -158,7 +160,7 @@ class LockHold:
     def run(self, way: Procedure[T]) -> Procedure[T]:
         return way
 
-    def acquire(self, scout: Scout | None) -> Procedure[None]:
+    def acquire(self, scout: Prefetcher | None) -> Procedure[None]:
         """Raises `LockBusy` once the waiter loses its patience."""
         yield from self.leave(None)
         beside = partial(_beside, self.session, scout)
@@ -173,7 +175,7 @@ class LockHold:
 
     def complete(self, way: Procedure[T]) -> Procedure[T]:
         done: T
-        done, _ = yield Together((way, self.leave(None)))
+        done, _ = yield Parallel((way, self.leave(None)))
         return done
 
     def leave(self, _error: BaseException | None) -> Procedure[None]:
@@ -186,7 +188,7 @@ def _lost(why: str) -> LockLost:
 
 
 def _beside(
-    session: Session, scout: Scout | None, procedure: Procedure[bool]
+    session: LeaseSession, scout: Prefetcher | None, procedure: Procedure[bool]
 ) -> Procedure[bool]:
     """The lock's own requests, with the scout's reads beside each look and each claim."""
 
@@ -194,20 +196,20 @@ def _beside(
         claiming = _claiming(session, request)
         if scout is None or claiming is None:
             return (yield request)
-        answer, _ = yield Together((_ask(request), scout.look(claiming)))
+        answer, _ = yield Parallel((_ask(request), scout.look(claiming)))
         return answer
 
     return relay(procedure, ask)
 
 
-def _claiming(session: Session, request: Request) -> bool | None:
+def _claiming(session: LeaseSession, request: Request) -> bool | None:
     """Whether it is a claim of the lock; None: neither a claim nor a look."""
     match request:
         case Get(key) if key == LOCK_KEY:
             return False
         case Put(key) if key == LOCK_KEY:
             out = session.client.state.out
-            return True if out is not None and out.aim is Aim.CLAIM else None
+            return True if out is not None and out.aim is WritePurpose.CLAIM else None
         case _:
             return None
 

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from lockkit.lab.verify.sim.memory_store import Decided, Shelf, Stored
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, SimStore, StoredObject
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table import reader
-from lockkit.lab.verify.table.reader import Completed, DataFile, Row, Unreadable, View
+from lockkit.lab.verify.table.reader import Completed, DataFile, ReaderView, TableRow, Unreadable
 from lockkit.runtime import Delete, Put
 
 ROWS = "every committed row is visible exactly once, and no other row is"
@@ -38,7 +38,7 @@ Table = Mapping[Place, tuple[str, ...]]
 
 
 @dataclass(slots=True)
-class Mine:
+class TrackedAttempt:
     """One attempt at an operation: what it does if it commits, and what its writer was told."""
 
     token: str
@@ -81,11 +81,11 @@ class Stream:
 
 
 @dataclass(slots=True)
-class Ledger:
+class AttemptLedger:
     """Every attempt, every commit that became visible, and what each reader was told."""
 
-    shelf: Shelf
-    attempts: dict[str, Mine] = field(default_factory=dict)
+    shelf: SimStore
+    attempts: dict[str, TrackedAttempt] = field(default_factory=dict)
     """By token."""
     commits: list[Completed] = field(default_factory=list)
     """In the order in which they became visible."""
@@ -102,7 +102,7 @@ class Ledger:
 
     # --- what the store applied ------------------------------------------------------------------
 
-    def heard(self, write: Decided, after: Stored | None) -> None:
+    def heard(self, write: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied. Raises `Violated`."""
         assert isinstance(write.request, Put | Delete)
         key = write.request.key
@@ -114,7 +114,9 @@ class Ledger:
         elif (file := reader.data_name(key)) is not None:
             self._data(file, after)
 
-    def _completed(self, commit: Completed, write: Decided, after: Stored | None) -> None:
+    def _completed(
+        self, commit: Completed, write: DecidedRequest, after: StoredObject | None
+    ) -> None:
         if after is None:
             raise Violated(ACKNOWLEDGED, f"{commit.key} was deleted")
         if write.before:
@@ -132,7 +134,7 @@ class Ledger:
         self.tables.append(attempt.after(self.tables[-1]))
         self._compare(where)
 
-    def _attempt_of(self, commit: Completed, body: bytes) -> Mine:
+    def _attempt_of(self, commit: Completed, body: bytes) -> TrackedAttempt:
         """By the token in its extra metadata, or in the rows of the files that it names."""
         tokens = {reader.extra_of(body).get("token")} - {None}
         if not tokens:
@@ -151,13 +153,13 @@ class Ledger:
         if self.instants[client] > self.instants_max:
             raise Violated(FEW_INSTANTS, f"{client} asked for {self.instants[client]} in a row")
 
-    def _data(self, file: DataFile, after: Stored | None) -> None:
+    def _data(self, file: DataFile, after: StoredObject | None) -> None:
         if after is None and file.key in self.files:
             raise Violated(NEEDED, file.key)
         if after is not None and any(each.instant == file.instant for each in self.commits):
             self._compare(f"{file.key} was written under a completed instant")
 
-    def view(self) -> View:
+    def view(self) -> ReaderView:
         objects = {key: stored.body for key, stored in self.shelf.objects.items()}
         try:
             return reader.view(objects)
@@ -176,13 +178,13 @@ class Ledger:
         """An attempt of this client begins."""
         self.instants[client] = 0
 
-    def tries(self, attempt: Mine) -> Mine:
+    def tries(self, attempt: TrackedAttempt) -> TrackedAttempt:
         """Before any file of it is written."""
         assert attempt.token not in self.attempts, attempt
         self.attempts[attempt.token] = attempt
         return attempt
 
-    def acknowledged(self, attempt: Mine) -> None:
+    def acknowledged(self, attempt: TrackedAttempt) -> None:
         attempt.told = "acknowledged"
         if self.visible.get(attempt.operation) != attempt.token:
             raise Violated(
@@ -190,7 +192,7 @@ class Ledger:
                 f"{attempt.token} ({attempt.kind}) was acknowledged, and is not visible",
             )
 
-    def refused(self, attempt: Mine, error: str) -> None:
+    def refused(self, attempt: TrackedAttempt, error: str) -> None:
         attempt.told = error
         if error in REFUSALS and self.visible.get(attempt.operation) == attempt.token:
             raise Violated(
@@ -200,13 +202,13 @@ class Ledger:
 
     # --- what a reader was told ------------------------------------------------------------------
 
-    def read(self, rows: Iterable[Row], since: int) -> None:
+    def read(self, rows: Iterable[TableRow], since: int) -> None:
         """A reader began when `since` commits were visible, and has these rows of a snapshot."""
         seen = _as_table(rows, "a reader's snapshot")
         if all(dict(seen) != dict(each) for each in self.tables[since:]):
             raise Violated(PREFIX, f"its rows are those of no commit from number {since} on")
 
-    def pulled(self, stream: Stream, end: str, rows: Iterable[Row]) -> None:
+    def pulled(self, stream: Stream, end: str, rows: Iterable[TableRow]) -> None:
         """A reader of increments was brought these rows, and goes on from `end`."""
         for row in rows:
             place = row.partition, row.key
@@ -242,7 +244,7 @@ class Ledger:
                     )
 
 
-def _compare(expected: Table, rows: Iterable[Row], why: str) -> None:
+def _compare(expected: Table, rows: Iterable[TableRow], why: str) -> None:
     found = _as_table(rows, why)
     for place in sorted({*expected, *found}):
         if expected.get(place) != found.get(place):
@@ -252,7 +254,7 @@ def _compare(expected: Table, rows: Iterable[Row], why: str) -> None:
             )
 
 
-def _as_table(rows: Iterable[Row], why: str) -> Table:
+def _as_table(rows: Iterable[TableRow], why: str) -> Table:
     table: dict[Place, tuple[str, ...]] = {}
     for row in rows:
         place = row.partition, row.key

@@ -32,7 +32,7 @@ class Unreadable(Exception):
     """Hudi's readers could not read this table, or would show one file group twice."""
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """One row as a reader sees it."""
 
     partition: str
@@ -63,13 +63,13 @@ class DataFile(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ReaderView:
     """What a reader of the table sees."""
 
     commits: tuple[Completed, ...]
     files: frozenset[str]
     """The latest file of each file group that is visible."""
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 def completed_name(key: str) -> Completed | None:
@@ -86,7 +86,7 @@ def data_name(key: str) -> DataFile | None:
     return None if match is None else DataFile(match[1] or "", match[2], match[3], key)
 
 
-def view(objects: Mapping[str, bytes]) -> View:
+def view(objects: Mapping[str, bytes]) -> ReaderView:
     """What the table shows now; `Unreadable` where Hudi's readers would fail."""
     layout = _layout(objects)
     commits = tuple(sorted(_commits(objects, layout), key=lambda each: each.instant))
@@ -113,12 +113,12 @@ def view(objects: Mapping[str, bytes]) -> View:
             if path not in objects and group not in replaced and latest.get(group) is None:
                 raise Unreadable(f"{each.key} names {path}, which is not there")
     rows = tuple(row for file in latest.values() for row in rows_of(file, objects[file.key]))
-    return View(commits, frozenset(each.key for each in latest.values()), rows)
+    return ReaderView(commits, frozenset(each.key for each in latest.values()), rows)
 
 
-def rows_of(file: DataFile, body: bytes) -> Iterator[Row]:
+def rows_of(file: DataFile, body: bytes) -> Iterator[TableRow]:
     for key, tokens, commit_time in _json(body):
-        yield Row(file.partition, key, tuple(tokens), commit_time)
+        yield TableRow(file.partition, key, tuple(tokens), commit_time)
 
 
 def extra_of(body: bytes) -> Mapping[str, str]:

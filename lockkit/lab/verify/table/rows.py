@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from lockkit.errors import TableError
-from lockkit.lab.verify.table.reader import Row
+from lockkit.lab.verify.table.reader import TableRow
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, all_of, create, read
 from lockkit.table.format.base_file import BaseFile, Slice
@@ -15,12 +15,12 @@ from lockkit.table.format.layout import NO_COMMIT, WriteStat, file_name, in_part
 SCHEMA = '{"type":"record","name":"t","fields":[{"name":"id","type":"string"}]}'
 
 
-class Gone(TableError):
+class SnapshotFileGone(TableError):
     """A file of the snapshot is not there any more."""
 
 
 def base_file(
-    instant: str, group: tuple[str, str], rows: Iterable[Row], base: Slice | None = None
+    instant: str, group: tuple[str, str], rows: Iterable[TableRow], base: Slice | None = None
 ) -> BaseFile:
     """The next file of a file group."""
     partition, file_id = group
@@ -39,17 +39,19 @@ def put_files(files: Sequence[BaseFile]) -> Procedure[list[WriteStat]]:
     return [each.stat for each in files]
 
 
-def read_rows(slices: Iterable[Slice]) -> Procedure[list[tuple[Slice, list[Row]]]]:
-    """The rows of each slice. Raises `Gone`."""
+def read_rows(slices: Iterable[Slice]) -> Procedure[list[tuple[Slice, list[TableRow]]]]:
+    """The rows of each slice. Raises `SnapshotFileGone`."""
     slices = list(slices)
     found = yield from all_of(_read(each) for each in slices)
     return list(zip(slices, found, strict=True))
 
 
-def _read(of: Slice) -> Procedure[list[Row]]:
+def _read(of: Slice) -> Procedure[list[TableRow]]:
     match (yield from read(of.path)):
         case Found(body, _):
             listed = json.loads(body)
-            return [Row(of.partition, key, tuple(tokens), at) for key, tokens, at in listed]
+            return [TableRow(of.partition, key, tuple(tokens), at) for key, tokens, at in listed]
         case _missing:
-            raise Gone(f"{of.path} is gone: it was cleaned, or rolled back; begin again")
+            raise SnapshotFileGone(
+                f"{of.path} is gone: it was cleaned, or rolled back; begin again"
+            )

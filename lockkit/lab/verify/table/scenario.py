@@ -13,22 +13,22 @@ from functools import partial
 from typing import Any
 
 from lockkit.lab.verify.mutants import Mutant, fence_of
-from lockkit.lab.verify.sim import Scenario
+from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.clock import VirtualClock
 from lockkit.lab.verify.sim.fault_injection import stall
-from lockkit.lab.verify.sim.fault_profile import CALM, Weather
+from lockkit.lab.verify.sim.fault_profile import CALM, FaultProfile
 from lockkit.lab.verify.sim.lease import RATE_OFF, LeaseRun, around
-from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, Decided, Stored
+from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.schedule import Pct, Prompt, PromptPct, PromptSlow, Uniform
 from lockkit.lab.verify.sim.task import Node, Violated
-from lockkit.lab.verify.sim.world import World
-from lockkit.lab.verify.table.heart import Heart
+from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.table.heart import SimHeartbeat
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
-from lockkit.lab.verify.table.ledger import Ledger, Mine, Stream
+from lockkit.lab.verify.table.ledger import AttemptLedger, Stream, TrackedAttempt
 from lockkit.lab.verify.table.operator import Operator
 from lockkit.lab.verify.table.rows import SCHEMA
-from lockkit.lab.verify.table.services import Service, follow, pull, read_table
-from lockkit.lab.verify.table.writers import Writer
+from lockkit.lab.verify.table.services import SimService, follow, pull, read_table
+from lockkit.lab.verify.table.writers import SimWriter
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Found
 from lockkit.protocol.policy import Policy
@@ -47,7 +47,7 @@ CLOCK_OFF_MS, AHEAD_MS = 2_000, (0, 6_000, 60_000, 600_000)
 """How far from true time a node's clock may be, and how far ahead one node's is."""
 PULLS_MAX = 20
 CHANGES_MAX = 60
-SCHEDULES: tuple[Callable[[World], Uniform | Pct], ...] = (
+SCHEDULES: tuple[Callable[[SimWorld], Uniform | Pct], ...] = (
     lambda world: Uniform(world.dice),
     lambda world: Prompt(world.dice, world.passing),
     lambda world: Pct(world.dice, world.steps, world.passing),
@@ -69,7 +69,7 @@ PROMPT_INSTANTS_MAX = 8
 class TableRun:
     """One seed's table, everybody who does something to it, and the judge."""
 
-    world: World
+    world: SimWorld
     leases: LeaseRun
     config: TableConfig
     locked: bool
@@ -77,19 +77,19 @@ class TableRun:
     partitions: tuple[str, ...]
     hasty: bool
     """Services take living writers for dead, too: then the fence decides between the two."""
-    ledger: Ledger = field(init=False)
-    hearts: dict[str, Heart] = field(default_factory=dict)
+    ledger: AttemptLedger = field(init=False)
+    hearts: dict[str, SimHeartbeat] = field(default_factory=dict)
     """By instant."""
     fence_epoch: int = 0
     at_rest: bool = False
     """Whether every process has ended: then no lock is needed."""
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.world.shelf)
+        self.ledger = AttemptLedger(self.world.shelf)
         if self.prompt and not self.hasty:
             self.ledger.instants_max = PROMPT_INSTANTS_MAX
 
-    def heard(self, write: Decided, after: Stored | None) -> None:
+    def heard(self, write: DecidedRequest, after: StoredObject | None) -> None:
         key = getattr(write.request, "key", "")
         if key == LOCK_KEY and after is None:
             self.leases.lock_removed()
@@ -157,10 +157,10 @@ class TableRun:
         """Whatever is still pending is rolled back; then an empty commit is made."""
         self.at_rest = True
         last = Node("last", VirtualClock(time=self.world.time))
-        service = Service(self, SimHost(self, self.leases.join(last)))
+        service = SimService(self, SimHost(self, self.leases.join(last)))
         look, _ = yield from look_at(None, 0)
         yield from service.take_back(look, "EAGER")
-        attempt = self.ledger.tries(Mine("last", "last", "empty"))
+        attempt = self.ledger.tries(TrackedAttempt("last", "last", "empty"))
         prepared = yield from prepare(
             (yield from begin()), [], schema=SCHEMA, extra={"token": attempt.token}
         )
@@ -174,11 +174,11 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
     dice = random.Random(f"table {seed}")
     policy = Policy() if mutant is None else mutant.of(Policy())
     profile = PROFILES[dice.choice(SOUND)]
-    weather = CALM if dice.random() < 0.5 else Weather.of(dice)
+    weather = CALM if dice.random() < 0.5 else FaultProfile.of(dice)
     play = dice.choices(("fenced", HUDI, "switch"), (0.86, 0.06, 0.08))[0]
     # Without a fence a writer that is stopped under the lock loses rows, as in Hudi.
     schedules = SCHEDULES if play == FENCED else tuple(SCHEDULES[each] for each in PROMPT)
-    world = World(seed, steps, profile, CALM if play != FENCED else weather, uniform=True)
+    world = SimWorld(seed, steps, profile, CALM if play != FENCED else weather, uniform=True)
     world.schedule = dice.choice(schedules)(world)
     world.paged = dice.random() < 0.3
     partitioned = dice.random() < 0.5
@@ -223,14 +223,14 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
 
 
 def _writer(run: TableRun, node: Node) -> None:
-    run.world.spawn(node, Writer(run, SimHost(run, run.leases.join(node))).live())
+    run.world.spawn(node, SimWriter(run, SimHost(run, run.leases.join(node))).live())
 
 
 def _service(run: TableRun, node: Node) -> None:
-    run.world.spawn(node, Service(run, SimHost(run, run.leases.join(node))).live())
+    run.world.spawn(node, SimService(run, SimHost(run, run.leases.join(node))).live())
 
 
-SCENARIO = Scenario(
+SCENARIO = SimScenario(
     "table", "appends, upserts, overwrites, deletes, services and readers of one table", STEPS,
     _set_up,
     ("refused commit", "clustering", "clean", "rollback", "roll-forward", "mode switch", "stall",

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.table.heart import RULES
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
-from lockkit.lab.verify.table.ledger import NEEDED, Mine, Stream
-from lockkit.lab.verify.table.reader import Row
-from lockkit.lab.verify.table.rows import SCHEMA, Gone, base_file, put_files, read_rows
+from lockkit.lab.verify.table.ledger import NEEDED, Stream, TrackedAttempt
+from lockkit.lab.verify.table.reader import TableRow
+from lockkit.lab.verify.table.rows import SCHEMA, SnapshotFileGone, base_file, put_files, read_rows
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.format.base_file import BaseFile
 from lockkit.table.format.plans import NO_BASE, ReplacePlan, format_cluster_plan
@@ -24,11 +24,11 @@ from lockkit.table.occ.rollback import roll_back
 from lockkit.table.occ.transaction import Transaction
 from lockkit.table.read.buckets import free_file_id
 from lockkit.table.read.incremental import Increment, load_increment
-from lockkit.table.read.opening import Look, load_snapshot, look_at
+from lockkit.table.read.opening import TableView, load_snapshot, look_at
 from lockkit.table.services.clean import carry_out, plan_clean, resume_clean
 from lockkit.table.services.cluster import action_of, plan_cluster, stands
 from lockkit.table.services.rules import CleanRules, ClusterRules
-from lockkit.table.write.attempt import Attempt, Heart
+from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -38,7 +38,7 @@ RETAINED = CleanRules(commits=3)
 
 
 @dataclass(slots=True)
-class Service:
+class SimService:
     """One process that cleans, clusters and rolls dead writers back, as `table.service` does."""
 
     run: TableRun
@@ -62,11 +62,11 @@ class Service:
             except EXPECTED:
                 pass
 
-    def _tidy(self, look: Look) -> Procedure[None]:
+    def _tidy(self, look: TableView) -> Procedure[None]:
         hasty = self.run.hasty and self.run.world.dice.random() < 0.5
         return self.take_back(look, "EAGER" if hasty else "LAZY")
 
-    def take_back(self, look: Look, policy: Policy = "LAZY") -> Procedure[None]:
+    def take_back(self, look: TableView, policy: Policy = "LAZY") -> Procedure[None]:
         """Finish rollbacks that are half done; roll dead writers back."""
         names = look.config.names
         for instant in (yield from half_done(look.config, look.now, "rollback", RULES)):
@@ -78,7 +78,9 @@ class Service:
             if (yield from end(pulse)):
                 yield from self._roll_back(look, pulse.instant)
 
-    def _roll_back(self, look: Look, target: str, resume: str | None = None) -> Procedure[None]:
+    def _roll_back(
+        self, look: TableView, target: str, resume: str | None = None
+    ) -> Procedure[None]:
         self.run.ledger.begins(self.node.name)
         yield from self.host.hold(lambda _host, held: roll_back(
             target, held.guard, look.known, believe=held.believe, resume=resume,
@@ -87,10 +89,10 @@ class Service:
         yield from forget(target)
         self.run.world.reached.add("rollback")
 
-    def _base(self, look: Look) -> str:
+    def _base(self, look: TableView) -> str:
         return self.host.base if look.config.mode == HUDI else NO_BASE
 
-    def clean(self, look: Look) -> Procedure[None]:
+    def clean(self, look: TableView) -> Procedure[None]:
         for instant in (yield from half_done(look.config, look.now, "clean", RULES)):
             yield from resume_clean(instant, look.config.names, look.snapshot)
         plan = yield from self.host.take_instant(
@@ -102,7 +104,7 @@ class Service:
 
     # --- clustering ------------------------------------------------------------------------------
 
-    def cluster(self, look: Look) -> Procedure[None]:
+    def cluster(self, look: TableView) -> Procedure[None]:
         """As `lockkit.table.services.rewrite.cluster`, which rewrites parquet."""
         busy = yield from about_to_go(look.config.names, look.now)
         layout = ClusterRules(layout=self.run.world.dice.choice(("free", "bucketed")))
@@ -110,10 +112,10 @@ class Service:
         if plan is None:
             return
         token = f"{self.node.name}.{self.node.life}/{self.rounds}"
-        mine = Mine(token, token, "cluster")
-        attempt = Attempt(self.host)
+        mine = TrackedAttempt(token, token, "cluster")
+        attempt = WriteAttempt(self.host)
 
-        def files(transaction: Transaction, _heart: Heart) -> Procedure[Prepared | None]:
+        def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             return self._clustered(look, plan, transaction, mine)
 
         try:
@@ -129,7 +131,7 @@ class Service:
             self.run.world.reached.add("clustering")
 
     def _clustered(
-        self, look: Look, plan: ReplacePlan, transaction: Transaction, mine: Mine
+        self, look: TableView, plan: ReplacePlan, transaction: Transaction, mine: TrackedAttempt
     ) -> Procedure[Prepared | None]:
         """The rewritten files, and their commit; None where the table moved on."""
         snapshot = yield from load_snapshot(covering=transaction.covered, since=look.snapshot)
@@ -147,7 +149,7 @@ class Service:
             extra={"token": mine.token},
         ))  # fmt: skip
 
-    def _rewritten(self, instant: str, rows: list[Row]) -> list[BaseFile]:
+    def _rewritten(self, instant: str, rows: list[TableRow]) -> list[BaseFile]:
         """Into one new file group for each partition."""
         clock = self.node.clock
         partitions = sorted({row.partition for row in rows})
@@ -172,7 +174,7 @@ def read_table(run: TableRun) -> Procedure[None]:
         try:
             snapshot = yield from load_snapshot()
             found = yield from read_rows(snapshot.slices)
-        except Gone as error:
+        except SnapshotFileGone as error:
             if len(ledger.commits) - since < RETAINED.commits:
                 raise Violated(NEEDED, f"a reader inside the retention: {error}") from error
         except EXPECTED:

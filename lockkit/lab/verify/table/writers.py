@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 from lockkit.errors import CommitUnknown
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
-from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Mine, Place
-from lockkit.lab.verify.table.reader import Row
+from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Place, TrackedAttempt
+from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, base_file, put_files, read_rows
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.prepared import Prepared, prepare
-from lockkit.table.occ.transaction import Known, Transaction
+from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, generations
 from lockkit.table.read.opening import load_snapshot, look_over
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.append import NewRows
-from lockkit.table.write.attempt import Attempt, Heart
+from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
@@ -37,12 +37,12 @@ HUDI = {
 
 
 @dataclass(slots=True)
-class Writer:
+class SimWriter:
     """One process that writes: a warm handle for its appends, cold writes for everything else."""
 
     run: TableRun
     host: SimHost
-    known: Known | None = None
+    known: TableCache | None = None
     partitions: frozenset[str] = frozenset()
     schema_at: str = ""
     operations: int = 0
@@ -71,7 +71,7 @@ class Writer:
         keys = tuple(sorted(dice.sample(KEYS, 2)))
         for tries in range(RETRIES_MAX):
             token = f"{self.name}/{self.operations}/{tries}"
-            mine = Mine(token, f"{self.name}/{self.operations}", kind)
+            mine = TrackedAttempt(token, f"{self.name}/{self.operations}", kind)
             done: Committed | None
             ledger.begins(self.node.name)
             try:
@@ -93,7 +93,7 @@ class Writer:
 
     # --- a handle's append -----------------------------------------------------------------------
 
-    def append(self, mine: Mine, partition: str) -> Procedure[Committed]:
+    def append(self, mine: TrackedAttempt, partition: str) -> Procedure[Committed]:
         if self.known is None:
             self.known, snapshot = yield from look_over(every=self.run.checkpoint_every)
             self.schema_at = snapshot.covered.newest
@@ -105,7 +105,7 @@ class Writer:
             lambda target: [self._new_file(target.instant, partition, [key], mine)], SCHEMA,
             self.partitions, grows=False, schema_at=self.schema_at,
         )  # fmt: skip
-        attempt = Attempt(self.host)
+        attempt = WriteAttempt(self.host)
         committed = yield from attempt.append(self.known, new, lambda _prepared: None)
         assert attempt.known is not None
         self.known = replace(attempt.known, newest=max(attempt.known.newest, committed.instant))
@@ -116,19 +116,19 @@ class Writer:
     # --- a write as Spark's ----------------------------------------------------------------------
 
     def write(
-        self, mine: Mine, partition: str, keys: Sequence[str]
+        self, mine: TrackedAttempt, partition: str, keys: Sequence[str]
     ) -> Procedure[Committed | None]:
         """None where there is nothing to commit."""
         known, seen = yield from look_over(every=self.run.checkpoint_every)
         action = "replacecommit" if mine.kind.startswith("overwrite") else "commit"
 
-        def files(transaction: Transaction, _heart: Heart) -> Procedure[Prepared | None]:
+        def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             return self._written(mine, transaction, seen, partition, keys)
 
-        return (yield from Attempt(self.host).write(known, files, action=action))
+        return (yield from WriteAttempt(self.host).write(known, files, action=action))
 
     def _written(
-        self, mine: Mine, transaction: Transaction, seen: Snapshot, partition: str,
+        self, mine: TrackedAttempt, transaction: Transaction, seen: Snapshot, partition: str,
         keys: Sequence[str],
     ) -> Procedure[Prepared | None]:  # fmt: skip
         snapshot = yield from load_snapshot(covering=transaction.covered, since=seen)
@@ -144,7 +144,7 @@ class Writer:
         ))  # fmt: skip
 
     def _files(
-        self, mine: Mine, transaction: Transaction, snapshot: Snapshot, partition: str,
+        self, mine: TrackedAttempt, transaction: Transaction, snapshot: Snapshot, partition: str,
         keys: Sequence[str],
     ) -> Procedure[tuple[list[BaseFile], frozenset[FileGroup]]]:  # fmt: skip
         """What it writes and what it takes away; says in `mine` what that does to the table."""
@@ -163,7 +163,7 @@ class Writer:
         return self._merged(mine, instant, snapshot, partition, found, keys), frozenset()
 
     def _deleted(
-        self, mine: Mine, instant: str, found: list[tuple[Slice, list[Row]]],
+        self, mine: TrackedAttempt, instant: str, found: list[tuple[Slice, list[TableRow]]],
         keys: Sequence[str],
     ) -> list[BaseFile]:  # fmt: skip
         files, gone = [], list[Place]()
@@ -176,20 +176,20 @@ class Writer:
         return files
 
     def _merged(
-        self, mine: Mine, instant: str, snapshot: Snapshot, partition: str,
-        found: list[tuple[Slice, list[Row]]], keys: Sequence[str],
+        self, mine: TrackedAttempt, instant: str, snapshot: Snapshot, partition: str,
+        found: list[tuple[Slice, list[TableRow]]], keys: Sequence[str],
     ) -> list[BaseFile]:  # fmt: skip
         """Each key in the file group that has it, else in its bucket's."""
         rows_of = {(of.partition, of.file_id): rows for of, rows in found}
         home = {row.key: group for group, rows in rows_of.items() for row in rows}
-        changed: dict[FileGroup, dict[str, Row]] = {}
+        changed: dict[FileGroup, dict[str, TableRow]] = {}
         for key in keys:
             group = home.get(key) or self._bucket(snapshot, partition, key)
             rows = changed.setdefault(
                 group, {row.key: row for row in rows_of.get(group, ())}
             )
             tokens = rows[key].tokens if key in rows else ()
-            rows[key] = Row(partition, key, (*tokens, mine.token), instant)
+            rows[key] = TableRow(partition, key, (*tokens, mine.token), instant)
         return [base_file(instant, group, rows.values(), snapshot.groups.get(group))
                 for group, rows in changed.items()]  # fmt: skip
 
@@ -199,7 +199,7 @@ class Writer:
         return partition, bucket_file_id(partition, number, generation)
 
     def _new_file(
-        self, instant: str, partition: str, keys: Sequence[str], mine: Mine
+        self, instant: str, partition: str, keys: Sequence[str], mine: TrackedAttempt
     ) -> BaseFile:
-        rows = [Row(partition, key, (mine.token,), instant) for key in keys]
+        rows = [TableRow(partition, key, (mine.token,), instant) for key in keys]
         return base_file(instant, (partition, free_file_id(self.node.clock)), rows)

@@ -23,7 +23,7 @@ from lockkit.errors import BreakRefused, StoreError, TableError, Unanswered
 from lockkit.events import Event, plain
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.dropped import FILE_BYTES_MAX, NotUnderstood, take_in
-from lockkit.lab.incident.examine import Examined, examine
+from lockkit.lab.incident.examine import Examination, examine
 from lockkit.lab.incident.words import proof, sentence
 from lockkit.lab.widgets.console import html
 from lockkit.lab.widgets.console.panel import Panel
@@ -31,7 +31,7 @@ from lockkit.lab.widgets.console.picture import picture
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table.inspect.standing import watch
-from lockkit.table.inspect.takeover import Broken, Planned, me, planned, take_over
+from lockkit.table.inspect.takeover import BrokenLock, PlannedBreak, me, planned, take_over
 from lockkit.table.inspect.versions import highest_epoch
 
 TIMEOUT_S = 10.0
@@ -41,7 +41,7 @@ EXPECTED = (StoreError, TableError, Unanswered, BreakRefused, NotUnderstood, Val
 """Errors that say what, who and what next; another one is a bug, and shows its traceback."""
 
 
-class Place(Protocol):
+class ConsoleTable(Protocol):
     """Where a demonstration's table stands."""
 
     url: str
@@ -56,15 +56,15 @@ class Console:
 
     def __init__(
         self, url: str = "", *, endpoint: str = "", watch_s: float = 3.0,
-        demo: Callable[[], Place] | None = None, **store_options: Any,
+        demo: Callable[[], ConsoleTable] | None = None, **store_options: Any,
     ) -> None:  # fmt: skip
-        self.found: Examined | None = None
+        self.found: Examination | None = None
         self.diagnosis: Diagnosis | None = None
         self.events: tuple[Event, ...] = ()
-        self.planned: Planned | None = None
+        self.planned: PlannedBreak | None = None
         """What the newest dry run showed; a break goes by it."""
         self._demo, self._options = demo, store_options
-        self._place: Place | None = None
+        self._place: ConsoleTable | None = None
         self._at: tuple[str, str] = ("", "")
         self._files: list[tuple[str, bytes]] = []
         self._worker: threading.Thread | None = None
@@ -116,7 +116,9 @@ class Console:
     def _looked(self) -> None:
         self.look()
 
-    def look(self, url: str = "", endpoint: str = "", *, watch_s: float | None = None) -> Examined:
+    def look(
+        self, url: str = "", endpoint: str = "", *, watch_s: float | None = None
+    ) -> Examination:
         """Look at a table; without a URL at the one of the panel, else at the demo."""
         url = url or self.panel.url.value.strip()
         endpoint = endpoint or self.panel.endpoint.value.strip()
@@ -144,7 +146,7 @@ class Console:
     def _progress(self, _kind: str, **fields: Any) -> None:
         self.panel.say(f"{fields.get('text', '')}…")
 
-    def _show(self, found: Examined) -> None:
+    def _show(self, found: Examination) -> None:
         self.found, self.planned = found, None
         panel = self.panel
         panel.lock.value = html.lock_html(found.standing.holder, found.since_ms)
@@ -220,7 +222,7 @@ class Console:
 
     # --- breaking ---------------------------------------------------------------------------------
 
-    def dry_run(self) -> Planned:
+    def dry_run(self) -> PlannedBreak:
         """What a break would write, over what, and whether it would be refused; changes nothing."""
         if not self._at[0]:
             raise ValueError("no table was looked at: look first, then break")
@@ -238,7 +240,7 @@ class Console:
     def _break(self) -> None:
         self.break_lock(self.panel.typed)
 
-    def break_lock(self, epoch: int | None = None) -> Broken:
+    def break_lock(self, epoch: int | None = None) -> BrokenLock:
         """Take the lock over by a tombstone, if it is still as the dry run showed it.
 
         `epoch` breaks a lease that lasts or is renewed. Raises `BreakRefused`, `Unanswered`.

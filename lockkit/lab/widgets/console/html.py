@@ -9,12 +9,12 @@ from lockkit.clock import clock_time
 from lockkit.events import Event, plain
 from lockkit.lab.incident.audit import Validation
 from lockkit.lab.incident.diagnosis import Diagnosis
-from lockkit.lab.incident.dropped import Taken
+from lockkit.lab.incident.dropped import ParsedFile
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.lab.incident.words import audit_facts, command_of
 from lockkit.protocol.record import Garbled, Record, encode
-from lockkit.table.inspect.standing import Holder, Standing
-from lockkit.table.inspect.takeover import Planned
+from lockkit.table.inspect.standing import LockHolder, LockInspection
+from lockkit.table.inspect.takeover import PlannedBreak
 from lockkit.table.inspect.versions import Generation
 from lockkit.table.inspect.words import lock_facts, table_facts
 
@@ -73,7 +73,7 @@ def shown(text: object, *, limit: int = TEXT_CHARS_MAX) -> str:
     return escape(plain(text, limit=limit))
 
 
-def lock_html(holder: Holder, since_ms: float | None = None) -> str:
+def lock_html(holder: LockHolder, since_ms: float | None = None) -> str:
     """The pill, and who owns it, since when, until when by whose clock, and whether to break it."""
     (_, state), *facts = lock_facts(holder, since_ms)
     silent = holder.renews is False and holder.state == "held"
@@ -87,7 +87,7 @@ def lock_html(holder: Holder, since_ms: float | None = None) -> str:
     return pill + _facts((NAMES[name], told) for name, told in [("state", who), *facts])
 
 
-def table_html(standing: Standing) -> str:
+def table_html(standing: LockInspection) -> str:
     return _facts(table_facts(standing))
 
 
@@ -160,14 +160,14 @@ def audit_html(said: Validation | None, events: Iterable[Event]) -> str:
     return lines + _table(("by its own clock", "owner", "state", "until"), rows[-ROWS_MAX:])
 
 
-def taken_html(taken: Sequence[Taken]) -> str:
+def taken_html(taken: Sequence[ParsedFile]) -> str:
     return _table(
         ("file", "it is", "what it says, and does not"),
         [(each.name, each.kind, each.said) for each in taken],
     )
 
 
-def plan_html(plan: Planned, url: str) -> str:
+def plan_html(plan: PlannedBreak, url: str) -> str:
     """The dry run: what would be written over what, and why it would be refused now."""
     body = encode(plan.tombstone).decode()
     refused = f"<p class='bad'><b>Refused as it stands.</b> {shown(plan.refused)}</p>"

@@ -9,7 +9,7 @@ from typing import Any
 from lockkit.events import STORE, Event, event
 from lockkit.lab.incident.dropped import NotUnderstood
 from lockkit.lab.widgets.export import told
-from lockkit.lab.widgets.models import Story
+from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import Scene, scene
 
 LABEL_MAX = 20
@@ -42,7 +42,7 @@ def _picture(events: Sequence[Event], evidence: Sequence[Event]) -> Picture:
     names = labels(_clients(events))
     drawn = seated(_renamed(each, names) for each in events)
     proofs = [_renamed(each, names) for each in evidence]
-    story = Story()
+    story = HistoryModel()
     story.add(drawn)
     epochs = _fill_in(story, drawn)
     spots = tuple(_spot(scene(story, evidence=(each,))) for each in proofs)
@@ -105,7 +105,7 @@ def _renamed(each: Event, names: Mapping[str, str]) -> Event:
 # --- what only the records tell ------------------------------------------------------------------
 
 
-def _fill_in(story: Story, events: Iterable[Event]) -> dict[str, int]:
+def _fill_in(story: HistoryModel, events: Iterable[Event]) -> dict[str, int]:
     """What each write of the lock was for, where no client tells it; the epochs, by row."""
     wrote = {
         (each.at_ms, str(each["version"])): each for each in events

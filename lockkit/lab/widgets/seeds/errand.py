@@ -10,7 +10,7 @@ Work = Callable[[threading.Event], None]
 """It looks at the event now and then: set, somebody wants it to stop."""
 
 
-class Errand:
+class BackgroundTask:
     """`ask` for work: what is under way is told to stop, and what waits is forgotten.
 
     `failed` is called with a sentence and a traceback: a thread has nobody to raise to.

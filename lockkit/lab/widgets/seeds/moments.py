@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant
-from lockkit.lab.verify.sim import LEASE, Branch, Outcome, Scenario, simulate
+from lockkit.lab.verify.sim import LEASE, Branch, SeedOutcome, SimScenario, simulate
 
 MOMENT_CHARS_MAX = 500
 BRANCHES_MAX = 10
@@ -67,7 +67,7 @@ class SeedMoment:
         return replace(self, branches=branches, step=None)
 
 
-def play(moment: SeedMoment) -> Outcome:
+def play(moment: SeedMoment) -> SeedOutcome:
     """The run up to there. Its `steps` are fewer where it ended, or went wrong, before that."""
     scenario = scenario_of(moment.scenario)
     return simulate(
@@ -77,7 +77,7 @@ def play(moment: SeedMoment) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherOutcomes:
     """What became of other ways on from a moment; `wrong` are those that ended in a violation."""
 
     moment: SeedMoment
@@ -92,12 +92,12 @@ class Others:
         return said
 
 
-def others(moment: SeedMoment, runs: int = 50) -> Others:
+def others(moment: SeedMoment, runs: int = 50) -> OtherOutcomes:
     """Other ways on from there: the same past, other dice. Raises `ValueError` without a step."""
     return deque(others_so_far(moment, runs), maxlen=1).pop()
 
 
-def others_so_far(moment: SeedMoment, runs: int) -> Iterator[Others]:
+def others_so_far(moment: SeedMoment, runs: int) -> Iterator[OtherOutcomes]:
     """After each run, for who wants to show it, or to stop."""
     if moment.step is None:
         raise ValueError(f"{moment} names no step to go on from: write {moment}@57")
@@ -109,13 +109,13 @@ def others_so_far(moment: SeedMoment, runs: int) -> Iterator[Others]:
         outcome = play(way)
         if outcome.violation:
             wrong.append((replace(way, step=outcome.steps), outcome.violation))
-        yield Others(moment, number, tuple(wrong))
+        yield OtherOutcomes(moment, number, tuple(wrong))
 
 
 # --- what there is to simulate --------------------------------------------------------------------
 
 
-def scenario_of(name: str) -> Scenario:
+def scenario_of(name: str) -> SimScenario:
     """Raises `ValueError`, and says which there are."""
     if name == LEASE.name:
         return LEASE
@@ -131,7 +131,7 @@ def scenario_of(name: str) -> Scenario:
     scenarios = {each.name: each for each in (LEASE, *SCENARIOS, SCENARIO, *patterns)}
     if name not in scenarios:
         raise ValueError(f"no scenario {name!r}; there are: {', '.join(scenarios)}")
-    found: Scenario = scenarios[name]
+    found: SimScenario = scenarios[name]
     return found
 
 

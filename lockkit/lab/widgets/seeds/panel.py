@@ -11,8 +11,8 @@ from typing import Any
 import ipywidgets as widgets
 
 from lockkit.lab.widgets.panels import FAST
-from lockkit.lab.widgets.seeds.errand import Errand
-from lockkit.lab.widgets.seeds.sweep import RATIOS, WAYS, Swept, swept
+from lockkit.lab.widgets.seeds.errand import BackgroundTask
+from lockkit.lab.widgets.seeds.sweep import RATIOS, WAYS, SweepResult, swept
 
 RUNS, RUNS_FAST = 40, 6
 RUN_TIMEOUT_S = 60.0
@@ -37,10 +37,10 @@ class Sweep:
         if _newest is not None:
             _newest.close()
         _newest = self
-        self.found = Swept()
+        self.found = SweepResult()
         self._runs = runs or (RUNS_FAST if os.environ.get(FAST) else RUNS)
         self._ratios, self._ways = tuple(ratios), dict(ways)
-        self._errand = Errand(self._failed)
+        self._errand = BackgroundTask(self._failed)
         self.start_button = _button("Run", "play", "lockkit-sweep-run", self.start)
         self.stop_button = _button("Stop", "stop", "lockkit-sweep-stop", self.stop)
         self.stop_button.disabled = True
@@ -61,7 +61,7 @@ class Sweep:
         self.start_button.disabled, self.stop_button.disabled = True, False
         self._errand.ask(self._sweep)
 
-    def run(self) -> Swept:
+    def run(self) -> SweepResult:
         """Here and now."""
         self._errand.stop()
         self._errand.wait(RUN_TIMEOUT_S)
@@ -81,7 +81,7 @@ class Sweep:
         self.start_button.disabled = True
 
     def _sweep(self, over: threading.Event) -> None:
-        self.found = Swept()
+        self.found = SweepResult()
         if self.figure is None:
             self.figure = _figure(self._ways)
             self.view.children = (*self.view.children, self.figure)

@@ -13,13 +13,13 @@ from typing import Any
 import ipywidgets as widgets
 
 from lockkit.lab.verify.check import check
-from lockkit.lab.verify.sim import Outcome
+from lockkit.lab.verify.sim import SeedOutcome
 from lockkit.lab.widgets.export import told
 from lockkit.lab.widgets.lanes import Lanes
-from lockkit.lab.widgets.models import Story
+from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, text
-from lockkit.lab.widgets.seeds.errand import Errand
-from lockkit.lab.widgets.seeds.moments import Others, SeedMoment, others, others_so_far, play
+from lockkit.lab.widgets.seeds.errand import BackgroundTask
+from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, others_so_far, play
 
 RUNS = 50
 WAIT_S = 60.0
@@ -51,11 +51,11 @@ class Rerun:
             _newest.close()
         _newest = self
         self.moment = SeedMoment.of(moment) if isinstance(moment, str) else moment
-        self.found: dict[str, Others] = {}
+        self.found: dict[str, OtherOutcomes] = {}
         """What other ways on came to, by the moment that they start from."""
         self._drawing = False
         """Whether it is we who change what the reader can change, too."""
-        self._errand = Errand(self._failed)
+        self._errand = BackgroundTask(self._failed)
         self._build()
         self.go(self.moment)
 
@@ -90,12 +90,12 @@ class Rerun:
 
     # --- by code ----------------------------------------------------------------------------------
 
-    def go(self, moment: str | SeedMoment) -> Outcome:
+    def go(self, moment: str | SeedMoment) -> SeedOutcome:
         """Play up to a moment, and show it; what came of it. Raises `ValueError`."""
         self._go(SeedMoment.of(moment) if isinstance(moment, str) else moment)
         return self.outcome
 
-    def others(self, runs: int = RUNS) -> Others:
+    def others(self, runs: int = RUNS) -> OtherOutcomes:
         """Other ways on from here: how many of them go wrong."""
         found = others(self.moment, runs)
         self._keep(found)
@@ -175,8 +175,8 @@ class Rerun:
         where = "the end" if over else f"of {whole.steps}"
         self._say(f"Move {moment.step}{',' if over else ''} {where}: {because}.")
 
-    def _draw(self, outcome: Outcome, because: str) -> None:
-        events, story = outcome.run.world.history(), Story()
+    def _draw(self, outcome: SeedOutcome, because: str) -> None:
+        events, story = outcome.run.world.history(), HistoryModel()
         story.add(events)
         wrong = bool(outcome.violation)
         with self.lanes.hold_sync():
@@ -186,7 +186,7 @@ class Rerun:
                 "verdict": "INVALID" if wrong else "VALID", "because": text(because),
             }  # fmt: skip
 
-    def _keep(self, found: Others) -> None:
+    def _keep(self, found: OtherOutcomes) -> None:
         self.found[str(found.moment)] = found
         rows = []
         for each in sorted(self.found.values(), key=lambda each: each.moment.step or 0):

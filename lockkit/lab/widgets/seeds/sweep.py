@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from lockkit.lab.verify.mutants import LEASE_MUTANTS, Mutant, fence_of
-from lockkit.lab.verify.sim import Scenario, simulate
+from lockkit.lab.verify.sim import SimScenario, simulate
 from lockkit.lab.verify.sim.fault_profile import CALM
-from lockkit.lab.verify.sim.lease import RESOURCE_KEY, SPREAD_MS, TTL_MS, LeaseRun, Session
+from lockkit.lab.verify.sim.lease import RESOURCE_KEY, SPREAD_MS, TTL_MS, LeaseRun, LeaseSession
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
 from lockkit.lab.verify.sim.schedule import Prompt
-from lockkit.lab.verify.sim.world import World
-from lockkit.lab.verify.wrong_rules import Fence
+from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.lab.widgets.seeds.moments import SeedMoment
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.runtime import Procedure, Sleep
@@ -33,12 +33,12 @@ NAME = "stalls-"
 
 
 @dataclass(slots=True)
-class Stalling(LeaseRun):
+class StallSweep(LeaseRun):
     """Writers that stall between their look at the lease and the write."""
 
     stall_ms: float = 0.0
 
-    def before_the_write(self, session: Session) -> Procedure[None]:
+    def before_the_write(self, session: LeaseSession) -> Procedure[None]:
         if self.stall_ms and self.world.dice.random() < STALLED:
             node = session.node  # all of its process stops, its renewals too
             node.stalled, node.stalled_ms = True, self.world.time.now_ms + self.stall_ms
@@ -46,23 +46,23 @@ class Stalling(LeaseRun):
             yield Sleep(0)
 
 
-def stalling(ratio: float) -> Scenario:
+def stalling(ratio: float) -> SimScenario:
     """The scenario `stalls-1.25`: each stall takes that many leases."""
-    return Scenario(
+    return SimScenario(
         f"{NAME}{ratio:g}", "two writers, of whom now and then one stalls", MOVES,
         partial(_set_up, ratio),
     )  # fmt: skip
 
 
-def _set_up(ratio: float, seed: str, steps: int, mutant: Mutant | None) -> Stalling:
+def _set_up(ratio: float, seed: str, steps: int, mutant: Mutant | None) -> StallSweep:
     dice = random.Random(f"stalls {seed}")
     policy = Policy(expiry=dice.choice(tuple(Expiry)))
     policy = policy if mutant is None else mutant.of(policy)
-    world = World(seed, steps, PROFILES[dice.choice(SOUND)], CALM, spread_ms=SPREAD_MS)
+    world = SimWorld(seed, steps, PROFILES[dice.choice(SOUND)], CALM, spread_ms=SPREAD_MS)
     world.schedule = Prompt(world.dice, world.passing)
-    run = Stalling(world, policy, fence_of(mutant), stall_ms=ratio * TTL_MS)
+    run = StallSweep(world, policy, fence_of(mutant), stall_ms=ratio * TTL_MS)
     world.shelf.heard = run.heard
-    if run.fence is not Fence.CAS:
+    if run.fence is not CommitGuard.CAS:
         world.shelf.judges[RESOURCE_KEY] = run.admits
     for name in ("W1", "W2"):
         run.begin(world.node(name))
@@ -73,7 +73,7 @@ def _set_up(ratio: float, seed: str, steps: int, mutant: Mutant | None) -> Stall
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """What became of some runs: `first` is the moment of the first violation, "" without one."""
 
     way: str
@@ -88,12 +88,12 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class SweepResult:
     """What a sweep found so far; `str` is its outcome in a sentence, `repr` the table."""
 
-    points: tuple[Point, ...] = ()
+    points: tuple[SweepPoint, ...] = ()
 
-    def of(self, way: str) -> tuple[Point, ...]:
+    def of(self, way: str) -> tuple[SweepPoint, ...]:
         return tuple(each for each in self.points if each.way == way)
 
     @property
@@ -132,12 +132,12 @@ class Swept:
 def swept(
     runs: int = 40, *, ratios: Sequence[float] = RATIOS, ways: Mapping[str, str] = WAYS,
     over: Callable[[], bool] = lambda: False,
-) -> Iterator[Swept]:  # fmt: skip
+) -> Iterator[SweepResult]:  # fmt: skip
     """Simulate each ratio so often in each way; after every point, what was found so far.
 
     Ends once `over()`; the point that was under way counts for nothing.
     """
-    points: list[Point] = []
+    points: list[SweepPoint] = []
     for ratio in ratios:
         for way, mutant in ways.items():
             outcomes = []
@@ -146,8 +146,8 @@ def swept(
                     return
                 outcomes.append(_one(ratio, seed, mutant))
             wrong = [each for each in outcomes if each]
-            points.append(Point(way, ratio, runs, len(wrong), wrong[0] if wrong else ""))
-            yield Swept(tuple(points))
+            points.append(SweepPoint(way, ratio, runs, len(wrong), wrong[0] if wrong else ""))
+            yield SweepResult(tuple(points))
 
 
 def _one(ratio: float, seed: int, mutant: str) -> str:

@@ -16,7 +16,7 @@ OF_ITSELF = (Choice.ANSWER, *ANYWAY)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RequestLine:
     """One request, and what came of it."""
 
     asked: str
@@ -33,7 +33,7 @@ class Actor:
     procedure: Procedure[Any]
     """The same, with what may go together going one after the other."""
     waits: Request | None = None
-    lines: list[Line] = field(default_factory=list)
+    lines: list[RequestLine] = field(default_factory=list)
     paused: bool = False
     flying: list[tuple[Put | Delete, float]] = field(default_factory=list)
     """Writes that it was told nothing of, with when they were sent: they land when a reader says

@@ -47,7 +47,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ScenarioMoment:
     """A play, the mistake that is planted in it ("": none), and what was decided so far.
 
     As text: `election/the next epoch is led unasked: W1 answer x3, W2 lose, the lease ends`.
@@ -62,7 +62,7 @@ class Moment:
         return f"{about}: {told(self.decisions)}".rstrip()
 
     @classmethod
-    def of(cls, text: str) -> Moment:
+    def of(cls, text: str) -> ScenarioMoment:
         """Raises `ValueError` for what is no moment: it says which part, and how one is written."""
         if len(text) > MOMENT_CHARS_MAX:
             raise ValueError(f"a moment has at most {MOMENT_CHARS_MAX} characters")

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from lockkit.lab.widgets.stage.decisions import Decision, Moment
+from lockkit.lab.widgets.stage.decisions import Decision, ScenarioMoment
 from lockkit.lab.widgets.stage.scenarios import PLAYS, PatternSteps
-from lockkit.lab.widgets.stage.staged import Staged
+from lockkit.lab.widgets.stage.staged import Stage
 
 COMMIT = "commit"
 
 
-def stage(play: str, mistake: str = "") -> Staged:
+def stage(play: str, mistake: str = "") -> Stage:
     """A play from its beginning. Raises `ValueError` for one that there is not."""
     if play != COMMIT:
         if play not in PLAYS:
@@ -28,13 +28,13 @@ def stage(play: str, mistake: str = "") -> Staged:
     return Steps(mode, version=version)
 
 
-def at(moment: Moment | str) -> Staged:
+def at(moment: ScenarioMoment | str) -> Stage:
     """A stage in the very state that these decisions lead to.
 
     Raises `ValueError` for a text that is no moment, and for a decision that can't be made there:
     it says which.
     """
-    moment = Moment.of(moment) if isinstance(moment, str) else moment
+    moment = ScenarioMoment.of(moment) if isinstance(moment, str) else moment
     new = stage(moment.play, moment.mistake)
     if why := follow(new, moment.decisions):
         new.close()
@@ -42,7 +42,7 @@ def at(moment: Moment | str) -> Staged:
     return new
 
 
-def follow(run: Staged, decisions: Iterable[Decision]) -> str:
+def follow(run: Stage, decisions: Iterable[Decision]) -> str:
     """Make these decisions, as far as they can be made; "" or why it went no further."""
     for number, each in enumerate(decisions, 1):
         try:
@@ -52,7 +52,7 @@ def follow(run: Staged, decisions: Iterable[Decision]) -> str:
     return ""
 
 
-def fork(run: Staged, decisions: int | None = None) -> Staged:
+def fork(run: Stage, decisions: int | None = None) -> Stage:
     """A second run, which made the first so many decisions of this one, and may go its own way.
 
     None: all of them. Raises `ValueError` for more than this run made.
@@ -60,7 +60,7 @@ def fork(run: Staged, decisions: int | None = None) -> Staged:
     made = run.moment.decisions
     if decisions is not None and not 0 <= decisions <= len(made):
         raise ValueError(f"{decisions}: this run made {len(made)} decisions so far")
-    return at(Moment(run.play_name, run.mistake, made[:decisions]))
+    return at(ScenarioMoment(run.play_name, run.mistake, made[:decisions]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Difference:
         return "; ".join(said)
 
 
-def compare(one: Staged, other: Staged) -> Difference:
+def compare(one: Stage, other: Stage) -> Difference:
     """The first decision that differs, and the lines of each actor that do."""
     pairs = list(zip_longest(one.decisions, other.decisions))
     number = next((place for place, (a, b) in enumerate(pairs) if a != b), None)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import LockLost, LossReason
 from lockkit.lab.verify.check import Kind, check
-from lockkit.lab.verify.wrong_rules import Fence, Release
-from lockkit.lab.widgets.stage.requests import Unguarded
+from lockkit.lab.verify.wrong_rules import CommitGuard, Release
+from lockkit.lab.widgets.stage.requests import UnguardedPut
 from lockkit.lock import grant
-from lockkit.lock.polling import Pace
-from lockkit.lock.storage import LOCK_KEY, Client
+from lockkit.lock.polling import PollingPace
+from lockkit.lock.storage import LOCK_KEY, LeaseClient
 from lockkit.protocol.outcome import Applied, IfAbsent
 from lockkit.protocol.policy import Ambiguous
-from lockkit.protocol.state import Me
+from lockkit.protocol.state import Identity
 from lockkit.recipes.guarded import read_guarded, write_guarded
 from lockkit.runtime import Procedure, Sleep, Unique
 from lockkit.stores import Capabilities
@@ -42,7 +42,7 @@ SAYS = (
     "wrote last."
 )
 MISTAKES: dict[str, dict[str, Any]] = {
-    "nothing guards the write itself": {"fence": Fence.OFF},
+    "nothing guards the write itself": {"fence": CommitGuard.OFF},
     "a lost answer to a claim is a yes": {"claim_unknown": Ambiguous.OURS},
     "a lost answer to a claim is a no": {"claim_unknown": Ambiguous.LOST},
     "a lost answer to a renewal is a yes": {"renew_unknown": Ambiguous.OURS},
@@ -58,24 +58,25 @@ class NoRenewal:
 
 
 @dataclass(slots=True)
-class Offers:
+class PacingLimits:
     """What a client asks its store for besides requests: how it paces its writes."""
 
     capabilities: Capabilities
 
 
 def bring_on(steps: PatternSteps) -> None:
-    offers = Offers(Capabilities(name="s3", poll_min_s=0.0))
-    fence = steps.off.get("fence", Fence.CAS)
+    offers = PacingLimits(Capabilities(name="s3", poll_min_s=0.0))
+    fence = steps.off.get("fence", CommitGuard.CAS)
     for name in ("W1", "W2"):
-        client = Client(
-            where="s3://lake/orders", store=offers, me=Me(name, TTL_MS, name, name),  # type: ignore[arg-type]
-            policy=steps.rules, clock=steps.clock(name), pace=Pace(PAUSE_MS), tell=steps.emit(name),
+        client = LeaseClient(
+            where="s3://lake/orders", store=offers, me=Identity(name, TTL_MS, name, name),  # type: ignore[arg-type]
+            policy=steps.rules, clock=steps.clock(name), pace=PollingPace(PAUSE_MS),
+            tell=steps.emit(name),
         )  # fmt: skip
         steps.keep(name, use(client, fence))
 
 
-def use(client: Client, fence: Fence) -> Procedure[str]:
+def use(client: LeaseClient, fence: CommitGuard) -> Procedure[str]:
     """Acquire, work, renew, write, release: as a program does with a `Lock` in its hand."""
     stand = partial(grant.check, client, "the lock")
     if not (yield from grant.acquire(client, WAIT_S, hold=NoRenewal)):
@@ -89,7 +90,7 @@ def use(client: Client, fence: Fence) -> Procedure[str]:
         stand()
         return client.me.owner
 
-    if fence is Fence.OFF:
+    if fence is CommitGuard.OFF:
         yield from write_anyway(change, held.epoch)
     else:
         yield from write_guarded(RESOURCE_KEY, change, held.epoch)
@@ -105,7 +106,7 @@ def write_anyway(change: Callable[[Any], str], epoch: int) -> Procedure[None]:
     fields = {"epoch": epoch, "attempt": (yield Unique()), "value": change(before.value)}
     body = json.dumps(fields).encode()
     for _ in range(WRITES_MAX):
-        if isinstance((yield Unguarded(RESOURCE_KEY, body, IfAbsent())), Applied):
+        if isinstance((yield UnguardedPut(RESOURCE_KEY, body, IfAbsent())), Applied):
             return
         yield Sleep(RETRY_S)
 

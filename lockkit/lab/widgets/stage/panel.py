@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from lockkit.lab.widgets.stage.actor import Actor
 from lockkit.lab.widgets.stage.decisions import THE_LEASE, Choice, Decision
 from lockkit.lab.widgets.stage.requests import shown
-from lockkit.lab.widgets.stage.staged import Staged
+from lockkit.lab.widgets.stage.staged import Stage
 
 STYLE = (
     "<style>.lockkit-steps td,.lockkit-steps th{padding:1px 8px;vertical-align:top;font-size:12px;"
@@ -54,7 +54,7 @@ class StagePanel:
     """
 
     def __init__(
-        self, run: Staged, mistakes: widgets.Dropdown, *, press: Callable[[Decision], None],
+        self, run: Stage, mistakes: widgets.Dropdown, *, press: Callable[[Decision], None],
         finish: Callable[[str], None], plant: Callable[[str], None], paste: Callable[[str], None],
     ) -> None:  # fmt: skip
         self.run, self.mistakes = run, mistakes
@@ -155,7 +155,7 @@ def _colour(answered: str) -> str:
     return "good" if answered.startswith("applied") else ""
 
 
-def _lanes_of(run: Staged) -> Any:
+def _lanes_of(run: Stage) -> Any:
     """The space-time view, for a play whose clients tell what they believe."""
     if run.play_name != "lock":
         return None
@@ -166,10 +166,10 @@ def _lanes_of(run: Staged) -> Any:
 
 def _draw(lanes: Any, run: Any) -> None:
     from lockkit.lab.widgets.export import told
-    from lockkit.lab.widgets.models import Story
+    from lockkit.lab.widgets.models import HistoryModel
     from lockkit.lab.widgets.scene import scene, text
 
-    events, story = run.events, Story()
+    events, story = run.events, HistoryModel()
     story.add(events)
     well, because = run.verdict
     judged = {"verdict": "VALID" if well else "INVALID", "because": text(because)}

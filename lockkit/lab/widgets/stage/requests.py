@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.lab.verify.sim.clock import VirtualClock
-from lockkit.lab.verify.sim.memory_store import Sent, Shelf
+from lockkit.lab.verify.sim.memory_store import Sent, SimStore
 from lockkit.protocol.outcome import IfAbsent, over
 from lockkit.runtime import (
     Delete,
@@ -26,7 +26,7 @@ from lockkit.sinks import Emit
 
 
 @dataclass(frozen=True, slots=True)
-class Unguarded(Put):
+class UnguardedPut(Put):
     """A write under no condition, as any store takes it; its own is looked at by nobody."""
 
 
@@ -37,7 +37,7 @@ def shown(request: Request) -> str:
             return f"GET {key}"
         case List(prefix):
             return f"LIST {prefix}*"
-        case Unguarded(key):
+        case UnguardedPut(key):
             return f"PUT {key}"
         case Put(key, _, IfAbsent()):
             return f"PUT if absent {key}"
@@ -75,7 +75,7 @@ def to_the_end(procedure: Procedure[Any], answered: Callable[[Request], Any]) ->
 
 
 def answer(
-    request: Request, shelf: Shelf, who: str, clock: VirtualClock, emit: Emit,
+    request: Request, shelf: SimStore, who: str, clock: VirtualClock, emit: Emit,
     sent_ms: float | None = None,
 ) -> Any:  # fmt: skip
     """One request, carried out here and now. Sleeping puts the time forward, for everybody."""
@@ -97,9 +97,9 @@ def answer(
             raise AssertionError(f"what goes together goes in turn here: {request!r}")
 
 
-def guarded(request: Sent, shelf: Shelf) -> Sent:
+def guarded(request: Sent, shelf: SimStore) -> Sent:
     """A write under no condition, as one whose condition holds just now."""
-    if not isinstance(request, Unguarded):
+    if not isinstance(request, UnguardedPut):
         return request
     now = shelf.objects.get(request.key)
     return Put(request.key, request.body, over(now and now.version))

@@ -28,9 +28,9 @@ from lockkit.lab.verify.scenarios.queue import WRONG as QUEUE_WRONG
 from lockkit.lab.verify.scenarios.statelock import WRONG as STATELOCK_WRONG
 from lockkit.lab.verify.scenarios.wal import WRONG as WAL_WRONG
 from lockkit.lab.widgets.stage import lease_scenario as lease_play
-from lockkit.lab.widgets.stage.staged import Staged
+from lockkit.lab.widgets.stage.staged import Stage
 from lockkit.protocol.policy import Ambiguous, Expiry, Policy
-from lockkit.protocol.state import Me
+from lockkit.protocol.state import Identity
 from lockkit.recipes.election.candidate import Candidate
 from lockkit.recipes.guarded import read_guarded, write_guarded
 from lockkit.recipes.queue.asked import Answer, Claim, Claimed, Complete, Operation, Push
@@ -53,7 +53,7 @@ PAYLOAD = "send invoice 7"
 RIGHT = "nothing: as it should be"
 
 
-class Judged(NamedTuple):
+class Judgement(NamedTuple):
     """Whether what was told and what is there agree, and why."""
 
     well: bool
@@ -61,13 +61,13 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
+class StageScenario:
     """One protocol: what its two actors are about to do, and how it is judged."""
 
     says: str
     rules: Any
     bring_on: Callable[[PatternSteps], None]
-    judge: Callable[[PatternSteps], Judged]
+    judge: Callable[[PatternSteps], Judgement]
     mistakes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """In words: the rules that are otherwise."""
     lease_ms: int = 0
@@ -76,7 +76,7 @@ class Play:
     """What replaces which function where a rule is otherwise."""
 
 
-class PatternSteps(Staged):
+class PatternSteps(Stage):
     """W1 and W2 in one of the `PLAYS`, one request at a time, with one of its mistakes planted."""
 
     refusals = (
@@ -118,7 +118,7 @@ class PatternSteps(Staged):
         }
 
     @property
-    def verdict(self) -> Judged:
+    def verdict(self) -> Judgement:
         return self.play.judge(self)
 
 
@@ -128,7 +128,7 @@ class PatternSteps(Staged):
 def _elect(steps: PatternSteps) -> None:
     for name, off_ms in (("W1", 0), ("W2", LATER_MS)):
         clock = steps.clock(name, ahead_ms=off_ms)
-        candidate = Candidate(Me(name, TTL_MS, name, name), clock, steps.rules)
+        candidate = Candidate(Identity(name, TTL_MS, name, name), clock, steps.rules)
         steps.keep(name, _lead(candidate, name))
 
 
@@ -143,17 +143,19 @@ def _lead(candidate: Candidate, name: str) -> Procedure[str]:
     return f"wrote in epoch {term.epoch}"
 
 
-def _never_back(steps: PatternSteps) -> Judged:
+def _never_back(steps: PatternSteps) -> Judgement:
     """Of all that was written, what the highest epoch wrote stands."""
     found = steps.read(read_guarded(RESOURCE_KEY))
     told = [int(str(said).rpartition(" ")[2]) for said in steps.results.values()
             if "epoch" in str(said)]  # fmt: skip
     if told and max(told) > found.epoch:
         because = f"what the leader of epoch {max(told)} wrote was replaced in epoch {found.epoch}"
-        return Judged(False, because)
+        return Judgement(False, because)
     if len(set(told)) < len(told):
-        return Judged(False, f"two nodes led in epoch {told[0]}")
-    return Judged(True, f"{RESOURCE_KEY} is of epoch {found.epoch}, by {found.value or 'nobody'}")
+        return Judgement(False, f"two nodes led in epoch {told[0]}")
+    return Judgement(
+        True, f"{RESOURCE_KEY} is of epoch {found.epoch}, by {found.value or 'nobody'}"
+    )
 
 
 # --- WAL slots ------------------------------------------------------------------------------------
@@ -172,17 +174,17 @@ def _append(record: str) -> Procedure[str]:
     return f"appended {record!r}"
 
 
-def _replayed(steps: PatternSteps) -> Judged:
+def _replayed(steps: PatternSteps) -> Judgement:
     _, entries = steps.read(look())
     records = [each.record for each in entries]
     for name, said in steps.results.items():
         count = records.count(f"{name} was here")
         if count != 1:
-            return Judged(False, f"{name} {said}, and a reader finds it {times_of(count)}")
+            return Judgement(False, f"{name} {said}, and a reader finds it {times_of(count)}")
     for name, actor in steps.actors.items():
         if actor.ended.startswith("Fenced") and f"{name} was here" in records:
-            return Judged(False, f"{name} was told that nothing of it will be read, and it is")
-    return Judged(True, f"a reader replays {records}")
+            return Judgement(False, f"{name} was told that nothing of it will be read, and it is")
+    return Judgement(True, f"a reader replays {records}")
 
 
 def times_of(count: int) -> str:
@@ -215,15 +217,15 @@ def _asked(operation: Operation) -> Procedure[Answer]:
     return told(operation, outcome[1][0] if isinstance(outcome, tuple) else outcome)
 
 
-def _queued(steps: PatternSteps) -> Judged:
+def _queued(steps: PatternSteps) -> Judgement:
     waiting = len(steps.read(load()).file.jobs)
     done = sum("did" in str(said) for said in steps.results.values())
     if "W1" not in steps.results:
-        return Judged(True, f"W1 was told nothing yet; the queue holds {waiting} jobs")
+        return Judgement(True, f"W1 was told nothing yet; the queue holds {waiting} jobs")
     if waiting + done == 1:
-        return Judged(True, f"one job was pushed; it is {'done' if done else 'in the queue'}")
+        return Judgement(True, f"one job was pushed; it is {'done' if done else 'in the queue'}")
     times = f"{times_of(waiting)} in the queue, {times_of(done)} done"
-    return Judged(False, f"one job was pushed; it is {times}")
+    return Judgement(False, f"one job was pushed; it is {times}")
 
 
 # --- Terraform's lock file ------------------------------------------------------------------------
@@ -248,24 +250,24 @@ def _break_in(standing: str, info: LockInfo) -> Procedure[str]:
     return "force-unlocked and locked"
 
 
-def _state_kept(steps: PatternSteps) -> Judged:
+def _state_kept(steps: PatternSteps) -> Judgement:
     found = steps.read(look_at_state(STATE_KEY)).info
     there = found.id if isinstance(found, LockInfo) else ""
     refused = steps.actors["W1"].ended.startswith(("StateLocked", "LockUnknown"))
     if refused and there == "id-of-W1":
-        return Judged(False, "W1 was refused by its own lock, which nobody will ever unlock")
+        return Judgement(False, "W1 was refused by its own lock, which nobody will ever unlock")
     if "W2" in steps.results and there != "id-of-W2":
-        return Judged(False, f"W2 {steps.results['W2']}, and its lock file is gone")
-    return Judged(True, f"the lock file is {f'of {there}' if there else 'not there'}")
+        return Judgement(False, f"W2 {steps.results['W2']}, and its lock file is gone")
+    return Judgement(True, f"the lock file is {f'of {there}' if there else 'not there'}")
 
 
 PLAYS = {
-    "lock": Play(
+    "lock": StageScenario(
         lease_play.SAYS, Policy(), lease_play.bring_on,
-        lambda steps: Judged(*lease_play.judge(steps)), lease_play.MISTAKES,
+        lambda steps: Judgement(*lease_play.judge(steps)), lease_play.MISTAKES,
         lease_play.TTL_MS + lease_play.WAITS_BEYOND_MS, wrong.LEASE,
     ),
-    "election": Play(
+    "election": StageScenario(
         "Each becomes leader of the next epoch, then writes resource.json. W2's clock is a minute "
         "ahead: to it, any epoch of W1's is over.",
         Policy(expiry=Expiry.WALL), _elect, _never_back,
@@ -273,7 +275,7 @@ PLAYS = {
          "the next epoch is led unasked": {"create_412": Ambiguous.OURS}},
         LATER_MS, ELECTION_WRONG,
     ),
-    "wal": Play(
+    "wal": StageScenario(
         "Each opens the log with a new epoch, puts its fence in the next free slot, and appends "
         "one record.",
         None, _log, _replayed,
@@ -281,14 +283,14 @@ PLAYS = {
          "a lost answer to a claim is a yes": {"create_unknown": Ambiguous.OURS}},
         wrong=WAL_WRONG,
     ),
-    "queue": Play(
+    "queue": StageScenario(
         "W1 pushes one job into queue.json (read, change, write if unchanged); W2 claims one job "
         "and completes it.",
         None, _enqueue, _queued,
         {"the file does not remember past writes": {"recent": False}},
         wrong=QUEUE_WRONG,
     ),
-    "statelock": Play(
+    "statelock": StageScenario(
         "W1 locks the state, works, and unlocks. W2 is somebody who has lost patience: a "
         "force-unlock by W1's ID, then a lock of its own.",
         None, _state, _state_kept,

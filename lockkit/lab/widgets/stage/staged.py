@@ -16,10 +16,16 @@ from typing import Any
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.events import Event, event
 from lockkit.lab.verify.sim.clock import Time, VirtualClock
-from lockkit.lab.verify.sim.memory_store import PROFILES, Shelf
+from lockkit.lab.verify.sim.memory_store import PROFILES, SimStore
 from lockkit.lab.verify.sim.recorded import history_of
-from lockkit.lab.widgets.stage.actor import Actor, Line
-from lockkit.lab.widgets.stage.decisions import DECISIONS_MAX, THE_LEASE, Choice, Decision, Moment
+from lockkit.lab.widgets.stage.actor import Actor, RequestLine
+from lockkit.lab.widgets.stage.decisions import (
+    DECISIONS_MAX,
+    THE_LEASE,
+    Choice,
+    Decision,
+    ScenarioMoment,
+)
 from lockkit.lab.widgets.stage.requests import answer, guarded, plain, shown, to_the_end
 from lockkit.protocol.outcome import Unknown
 from lockkit.runtime import Delete, List, Procedure, Put, Request, in_turn
@@ -31,10 +37,10 @@ TRIP_MS = 20.0
 UNANSWERED = "nobody answered"
 
 
-class Staged:
+class Stage:
     """Actors by name, over one store. Raises `ValueError` for what can't be decided, and says why.
 
-    `play` and `mistake` name it, for a `Moment`.
+    `play` and `mistake` name it, for a `ScenarioMoment`.
     """
 
     refusals: tuple[type[Exception], ...] = (StoreError,)
@@ -49,7 +55,7 @@ class Staged:
         self.actors: dict[str, Actor] = {}
         self.decisions: list[Decision] = []
         self.time = Time()
-        self.shelf = Shelf(PROFILES["s3"], self.time, random.Random(play), spread_ms=0)
+        self.shelf = SimStore(PROFILES["s3"], self.time, random.Random(play), spread_ms=0)
         self._told: list[tuple[float, str, str, Any]] = []
         self._asks: dict[str, Any] = {}
         """What an actor is about to ask, by its name: told once it is sent."""
@@ -79,7 +85,7 @@ class Staged:
             return (Choice.ENDS,) if self.lease_ms else ()
         return self._actor(who).choices
 
-    def decide(self, decision: Decision) -> Line | None:
+    def decide(self, decision: Decision) -> RequestLine | None:
         """Let it happen; the line that it adds to what the actor asked, if it adds one."""
         who, what = decision.who, decision.what
         if what not in self.choices(who):
@@ -105,7 +111,7 @@ class Staged:
                 return self._step(actor, what)
         return None
 
-    def step(self, who: str, *, lose: bool = False, drop: bool = False) -> Line:
+    def step(self, who: str, *, lose: bool = False, drop: bool = False) -> RequestLine:
         """Carry out the next request of an actor; with `lose`, its answer never arrives; with
         `drop`, neither does the request."""
         what = Choice.DROP if drop else Choice.LOSE if lose else Choice.ANSWER
@@ -133,11 +139,11 @@ class Staged:
             self.step(who)
         return actor.ended
 
-    def late(self, who: str) -> Line | None:
+    def late(self, who: str) -> RequestLine | None:
         """Tell an actor nothing of its write, which is on its way; it lands when `land` is said."""
         return self.decide(Decision(who, Choice.LATE))
 
-    def land(self, who: str) -> Line | None:
+    def land(self, who: str) -> RequestLine | None:
         return self.decide(Decision(who, Choice.LAND))
 
     def pause(self, who: str) -> None:
@@ -157,9 +163,9 @@ class Staged:
     # --- what came of it --------------------------------------------------------------------------
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> ScenarioMoment:
         """Where this is, to be copied: `fork.at` leads there again."""
-        return Moment(self.play_name, self.mistake, tuple(self.decisions))
+        return ScenarioMoment(self.play_name, self.mistake, tuple(self.decisions))
 
     @property
     def events(self) -> list[Event]:
@@ -170,7 +176,7 @@ class Staged:
         """What a reader's procedure returns; it leaves nothing behind, neither object nor time."""
         time = Time(self.time.now_ms)
         dice = random.Random("reader")
-        shelf = Shelf(self.shelf.profile, time, dice, 0, dict(self.shelf.objects))
+        shelf = SimStore(self.shelf.profile, time, dice, 0, dict(self.shelf.objects))
         clock = VirtualClock(time=time, dice=dice)
         return to_the_end(procedure, lambda each: answer(each, shelf, "reader", clock, silent))
 
@@ -221,7 +227,7 @@ class Staged:
         stands = "is paused" if actor.paused else f"is about to: {shown(actor.waits)}"
         return f"{decision} can't happen now: {who} {stands}; what can: {can}"
 
-    def _step(self, actor: Actor, what: Choice) -> Line:
+    def _step(self, actor: Actor, what: Choice) -> RequestLine:
         """The next request, there and back."""
         request = actor.waits
         assert request is not None
@@ -241,17 +247,17 @@ class Staged:
         said = "no answer" if what is not Choice.ANSWER else plain(answer)
         if what is Choice.LATE:
             said = "no answer: still on its way"
-        line = Line(shown(request), said)
+        line = RequestLine(shown(request), said)
         actor.lines.append(line)
         send = actor.procedure.throw if isinstance(answer, Exception) else actor.procedure.send
         self._go(actor, partial(send, answer))
         return line
 
-    def _land(self, actor: Actor) -> Line:
+    def _land(self, actor: Actor) -> RequestLine:
         request, sent_ms = actor.flying.pop(0)
         self.time.now_ms += TRIP_MS / 2
         answer = self.shelf.decide(actor.name, guarded(request, self.shelf), sent_ms)
-        line = Line(f"late: {shown(request)}", f"{plain(answer)}, and nobody hears it")
+        line = RequestLine(f"late: {shown(request)}", f"{plain(answer)}, and nobody hears it")
         actor.lines.append(line)
         return line
 

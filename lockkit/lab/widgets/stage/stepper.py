@@ -10,7 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from lockkit.lab.widgets.export import judged
-from lockkit.lab.widgets.stage.decisions import Decision, Moment
+from lockkit.lab.widgets.stage.decisions import Decision, ScenarioMoment
 from lockkit.lab.widgets.stage.fork import Difference, at, compare, follow, fork, stage
 from lockkit.lab.widgets.stage.panel import SHORTER, StagePanel, button, row
 from lockkit.lab.widgets.stage.scenarios import RIGHT, mistakes
@@ -113,7 +113,7 @@ class StageView:
 
     def paste(self, moment: str, number: int = FIRST) -> None:
         """Take a run (the fork is number 1) to a moment of this play. Raises `ValueError`."""
-        if Moment.of(moment).play != self.play:
+        if ScenarioMoment.of(moment).play != self.play:
             raise ValueError(f"this stage plays {self.play!r}, and that is another play's moment")
         new = at(moment)
         self._put(number, new, f"At that moment: {len(new.decisions)} decisions were made.")

@@ -8,7 +8,7 @@ from typing import Any
 import lockkit.table as table
 from lockkit.errors import LockLost, StoreError
 from lockkit.lab.verify.check import check
-from lockkit.lab.widgets.stage.staged import Staged
+from lockkit.lab.widgets.stage.staged import Stage
 from lockkit.runtime import Procedure, create
 from lockkit.table.occ.prepared import Prepared
 
@@ -20,13 +20,13 @@ VARIANTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class StagedLock:
     """The lock as the two writers see it: W2's grant came after W1's had run out."""
 
     epoch: int
 
 
-class Steps(Staged):
+class Steps(Stage):
     """W1 and W2 have read one order, and each is about to commit another amount for it.
 
     `mode` is the table's: `fenced` or `hudi`.
@@ -42,9 +42,9 @@ class Steps(Staged):
         super().__init__("commit", names[mode, version])
         self.config = table.TableConfig(name="orders", record_key="id", mode=mode, version=version)
         self.go("W0", table.create_table(self.config))
-        self.go("W0", table.commit(self._prepare("W0", 0), Grant(0)))
+        self.go("W0", table.commit(self._prepare("W0", 0), StagedLock(0)))
         for epoch, name in enumerate(("W1", "W2"), 1):
-            self.act(name, table.commit(self._prepare(name, epoch), Grant(epoch)))
+            self.act(name, table.commit(self._prepare(name, epoch), StagedLock(epoch)))
 
     def told(self, result: Any) -> str:
         return f"committed {result.instant}"
