@@ -17,6 +17,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 import pytest
@@ -71,6 +72,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(later)
     if hasattr(config, "workerinput"):
         items[:] = by_weight(items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """A signal may strike in code that belongs to no line (Python 3.11 has some in each loop).
+
+    pytest 9.2 cannot show such a traceback: the run would end with an internal error.
+    """
+    error = call.excinfo.value if call.excinfo else None
+    shown: set[int] = set()
+    while error is not None and id(error) not in shown:
+        shown.add(id(error))
+        error.__traceback__ = with_lines(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    if call.excinfo is not None:
+        call.excinfo = pytest.ExceptionInfo.from_exception(call.excinfo.value)
+    return (yield)
+
+
+def with_lines(traceback: TracebackType | None) -> TracebackType | None:
+    """The same traceback, at the first line of a function where it has none."""
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    if all(each.tb_lineno is not None for each in entries):
+        return entries[0] if entries else None
+    for each in reversed(entries):
+        line: int | None = each.tb_lineno
+        at, line = (each.tb_lasti, line) if line else (-1, each.tb_frame.f_code.co_firstlineno)
+        traceback = TracebackType(traceback, each.tb_frame, at, line)
+    return traceback
 
 
 class Watchdog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -51,13 +52,32 @@ def line(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "lockkit", *arguments]
 
 
-def run(
+def process(
     *arguments: str, given: str = "", timeout_s: float = 60, **env: str
 ) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, for those that start others or print to a descriptor."""
     return subprocess.run(
         line(*arguments), input=given, env=os.environ | CLOUD | env, cwd=ROOT,
         capture_output=True, text=True, timeout=timeout_s, check=False,
     )  # fmt: skip
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """The command in this process: the start of another one takes half a second of CPU."""
+    streams = (io.BytesIO(given.encode()), io.BytesIO(), io.BytesIO())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(ROOT)
+        for name, value in CLOUD.items():
+            patched.setenv(name, value)
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            text = io.TextIOWrapper(stream, encoding="utf-8", write_through=True)
+            patched.setattr(sys, name, text)
+        try:
+            code: Any = main(arguments)
+        except SystemExit as ended:
+            code = ended.code or 0
+        out, err = (each.getvalue().decode() for each in streams[1:])
+    return subprocess.CompletedProcess(arguments, code, out, err)
 
 
 def assert_says(result: subprocess.CompletedProcess[str], *words: str, code: int = 3) -> None:
@@ -91,7 +111,7 @@ def test_the_list_of_commands_imports_none_of_them() -> None:
 
 
 def test_no_command_and_a_wrong_one_are_usage_errors() -> None:
-    assert_says(run(), "COMMAND", "--help", code=64)
+    assert_says(process(), "COMMAND", "--help", code=64)
     assert_says(run("unlock"), "invalid choice", "--help", code=64)
     assert_says(run("check", "a", "--colour"), "--colour", "--help", code=64)
     assert_says(run("lock", "acquire", "file:///tmp/x"), "name a command", code=64)
@@ -189,13 +209,13 @@ def test_serve_says_why_it_cannot(tmp_path: Path) -> None:
 
 def test_the_value_of_an_option_for_jupyterlab_is_not_taken_for_a_notebook() -> None:
     pytest.importorskip("jupyterlab", reason="pip install lockkit[lab], or make lab")
-    given = run("lab", "--port", "9871", "--version")
+    given = process("lab", "--port", "9871", "--version")
     assert given.returncode == 0, given.stderr
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", given.stdout.strip())
 
 
 def test_lab_without_its_notebook_says_where_it_comes_from() -> None:
-    assert_says(run("lab", "no-such.ipynb"), "no-such.ipynb", "the course is in")
+    assert_says(process("lab", "no-such.ipynb"), "no-such.ipynb", "the course is in")
 
 
 # --- the lock -------------------------------------------------------------------------------------
@@ -224,24 +244,24 @@ def leave(url: str, body: bytes, **options: str) -> None:
 
 def test_a_command_runs_under_the_lock_and_its_exit_code_is_ours(table: str) -> None:
     script = f"{sys.executable} -m lockkit lock show {table} --json; exit 7"
-    result = run("lock", "acquire", table, "--", "sh", "-c", script)
+    result = process("lock", "acquire", table, "--", "sh", "-c", script)
     assert result.returncode == 7, result.stderr
     assert json.loads(result.stdout)["state"] == "held"
     assert stored(table).expired
-    again = run("lock", "acquire", table, "--", "sh", "-c", "echo $LOCKKIT_EPOCH; kill -9 $$")
+    again = process("lock", "acquire", table, "--", "sh", "-c", "echo $LOCKKIT_EPOCH; kill -9 $$")
     assert (again.stdout, again.returncode) == ("2\n", 128 + 9)
 
 
 def test_a_busy_lock_is_75_and_says_who_has_it(table: str) -> None:
     soon = Clock().wall_ms() + 60_000
     leave(table, encode(Record("somebody", soon, epoch=4, attempt="a", ttl_ms=60_000)))
-    result = run("lock", "acquire", table, "--timeout", "0", "--", "echo", "never")
+    result = process("lock", "acquire", table, "--timeout", "0", "--", "echo", "never")
     assert_says(result, "somebody", "epoch 4", "lockkit lock show", code=75)
     assert result.stdout == ""
 
 
 def test_a_command_that_is_not_there_gives_the_lock_back(table: str) -> None:
-    assert_says(run("lock", "acquire", table, "--", "no-such-command"), "PATH", code=127)
+    assert_says(process("lock", "acquire", table, "--", "no-such-command"), "PATH", code=127)
     assert stored(table).expired
 
 
@@ -285,7 +305,7 @@ def test_a_lost_answer_on_the_way_is_told_and_the_lock_is_held_all_the_same(
 ) -> None:
     there = (f"s3://{bucket}/table", "--endpoint", shared_emulator.s3)
     plan = ("--faults", "datasets/faultplans/lost-response-acquire.json")
-    result = run("lock", "acquire", *there, *plan, "--", "echo", "held")
+    result = process("lock", "acquire", *there, *plan, "--", "echo", "held")
     assert (result.returncode, result.stdout) == (0, "held\n")
     [told] = result.stderr.splitlines()
     assert told.endswith("fault: drop, after the store applied a put of table_lock.json")
@@ -303,7 +323,7 @@ def test_show_and_history_list_the_generations_that_a_bucket_keeps(
     shared_emulator: Any, bucket: str
 ) -> None:
     there = (f"s3://{bucket}/table", "--endpoint", shared_emulator.s3)
-    assert run("lock", "acquire", *there, "--", "true").returncode == 0
+    assert process("lock", "acquire", *there, "--", "true").returncode == 0
     shown = json.loads(run("lock", "show", *there, "--json").stdout)
     assert shown["state"] == "released"
     expired = [each["expired"] for each in shown["generations"]]
@@ -340,7 +360,7 @@ def test_a_buckets_history_is_told_takeovers_and_foreign_bodies_included(
 def test_watch_prints_a_line_for_each_change(table: str) -> None:
     with started("lock", "watch", table, "--json") as (_, out):
         assert json.loads(out.until("absent"))["state"] == "absent"
-        assert run("lock", "acquire", table, "--", "sleep", "1").returncode == 0
+        assert process("lock", "acquire", table, "--", "sleep", "1").returncode == 0
         assert json.loads(out.until('"held"'))["epoch"] == 1
         out.until('"released"')
 
@@ -441,7 +461,7 @@ def test_the_demo_stalls_loses_a_response_and_gives_the_verdict(
     options: tuple[str, ...], code: int, kind: str, tmp_path: Path
 ) -> None:
     verdict, page = tmp_path / "verdict.json", tmp_path / "story.html"
-    result = run("demo", "--plain", "--json", str(verdict), "--html", str(page), *options)
+    result = process("demo", "--plain", "--json", str(verdict), "--html", str(page), *options)
     assert result.returncode == code, result.stdout + result.stderr
     said = json.loads(verdict.read_text())
     assert said["verdict"] == kind
@@ -476,7 +496,7 @@ def test_a_dead_writer_ends_the_demo_with_its_error_and_its_log(tmp_path: Path) 
 )
 def test_the_demo_runs_from_real_pyspark_processes(options: tuple[str, ...], code: int) -> None:
     pytest.importorskip("pyspark", reason="pip install lockkit[spark], or make lab")
-    result = run("demo", *options, timeout_s=280)
+    result = process("demo", *options, timeout_s=280)
     assert result.returncode == code, result.stdout + result.stderr
 
 

@@ -62,6 +62,7 @@ def test_a_test_that_hangs_costs_that_test_and_no_other(tmp_path: Path) -> None:
     failed = sorted(re.findall(r"^FAILED \S+::(\w+)", said, re.MULTILINE))
     assert failed == [
         "test_ends_its_process",
+        "test_fails_where_the_code_has_no_line",
         "test_hangs_again_while_it_fails",
         "test_hangs_in_a_sleep",
         "test_hangs_in_a_thread_that_is_no_daemon",
@@ -71,7 +72,7 @@ def test_a_test_that_hangs_costs_that_test_and_no_other(tmp_path: Path) -> None:
         "test_hangs_in_c_in_a_group",
         "test_hangs_where_no_signal_may_interrupt",
     ], said
-    assert re.search(r"=+ 9 failed, 10 passed in ", said), said
+    assert re.search(r"=+ 10 failed, 10 passed in ", said), said
     assert run.returncode == 1
     # Where it stood: in the failure, or on stderr of the worker that was ended.
     assert "hanging.py\", line" in said and "in test_hangs_in_c_in_a_group" in said

@@ -40,6 +40,16 @@ def test_hangs_in_a_sleep() -> None:
     time.sleep(LONG_S)
 
 
+def test_fails_where_the_code_has_no_line() -> None:
+    """As a signal may find it."""
+
+    def fails() -> None:
+        raise OSError
+
+    fails.__code__ = fails.__code__.replace(co_linetable=b"")
+    fails()
+
+
 def test_hangs_in_a_wait_for_a_process() -> None:
     subprocess.run([sys.executable, "-c", f"import time; time.sleep({LONG_S})"], check=True)
 
