@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from lockkit.clock import Clock
 from lockkit.errors import LockLost, TableError
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
-from lockkit.spark import foreach_batch, register, unwrapped, write
+from lockkit.spark import foreach_batch, register, streamer, unwrapped, write
+from lockkit.spark.java import SCRATCH_NAMES
 from lockkit.spark.land import land
 from lockkit.spark.microbatch import STREAM, STREAMS, MicroBatch
 from lockkit.spark.options import WRITE
@@ -362,9 +364,7 @@ def test_a_query_of_a_new_table_is_not_held_back_by_a_pending_instant(
     assert pulled(spark, here, checkpoint) == []
 
 
-def test_a_pull_goes_on_when_the_table_got_a_column(
-    spark: Any, here: Any, tmp_path: Path
-) -> None:
+def test_a_pull_goes_on_when_the_table_got_a_column(spark: Any, here: Any, tmp_path: Path) -> None:
     write(frame(spark, ("a", "EU", 1, 1)), **KEYS, **here)
     assert pulled(spark, here, tmp_path / "checkpoint") == [("a", 1)]
     write(frame(spark, ("b", "EU", 1, 2)).selectExpr("*", "1 as extra"), **here)
@@ -384,6 +384,33 @@ def props(folder: Path, **more: str) -> Path:
 def work(folder: Path, *arguments: str, **more: str) -> Any:
     told = ["--props", str(props(folder, **more)), "--target-base-path", f"file://{folder}/orders"]
     return work_of(parser().parse_args([*told, *arguments]))
+
+
+def test_the_streamers_temporary_files_are_removed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The JVM is left out: what counts is where it is sent, by the names that the JVM obeys."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dmine=1")
+    before = dict(os.environ)
+
+    @contextmanager
+    def started(_master: str, _conf: Any) -> Iterator[None]:
+        where = Path(os.environ["TMPDIR"])
+        assert where.parent == tmp_path
+        assert (
+            f'-Dmine=1 -XX:-UsePerfData -Djava.io.tmpdir="{where}"'
+            in (os.environ["SPARK_SUBMIT_OPTS"])
+        )
+        (where / "liblz4-java.so").write_bytes(b"x")
+        yield
+
+    monkeypatch.setattr(streamer, "_started", started)
+    with streamer.session("local[1]", {}):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    assert all(os.environ.get(name) == before.get(name) for name in SCRATCH_NAMES)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "json"])

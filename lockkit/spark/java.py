@@ -74,6 +74,10 @@ def find_java(env: Mapping[str, str] | None = None, *, bundled: Path | None = No
     )
 
 
+SCRATCH_NAMES = ("TMPDIR", "SPARK_LOCAL_DIRS", "SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
+"""The variables that `spark_env` sets for `scratch`."""
+
+
 def spark_env(
     env: Mapping[str, str] | None = None, *, scratch: Path | None = None
 ) -> dict[str, str]:
@@ -104,7 +108,15 @@ def spark_env(
             SPARK_LOCAL_DIRS=str(scratch),
             # spark-submit splits this one as a shell does; bin/spark-class splits the other at
             # every space. Each JVM would leave /tmp/hsperfdata_<user> without -UsePerfData.
-            SPARK_SUBMIT_OPTS=f'-XX:-UsePerfData -Djava.io.tmpdir="{scratch}"',
+            SPARK_SUBMIT_OPTS=" ".join(
+                filter(
+                    None,
+                    (
+                        found.get("SPARK_SUBMIT_OPTS"),
+                        f'-XX:-UsePerfData -Djava.io.tmpdir="{scratch}"',
+                    ),
+                )
+            ),
             SPARK_LAUNCHER_OPTS="-XX:-UsePerfData",
         )
     return found

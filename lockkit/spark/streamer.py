@@ -17,13 +17,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.errors import LockkitError, TableError
 from lockkit.spark.connect import CONF
 from lockkit.spark.errors import unwrapped
-from lockkit.spark.java import spark_env
+from lockkit.spark.java import SCRATCH_NAMES, spark_env
 from lockkit.spark.options import WRITE, asked
 from lockkit.spark.query import spark_schema
 from lockkit.spark.stream import foreach_batch
@@ -291,11 +292,28 @@ def _tell(kind: str, **fields: Any) -> None:
 
 @contextmanager
 def session(master: str, conf: Mapping[str, str]) -> Iterator[Any]:
-    """A session in a JVM of this process's own, which ends with it."""
-    env = spark_env()
-    if not master.startswith("local"):
-        del env["SPARK_LOCAL_IP"]  # executors elsewhere must reach this driver
-    os.environ.update(env)
+    """A session in a JVM of this process's own, which ends with it.
+
+    The temporary files of both go to a folder of their own under TMPDIR, removed at the end.
+    """
+    before = dict(os.environ)
+    with TemporaryDirectory(prefix="lockkit-streamer-", ignore_cleanup_errors=True) as scratch:
+        env = spark_env(scratch=Path(scratch))
+        env["SPARK_LOCAL_DIRS"] = before.get("SPARK_LOCAL_DIRS") or scratch
+        if not master.startswith("local"):
+            del env["SPARK_LOCAL_IP"]  # executors elsewhere must reach this driver
+        os.environ.update(env)
+        try:
+            with _started(master, conf) as spark:
+                yield spark
+        finally:
+            for name in SCRATCH_NAMES:
+                os.environ.pop(name, None)
+            os.environ.update({name: before[name] for name in SCRATCH_NAMES if name in before})
+
+
+@contextmanager
+def _started(master: str, conf: Mapping[str, str]) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName("lockkit streamer")
