@@ -4,6 +4,8 @@ Everything longer than a lease (a commit, a probe, later an election or a queue)
 generator that yields requests and is sent answers. It holds no client, no clock and no randomness,
 so the same text runs here against a real store, in the simulator, and one step at a time under the
 reader's mouse.
+
+One file because it holds the requests, the procedures and the interpreter that answers them.
 """
 
 from __future__ import annotations

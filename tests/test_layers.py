@@ -266,3 +266,48 @@ def test_the_clock_is_banned_outside_its_room_and_the_message_names_the_replacem
 def test_no_room_reads_the_clock_itself() -> None:
     result = ruff("lockkit")
     assert result.returncode == 0, result.stdout
+
+
+# --- one name, one meaning; one file, one noun ----------------------------------------------------
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 400
+LONG_FILE = "One file because"
+"""So begins the sentence of a module's docstring that says why it is longer."""
+
+
+def parsed() -> Iterator[tuple[str, str, ast.Module]]:
+    for path in sorted((ROOT / "lockkit").rglob("*.py")):
+        text = path.read_text()
+        yield path.relative_to(ROOT).as_posix(), text, ast.parse(text)
+
+
+def test_no_class_name_is_used_twice() -> None:
+    where: dict[str, list[str]] = {}
+    for path, _, tree in parsed():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    assert {name: found for name, found in where.items() if len(found) > 1} == {}
+
+
+def test_no_function_is_longer_than_seventy_lines_of_code() -> None:
+    """Without its docstring, which may hold a table of parameters."""
+    long = []
+    for path, _, tree in parsed():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first, last = node.lineno, node.end_lineno or node.lineno
+                text = node.body[0] if ast.get_docstring(node) is not None else None
+                docstring = text.end_lineno - text.lineno + 1 if text and text.end_lineno else 0
+                if last - first + 1 - docstring > FUNCTION_LINES_MAX:
+                    long.append(f"{path}:{first} {node.name}")
+    assert long == []
+
+
+def test_a_file_that_is_longer_than_400_lines_says_why_it_is_one_file() -> None:
+    long = [
+        path for path, text, tree in parsed()
+        if text.count("\n") > FILE_LINES_MAX and LONG_FILE not in (ast.get_docstring(tree) or "")
+    ]  # fmt: skip
+    assert long == []

@@ -3,6 +3,8 @@
 The protocol is `lease.step`; `client` carries out what it asks, `heartbeat` renews, and this file
 is what a program holds in its hand. The lock object is Hudi's own, `LOCK_KEY` below the table, so a
 lockkit writer and a Hudi writer exclude each other.
+
+One file because it is the public class: one place to read what a lock offers.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 `lease.step` decides; this carries out what it asks, one request at a time, hands the answers back,
 and tells the history what was asked, answered and believed. `steps` is a procedure, so the same
 client runs in the simulator.
+
+One file because each step of the client holds the same lock over the protocol's state.
 """
 
 from __future__ import annotations

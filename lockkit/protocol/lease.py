@@ -5,6 +5,8 @@ comes next. `step` finds out which case an event is and takes that row. No clock
 randomness. `Lock` runs it against a real store, the explorer against an adversary, a notebook one
 step at a time. A client has at most one request out; whoever runs the protocol carries it out and
 hands the answer back as the next event.
+
+One file because the table and the function that chooses its row must be read together.
 """
 
 from __future__ import annotations

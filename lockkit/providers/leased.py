@@ -2,6 +2,8 @@
 
 A provider says how its service takes, renews and gives back one lock, each as one bounded request
 that tells what became of it; all else is here, once. Its face is that of `lockkit.Lock`.
+
+One file because it is one class: the whole life of a lease that a service grants.
 """
 
 from __future__ import annotations

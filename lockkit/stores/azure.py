@@ -1,4 +1,7 @@
-"""Azure Blob Storage through azure-storage-blob."""
+"""Azure Blob Storage through azure-storage-blob.
+
+One file because it is one adapter: the operations of `Store` and how their errors are read.
+"""
 
 from __future__ import annotations
 

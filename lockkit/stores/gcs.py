@@ -1,4 +1,7 @@
-"""Google Cloud Storage through google-cloud-storage (the JSON API)."""
+"""Google Cloud Storage through google-cloud-storage (the JSON API).
+
+One file because it is one adapter: the operations of `Store` and how their errors are read.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 It is never stopped itself, it sees every child stop, go on and end (waitpid), and it merges what
 they say with the store's record of requests into one history. When its input ends, its parent goes
 away or it is told to stop, it kills everything below it; if it is killed, the kernel does.
+
+One file because its threads share one table of children, and only this class may change it.
 """
 
 from __future__ import annotations

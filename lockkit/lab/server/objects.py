@@ -3,6 +3,8 @@
 A request is one transaction (`BEGIN IMMEDIATE`), so that its condition is judged and acted on as
 one step, also between several server processes on one file. WAL with synchronous=NORMAL survives
 `kill -9` of the server (not a power cut).
+
+One file because each operation is one transaction over the same tables.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ order, since several processes write them; a join is tried again when its other 
 
 Pure: no widgets, no clock, no I/O. Appending an event costs the same however long the history is,
 and every list is a ring, so that a soak of hours does not grow the notebook's kernel.
+
+One file because every list of the model is filled by the same walk over the events.
 """
 
 from __future__ import annotations

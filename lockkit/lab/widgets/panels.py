@@ -5,6 +5,8 @@
 
 Nothing starts before Launch is pressed (or `bench.launch()` is called); Stop always works; running
 the cell again closes the workbench before. Without a browser it does the same, and `repr` tells.
+
+One file because each control has its counterpart in code, and both change the same state.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 `lanes.js` lays it out and draws it; nothing here knows about pixels. Times are milliseconds since
 the history began. Every text is plain text: what came from a bucket is never markup.
+
+One file because every part of the picture is laid out in one window of time.
 """
 
 from __future__ import annotations

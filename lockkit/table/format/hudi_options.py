@@ -9,7 +9,7 @@ same with it and without it; it tunes a part of Hudi's engine that is not here. 
 it rows, guarantees or other systems would be otherwise than asked for. A refused option may have
 `values` that are accepted, because they ask for nothing else than what is done anyway.
 
-It is one table, and so one file, although it has more than 400 lines.
+One file because it is one table.
 """
 
 from __future__ import annotations

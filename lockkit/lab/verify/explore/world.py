@@ -6,6 +6,8 @@ for; its answer may come at any later time. Real time is unbounded: all times ar
 now and clipped where older makes no difference, so the number of states is finite.
 
 Names of attempts are given again once nobody refers to them any more; a version is its attempt.
+
+One file because every move reads and writes the same state.
 """
 
 from __future__ import annotations
