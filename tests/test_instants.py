@@ -54,6 +54,7 @@ from lockkit.table.occ.publish import _ReleaseThread
 from lockkit.table.occ.rollback import withdraw
 from lockkit.table.occ.transaction import TableCache, Transaction, discard, survey, take
 from lockkit.table.read.checkpoint import CHECKPOINT_EVERY, CHECKPOINT_KEY
+from lockkit.table.read.opening import look_over
 
 NUMBERS = count()
 VERSIONS = pytest.mark.parametrize("version", [6, 9])
@@ -144,6 +145,50 @@ def test_an_instant_that_another_attempt_holds_is_left_alone(version: int) -> No
     run(discard(ours, now), store, CLOCK)
     assert isinstance(store.get(theirs.requested), Found), "it is theirs, and not ours to delete"
     assert run(survey(theirs), store, CLOCK)[0] is not None
+
+
+@VERSIONS
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("ends", ["interrupt", "outage"])
+def test_an_append_that_never_got_its_instant_leaves_another_writers_alone(
+    ends: str, prepared: bool, version: int
+) -> None:
+    """A later instant is completed, but the other writer surveyed its own before that."""
+    store, _, url = table(version)
+    run(commit(prepare_inserts(store, rows([0])), Holder(1)), store, CLOCK)
+    ahead = Clock(offset_ms=6_000)  # so every new instant is the one right after the newest
+    run(commit(run(prepare(run(begin(), store, ahead), [], schema=AVRO), store, ahead), Holder(1)),
+        store, CLOCK)  # fmt: skip
+    late = Table(url, clock=Hasty())
+    late.refresh()
+    theirs = run(begin(run(look_over(), store, CLOCK)[0]), store, CLOCK)
+    if prepared:
+        run(prepare(theirs, [], schema=AVRO), store, CLOCK)
+    files = {each.key for each in store.list(".hoodie/") if theirs.instant in each.key}
+    later = run(prepare(run(begin(), store, CLOCK), [], schema=AVRO), store, CLOCK)
+    down: list[str] = []
+
+    def put(key: str, body: bytes, condition: Any) -> Any:
+        if theirs.instant in key and not down:
+            down.append(key)
+            run(commit(later, Holder(2)), store, CLOCK)
+            if ends == "interrupt":
+                raise KeyboardInterrupt
+            return Unknown("503")
+        return store.put(key, body, condition)
+
+    def get(key: str, **how: Any) -> Any:
+        if down and ends == "outage" and len(down) < 60:  # until the append has given up
+            down.append(key)
+            return Unknown("503")
+        return store.get(key, **how)
+
+    late.store = Bent(late.store, put=put, get=get)
+    with pytest.raises((KeyboardInterrupt, TableError)):
+        late.append(rows([1]))
+    assert down, "both wanted the same instant"
+    assert {each.key for each in store.list(".hoodie/") if theirs.instant in each.key} == files
+    late.close()
 
 
 def test_a_commit_under_our_instant_that_is_not_ours_is_not_acknowledged(
@@ -589,3 +634,34 @@ def test_a_commit_made_in_hudi_mode_is_seen_after_the_switch_back(version: int) 
     with Table(url) as mine:
         mine.append(rows([888]))
     assert {"k777", "k888"} <= set(read_table(store)["id"].to_pylist())
+
+
+def test_an_unknown_commit_is_said_to_be_unknown_where_warnings_are_errors() -> None:
+    """The release finds no answer either, and warns."""
+    _, _, url = table()
+    writer = Table(url, lock={"ttl_s": 3.0, "acquire_timeout": 5}, clock=Hasty())
+    writer.append(rows([0]))
+    down: list[str] = []
+
+    def out(real: Store) -> Any:
+        def put(key: str, body: bytes, condition: Any) -> Any:
+            if not down:
+                answer = real.put(key, body, condition)
+                if key != FENCE_KEY:
+                    return answer
+                down.append(key)
+            return Unknown("503")
+
+        def get(key: str, **how: Any) -> Any:
+            return Unknown("503") if down else real.get(key, **how)
+
+        return Bent(real, put=put, get=get)
+
+    lock: Any = writer.lock
+    writer.store = out(writer.store)
+    lock.store = lock._client.store = writer.store
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(CommitUnknown) as caught:
+            writer.append(rows([1]))
+    assert caught.value.prepared is not None

@@ -17,7 +17,7 @@ from lockkit import Lock, StoreError, open_store
 from lockkit.cli.main import main
 from lockkit.errors import TableError
 from lockkit.providers import open_lock
-from lockkit.table import Table
+from lockkit.table import Table, read_table
 from lockkit.table.format.gate import (
     UnknownOption,
     check_options,
@@ -195,6 +195,62 @@ def test_an_option_that_asks_for_nothing_else_passes(key: str, value: str) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check_options({key: value}) == {key: value}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (WRITE + "operation", "upsert"),
+        (WRITE + "operation", "delete"),
+        (WRITE + "operation", "insert_overwrite_table"),
+        (WRITE + "insert.drop.duplicates", "true"),
+        ("hoodie.combine.before.insert", "true"),
+        ("hoodie.parquet.max.file.size", "1"),
+        ("hoodie.write.num.retries.on.conflict.failures", "7"),
+        ("hoodie.write.concurrency.early.conflict.detection.enable", "true"),
+        ("hoodie.allow.empty.commit", "true"),
+    ],
+)
+def test_an_append_refuses_what_only_a_spark_write_obeys(key: str, value: str) -> None:
+    check_options({key: value})
+    with pytest.raises(TableError, match=re.escape(key)):
+        Table("memory://options-append/t", options={key: value})
+
+
+def test_an_append_takes_the_options_that_say_what_it_does() -> None:
+    url = "memory://options-append-plain/t"
+    with closing(new_table(url)) as store:
+        same = {WRITE + "operation": "INSERT", WRITE + "insert.drop.duplicates": "false"}
+        with Table(url, options=same) as table:
+            table.append(rows([1, 1]))
+        assert read_table(store)["id"].to_pylist() == ["k1", "k1"]
+
+
+def test_a_lock_that_no_commit_would_take_is_refused() -> None:
+    url = "memory://options-unused-lock/t"
+    alone = {"hoodie.write.concurrency.mode": "single_writer"}
+    with closing(new_table(url)), closing(Lock(url)) as lock:
+        with pytest.raises(TableError, match="leave one of them out"):
+            Table(url, lock=lock, options=alone)
+        Table(url, lock=lock).close()
+        Table(url, options=alone).close()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hoodie.populate.meta.fields", "false"),
+        ("hoodie.partition.metafile.use.base.format", "true"),
+        ("hoodie.table.multiple.base.file.formats.enable", "true"),
+        ("hoodie.table.base.file.format", "ORC"),
+        ("hoodie.table.version", "true"),
+        ("hoodie.table.timeline.timezone", "LOCAL"),
+        ("hoodie.archivelog.folder", "false"),
+    ],
+)
+def test_a_property_that_a_table_keeps_for_itself_is_refused(key: str, value: str) -> None:
+    with pytest.raises(TableError, match=re.escape(key)):
+        check_options({key: value})
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from lockkit.recipes.terraform import StateLock
 from lockkit.recipes.wal import Wal
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
+from lockkit.stores.deadline import within
 from lockkit.stores.endpoint import is_providers_own
 from lockkit.stores.memory import MemoryStore
 from lockkit.table.format.java_properties import format_properties
@@ -650,3 +651,13 @@ def test_a_recipe_is_proven_where_the_client_goes(monkeypatch: pytest.MonkeyPatc
         for recipe in (_push, _lock_state):
             with pytest.raises(UnsafeStore, match=IGNORES):
                 recipe("s3://b/place")
+
+
+def test_a_test_in_another_thread_holds_no_call_beyond_its_deadline() -> None:
+    with Emulator() as server, closing(open_store("s3://b/t", endpoint=server.s3)) as store:
+        place = place_of(store)
+        assert place is not None
+        turn = proof._turns.setdefault(place, threading.Lock())
+        with turn, within(0.2), pytest.raises(NoAnswer, match="another thread still tests"):
+            prove_conditions(store, Clock())
+        prove_conditions(store, Clock())

@@ -41,6 +41,7 @@ from lockkit.protocol.outcome import (
 from lockkit.recipes.queue import Queue
 from lockkit.recipes.queue import jobs as transitions
 from lockkit.recipes.queue.asked import (
+    PAYLOAD_CHARS_MAX,
     Beat,
     Claim,
     Claimed,
@@ -678,3 +679,15 @@ def test_a_broker_that_cannot_be_started_says_how_to_start_one(place: tuple[str,
         queue.store.options.extra["credential"] = object()
         with pytest.raises(QueueError, match="python -m lockkit"):
             queue.push("tea")
+
+
+def test_the_longest_payload_goes_through_a_broker(tmp_path: Path) -> None:
+    """Escaped as ASCII its line would be longer than a broker reads."""
+    url, payload = f"file://{tmp_path}/q", "\U0001f600" * PAYLOAD_CHARS_MAX
+    with BrokerQueue(url, idle_s=1) as queue:
+        queue.push(payload, id="long")
+        job = queue.claim("worker")
+        assert job is not None and job.payload == payload
+        queue.push("\ud800\0" * (PAYLOAD_CHARS_MAX // 2), id="odd")
+        job = queue.claim("worker")
+        assert job is not None and job.id == "odd"

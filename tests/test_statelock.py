@@ -476,3 +476,24 @@ def test_the_command_calls_a_foreign_file_what_it_is(tmp_path: Path) -> None:
     shown: subprocess.CompletedProcess[str] = run("tflock", "show", f"file://{tmp_path}/t.tfstate")
     assert shown.returncode == 1
     assert "no lock file" in shown.stdout
+
+
+@pytest.mark.parametrize("landed", [False, True])
+def test_an_interrupted_lock_leaves_no_lock_file(landed: bool) -> None:
+    """It would never expire, and nobody would know its ID."""
+    url = f"{memory()}/s"
+    with closing(StateLock(url)) as state, closing(StateLock(url)) as other:
+        put = state.store.put
+
+        def interrupted(*args: Any) -> Any:
+            if landed:
+                put(*args)
+            raise KeyboardInterrupt
+
+        state.store.put = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt) as caught:
+            state.lock()
+        assert state.held is None
+        assert bool(getattr(caught.value, "__notes__", [])) == (not landed), "it names the ID"
+        other.lock()
+        other.unlock()

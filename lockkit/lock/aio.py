@@ -135,7 +135,7 @@ class AsyncLock:
     ) -> None:
         try:
             await self.release()
-        except (LockLost, StoreError, RuntimeError) as failed:
+        except (LockLost, StoreError, RuntimeError, Warning) as failed:
             if error is None:
                 raise
             warn_late(error, failed)

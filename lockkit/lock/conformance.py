@@ -30,6 +30,7 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.runtime import Get, Procedure, Put, Sleep, Unique, run
 from lockkit.stores import Store, split_url
+from lockkit.stores.deadline import left_s
 
 TABLE_KEY = ".hoodie/.locks/conditions.json"
 """The scratch object of a lock or a table. It is never deleted: a lock needs no right to delete."""
@@ -59,15 +60,23 @@ def prove_conditions(
 
     Two paths of one host are two servers. A provider's own servers are not tested. Raises
     `UnsafeStore` if a false condition passes or a true one does not, and `NoAnswer` if the store
-    did not say within `tries_max` tries.
+    did not say within `tries_max` tries, or another thread's test outlasts `within`.
     """
     place = place_of(store)
     if place is None or place in proven:
         return
-    with _turns.setdefault(place, threading.Lock()):
+    turn, left = _turns.setdefault(place, threading.Lock()), left_s()
+    if not turn.acquire(timeout=-1 if left is None else left):
+        raise NoAnswer(
+            f"{store.url} at {store.server}: another thread still tests whether this store "
+            "enforces write conditions; check that the store answers, then try again"
+        )
+    try:
         if place not in proven:
             _prove(store, clock, key, tries_max)
             proven.add(place)
+    finally:
+        turn.release()
 
 
 def _prove(store: Store, clock: Clock, key: str, tries_max: int) -> None:

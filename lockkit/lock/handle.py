@@ -14,7 +14,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -459,15 +459,20 @@ def leave(release: Callable[[], None], error: object) -> None:
     """Release at the end of a `with` block that raised `error`, or None; that error goes first."""
     try:
         release()
-    except (LockLost, StoreError, RuntimeError) as failed:
+    except (LockLost, StoreError, RuntimeError, Warning) as failed:
         if error is None:
             raise
         warn_late(error, failed, stacklevel=4)
 
 
 def warn_late(error: object, failed: Exception, stacklevel: int = 3) -> None:
-    """A release failed at the end of a block that raised `error`, which is what the user gets."""
-    if isinstance(error, LockLost) and isinstance(failed, LockLost):
-        return  # the block knows
+    """A release failed at the end of a block that raised `error`, which is what the user gets, also
+    where warnings are errors.
+    """
+    if isinstance(failed, Warning) or (
+        isinstance(error, LockLost) and isinstance(failed, LockLost)
+    ):
+        return  # the user was warned, or knows
     late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
-    warnings.warn(late(str(failed)), stacklevel=stacklevel)
+    with suppress(Warning):
+        warnings.warn(late(str(failed)), stacklevel=stacklevel)

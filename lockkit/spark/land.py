@@ -152,7 +152,7 @@ class _Merge:
         self, groups: dict[SpoolGroup, list[tuple[str, int]]], free: dict[str, list[Slice]],
         found: dict[tuple[str, int], Any],
     ) -> Iterator[tuple[TargetGroup, pa.Table]]:  # fmt: skip
-        """The free groups first: what they have is not looked for in a bucket any more."""
+        """The free groups first. Each group that has a key gets its row, and several may."""
         by_partition: dict[str, list[tuple[str, int]]] = {}
         for (partition, _), where in groups.items():
             by_partition.setdefault(partition, []).extend(where)
@@ -163,11 +163,12 @@ class _Merge:
                     yield TargetGroup((partition, each.file_id), each), rows
         again = generations(self.snapshot)
         for (partition, bucket), where in groups.items():
-            rows = self._not_found(where, found)
+            generation = again.get((partition, f"{bucket:08d}"), 0)
+            group = partition, bucket_file_id(partition, bucket, generation)
+            base = self.snapshot.groups.get(group)
+            rows = self._for_bucket(where, found, base)
             if rows.num_rows:
-                generation = again.get((partition, f"{bucket:08d}"), 0)
-                group = partition, bucket_file_id(partition, bucket, generation)
-                yield TargetGroup(group, self.snapshot.groups.get(group)), rows
+                yield TargetGroup(group, base), rows
 
     def _of_slice(
         self, of: Slice, where: list[tuple[str, int]], found: dict[tuple[str, int], Any]
@@ -185,16 +186,23 @@ class _Merge:
                 found[each] = pc.or_(found[each], hit) if each in found else hit
         return pa.concat_tables(hits) if hits else None
 
-    def _not_found(
-        self, where: list[tuple[str, int]], found: dict[tuple[str, int], Any]
+    def _for_bucket(
+        self, where: list[tuple[str, int]], found: dict[tuple[str, int], Any], base: Slice | None
     ) -> pa.Table:
+        """The rows whose keys no free group has, and those whose keys the bucket has as well."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        return pa.concat_tables(
-            rows.filter(pc.invert(found[each])) if each in found else rows
-            for each, rows in zip(where, self.rows.batches(where), strict=True)
-        )
+        config, kept = self.rows.spool.config, []
+        stored = self._stored(base) if base and any(each in found for each in where) else None
+        for each, rows in zip(where, self.rows.batches(where), strict=True):
+            if each in found:
+                wanted = pc.invert(found[each])
+                if stored is not None:
+                    wanted = pc.or_(wanted, pc.is_in(record_keys(config, rows), value_set=stored))
+                rows = rows.filter(wanted)
+            kept.append(rows)
+        return pa.concat_tables(kept)
 
     def once(self, unknown: bool) -> Iterator[pa.Table]:
         """One row for each key; with `unknown`, only of keys that the table does not have."""

@@ -46,6 +46,8 @@ class Query:
     begin: str | None = None
     end: str | None = None
     meta: bool = False
+    settled: bool = False
+    """Whether an earlier increment ended at `end`, as a stream's batch does."""
 
     @property
     def of_the_past(self) -> bool:
@@ -102,7 +104,9 @@ def plan(
             snapshot = run(load_snapshot(as_of=query.as_of), store, clock)
             scan = plan_scan(snapshot, columns=columns, filters=filters, meta=query.meta)
             return scan, None
-        found: Increment = run(load_increment(query.begin, query.end), store, clock)
+        found: Increment = run(
+            load_increment(query.begin, query.end, settled=query.settled), store, clock
+        )
         if found.held_back is not None:
             text = f"the increment of {place.url} is {found.held_back.describe(place.url)}"
             warnings.warn(ReaderHeldBack(text), stacklevel=3)

@@ -195,7 +195,7 @@ class StreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         with first_line():
-            query = Query(begin=start["at"], end=end["at"])
+            query = Query(begin=start["at"], end=end["at"], settled=True)
             return _shares(plan(self.place, query, columns=self.shape.names)[0])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

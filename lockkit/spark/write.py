@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import CommitConflict, OldRows
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.lock.contract import LockHandle
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, EventSink, silent
@@ -41,7 +42,7 @@ from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import turns_of
+from lockkit.table.occ.concurrency import refuse_unused_lock, turns_of
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.heartbeat import Heartbeat
@@ -61,8 +62,6 @@ from lockkit.table.write.groups import EarlyCheck
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-    from lockkit.lock.contract import LockHandle
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
 Claim = Callable[[str], None]
@@ -135,6 +134,7 @@ def write(
     )  # fmt: skip
     check_keywords(write, url, store_options)
     clock, options = clock or Clock(), dict(options or {})
+    refuse_unused_lock({str(name).lower(): value for name, value in options.items()}, lock)
     if wanted.table_name:
         options[TABLE_NAME] = wanted.table_name  # of which some locks make their key
     place = TableAddress(url.rstrip("/"), endpoint, client, store_options)

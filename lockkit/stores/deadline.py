@@ -153,6 +153,12 @@ def within(seconds: float) -> Iterator[None]:
         _thread.limit_ms = outer_ms
 
 
+def left_s() -> float | None:
+    """What `within` leaves this thread, in seconds; None where it sets no limit."""
+    limit_ms: float = getattr(_thread, "limit_ms", math.inf)
+    return None if limit_ms == math.inf else max(0.0, (limit_ms - _clock.boot_ms()) / 1000)
+
+
 def in_time(method: Callable[..., T]) -> Callable[..., T]:
     """A store's method as one call with a deadline, by the store's `_endpoint`.
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.lock.contract import LockHandle
 from lockkit.runtime import run
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, check_keywords, open_store
@@ -27,7 +28,7 @@ from lockkit.table.format.partition import by_partition
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import turns_of
+from lockkit.table.occ.concurrency import refuse_unused_lock, turns_of
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.liveness import heartbeat_rules
 from lockkit.table.occ.locks import open_table_lock
@@ -43,8 +44,6 @@ from lockkit.table.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from lockkit.lock.contract import LockHandle
 
 
 class Table:
@@ -91,9 +90,15 @@ class Table:
         self._described: dict[str, Any] = {}
         """What the options say of the table."""
         if options:
-            from lockkit.table.format.gate import check_options, described
+            from lockkit.table.format.gate import (
+                check_append_options,
+                check_options,
+                described,
+            )
 
             given = check_options(options)
+            check_append_options(given)
+            refuse_unused_lock(given, lock)
             self._described = described(given)
         self.url = url.rstrip("/")
         self.clock = clock or Clock()

@@ -43,7 +43,9 @@ _PLAIN = {each.__name__: each for each in (Done, Empty, Forgotten)}
 
 
 def to_line(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+    """As UTF-8: escaped as ASCII, the longest payload could be longer than `LINE_BYTES_MAX`."""
+    text = json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "surrogatepass") + b"\n"
 
 
 def read_line(file: BinaryIO, most: int = LINE_BYTES_MAX) -> dict[str, Any]:

@@ -42,10 +42,13 @@ from lockkit.recipes.terraform.lockinfo import BODY_BYTES_MAX, ForeignLock, Lock
 from lockkit.runtime import TRIES_MAX, Delete, Note, Procedure, Put, Sleep, pause_s, read, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store, split_url
+from lockkit.stores.deadline import within
 
 SUFFIX = ".tflock"
 WAIT_FIRST_S, WAIT_LONGEST_S = 1.0, 16.0
 """Terraform's own: doubled from one to the other."""
+ANSWER_S = 10.0
+"""How long, beyond its timeout, `StateLock.lock` gives a store that does not answer."""
 DEFAULT, WORKSPACE_PREFIX = "default", "env:"
 
 T = TypeVar("T")
@@ -289,14 +292,25 @@ class StateLock:
         return self._run(look(self.key))
 
     def lock(self, *, operation: str = "", info: str = "", timeout: float = 0.0) -> LockInfo:
-        """What is written there now. `timeout` is in seconds of waiting, 0 tries once."""
+        """What is written there now. `timeout` is in seconds of waiting for others, 0 tries once.
+
+        A store that does not answer is given `ANSWER_S` more. After an interrupt the lock file is
+        deleted, or a note on the interrupt names the ID to unlock.
+        """
         if self.held is not None:
             raise RuntimeError(f"{self} is held by this handle already: unlock it first")
         mine = LockInfo(
             id=self.clock.unique(), operation=operation, info=info, who=who(),
             version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
         )  # fmt: skip
-        self._run(lock(self.key, mine, timeout_s=timeout))
+        try:
+            with within(timeout + ANSWER_S):
+                self._run(lock(self.key, mine, timeout_s=timeout))
+        except Exception:
+            raise
+        except BaseException as interrupt:
+            self._take_back(mine, interrupt)
+            raise
         self.held = mine
         try:
             self._prove(mine)
@@ -308,6 +322,13 @@ class StateLock:
             self.unlock()  # nobody else would: it never expires
             raise
         return mine
+
+    def _take_back(self, mine: LockInfo, interrupt: BaseException) -> None:
+        """Delete what an interrupted create may have left."""
+        try:
+            self.force_unlock(mine.id)
+        except (NotLocked, LockUnknown, Unanswered, StoreError) as failed:
+            interrupt.add_note(f"{_in_doubt(self.key, mine)} ({failed})")
 
     def _prove(self, mine: LockInfo) -> None:
         """Before this lock counts: see that the store enforces conditions (incus #3651 did not).

@@ -56,6 +56,32 @@ def check_options(
     return given
 
 
+_APPENDS = {
+    "hoodie.datasource.write.operation": "insert|bulk_insert",
+    "hoodie.datasource.write.insert.drop.duplicates": "false",
+    "hoodie.combine.before.insert": "false",
+    "hoodie.allow.empty.commit": "false",
+    "hoodie.parquet.max.file.size": "",
+    "hoodie.upsert.shuffle.parallelism": "",
+    "hoodie.write.num.retries.on.conflict.failures": "0",
+    "hoodie.write.concurrency.early.conflict.detection.enable": "false",
+    "hoodie.write.concurrency.early.conflict.check.commit.conflict": "false",
+}
+"""What only a Spark write obeys, and the values that `Table.append` fulfils."""
+
+
+def check_append_options(given: Mapping[str, Any]) -> None:
+    """Raise `TableError` for an option, by its name in lower case, that an append cannot obey."""
+    for key, accepted in _APPENDS.items():
+        value = given.get(key)
+        if value not in (None, "") and not _fits(accepted, str(value)):
+            only = f"; only {_in_words(accepted)} is accepted" if accepted else "; leave it out"
+            raise TableError(
+                f"{key}={str(value)[:SHOWN]} is refused: Table.append does not obey it, a Spark "
+                f"write does (lockkit.spark.write){only}"
+            )
+
+
 def entry_of(key: str) -> OptionRule | None:
     """What becomes of `key`, in lower case."""
     if key in _EXACT:

@@ -57,6 +57,7 @@ METADATA = "it tunes the metadata table, which lockkit does not keep"
 ENGINE = "it tunes Hudi's own engine"
 LOG = "it is about log files, which a copy-on-write table does not have"
 READS = "it tunes Hudi's reader"
+PROPERTY = "it is a property that a table keeps for itself; leave it out"
 CODE = "a class of Java cannot be run here"
 _SIMPLE = (
     "org.apache.hudi.keygen.SimpleKeyGenerator|org.apache.hudi.keygen.NonpartitionedKeyGenerator"
@@ -366,14 +367,17 @@ TABLE: tuple[OptionRule, ...] = (
              "write.rolling.metadata.keys", "such metadata is not written here", "false"),
     _harmless(H, "write.rolling.metadata.timeline.lookback.commits", ENGINE),
     # --- what a table keeps for itself ---
-    _refused(H, "archivelog.folder database.name populate.meta.fields table.base.file.format "
-             "base.file.format table.ro.file.format table.rt.file.format table.log.file.format "
-             "table.checksum table.create.schema table.format table.initial.version "
-             "table.metadata.partitions table.metadata.partitions.inflight "
-             "table.multiple.base.file.formats.enable table.timeline.timezone table.version "
-             "timeline.history.path timeline.layout.version timeline.path "
-             "partition.metafile.use.base.format", "it is a property that a table keeps for "
-             "itself; leave it out", "PARQUET|true|false|UTC|native"),
+    _refused(H, "archivelog.folder database.name table.checksum table.create.schema "
+             "table.initial.version table.metadata.partitions "
+             "table.metadata.partitions.inflight table.version timeline.history.path "
+             "timeline.layout.version timeline.path", PROPERTY),
+    _refused(H, "base.file.format table.base.file.format table.ro.file.format "
+             "table.rt.file.format table.log.file.format", PROPERTY, "PARQUET"),
+    _refused(H, "table.format", PROPERTY, "native"),
+    _refused(H, "table.timeline.timezone", PROPERTY, "UTC"),
+    _refused(H, "populate.meta.fields", PROPERTY, "true"),
+    _refused(H, "table.multiple.base.file.formats.enable partition.metafile.use.base.format",
+             PROPERTY, "false"),
     # --- files ---
     _refused(H + "parquet.", "compression.codec", PARQUET, "snappy"),
     _refused(H + "parquet.", "outputtimestamptype", "timestamps have microseconds here",

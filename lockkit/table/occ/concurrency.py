@@ -13,10 +13,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from lockkit.clock import Clock
+from lockkit.errors import TableError
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+from lockkit.lock.contract import LockHandle
 from lockkit.lock.handle import Lock
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
@@ -37,9 +39,6 @@ from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred, held, publish, told_if_interrupted
-
-if TYPE_CHECKING:
-    from lockkit.lock.contract import LockHandle
 
 CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
 SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"
@@ -144,6 +143,14 @@ def turns_of(options: Mapping[str, Any], open_lock: Callable[[], LockHandle]) ->
         if concurrency_mode(options) == SINGLE
         else OptimisticConcurrency(open_lock())
     )
+
+
+def refuse_unused_lock(options: Mapping[str, Any], lock: object) -> None:
+    """Raise `TableError` where `lock` was passed and no commit would acquire it."""
+    if lock is not None and concurrency_mode(options) == SINGLE:
+        raise TableError(
+            f"lock= was passed, but {CONCURRENCY_KEY}={SINGLE} takes no lock; leave one of them out"
+        )
 
 
 def concurrency_mode(options: Mapping[str, Any]) -> str:

@@ -240,9 +240,10 @@ def withdraw(
     A pending instant holds back incremental readers of a version 6 table, and the horizon of every
     table. So a writer that was refused, failed or was interrupted does not leave its instant.
 
-    Where a later instant is completed, this one cannot be committed any more, and its files are
-    deleted. Otherwise a rollback ensures that first: the instant is never used again.
-    `paths` as for `roll_back`, and the same errors.
+    Where a later instant is completed, its own files are deleted: every later survey of the
+    instant fails. Otherwise a rollback ensures that first: the instant is never used again. An
+    instant that turns out to be another attempt's is left as it is. `paths` as for `roll_back`,
+    and the same errors.
     """
     names, instant = taken.names, taken.instant
     now = yield from load_timeline(names, after=CheckedHorizon(taken.known.horizon).listed_after)
@@ -257,7 +258,8 @@ def withdraw(
     if paths is None:
         paths = [path for _, path in (yield from written_by(instant))]
     yield from discard(taken, now, paths)
-    yield from unmark(instant)
+    if taken.version:  # it was ours, so its markers are; else another attempt may have it
+        yield from unmark(instant)
     return None
 
 

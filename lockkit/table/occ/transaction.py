@@ -15,10 +15,7 @@ from lockkit.protocol.outcome import Found, Version
 from lockkit.runtime import Note, Procedure, Unique, WallMs, all_of, create, delete, read
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
-from lockkit.table.format.layout import (
-    ATTEMPT,
-    format_commit,
-)
+from lockkit.table.format.layout import ATTEMPT, format_commit, parse_commit
 from lockkit.table.format.plans import format_overwrite_plan
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import (
@@ -248,14 +245,18 @@ def survey(taken: TakenInstant) -> Procedure[tuple[Transaction | None, Timeline]
 
 def is_ours(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
     """Whether the requested file is pending and still holds this attempt, by version or content."""
+    return (yield from own_version(taken, now)) is not None
+
+
+def own_version(taken: TakenInstant, now: Timeline) -> Procedure[Version | None]:
+    """The version of our requested file; None if it is not pending or holds another attempt."""
     place = taken.instant, taken.action
     if taken.instant not in now.pending or place not in now.first:
-        return False
+        return None
     if now.first[place] == taken.version:
-        return True
-    return isinstance((found := (yield from read(taken.requested))), Found) and (
-        found.body == taken.body
-    )
+        return taken.version
+    found = yield from read(taken.requested)
+    return found.version if isinstance(found, Found) and found.body == taken.body else None
 
 
 def _named(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
@@ -274,17 +275,30 @@ def _named(taken: TakenInstant, now: Timeline) -> Procedure[bool]:
 def discard(taken: TakenInstant, now: Timeline, paths: Iterable[str] = ()) -> Procedure[None]:
     """Delete what a useless instant left, `paths` first; `now` was listed after it was taken.
 
-    Its timeline files go only if the instant is doomed (a later one is completed), so that it
-    can never be completed; then a late delete is harmless. Otherwise only our
-    own requested file goes, by its version. A store that does not answer leaves the rest to the
-    rollback of dead writers.
+    A timeline file is deleted only if it holds this attempt, and by the version that was read. One
+    exception: where the instant is ours and a later one is completed, every other survey of it
+    fails too, so any inflight file beside ours is rubbish and is deleted by name. Without an answer
+    from the store, the rest is left to the rollback of dead writers.
     """
+    requested, inflight = taken.requested, taken.names.inflight(taken.instant, taken.action)
     try:
         yield from all_of(delete(path) for path in paths)
-        if now.latest > taken.instant:
-            yield from delete(taken.names.inflight(taken.instant, taken.action))
-            yield from delete(taken.requested)
-        elif (yield from is_ours(taken, now)):
-            yield from delete(taken.requested, taken.version)
+        ours = yield from own_version(taken, now)
+        if ours is not None:
+            if now.latest > taken.instant:
+                yield from delete(inflight)
+            yield from delete(requested, ours)
+        elif taken.instant in now.inflight:
+            # A rollback may have taken the requested file before our inflight file landed.
+            late = yield from read(inflight)
+            if isinstance(late, Found) and _attempt_in(inflight, late.body) == taken.attempt:
+                yield from delete(inflight, late.version)
     except Unanswered as error:
         yield Note("note", {"text": f"left to a rollback: {error}", "instant": taken.instant})
+
+
+def _attempt_in(key: str, body: bytes) -> str | None:
+    try:
+        return parse_commit("", key, body).attempt
+    except TableError:  # half written, or something else's
+        return None

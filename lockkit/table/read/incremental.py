@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lockkit.errors import TableError
 from lockkit.runtime import Procedure
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.schema import COMMIT_TIME
@@ -69,21 +70,37 @@ class Increment:
         return (time > self.start) & (time <= self.end)
 
 
-def load_increment(start: str = "", end: str | None = None) -> Procedure[Increment]:
-    """What changed after `start` (empty: ever) and up to `end`, which is included (None: now)."""
+def load_increment(
+    start: str = "", end: str | None = None, *, settled: bool = False
+) -> Procedure[Increment]:
+    """What changed after `start` (empty: ever) and up to `end`, which is included (None: now).
+
+    `settled` says that an earlier increment ended at `end`. What is pending below it now was taken
+    later, so its survey fails: it holds nothing back. `TableError` if `end` is gone from the table.
+    """
     for bound in filter(None, (start, end)):
         known_instant(bound)
     opened = yield from open_table()
     if opened.config.names.layout == 1:
-        return (yield from _by_instant(opened, start, end))
-    return (yield from _by_completion(opened, start, end))
+        found = yield from _by_instant(opened, start, end, settled)
+    else:
+        found = yield from _by_completion(opened, start, end)
+    if settled and end is not None and found.end < end:
+        raise TableError(
+            f"the commit of {end}, where an earlier increment ended, is gone from the timeline: "
+            "the table was restored to an earlier state, or made anew; read it again from the start"
+        )
+    return found
 
 
-def _by_instant(opened: OpenedTable, start: str, end: str | None) -> Procedure[Increment]:
+def _by_instant(
+    opened: OpenedTable, start: str, end: str | None, settled: bool
+) -> Procedure[Increment]:
     if end is not None and end < opened.before.covered.horizon:
         opened = yield from _from_the_start(opened)
-    until = settled_until(opened.now, start, end)
-    held = yield from held_back(opened.config.names, opened.now, start, end)
+    barred = max(start, end) if settled and end is not None else start
+    until = settled_until(opened.now, barred, end)
+    held = yield from held_back(opened.config.names, opened.now, barred, end)
     if until <= start:
         return Increment(start, start, None, held_back=held)
     snapshot = yield from snapshot_at(opened, SnapshotPoint(as_of=until))
@@ -92,8 +109,8 @@ def _by_instant(opened: OpenedTable, start: str, end: str | None) -> Procedure[I
 
 
 def settled_until(now: Timeline, start: str, end: str | None) -> str:
-    """The newest commit, not after `end`, that no pending one later than `start` precedes; empty if
-    there is none.
+    """The newest commit, not after `end`, that no pending one later than `start` precedes; empty
+    if there is none.
     """
     barrier = first_pending(now, start)
     known = (each for each in now.commits if each < barrier and (end is None or each <= end))
