@@ -35,6 +35,7 @@ soak: $(READY_TO_TEST)  ## ten minutes of real writers in trouble, then long tes
 	@mkdir -p runs
 	@$(BIN)/python -m lockkit soak --minutes 10 --writers 5 --spark 1 --html runs/soak.html $(SOAK_ARGS)
 	@$(BIN)/python -m pytest -n 0 -m soak --timeout 600
+	@LOCKKIT_SEEDS=100 $(BIN)/python -m pytest -n 0 --timeout 3600 tests/test_guarantees.py
 	@$(BIN)/python -m lockkit explore --big
 
 bench: $(READY_TO_TEST)  ## figures of locks, server, start-up and tables, peers beside them (BENCH_ARGS="--quick table")

@@ -29,7 +29,7 @@ EXIT_S = 20
 LEAVE_S = 5
 GROUPS = {
     "spark": 300.0, "spark processes": 300.0, "voila": 150.0, "lab": 150.0, "zookeeper": 60.0,
-    "hive": 60.0, "tlc": 60.0, "kill points": 60.0, "two thousand worlds": 40.0, "dynamodb": 30.0,
+    "hive": 60.0, "tlc": 60.0, "kill points": 60.0, "dynamodb": 30.0,
 }  # fmt: skip
 MARKS = {"slow": 10.0, "spark": 4.0}
 QUICK = 0.3

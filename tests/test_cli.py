@@ -440,7 +440,7 @@ def test_a_probe_that_found_nothing_says_how_much_it_tried(tmp_path: Path) -> No
 
 
 def test_explore_gives_rule_violation_steps_states_and_seconds_per_row() -> None:
-    result = run("explore", "--json", "--row", "alone, two faults", "--row", "claim_412 lost")
+    result = run("explore", "--json", "--row", "commits", "--row", "claim_412 lost")
     assert result.returncode == 0, result.stderr
     on, off = (json.loads(each) for each in result.stdout.splitlines())
     assert {"rule", "violation", "steps", "states", "seconds"} <= set(on)
@@ -601,7 +601,7 @@ def test_ctrl_c_ends_serve(mark: str) -> None:
 
 
 def test_ctrl_c_ends_explore(mark: str) -> None:
-    rows = ("--row", "alone, two faults", "--row", "three clients")  # a short one, a long one
+    rows = ("--row", "commits", "--row", "three clients")  # a short one, a long one
     assert_interrupted(("explore", *rows), "no violation", mark)
 
 

@@ -21,7 +21,7 @@ from play import Faults
 from lockkit.runtime import Procedure
 from lockkit.table.occ.liveness import dead_instants, end, failed_writes_policy
 
-SEEDS = int(os.environ.get("LOCKKIT_SEEDS", "20"))
+SEEDS = int(os.environ.get("LOCKKIT_SEEDS", "8"))
 TROUBLE = Faults(lost=3, late=2, crash=30)
 KEYS = 8
 both_modes = pytest.mark.parametrize("mode", ["fenced", "hudi"])

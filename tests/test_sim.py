@@ -35,7 +35,7 @@ from lockkit.protocol.policy import Policy
 SEEDS: dict[str, Any] = json.loads((Path(__file__).parent / "seeds.json").read_text())
 FOUND_BY: dict[str, dict[str, Any]] = SEEDS["mutants"]
 ONCE_WRONG: list[dict[str, Any]] = SEEDS["once wrong"]
-LEASE_SEEDS, TABLE_SEEDS = 2_000, 60
+LEASE_SEEDS, LEASE_SEEDS_MANY, TABLE_SEEDS = 400, 5_000, 60
 
 
 def seed_of(entry: dict[str, Any]) -> str:
@@ -50,14 +50,21 @@ def leases() -> list[SeedOutcome]:
     return [simulate(LEASE, seed) for seed in range(1, LEASE_SEEDS + 1)]
 
 
-@pytest.mark.xdist_group("two thousand worlds")
-def test_the_lease_is_right_in_two_thousand_worlds(leases: list[SeedOutcome]) -> None:
+@pytest.mark.xdist_group("worlds of the lease")
+def test_the_lease_is_right_in_four_hundred_worlds(leases: list[SeedOutcome]) -> None:
     wrong = [f"seed {each.seed}: {each.violation}" for each in leases if each.violation]
     assert not wrong
     assert sum(each.steps for each in leases) > 180 * LEASE_SEEDS
 
 
-@pytest.mark.xdist_group("two thousand worlds")
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_the_lease_is_right_in_five_thousand_worlds() -> None:
+    plays = (simulate(LEASE, seed) for seed in range(1, LEASE_SEEDS_MANY + 1))
+    assert not [f"seed {each.seed}: {each.violation}" for each in plays if each.violation]
+
+
+@pytest.mark.xdist_group("worlds of the lease")
 def test_those_worlds_reached_what_they_are_for(leases: list[SeedOutcome]) -> None:
     reached = Counter(name for each in leases for name in each.reached)
     assert all(reached[each] > LEASE_SEEDS // 20 for each in LEASE.sometimes), reached

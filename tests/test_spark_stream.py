@@ -458,8 +458,8 @@ def test_a_topic_without_sparks_kafka_jar_says_what_to_add(spark: Any, tmp_path:
     ("arguments", "why"),
     [
         (["--source-class", "Nowhere"], "choose JsonDFSSource"),
-        (["--source-class", "JsonKafkaSource"], r"nothing of hoodie\.streamer\.source\.kafka"),
-        (["--hoodie-conf", "x"], "no KEY=VALUE"),
+        (["--source-class", "JsonKafkaSource"], r"do not set hoodie\.streamer\.source\.kafka"),
+        (["--hoodie-conf", "x"], "is not KEY=VALUE"),
         (["--hoodie-conf", "hoodie.streamer.transformer.sql=SELECT 1"], r"transformer\.sql is ref"),
         (["--target-base-path", ""], "which table"),
         (["--props", "/nowhere"], "No such file"),

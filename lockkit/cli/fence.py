@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from lockkit.table.services.repair import FenceRepair
 
 REPAIR = """\
-Puts back a fence (.hoodie/.locks/fence.json) that cannot be read or is gone, and makes visible the
-commit that it had decided last. Shows what it would write; --yes does it, under the table's lock.
-Never deletes anything. Where nothing shows which commit was decided last, it stops and says what to
-look for. Exit 0: repaired, or nothing to repair; 3 if it cannot tell."""
+Restores a fence (.hoodie/.locks/fence.json) that is unreadable or missing, and publishes the commit
+that it had decided last. Shows what it would write; --yes writes it, under the table's lock. It
+deletes nothing. If it cannot determine the last decided commit, it stops and says what to look for.
+Exit 0: repaired, or nothing to repair; 3 if it cannot tell."""
 
 REPAIR_EXAMPLE = """\
 lockkit table repair-fence s3://bucket/table

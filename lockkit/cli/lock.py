@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from lockkit.protocol.state import Observation
 
 SHOW = """\
-Who holds the table's lock, since when, until when and by whose clock, and the object's newest
-generations where the bucket keeps them. Reads only. Exit 0; 1 if the object is no lock record."""
+Shows who holds the table's lock, since when, until when and by which clock. If the bucket keeps
+versions, it also shows the newest generations of the lock object. Reads only. Exit 0; 1 if the
+object is no lock record."""
 
 SHOW_EXAMPLE = """\
 lockkit lock show s3://bucket/table

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 ABOUT = "Look at a table, clean it, join its small files, take back what dead writers left."
 
 SHOW = """\
-Which mode and version the table has, its latest instants, what is pending and whether anybody is at
-it, what the fence decided last, and which instant holds readers of increments back (version 6).
+Shows the mode and version of the table, its latest instants, the pending ones and whether their
+writers are alive, the last decision of the fence, and the instant that holds incremental readers
+back (version 6).
 Reads only. Exit 0; 1 if a writer left something behind."""
 
 SHOW_EXAMPLE = """\

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from lockkit.table.services.service import ServiceRun, TableService
 
 CLEAN = """\
-Deletes the files that no reader as of the newest commits can see, by a plan that is written first.
-Interrupted, it is finished by the next clean. Readers of older snapshots lose their files."""
+Deletes the files that no reader of the retained commits needs. It writes a plan first; the next
+clean finishes an interrupted one. Readers of older snapshots lose their files."""
 
 CLUSTER = """\
-Rewrites small files into few larger ones, as one commit. It gives way to a writer that was faster
-(exit 75; nothing changed). Interrupted, it takes itself back."""
+Rewrites small files into few larger ones, in one commit. If a writer changed one of them first, it
+stops and changes nothing (exit 75). If it is interrupted, it rolls itself back."""
 
 ROLLBACK = """\
-Takes back an instant whose writer is dead, and deletes its files; by default of every one.
-Refuses a writer that lives (exit 75). What is committed stays."""
+Rolls back an instant whose writer is dead and deletes its files; by default all such instants.
+Refuses if the writer is alive (exit 75). Committed rows stay."""
 
 SERVICES = """\
-Runs the table's services beside its writers, until Ctrl-C: dead writers are taken back, the table
-is cleaned, and clustered if hoodie.clustering.inline=true. They take the table's lock as a writer
-does. Never for a table whose writer brings its own."""
+Runs the table's services beside its writers, until Ctrl-C. It rolls dead writers back, cleans
+the table, and clusters it if hoodie.clustering.inline=true. The services take the table's lock as a
+writer does. Do not run it for a table whose writer runs its own services."""
 
 CLEAN_EXAMPLE = """\
 lockkit table clean s3://bucket/table --dry-run
@@ -203,7 +203,7 @@ def _named(instant: str, found: TableCondition) -> PendingInstant:
             f"{instant} is a completed {action}; what is committed is not taken back"
         )
     raise CommandError(
-        f"{plain(instant, limit=40)} is not on the timeline: lockkit table show tells"
+        f"{plain(instant, limit=40)} is not on the timeline: lockkit table show lists it"
     )
 
 

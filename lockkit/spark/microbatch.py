@@ -13,11 +13,10 @@ import json
 import re
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError, Unanswered
-from lockkit.lock.contract import LockHandle
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -40,6 +39,9 @@ from lockkit.table.occ.covered import read_commit
 from lockkit.table.occ.liveness import HeartbeatRead, end, forget, look
 from lockkit.table.occ.rollback import RollbackRefused, roll_back
 from lockkit.table.occ.transaction import TableCache
+
+if TYPE_CHECKING:
+    from lockkit.lock.contract import LockHandle
 
 STREAMS = HOODIE + ".streams/"
 STREAM = "lockkit.stream"

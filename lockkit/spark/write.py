@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import CommitConflict, OldRows
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
-from lockkit.lock.contract import LockHandle
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, EventSink, silent
@@ -62,6 +61,8 @@ from lockkit.table.write.groups import EarlyCheck
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from lockkit.lock.contract import LockHandle
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.1, 10.0
 Claim = Callable[[str], None]

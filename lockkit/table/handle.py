@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
-from lockkit.lock.contract import LockHandle
 from lockkit.runtime import run
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, check_keywords, open_store
@@ -44,6 +43,8 @@ from lockkit.table.write.attempt import WriteAttempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lockkit.lock.contract import LockHandle
 
 
 class Table:

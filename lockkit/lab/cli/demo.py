@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from lockkit.lab.processes.fleet import Fleet
 
 ABOUT = """\
-Launches writers that commit overlapping orders to one table, stops one of them in the middle of its
-commit until another has taken the lock and published, wakes it, then loses a response on the wire;
-tells what happened and gives the verdict. Exit 0: VALID, 1: INVALID, 2: UNKNOWN.
-With --no-fence the late writer gets through: the verdict is INVALID and the exit code 1."""
+Launches writers that commit overlapping orders to one table. It pauses one of them in the middle of
+its commit until another writer has taken the lock and published, and wakes it again. Then it drops
+a response on the wire. It prints what happened and the verdict. Exit 0: VALID, 1: INVALID, 2:
+UNKNOWN. With --no-fence the late writer commits: the verdict is INVALID and the exit code 1."""
 
 EXAMPLE = """\
 lockkit demo --plain

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from lockkit.lab.verify.explore import SearchScenario
 
 ABOUT = """\
-Searches, exhaustively within small bounds, what clients that run the protocol's own step can be led
-into; first with every rule on (no violation is expected), then with each rule off (the shortest
-violation is). Exit 0: as expected; 1: a violation with all rules on, or none where one is known."""
+Searches all orders of events within small bounds, with clients that run the protocol's own step:
+first with every rule on (expects no violation), then with each rule off (expects the shortest
+violation). Exit 0: as expected; 1: a violation with all rules on, or none where one is known."""
 
 EXAMPLE = """\
 lockkit explore --row "fence off" --story

@@ -10,9 +10,9 @@ from lockkit.events import narrate
 from lockkit.lab.cli.check import events
 
 ABOUT = """\
-Tells what happened, a line for each event: from a history file (JSON lines), or from a bucket that
-keeps versions, out of the generations of the table's lock object. --json prints the events, which
-lockkit check and the notebooks read."""
+Prints what happened, one line for each event. Reads a history file (JSON lines), or the generations
+of the table's lock object in a bucket that keeps versions. --json prints the events, which lockkit
+check and the notebooks read."""
 
 EXAMPLE = """\
 lockkit history datasets/histories/good/stalled_commit_refused.jsonl

@@ -17,10 +17,10 @@ from lockkit.cli.terminal import CommandError, command, require, warn
 from lockkit.events import plain
 
 ABOUT = """\
-Opens JupyterLab at the first notebook of the course, or at the one that you name first. All that
-follows is handed to JupyterLab. Ctrl-C ends it, its kernels and their writers. Outside a source
-checkout the notebooks and their data sets are copied to ./lockkit-lab first; a file that is there
-already is kept, so that what you changed stays."""
+Opens JupyterLab at the first notebook of the course, or at the notebook named by the first
+argument. It passes all other arguments to JupyterLab. Ctrl-C ends JupyterLab, its kernels and their
+writers. Outside a source checkout the notebooks and their data sets are copied to ./lockkit-lab
+first; a file that is there already is kept, so that what you changed stays."""
 
 EXAMPLE = """\
 lockkit lab

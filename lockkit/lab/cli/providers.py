@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 ABOUT = """\
 Starts real lock services on this machine, each on a free port of 127.0.0.1: the embedded object
 server, ZooKeeper and a Hive Metastore (from the jars inside pip's pyspark; they need Java 17),
-a DynamoDB API (npm's dynalite, or moto) and Azurite. Says of each where it is, the URL that
-lockkit.open_lock takes, and the same lock in Apache Hudi's keys. What cannot be started here is
-told, with how to get it. Ends them all with Ctrl-C or SIGTERM (exit 130 and 0), or when it dies."""
+a DynamoDB API (npm's dynalite, or moto) and Azurite. Prints the address of each, the URL for
+lockkit.open_lock, and the same lock in Apache Hudi's keys. For a service that cannot be started it
+prints what to install. Ctrl-C or SIGTERM ends all of them (exit 130 and 0), as does a crash."""
 
 EXAMPLE = """\
 lockkit providers --only zookeeper,hive

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 ABOUT = """\
 Runs the library itself in a simulated world, one for each seed: virtual clocks that are wrong,
 stores of several providers, lost and late requests, hidden retries, 409, 429 and 503, pauses,
-crashes, and a schedule that favours rare orders. The same seed plays the same again. Each run is
-judged while it goes, and its history by the checker. Exit 0: no violation; 1: a violation (its seed
-is printed, as a moment: --moment takes it, tells that run up to there, and with --others how many
-other runs from there on go wrong)."""
+crashes, and a schedule that favours rare orders. The same seed repeats the same run. Invariants are
+checked during each run, and the checker judges its history. Exit 0: no violation; 1: a violation.
+It prints the seed and the step as a moment: --moment replays the run up to that step, and --others
+counts how many other continuations from there also fail."""
 
 EXAMPLE = """\
 lockkit simulate --scenario lease --seeds 1..200 --json

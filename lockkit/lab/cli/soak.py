@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from lockkit.lab.soak.run import SoakOutcome
 
 ABOUT = """\
-Launches real writers over the embedded server on one table, beside them a reader and the table's
-own services, and does to them what a plan says: stalls (SIGSTOP), kills (SIGKILL) and relaunches,
-wrong clocks, kills of the server, lost responses, late writes, bursts of 429 and 5xx. Ends with the
-verdict on the whole history, with the faults that were made and the rare things that were reached.
-Exit 0: VALID, something was reached, the table can be read and no process is left; 1: not so;
-2: UNKNOWN. Ctrl-C and SIGTERM end it early, with the verdict on what there is."""
+Launches real writers on one table of the embedded server, with a reader and the table services
+beside them, and injects the faults of a plan: stalls (SIGSTOP), kills (SIGKILL) and relaunches,
+wrong clocks, kills of the server, lost responses, late writes, bursts of 429 and 5xx. Prints the
+verdict on the whole history, the injected faults and the rare events that occurred. Exit 0: VALID,
+a rare event occurred, the table is readable and no process is left; 1: any of these fails; 2:
+UNKNOWN. Ctrl-C and SIGTERM end it early, with the verdict on the history so far."""
 
 EXAMPLE = """\
 lockkit soak --minutes 10

@@ -36,12 +36,12 @@ file, which locks all the same."""
 
 LOCK = """\
 Take the state's lock and print its ID; `unlock` it by that ID. Waits for others as Terraform does,
-1 s doubling to 16 s, until the time-out. Exit 75: somebody else has it; 2: nobody told whether it
-is taken, and it may yet be."""
+1 s doubling to 16 s, until the time-out. Exit 75: another owner holds it; 2: no answer, so the lock
+may be taken now or later."""
 
 UNLOCK = """\
 Remove the lock of your own user and host that has this ID. Exit 1: no such lock, and nothing was
-removed; 2: nobody told whether it is removed."""
+removed; 2: no answer, so it may be removed or not."""
 
 FORCE = """\
 Remove the lock that has this ID, whosoever it is. Its holder, if it lives, works on without a lock:

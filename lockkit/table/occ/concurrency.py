@@ -13,12 +13,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
-from lockkit.lock.contract import LockHandle
 from lockkit.lock.handle import Lock
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
@@ -39,6 +38,9 @@ from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import deferred, held, publish, told_if_interrupted
+
+if TYPE_CHECKING:
+    from lockkit.lock.contract import LockHandle
 
 CONCURRENCY_KEY = "hoodie.write.concurrency.mode"
 SINGLE, SHARED = "single_writer", "optimistic_concurrency_control"

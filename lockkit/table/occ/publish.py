@@ -11,11 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import CommitUnknown, StoreError, TableError
-from lockkit.lock.contract import LockHandle
 from lockkit.lock.handle import Lock, leave
 from lockkit.protocol.outcome import Found, NotModified
 from lockkit.runtime import Procedure, all_of, read, run
@@ -34,6 +33,9 @@ from lockkit.table.occ.fence import (
     read_fence,
 )
 from lockkit.table.occ.prepared import Prepared
+
+if TYPE_CHECKING:
+    from lockkit.lock.contract import LockHandle
 
 T = TypeVar("T")
 

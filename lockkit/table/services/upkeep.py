@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.errors import CommitUnknown, LockBusy, LockLost, StoreError, TableError
-from lockkit.lock.contract import LockHandle
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store, check_keywords, open_store
 from lockkit.table.format.properties import TableConfig
@@ -29,6 +28,7 @@ from lockkit.table.services.context import ServiceContext
 from lockkit.table.services.rules import ServiceRules, service_rules
 
 if TYPE_CHECKING:
+    from lockkit.lock.contract import LockHandle
     from lockkit.table.services.service import TableService
 
 IDLE_S = 60.0
