@@ -27,7 +27,7 @@ ROOMS = {
         "table.services.clean", "table.occ.commit", "table.occ.decide", "table.occ.failed",
         "table.occ.fence", "table.occ.heartbeat", "table.read.incremental", "table.occ.liveness",
         "table.occ.rollback", "table.format.timeline", "table.occ.transaction",
-        "table.occ.news", "lab.verify.table_workers",
+        "table.occ.news",
     )
 }  # fmt: skip
 
@@ -124,7 +124,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     },
     "a living writer is taken for dead": {"liveness.expired": lambda *_: True},
     "a heartbeat beats over whatever is there": {
-        "heartbeat.beat": blind_beat, "table_workers.beat": blind_beat,
+        "heartbeat.beat": blind_beat,
     },
     "an increment goes past what is pending": {"incremental.first_pending": lambda *_: "~"},
     "a clean deletes the latest slices too": {

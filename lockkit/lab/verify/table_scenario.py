@@ -21,12 +21,12 @@ from lockkit.lab.verify.sim.lease import RATE_OFF, LeaseRun, around
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.table.heart import SimHeartbeat
 from lockkit.lab.verify.table_truth import TableTruth
 from lockkit.lab.verify.table_workers import (
     EXPECTED,
     SCHEMA,
     WorkerGrant,
-    WorkerHeartbeat,
     WorkerTransaction,
     begin_cleaner,
     begin_writer,
@@ -63,7 +63,8 @@ class CommitRun:
     hasty: bool
     """Whoever takes back takes back what lives, too: then the fence decides between the two."""
     truth: TableTruth = field(init=False)
-    beats: dict[str, WorkerHeartbeat] = field(default_factory=dict)
+    hearts: dict[str, SimHeartbeat] = field(default_factory=dict)
+    """By instant."""
     tried: dict[str, WorkerTransaction] = field(default_factory=dict)
     epoch: int = 0
     grants: int = 0
@@ -85,10 +86,8 @@ class CommitRun:
             stall(self.world, next(each for each in self.world.nodes if each.name == name))
 
     def lives(self, instant: str) -> bool:
-        beats = self.beats.get(instant)
-        if beats is None or beats.over or beats.lost:
-            return False
-        return self.world.time.now_ms < beats.until_true_ms
+        heart = self.hearts.get(instant)
+        return heart is not None and heart.believes()
 
     def noted(self, kind: str, data: Mapping[str, Any]) -> None:
         if kind == "published" and data["instant"] not in self.truth.visible:
@@ -100,8 +99,8 @@ class CommitRun:
 
     def crashed(self, node: Node) -> None:
         self.leases.crashed(node)
-        for each in self.beats.values():
-            each.over |= each.now.holder == f"{node.name}.{node.life}"
+        for each in self.hearts.values():
+            each.over |= each.node is node
 
     def end(self) -> None:
         """All comes to rest; what is left of the dead is taken back; then the table is judged."""

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockkit.errors import CommitUnknown, HeartbeatExpired, LockLost, LossReason, TableError
+from lockkit.errors import CommitUnknown, LockLost, LossReason, TableError
 from lockkit.lab.verify.sim.lease import LeaseSession
 from lockkit.lab.verify.sim.task import Node
+from lockkit.lab.verify.table.heart import SimHeartbeat
 from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure, Sleep, create, read
@@ -22,8 +23,7 @@ from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.commit import commit, trust
 from lockkit.table.occ.failed import failed_writes
-from lockkit.table.occ.heartbeat import HeartbeatState, beat, start
-from lockkit.table.occ.liveness import HeartbeatRules, end, forget
+from lockkit.table.occ.liveness import HeartbeatRules, end
 from lockkit.table.occ.markers import mark, unmark
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.prepared import Prepared, prepare
@@ -39,22 +39,11 @@ if TYPE_CHECKING:
 
 KEYS, GROUPS = 8, 3
 COMMITS_MAX, TRIES_MAX, ROUNDS_MAX = 3, 4, 40
-BEATS = HeartbeatRules(interval_ms=1_500)
+BEATS = HeartbeatRules(interval_ms=20_000)
+"""Long: here seconds may pass between any two requests, and a writer whose beat is late fails."""
 RETAINED = CleanRules(commits=2)
 SCHEMA = '{"type":"record","name":"counts","fields":[{"name":"id","type":"string"}]}'
 EXPECTED = (TableError, LockLost, CommitUnknown)
-
-
-@dataclass(slots=True)
-class WorkerHeartbeat:
-    """A writer's heartbeat, as `Heartbeat` keeps it."""
-
-    now: HeartbeatState
-    since_ms: int
-    until_true_ms: float = 0.0
-    """When its belief ends, in true time."""
-    over: bool = False
-    lost: bool = False
 
 
 @dataclass(slots=True)
@@ -94,17 +83,12 @@ def writer(run: CommitRun, session: LeaseSession) -> Procedure[None]:
 
 def transact(run: CommitRun, session: LeaseSession, keys: tuple[str, ...]) -> Procedure[None]:
     """Begin, beat, mark, write, prepare; then, under the lock, commit."""
-    node = session.node
     transaction = yield from begin()
     instant = transaction.instant
-    beats = WorkerHeartbeat(
-        HeartbeatState(instant, BEATS.ttl_ms, f"{node.name}.{node.life}"), node.clock.boot_ms()
-    )
-    run.beats[instant] = beats
+    heart = SimHeartbeat.of(instant, run.world, session.node, rules=BEATS)
+    run.hearts[instant] = heart
     try:
-        beats.now = yield from start(beats.now)
-        _proven(run, beats, node)
-        run.world.spawn(node, keep_beating(run, beats, node), f"{node.name} beats")
+        yield from heart.begin()
         stats = []
         snapshot = yield from load_snapshot(covering=transaction.covered)
         for group in sorted({_group(key) for key in keys}):
@@ -112,10 +96,10 @@ def transact(run: CommitRun, session: LeaseSession, keys: tuple[str, ...]) -> Pr
             stats.append((yield from _write(instant, group, base, keys)))
         prepared = yield from prepare(transaction, stats, schema=SCHEMA)
         run.tried[instant] = WorkerTransaction(keys)
-        yield from publish(run, session, prepared, beats)
+        yield from publish(run, session, prepared, heart)
     finally:
-        beats.over = True
-    yield from forget(instant)
+        heart.stop()
+    yield from heart.finished()
     yield from unmark(instant)
 
 
@@ -137,26 +121,29 @@ def _write(
 
 
 def publish(
-    run: CommitRun, session: LeaseSession, prepared: Prepared, beats: WorkerHeartbeat
+    run: CommitRun, session: LeaseSession, prepared: Prepared, heart: SimHeartbeat
 ) -> Procedure[None]:
-    """As often as it takes to know what became of it."""
-    mine, node = run.tried[prepared.instant], session.node
+    """Commit until the outcome is known. However a commit ends, the lock is released."""
+    mine = run.tried[prepared.instant]
     fence = False if run.leases.fence is CommitGuard.OFF else None
     for _ in range(TRIES_MAX):
         grant, believe = yield from guard(run, session)
 
         def both(believe: Callable[[], None] = believe) -> None:
             believe()
-            _check(run, beats, node)
+            heart.check()
 
+        refused: Exception | None = None
         try:
             yield from commit(prepared, grant, believe=both, fence=fence)
             mine.told = prepared.instant
+        except CommitUnknown:
+            mine.told = CommitUnknown.__name__
         except EXPECTED as error:
-            mine.told = type(error).__name__
-            if not isinstance(error, CommitUnknown):
-                raise
+            mine.told, refused = type(error).__name__, error
         yield from let_go(run, session)
+        if refused is not None:
+            raise refused
         if mine.told == prepared.instant:
             return
 
@@ -187,36 +174,6 @@ def guard(
 def let_go(run: CommitRun, session: LeaseSession) -> Procedure[None]:
     if session.client.state.grant is not None:
         yield from run.leases.release(session)
-
-
-# --- heartbeats -----------------------------------------------------------------------------------
-
-
-def keep_beating(run: CommitRun, beats: WorkerHeartbeat, node: Node) -> Procedure[None]:
-    """As `Heartbeat` does in a thread of its own."""
-    for _ in range(ROUNDS_MAX):
-        yield Sleep(BEATS.interval_ms / 1000)
-        if beats.over:
-            return
-        sent_ms = node.clock.boot_ms()
-        beats.since_ms = beats.since_ms if beats.now.out else sent_ms
-        before = beats.now
-        try:
-            beats.now = yield from beat(before)
-        except HeartbeatExpired:
-            beats.lost = True
-            return
-        if beats.now.version != before.version:
-            _proven(run, beats, node)
-
-
-def _proven(run: CommitRun, beats: WorkerHeartbeat, node: Node) -> None:
-    beats.until_true_ms = node.clock.true_ms(beats.since_ms + BEATS.belief_ms)
-
-
-def _check(run: CommitRun, beats: WorkerHeartbeat, node: Node) -> None:
-    if beats.lost or run.world.time.now_ms >= beats.until_true_ms:
-        raise HeartbeatExpired(beats.now.instant, "no beat was proven for long")
 
 
 # --- services and readers -------------------------------------------------------------------------

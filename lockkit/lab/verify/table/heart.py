@@ -29,9 +29,12 @@ class SimHeartbeat:
     """Whether a beat is under way."""
 
     @classmethod
-    def of(cls, instant: str, world: SimWorld, node: Node, *, quiet: bool = False) -> SimHeartbeat:
-        now = HeartbeatState(instant, RULES.ttl_ms, f"{node.name}.{node.life}")
-        return cls(world, node, HeartbeatSchedule(now, RULES, node.clock, quiet))
+    def of(
+        cls, instant: str, world: SimWorld, node: Node, *, quiet: bool = False,
+        rules: HeartbeatRules = RULES,
+    ) -> SimHeartbeat:  # fmt: skip
+        now = HeartbeatState(instant, rules.ttl_ms, f"{node.name}.{node.life}")
+        return cls(world, node, HeartbeatSchedule(now, rules, node.clock, quiet))
 
     def begin(self) -> Procedure[None]:
         """The first beat, proven; then one at every interval."""
