@@ -111,7 +111,21 @@ class BreakRefused(LockkitError):
 
 
 class StoreError(LockkitError):
-    """The store cannot be used as configured (denied, no bucket, wrong region, bad credentials)."""
+    """The store cannot be used as configured (denied, no bucket, wrong region, bad credentials).
+
+    `where` is the store's URL, and the server where its requests go unless that is the provider's
+    own; neither has a credential in it. `status` and `code` are what that server answered, None and
+    "" where it did not answer or was not asked. `cure` says what to do next.
+    """
+
+    def __init__(
+        self, what: str, *, where: str = "", status: int | None = None, code: str = "",
+        cure: str = "",
+    ) -> None:  # fmt: skip
+        self.where, self.status, self.code, self.cure = where, status, code, cure
+        answered = "" if status is None else f", it answered {status}{f' {code}' if code else ''}"
+        text = f"{what}{answered}{f'; {cure}' if cure else ''}"
+        super().__init__(f"{where}: {text}" if where else text)
 
 
 class NoAnswer(StoreError):

@@ -15,6 +15,8 @@ import lockkit
 from lockkit import errors
 from lockkit.errors import CommitUnknown, LockBusy, LockkitError, LossReason
 from lockkit.recipes.queue.asked import Claim
+from lockkit.stores import StoreOptions
+from lockkit.stores.endpoint import Endpoint, ErrorResponse
 
 KINDS = [
     kind for _, kind in inspect.getmembers(errors, inspect.isclass)
@@ -22,8 +24,8 @@ KINDS = [
 ]  # fmt: skip
 INTERNAL = {
     # caught before they reach a caller, or ends of a simulated process
-    "Cancelled", "CommandError", "DatabaseBusy", "DeadlinePassed", "DialectError", "DiskFull",
-    "GrantOver", "Interrupted", "LaterFormat", "Malformed", "ProtocolDeparture",
+    "Cancelled", "CommandError", "DatabaseBusy", "DeadlinePassed", "DialectError",
+    "DiskFull", "GrantOver", "Interrupted", "LaterFormat", "Malformed", "ProtocolDeparture",
     "SiblingInterrupted", "StopSignal", "TableMoved", "Unreachable", "Unreadable", "Violated",
     "WireError", "WriterDeposed",
 }  # fmt: skip
@@ -100,3 +102,17 @@ def test_every_error_of_the_package_belongs_to_the_family() -> None:
             if each.name not in family:
                 strangers.add(each.name)
     assert strangers == INTERNAL
+
+
+def test_a_store_that_refuses_says_what_it_answered() -> None:
+    endpoint = Endpoint("s3://b/t", StoreOptions(endpoint="http://127.0.0.1:9"), cures={})
+    error = endpoint.fault(ErrorResponse(status=403, code="AccessDenied"), "read k")
+    assert (error.where, error.status, error.code) == (
+        "s3://b/t at 127.0.0.1:9",
+        403,
+        "AccessDenied",
+    )
+    assert str(error) == (
+        "s3://b/t at 127.0.0.1:9: cannot read k, it answered 403 AccessDenied; "
+        "let these credentials read, write, list and delete under that prefix"
+    )

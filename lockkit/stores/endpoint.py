@@ -229,10 +229,13 @@ class Endpoint:
     def listing(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> NoReturn:
         """A listing has no half answers: whatever was refused, it is not there."""
         if isinstance(refusal, Unknown):
-            raise NoAnswer(f"{self._who}: {refusal.why}; ask again") from None
+            raise NoAnswer(refusal.why, where=self._who, cure="ask again") from None
         match self._hear(table, refusal):
             case RefusalKind.THROTTLED | RefusalKind.UNKNOWN:
-                raise NoAnswer(f"{self._who}: {said(refusal)} to {doing}; ask again") from None
+                raise NoAnswer(
+                    f"cannot {doing}", where=self._who, status=refusal.status,
+                    code=_code_of(refusal), cure="ask again",
+                ) from None  # fmt: skip
             case _:
                 raise self.fault(refusal, doing) from None
 
@@ -248,16 +251,16 @@ class Endpoint:
         for cause in causes:
             if isinstance(cause, ssl.SSLCertVerificationError):
                 raise StoreError(
-                    f"{self._who}: cannot {doing}, its certificate is not trusted "
-                    f"({cause.verify_message}); check the endpoint and the CA bundle"
+                    f"cannot {doing}, its certificate is not trusted ({cause.verify_message})",
+                    where=self._who, cure="check the endpoint and the CA bundle",
                 ) from None
             # Once it has answered, the name was right: a resolver may fail for a moment.
             unresolved = isinstance(cause, socket.gaierror) or "NameResolution" in _name(cause)
             if unresolved and not self._has_answered:
                 raise StoreError(
-                    f"{self._who}: cannot {doing}, the name of its host does not resolve (DNS); "
-                    "check the endpoint or region for a typing slip, and the network"
-                ) from None
+                    f"cannot {doing}, the name of its host does not resolve (DNS)", where=self._who,
+                    cure="check the endpoint or region for a typing slip, and the network",
+                ) from None  # fmt: skip
         # Class names only: the texts carry URLs, and a URL may carry a signature.
         refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes)
         why = "connection refused" if refused else _name(causes[-1])
@@ -280,8 +283,9 @@ class Endpoint:
         ):
             cure = cure or self._cures.get(row, "")
         return StoreError(
-            f"{self._who}: cannot {doing}, {said(refusal)}; {cure or 'check the URL and options'}"
-        )
+            f"cannot {doing}", where=self._who, status=refusal.status, code=_code_of(refusal),
+            cure=cure or "check the URL and options",
+        )  # fmt: skip
 
     def misconfigured(self, error: BaseException) -> StoreError:
         """The SDK would not even begin. By name only: its text may quote a key or a password."""
@@ -292,7 +296,7 @@ class Endpoint:
 
     def unusable(self, why: str, cure: str) -> StoreError:
         """A fault found on this side, before any request."""
-        return StoreError(f"{self._who}: {why}; {cure}")
+        return StoreError(why, where=self._who, cure=cure)
 
     def _hear(self, table: Table, refusal: ErrorResponse) -> RefusalKind:
         self._has_answered = True
@@ -302,10 +306,13 @@ class Endpoint:
 
 
 def said(refusal: ErrorResponse) -> str:
-    code = code_of(refusal.code)  # botocore repeats the status where there is no code
-    return f"it answered {refusal.status}" + (
-        f" {code}" if code not in ("", str(refusal.status)) else ""
-    )
+    code = _code_of(refusal)
+    return f"it answered {refusal.status}" + (f" {code}" if code else "")
+
+
+def _code_of(refusal: ErrorResponse) -> str:
+    code = code_of(refusal.code)
+    return "" if code == str(refusal.status) else code  # botocore repeats it where there is none
 
 
 def code_of(text: object) -> str:
