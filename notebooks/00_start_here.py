@@ -11,21 +11,21 @@
 # ---
 
 # %% [markdown]
-# # Start here: several writers, one lock, and one of them stands still
+# # Start here: several writers, one lock, and one writer is paused
 #
-# Several processes commit to one table in object storage, and a small JSON object beside the table
-# is the lock that keeps them apart. What happens if the process that holds the lock is stopped in
-# the middle of a commit, for longer than its lease, and then wakes up? And what happens if a write
-# succeeds, but the answer never arrives?
+# Several processes commit to one table in object storage. A small JSON object beside the table is
+# the lock that keeps them apart. What happens if the lock's holder is paused in the middle of a
+# commit, for longer than its lease, and then continues? And what happens if a write succeeds, but
+# its response is lost?
 #
-# The first picture is a minute away.
+# It takes about a minute to the first picture.
 
 # %% [markdown]
 # ## Predict
 #
-# While W1 stands still, its lease ends, and W2 takes the lock and commits. W1 wakes, still sure
-# that it holds the lock, and finishes its commit: it creates its completed file, *only if absent*.
-# There is no fence yet: the lock alone is to keep the two apart.
+# While W1 is paused, its lease expires. W2 takes the lock and commits. W1 then continues. It has
+# not noticed the pause, so it finishes its commit: it creates its completed file, *only if absent*.
+# There is no fence yet: only the lock protects the table.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
@@ -37,53 +37,55 @@ late
 # %% [markdown]
 # ## Run
 #
-# Run the next cell. Nothing starts until you press **Launch**; **Stop** always works. (After a
-# kernel restart the old buttons are dead: run the cell again.)
+# Run the next cell. Nothing starts before you press **Launch**, and **Stop** always works. (After a
+# restart of the kernel the old buttons do nothing: run the cell again.)
 
 # %%
 bench = Workbench()
 bench
 
 # %% [markdown]
-# 1. **Launch.** Real processes start and commit orders to one table on an object server on this
-#    machine, which speaks the protocol of the provider that you chose. PySpark takes some seconds
-#    to start; plain Python writers take one.
-# 2. **Stall W1.** At its next commit, while it holds the lock and has just checked that it
-#    conflicts with nobody, its process is stopped (SIGSTOP). It can neither act nor notice.
-# 3. Wait until another writer takes the lock over, then **Resume W1**.
-# 4. **Lose next response.** One write of the lock or of the commit is applied by the store, and
-#    its answer is dropped on the way back.
-# 5. **Stop.** Scrub through all that happened, or press Tab and walk with the arrow keys.
-# 6. Then take the tick from **Fence**, and do it all again.
+# 1. **Launch.** Real processes start and commit orders to one table. The table is on an object
+#    server on this machine, which speaks the protocol of the provider that you chose. PySpark takes
+#    up to half a minute to start, plain Python writers take a few seconds.
+# 2. **Stall W1.** At its next commit, while W1 holds the lock and has just passed its conflict
+#    check, its process is paused (SIGSTOP). It does nothing and notices nothing.
+# 3. Wait until another writer takes over the lock, then press **Resume W1**.
+# 4. **Lose next response.** The store applies one write of the lock or of the commit, and its
+#    response is dropped on the way back.
+# 5. **Stop.** Drag the slider through everything that happened, or press Tab and use the arrow
+#    keys.
+# 6. Now untick **Fence** and run it again.
 
 # %% [markdown]
 # ## See
 #
-# Time runs down. On the left is **what is true**: the lock object as the store recorded it,
-# coloured by the owner that it names. Each `g7 9f1c` is one successful write, a *generation*, with
-# the head of its ETag; the table beside the picture lists them, and a click in one shows the
-# other. The lanes of the writers show **what each believes**. Where the two disagree, the belief
-# is red. On the right appears what readers of the table see.
+# Time runs downwards. The lane on the left is **what is true**: the lock object as the store
+# recorded it, in the colour of its owner. Each label such as `g7 9f1c` is one successful write, a
+# *generation*, with the first characters of its ETag. The table beside the picture lists the
+# generations; click one to see it in the picture. The writers' lanes show **what each writer
+# knows**. A writer that wrongly counts on the lock is red. The lane on the right shows what readers
+# of the table see.
 #
-# This was recorded with the fence off; it is shown once you have made your guess. Follow W1 down
-# from where it wakes, or press **Show the evidence**.
+# The next picture was recorded with the fence off. It is shown after you have picked a guess.
+# Follow W1 downwards from where it resumes, or press **Show the evidence**.
 
 # %%
 fence_off = recorded("../datasets/histories/bad/stalled_commit_accepted.jsonl")
 late.reveal(fence_off)
 
 # %% [markdown]
-# The same stall with the fence on: W1 wakes and tries to publish, and the store refuses with a
-# 412.
+# The same stall with the fence on: W1 resumes and tries to publish, and the store refuses with 412.
 
 # %%
 fence_on = recorded("../datasets/histories/good/stalled_commit_refused.jsonl")
 fence_on.view
 
 # %% [markdown]
-# And an answer that was lost. The cross is where it disappeared: W1's write is in the lock object
-# (`g1`), but W1 was never told. It does not guess. It reads the object back, recognises its own
-# write by the `attempt` in it, and confirms it with one more guarded write before it believes.
+# And a lost response. The cross marks where it was lost: W1's write is in the lock object (`g1`),
+# but W1 received no answer. W1 does not guess. It reads the object back, recognises its own write
+# by the `attempt` in it, and confirms it with one more conditional write. Only then does it use the
+# lock.
 
 # %%
 Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
@@ -91,15 +93,17 @@ Workbench.replay("../datasets/histories/good/lost_response_recovered.jsonl")
 # %% [markdown]
 # ## Check
 #
-# A checker reads the history, truth and beliefs, and names the events that prove its verdict.
+# A checker reads the history, both the store's record and the writers' events, and names the events
+# that prove its verdict.
 
 # %%
 assert (fence_off.verdict.kind, fence_on.verdict.kind) == ("INVALID", "VALID")
 print(fence_on.verdict.kind, "-", fence_on.verdict.because)
 
 # %% [markdown]
-# Everything that the buttons do can be done by code, on the same workbench. The next cells start
-# processes, so they wait for you: set `BY_CODE = True`, run them, and watch the panel above.
+# Everything that the buttons do can also be done by code, on the same workbench. The next cells
+# start processes, so they are off at first: set `BY_CODE = True`, run them, and watch the panel
+# above.
 
 # %%
 import os
@@ -132,29 +136,28 @@ if BY_CODE:
 # ## Why
 #
 # A lease is not mutual exclusion. The holder and the store do not share a clock, and a process can
-# be stopped between any two instructions: after its last look at the lock and before the write
-# that the lock was to protect. No shorter lease, and no check just before the write, closes that
-# gap.
+# be paused between any two instructions: for example after its last look at the lock, and before
+# the write that the lock was meant to protect. A shorter lease does not close that gap, nor does
+# another check just before the write.
 #
-# So the last word is not the lock's. With the fence on, publishing a commit is itself a write
-# under a condition: *nothing was published since I checked*. The store decides that in one step,
-# whoever believes what. The lock then only saves work; the fence is what makes the result right.
+# So the lock does not decide. With the fence on, publishing a commit is itself a conditional write:
+# *nothing was published since my conflict check*. The store decides that in one step. The lock then
+# only saves work, and the fence makes the result correct.
 #
-# The lost answer is the same lesson from the other side: a client that was not told does not know.
-# Each write carries an `attempt` that no other write has, so that looking again can tell *ours*,
-# *not ours* and *not yet decided* apart.
+# The lost response shows the same from the other side: without a response, a client cannot know
+# what happened. Each write carries a unique `attempt`, so a later read can distinguish *ours*, *not
+# ours* and *not yet decided*.
 #
 # ## In production
 #
-# `with Lock("s3://bucket/table", ttl_s=60) as lock:` around the commit, and the fence on: it is
-# the default for tables that only lockkit writes. Apache Hudi's writers take part in the same
-# lock, but not in the fence. `lockkit lock show s3://bucket/table` says who holds a lock, and
-# since when.
+# Put `with Lock("s3://bucket/table", ttl_s=60) as lock:` around the commit and leave the fence on:
+# it is the default for tables that only lockkit writes. Apache Hudi's writers use the same lock,
+# but not the fence. `lockkit lock show s3://bucket/table` shows who holds a lock, and since when.
 #
 # ## Your turn
 #
-# With your own hands: one run in which a commit was refused *and* an answer was lost, and which the
-# checker calls VALID. Launch, stall, resume, lose, **Stop**; then run this cell.
+# Produce one run in which a commit was refused *and* a response was lost, and which the checker
+# judges VALID. Launch, stall, resume, lose, **Stop**; then run this cell.
 
 # %%
 lacks = lacking(bench.verdict)

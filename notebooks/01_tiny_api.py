@@ -11,19 +11,19 @@
 # ---
 
 # %% [markdown]
-# # The whole library in a few lines, and what they do not promise
+# # The whole library in a few lines, and what it does not promise
 #
-# What is the least code with which two processes never write at once? And what does it not
-# promise, however carefully it is used?
+# What is the least code that keeps two processes from writing at the same time? And what does it
+# not promise, however carefully it is used?
 #
-# This takes about a quarter of a minute.
+# This takes about 15 seconds.
 
 # %% [markdown]
 # ## Predict
 #
-# A balance is one small object in a bucket, and is empty. W1 pays in 10 and W2 pays in 20: each
-# reads the balance, adds to it, and writes the whole object. Both read before either writes, and
-# there is no lock.
+# An account's balance is one small object in a bucket. It is 0. W1 pays in 10 and W2 pays in 20:
+# each reads the balance, adds its amount, and writes the whole object. Both read before either
+# writes, and there is no lock.
 
 # %%
 from lockkit.lab.widgets import Predict
@@ -41,10 +41,10 @@ alone.run(at_once)
 # %% [markdown]
 # ## See: the least code
 #
-# Both were told 200, and only the later write is there. So: one at a time.
+# Both received 200, and only the later write remains. So the writers have to take turns.
 #
-# On a bucket of your own it is `with Lock("s3://bucket/table") as lock:` and nothing else. Here
-# `bucket.of("W1")` says where the server on this machine is, and keeps what W1 believes.
+# On your own bucket, `with Lock("s3://bucket/table") as lock:` is all you need. Here,
+# `bucket.of("W1")` adds the address of the server on this machine, and records W1's events.
 
 # %%
 from lockkit import Lock, LockBusy, LockLost
@@ -55,8 +55,8 @@ with Lock(bucket.url, **bucket.of("W1")) as lock:
     print(lock, "is held:", lock.fence)
 
 # %% [markdown]
-# `with` waits for `timeout` seconds (60, unless you say otherwise), and then raises `LockBusy`
-# rather than run the block. The message says who has it, until when, and what next.
+# `with` waits up to `timeout` seconds (60 by default). Then it raises `LockBusy` and does not run
+# the block. The message names the holder, the end of its lease, and what to do next.
 
 # %%
 one, two = (Lock(bucket.url, timeout=0, **bucket.of(name)) for name in ("W1", "W2"))
@@ -67,9 +67,9 @@ except LockBusy as busy:
     print(busy)
 
 # %% [markdown]
-# A lease is renewed while the block runs. If it is lost all the same (the process was paused for
-# longer than the lease, or, as here, a colleague took W1 for dead and broke the lock), `with` says
-# so at the end: do not count as done what was done under it.
+# The lease is renewed while the block runs. It can still be lost: the process was paused for longer
+# than the lease, or, as here, a colleague took W1 for dead and broke the lock. Then `with` raises
+# `LockLost` at the end: do not rely on what the block did.
 
 # %%
 try:
@@ -83,9 +83,9 @@ except LockLost as lost:
 #
 # ## Predict: what it does not promise
 #
-# Both pay under the lock now, one after the other. W1 reads 0, and sends its write of 10. The
-# request is stuck somewhere in the network; W1 is not answered, gives up, and gives the lock back.
-# W2 takes it, reads 0, and pays in 20. **Then W1's request arrives.**
+# Now both pay under the lock, one after the other. W1 reads 0 and sends its write of 10. The
+# request is stuck in the network and no response comes; W1 gives up and releases the lock. W2
+# acquires it, reads 0, and pays in 20. **Then W1's request arrives.**
 
 # %%
 from lockkit.lab.course.account import LATE_GUESSES, late
@@ -98,11 +98,12 @@ by_lock_alone = stray.run(late, guarded=False)
 by_lock_alone
 
 # %% [markdown]
-# Nobody was paused and no lease ran out. At no time did two clients believe that they held the
-# lock, and the checker says so. The lock keeps *processes* apart; nothing keeps their *requests*
-# apart, and a request that was given up on is not a request that was not made.
+# No process was paused and no lease expired. At no time did two clients hold the lock, and the
+# checker confirms it. The lock keeps *processes* apart. It does not keep their *requests* apart,
+# and a request that its client has given up can still arrive.
 #
-# The store can: the same late write, with *if it is still as I read it* (`If-Match`).
+# The store can keep them apart: the same late write, on the condition that the object *is still as
+# I read it* (`If-Match`).
 
 # %%
 guarded = late(guarded=True)
@@ -110,8 +111,8 @@ print("the lock, both times:", by_lock_alone.verdict.kind, guarded.verdict.kind)
 guarded
 
 # %% [markdown]
-# A table's commits do that for you. The lock keeps writers from getting in each other's way; the
-# *fence*, one write under a condition, is what decides.
+# A table's commits do that for you. The lock keeps writers out of each other's way, and the
+# *fence*, one conditional write, decides.
 
 # %%
 import pyarrow as pa
@@ -122,8 +123,8 @@ with Table(bucket.url, **bucket.of("W1")) as table:
     print(table.append(pa.table({"id": ["order-1"], "amount": [10]})))
 
 # %% [markdown]
-# And where Apache Hudi's writers are, its own configuration opens the very same lock, on the same
-# object: each keeps the other out.
+# Where Apache Hudi's writers share the table, Hudi's own configuration opens the same lock, on the
+# same object: each excludes the other.
 
 # %%
 from lockkit import open_lock
@@ -145,33 +146,33 @@ assert (by_lock_alone.balance, guarded.balance) == (10, 20)
 # %% [markdown]
 # ## Why
 #
-# A lock promises one thing: at most one client *believes* at any time that it may write, and the
-# epochs of those who believed rise. It can't promise that what was written under it arrives while
-# it is held. Requests are delayed, SDKs repeat them, processes are paused between two lines of
-# code; each of these brings a write of an earlier holder into a later holder's time. A shorter
-# lease does not help, and neither does a look at the lock just before the write.
+# A lock promises one thing: at any time at most one client holds it, and every grant has a higher
+# epoch. It cannot promise that a write which was sent under the lock also arrives while it is held.
+# Networks delay requests, SDKs repeat them, and processes are paused between two lines of code.
+# Each of these can move a write of an earlier holder into the time of a later one. A shorter lease
+# does not help, nor does a look at the lock just before the write.
 #
-# So the last word belongs to what is written: it must be able to tell that a write is late. A
-# version does (`If-Match`), and so does an epoch, if whatever is written keeps the highest that it
-# has seen (notebook 12). With that, the lock is an optimisation: it saves work that would be
-# refused.
+# So the written object must itself detect a late write. A version does that (`If-Match`). So does
+# an epoch, if the object keeps the highest epoch that it has seen (notebook 12). The lock is then
+# an optimisation: it saves work that would be refused.
 #
 # ## In production
 #
-# * **`Lock`** on S3, Google Cloud Storage, Azure or a file system, `ttl_s=300` as in Hudi unless
-#   you say otherwise. A handle for each thread; `lock.check()` before what is dear; `on_lost` to
-#   hear of it at once.
-# * **Apache Hudi** has the lock, and nothing behind it: the storage lock is a lease by clocks
-#   ([RFC-91](https://github.com/apache/hudi/blob/master/rfc/rfc-91/rfc-91.md)), and a completed
-#   file is created whoever holds it by then. Notebook 08 shows what that does.
-# * **Delta Lake and Iceberg** do the opposite: no lock, and one conditional write that decides, of
-#   the log's next entry or of the catalog's pointer. What that saves in locks it costs in work that
-#   is done again.
+# * **`Lock`** works on S3, Google Cloud Storage, Azure and file systems. `ttl_s` is 300 by default,
+#   as in Hudi. Use one handle per thread, `lock.check()` before expensive work, and `on_lost` to be
+#   notified at once.
+# * **Apache Hudi** has the lock, and nothing behind it: its storage lock is a lease by clocks
+#   ([RFC-91](https://github.com/apache/hudi/blob/master/rfc/rfc-91/rfc-91.md)), and a writer
+#   creates its completed file no matter who holds the lock by then. Notebook 08 shows the
+#   consequences.
+# * **Delta Lake and Iceberg** do the opposite: they have no lock, and one conditional write decides
+#   (of the log's next entry, or of the catalog's pointer). They need no lock service, but a writer
+#   that loses has to repeat its work.
 #
 # ## Your turn
 #
-# W1's late write was refused. Its 10 are still to be paid in: choose what it does `THEN` (`give
-# up`, `write it again`, `begin again`; the last two under the lock, which it takes once more).
+# W1's late write was refused, so its 10 are still unpaid. Choose what W1 does with `THEN`: `give
+# up`, `write it again` or `begin again`. The last two acquire the lock once more.
 
 # %%
 THEN = "give up"

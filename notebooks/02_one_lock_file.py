@@ -13,17 +13,17 @@
 # %% [markdown]
 # # One lock file: what is in it, and who may write it
 #
-# The lock is one small JSON object beside the table, and everybody may read it. What does it say,
-# what becomes of it when the lock is renewed, released and taken again, and why is it never
-# deleted?
+# The lock is one small JSON object beside the table, and everybody may read it. What does it
+# contain, how does it change when the lock is renewed, released and acquired again, and why is it
+# never deleted?
 #
-# This takes about a quarter of a minute.
+# This takes about 15 seconds.
 
 # %% [markdown]
 # ## Predict
 #
 # W1 and W2 want the lock at the same moment. Both look, and there is no object. Both write their
-# record with a plain `PUT`, one after the other, W1 first.
+# record with a plain `PUT`, W1 first and W2 just after it.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
@@ -44,15 +44,15 @@ Workbench.replay(both.events)
 # %% [markdown]
 # ## See
 #
-# To the store these are two writes of one object, and both are fine. To look first does not help:
-# both looked. The store itself has to look, in the same step in which it writes:
+# For the store these are two writes of one object, and it accepts both. Looking first does not
+# help: both looked. The store itself has to look, in the same step in which it writes:
 # `If-None-Match: *`, *only if nothing is there*.
 
 # %%
 claim_at_once(conditional=True)
 
 # %% [markdown]
-# This is what W1 wrote, by the library's own `Lock`, as a GET brings it back.
+# This is what W1 wrote, with the library's own `Lock`, as a GET returns it.
 
 # %%
 bucket = stand("s3")
@@ -64,17 +64,17 @@ look(bucket)
 # %% [markdown]
 # | field | whose | what it is for |
 # |---|---|---|
-# | `expired` | Hudi's | true once it was released |
-# | `validUntil` | Hudi's | until when, in ms, by the holder's clock |
+# | `expired` | Hudi's | true after a release |
+# | `validUntil` | Hudi's | the end of the lease, in ms, by the holder's clock |
 # | `owner` | Hudi's | a UUID for each handle |
-# | `epoch` | lockkit's | rises by one with each grant: what a fence compares |
-# | `attempt` | lockkit's | names this very write: how a lost answer is recognised (notebook 03) |
-# | `ttlMs` | lockkit's | how long the lease is: what others count from the *store's* clock (05) |
-# | `holder` | lockkit's | host, process, name: for whoever has to find it at night |
+# | `epoch` | lockkit's | rises by one with each grant: a fence compares it |
+# | `attempt` | lockkit's | a unique id of this write, to recognise it after a lost response (03) |
+# | `ttlMs` | lockkit's | the length of the lease, which others count on the *store's* clock (05) |
+# | `holder` | lockkit's | host, process and name, for the person who has to find the holder |
 #
-# Hudi's writers ignore the last four, and drop them when they write. The version is not in the
-# object: the store makes it. `If-Match: <version>` is how everything after the first write is
-# written.
+# Hudi's writers ignore the last four fields, and drop them when they write. The version is not in
+# the object: the store makes it. Every write after the first is conditional on it: `If-Match:
+# <version>`.
 
 # %%
 from lockkit.lab.course.lockfile import version_of
@@ -83,8 +83,8 @@ for provider in ("s3", "gcs", "azure"):
     print(f"{provider:6}{version_of(provider)}")
 
 # %% [markdown]
-# Now renew it and release it, and let W2 take it. This bucket keeps what was overwritten, so that
-# every state can still be read.
+# Now renew and release the lock, and let W2 acquire it. This bucket keeps old versions, so every
+# state can still be read.
 
 # %%
 lock.renew()
@@ -94,15 +94,15 @@ with bucket.lock("W2", ttl_s=30):
 kept_by_bucket
 
 # %% [markdown]
-# Each renewal is a new object with a new ETag, of the same epoch. (The second write is a proof:
-# on a server that is not the provider's own, `Lock` first sees it refuse two writes whose
-# condition is false.) The release is a write, too: `expired`, a *tombstone*. W2's grant is the
-# next epoch because W2 could read the last one.
+# Each renewal is a new object with a new ETag and the same epoch. (The second write is a
+# conformance check: on a server that is not the provider's own, `Lock` first makes sure that it
+# refuses two writes whose condition is false.) The release is a write, too: a *tombstone*, with
+# `expired` true. W2 is granted the next epoch because it can read the last one.
 #
-# ## Predict: tidy up
+# ## Predict: delete instead
 #
-# A lock that nobody holds needs no file. So let a release *delete* the object, and only if it is
-# still its own (`If-Match`). W1 takes the lock and lets go, then W2 does.
+# A lock that nobody holds seems to need no file. So let a release *delete* the object, but only if
+# it is unchanged (`If-Match`). W1 acquires the lock and releases it, then W2 does.
 
 # %%
 from lockkit.lab.course.lockfile import EPOCH_GUESSES, hand_on
@@ -115,9 +115,9 @@ deleted = tidy.run(hand_on, "conditional delete")
 deleted
 
 # %% [markdown]
-# Nobody wrote anything wrong. But with the object its memory is gone: W2 begins again at 1, and so
-# does everybody after it. A write of W1's that comes late, with epoch 1, looks like one of W2's;
-# whatever keeps *the highest epoch that I have seen* lets it pass.
+# Nobody wrote anything wrong. But the epoch was deleted with the object: W2 starts again at 1, and
+# so does everybody after it. A late write of W1 with epoch 1 looks like a write of W2. A fence that
+# keeps *the highest epoch that I have seen* lets it pass.
 #
 # ## Check
 
@@ -131,37 +131,38 @@ print(said(bucket.verdict))
 # %% [markdown]
 # ## Why
 #
-# A lock in an object store is a *compare-and-set* on one object, and nothing more: whoever read
-# version *v* may replace version *v*. Two who read the same one can't both succeed, and that is
-# the whole of mutual exclusion. What makes it a lease (`validUntil`), fair or fast is built above
-# it.
+# A lock in an object store is a *compare-and-set* on one object, and nothing more: a client that
+# has read version *v* may replace version *v*. Of two clients that have read the same version, at
+# most one can succeed. That is all of the mutual exclusion. Everything that makes it a lease
+# (`validUntil`), fair or fast is built on top.
 #
-# S3's ETag of such an object is a hash of its content, so that equal bytes have equal ETags: an
-# object that went from A to B and back to A would pass for untouched. No two records here are
-# equal, because no two writes have one `attempt`.
+# For such an object, S3's ETag is a hash of its content: equal bytes have equal ETags. An object
+# that changed from A to B and back to A would look unchanged. No two records here are equal,
+# because every write has its own `attempt`.
 #
-# And *who may act* is decided by what is remembered. A deleted object remembers nothing, a
+# Finally, a decision about who may act needs memory. A deleted object remembers nothing; a
 # tombstone remembers the epoch.
 #
 # ## In production
 #
-# * **Apache Hudi** (`StorageBasedLockProvider`, RFC-91): `.hoodie/.locks/table_lock.json`, the
-#   three fields, `If-None-Match: *` and `If-Match` on S3 and Azure, `ifGenerationMatch` on Google's
-#   storage. It does not delete either, but has no epoch: a Hudi writer's turn takes ours away, so
-#   on a shared table the fence remembers it, too (`lock.heard`).
-# * **Stuck files that people delete by hand** are as old as lock files
+# * **Apache Hudi** (`StorageBasedLockProvider`, RFC-91) uses `.hoodie/.locks/table_lock.json` with
+#   the first three fields; `If-None-Match: *` and `If-Match` on S3 and Azure, `ifGenerationMatch`
+#   on Google Cloud Storage. It does not delete the object either, but has no epoch: a grant to a
+#   Hudi writer removes ours. On a shared table the fence therefore remembers the epoch as well
+#   (`lock.heard`).
+# * **Stuck lock files that people delete by hand** are an old problem
 #   ([#9015](https://github.com/apache/hudi/issues/9015),
 #   [#11347](https://github.com/apache/hudi/issues/11347), both of the file system provider).
-#   `lockkit lock break` writes a tombstone instead, over the version that it showed to you.
-# * **Terraform's S3 backend** creates `<state>.tflock` under `If-None-Match: *`, and deletes it. It
-#   has no lease and no epoch; a `force-unlock` of the wrong one is a human's mistake.
-# * `lockkit lock show s3://bucket/table` prints the object, and its states where the bucket keeps
-#   them.
+#   `lockkit lock break` instead writes a tombstone over exactly the version that it showed you.
+# * **Terraform's S3 backend** creates `<state>.tflock` with `If-None-Match: *`, and deletes it. It
+#   has no lease and no epoch, so a person can `force-unlock` the wrong one.
+# * `lockkit lock show s3://bucket/table` prints the object, and its older states if the bucket
+#   keeps versions.
 #
 # ## Your turn
 #
-# A table was copied to another bucket, without its lock object. Its fence has seen epoch 41.
-# Write the object by hand, so that it counts as free and the next grant is of epoch 42.
+# A table was copied to another bucket, without its lock object. Its fence has seen epoch 41. Write
+# the lock object by hand, so that the lock is free and the next grant has epoch 42.
 
 # %%
 from lockkit.lab.course.lockfile import resume

@@ -13,17 +13,17 @@
 # %% [markdown]
 # # A lost response: when 412 means that you have won
 #
-# A lock object is created under a condition, *only if nothing is there*; of several writers the
-# store lets one through and tells the others 412. The store has just written your object, and its
-# answer is lost on the way. What are you told, and what do you do?
+# A lock object is created under a condition: *only if nothing is there*. Of several writers, the
+# store accepts one and answers the others with 412. Suppose that the store has just written your
+# object, and its response is lost. What does your SDK report, and what should you do?
 #
-# This takes about a minute, of which 15 seconds are Azure's.
+# This takes about a minute; Azure's SDK waits for 15 seconds of it.
 
 # %% [markdown]
 # ## Predict
 #
-# boto3 is used as it comes, with nothing set. There is **one** writer and nobody else. Pick a
-# guess; the next cell is locked until then.
+# boto3 is used with its default settings. There is **one** writer and nobody else. Pick a guess:
+# the next cell is locked until then.
 
 # %%
 from lockkit.lab.widgets import Predict
@@ -35,8 +35,8 @@ told
 # %% [markdown]
 # ## Run
 #
-# A real client, an object server on this machine, and between them a proxy that passes the request
-# on and drops the answer.
+# A real client, an object server on this machine, and between them a proxy that forwards the
+# request and drops the response.
 
 # %%
 from lockkit.lab.course.lost import lose_answer
@@ -46,16 +46,16 @@ told.run(lose_answer, "s3")
 # %% [markdown]
 # ## See
 #
-# There was one call and two requests. The SDK took the silence for a failure and sent the request
-# again; the second copy met the first one, and was refused. Only the refusal is told. Google's SDK
-# does the same, and hides a 429 on top of it:
+# There was one call, but two requests. The SDK took the missing response for a failure and sent the
+# request again. The second request found the object of the first, and was refused. The caller is
+# told only of the refusal. Google's SDK does the same, and hides a 429 as well:
 
 # %%
 lose_answer("gcs")
 
 # %% [markdown]
-# Azure's as well, but there it is 409, and it comes after 15 seconds: the first pause of its usual
-# retry policy is longer than many leases. (Now wait for it.)
+# Azure's SDK does it, too. Its answer is 409, after 15 seconds: the first pause of its default
+# retry policy is longer than many leases. (This cell really waits that long.)
 
 # %%
 azure = lose_answer("azure")
@@ -65,8 +65,8 @@ azure
 # %% [markdown]
 # ## The wrong conclusion
 #
-# 412, so somebody else has the lock: wait for it. This is `lockkit`'s own lock, made to reason like
-# that: retries on, and the rule `claim_412` switched from *read it back* to *it is lost*.
+# "412, so somebody else has the lock: wait for it." This is `lockkit`'s own lock with that mistake
+# planted: retries are on, and the rule `claim_412` is changed from *read it back* to *it is lost*.
 
 # %%
 from lockkit.lab.widgets import Workbench
@@ -76,8 +76,8 @@ trusting = acquire("s3", TRUSTING)
 Workbench.replay(trusting.events)
 
 # %% [markdown]
-# W1 waits, politely, for W1. Nobody will ever release this lock; it stays until its lease has run
-# out, and a lock without a lease (Terraform's) stays until somebody deletes it by hand.
+# W1 now waits for itself. Nobody will ever release this lock. It stays until its lease expires, and
+# a lock without a lease (Terraform's) stays until somebody deletes it by hand.
 #
 # ## What lockkit does about it
 
@@ -93,13 +93,13 @@ s3 = careful.run(acquire, "s3", CAREFUL)
 Workbench.replay(s3.events)
 
 # %% [markdown]
-# Retries are off, so W1 hears *nothing* in place of a 412: the honest answer. It reads the object
-# back and recognises its own write by its `attempt`, an id that no other write has. It confirms
-# that with one more guarded write, and only then believes that it holds the lock.
+# Retries are off, so W1 gets *no answer* instead of a misleading 412. It reads the object back and
+# recognises its own write by its `attempt`, an id that no other write has. It confirms that with
+# one more conditional write, and only then counts the lock as held.
 #
 # ## Check
 #
-# The checker has the store's record and what W1 believed, on each of the three.
+# The checker compares the store's record with W1's events, for each of the three providers.
 
 # %%
 for provider in ("s3", "gcs", "azure"):
@@ -111,34 +111,35 @@ assert trusting.verdict.kind == "INVALID" and not trusting.holds
 # %% [markdown]
 # ## Why
 #
-# A condition makes a write safe to repeat: at most one copy lands. It does not make the *answer*
-# safe to repeat. The first copy's 200 and the second copy's 412 are both true, of different
-# requests, and an SDK that sends both under one call tells you only the last.
+# A condition makes a write safe to repeat: at most one copy is applied. It does not make the
+# *answer* safe to repeat. The first copy's 200 and the second copy's 412 are both true, of
+# different requests. An SDK that sends both under one call reports only the last.
 #
-# So a 412 after a hidden retry says nothing about who won, and no amount of care above the SDK
-# brings the first answer back. What helps is to have one's own name in the object: not the owner's,
-# who may have other writes under way, but this very write's. Absence settles nothing either: a
-# request that is still on its way may land after the look. The confirming write is for that.
+# So a 412 after a hidden retry does not say who won, and code above the SDK cannot get the first
+# answer back. An id inside the object helps: not the owner's, who may have other writes under way,
+# but the id of this very write. Its absence proves nothing either, since a request that is still on
+# its way may arrive after the look. The confirming write is for that case.
 #
 # ## In production
 #
 # * **S3:** [aws-sdk-java-v2 #6580](https://github.com/aws/aws-sdk-java-v2/issues/6580) reports
 #   exactly this, by a maintainer of Trino; it was closed as stale, not fixed.
-# * **Apache Hudi:** [#14373](https://github.com/apache/hudi/issues/14373), its storage lock's own
+# * **Apache Hudi:** [#14373](https://github.com/apache/hudi/issues/14373): its storage lock's own
 #   success became a 412. Its clients' retries were then turned off
 #   ([#17869](https://github.com/apache/hudi/pull/17869)); reading back was designed, not merged.
-# * **OpenTofu:** [#4405](https://github.com/opentofu/opentofu/issues/4405), a plan failed against
-#   its own lock file on Cloudflare R2, and the lock was left behind.
-# * **`Lock` and `open_store` here** send each request once, on all three SDKs. `boto3` wants
-#   `Config(retries={"total_max_attempts": 1})` for that, Google's `retry=None` on *every* call, and
-#   Azure's `retry_total=0`.
+# * **OpenTofu:** [#4405](https://github.com/opentofu/opentofu/issues/4405): a plan failed because
+#   of its own lock file on Cloudflare R2, and the lock was left behind.
+# * **`Lock` and `open_store`** in lockkit send each request once, on all three SDKs. With `boto3`
+#   that takes `Config(retries={"total_max_attempts": 1})`, with Google's SDK `retry=None` on
+#   *every* call, and with Azure's `retry_total=0`.
 #
 # ## Your turn
 #
-# If 412 may be one's own retry, why not believe that it always is? The explorer searches every
-# order of events for the shortest harm of a mistake. Change `ROW` until the checker finds two
-# believers: `claim_412 lost`, `renew_412 lost`, `claim_412 ours`, `recognise` (one's own write is
-# known by its owner). Two of the four do; one of these two does read back.
+# If a 412 may come from one's own retry, why not assume that it always does? The explorer searches
+# every order of events for the shortest one in which a mistake does harm. Change `ROW` until the
+# checker finds two holders: `claim_412 lost`, `renew_412 lost`, `claim_412 ours`, `recognise` (a
+# write is recognised by its owner instead of its attempt). Two of the four do; one of these two
+# reads the object back.
 
 # %%
 from lockkit.lab.verify.check import check

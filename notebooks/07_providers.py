@@ -29,9 +29,9 @@
 # 1. Choose two services, predict, press **Start**. Real services start on this machine (ZooKeeper
 #    and the Hive Metastore from the jars inside pyspark), and three processes contend for each
 #    lock.
-# 2. **Stall who holds**: SIGSTOP for two and a half leases, on both sides. Watch the narrow bar:
+# 2. **Stall the holder**: SIGSTOP for two and a half leases, on both sides. Watch the narrow bar:
 #    nobody may believe in the lock above it once its lease is over.
-# 3. **Kill who holds**, then **Restart the service**.
+# 3. **Kill the holder**, then **Restart the service**.
 # 4. **Stop**, and read the table.
 
 # %%

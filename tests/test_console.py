@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -84,9 +83,7 @@ def click(console: Console, button: Any) -> str:
 
 
 def done(console: Console) -> str:
-    for thread in threading.enumerate():
-        if thread.name == "lockkit-console":
-            thread.join(60)
+    assert console.wait(60)
     return said(console)
 
 

@@ -44,6 +44,6 @@ def test_a_store_is_probed_by_a_click_after_a_prediction(lab: Server, page: Any)
     panel.locator(place).select_option("another, by its URL")
     panel.locator(".lockkit-probe-url input").fill(f"ftp://{HOSTILE}")
     probe.click()
-    panel.locator(".lp-error", has_text="no store has the scheme").wait_for(timeout=SOON_MS)
+    panel.locator(".lk-error", has_text="no store has the scheme").wait_for(timeout=SOON_MS)
     assert panel.locator("img").count() == 0
     assert elsewhere(page, lab) == [] and page.trouble == []

@@ -115,15 +115,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fleet_plan(args: argparse.Namespace, run_dir: Path) -> Any:
-    import os
-
     from lockkit.cli.shipped import ROOT
     from lockkit.lab.processes.fleet import TABLES, FleetError, Plan
 
     try:
         return Plan(
             fleet=Clock().unique(),
-            client_pid=os.getpid(),
             run_dir=str(run_dir.resolve()),
             url=TABLES[args.provider],
             kind="plain",

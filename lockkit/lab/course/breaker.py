@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from lockkit.lab.course.breaking import GUESSES, SCENARIOS, SEEDS, MutantHunt, hunting, rules_of
 from lockkit.lab.widgets.predict import Predict
 
-CLOSED = "This panel was closed: its cell was run again. Use that one."
+CLOSED = "This panel was closed because its cell was run again. Use the newer one."
 
 _newest: Breaker | None = None
 

@@ -14,7 +14,7 @@ from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.lock_testbed import LockTestbed
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
-from lockkit.lab.widgets.predict import FAST
+from lockkit.lab.widgets.ui import FAST
 from lockkit.lock.handle import LOCK_KEY
 from lockkit.protocol.outcome import Found
 from lockkit.stores import open_store

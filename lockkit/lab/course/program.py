@@ -1,19 +1,13 @@
-"""One of several programs that write to one table, as it is told: an order a line, in JSON.
+"""One of several programs that write to one table; each command is one write.
 
-    python -m lockkit.lab.course.program --name W1 --endpoint http://127.0.0.1:9000 --parent 4100
-
-With `--remote sc://host:port` it is a PySpark program, whose Spark others share; without, the same
-commit by plain Python. It tells what it believes as events, and what came of an order as one line
-that begins with `{"told"`. It holds still where an order says so, before it commits.
+With `remote` it is a PySpark program on a Spark Connect server that others share; without it, the
+same commit runs in plain Python. It emits its lane of the history, and a message with the result of
+each command. It waits before the commit where a command says so.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -21,11 +15,10 @@ from typing import Any
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError
-from lockkit.events import event
+from lockkit.lab.processes.child import Channel, serve
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
 from lockkit.sinks import Emit
-from lockkit.spark.process import die_with_parent
 from lockkit.spark.write import Claim, unclaimed
 from lockkit.stores import Store, open_store
 from lockkit.table import (
@@ -232,80 +225,60 @@ def again(tries: int, retries: int, conflict: Exception, emit: Emit, clock: Cloc
 # --- the process ----------------------------------------------------------------------------------
 
 
-class ProgramChannel:
-    """Its channel: events and answers out, orders in."""
+class Waiting:
+    """Emits through the channel, and waits once for a command at the first note that begins so."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self._clock = name, Clock()
-        # A channel of its own: libraries print.
-        self._out = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)
-        self._hold, self._turn = "", threading.Lock()
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._at = ""
 
     @contextmanager
-    def holding(self, at: str) -> Iterator[None]:
-        """Inside, stand still once at the first note that begins with `at`, until a line comes."""
-        self._hold = at
+    def at(self, note: str) -> Iterator[None]:
+        self._at = note
         try:
             yield
         finally:
-            self._hold = ""
+            self._at = ""
 
     def emit(self, kind: str, **fields: Any) -> None:
-        self._say(event(self._clock.stamp_ms(), self.name, kind, **fields).to_json())
-        if self._hold and kind == "note" and str(fields.get("text")).startswith(self._hold):
-            self._hold = ""
-            self.tell(told="at", what=str(fields["text"]))
-            if not sys.stdin.readline():
+        self.channel.emit(kind, **fields)
+        if self._at and kind == "note" and str(fields.get("text")).startswith(self._at):
+            self._at = ""
+            self.channel.tell("waits", what=str(fields["text"]))
+            if self.channel.next_command() is None:
                 os._exit(0)
 
-    def tell(self, **said: Any) -> None:
-        self._say(json.dumps(said))
 
-    def _say(self, line: str) -> None:
-        with self._turn:  # a lock's heartbeat speaks, too
-            self._out.write(line + "\n")
-            self._out.flush()
-
-
-def obey(order: dict[str, Any], voice: ProgramChannel, writer_of: Callable[[str], Any]) -> None:
-    """Do as an order says, and tell what came of it."""
+def obey(order: dict[str, Any], waiting: Waiting, writer_of: Callable[[str], Any]) -> None:
+    """Carry out one command and send its result."""
     do, url, hold = order.pop("do"), order.pop("url"), order.pop("hold", "")
+    tell = waiting.channel.tell
     try:
-        with voice.holding(hold):
-            voice.tell(told="done", said=str(getattr(writer_of(url), do)(**order)))
+        with waiting.at(hold):
+            tell("done", said=str(getattr(writer_of(url), do)(**order)))
     except REFUSALS as error:
-        voice.tell(told="refused", error=type(error).__name__, said=str(error))
+        tell("refused", error=type(error).__name__, said=str(error))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="lockkit.lab.course.program")
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--endpoint", required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--remote")
-    asked = parser.parse_args()
-    die_with_parent(asked.parent)
-    voice = ProgramChannel(asked.name)
-    session: Any = None
-    if asked.remote:
+def main(channel: Channel) -> int:
+    waiting, endpoint = Waiting(channel), channel.settings["endpoint"]
+    remote, session = channel.settings["remote"], None
+    if remote:
         from lockkit.spark import register
         from lockkit.spark.connect import connect_session
 
-        session = connect_session(asked.remote)
+        session = connect_session(remote)
         register(session)
 
     def writer_of(url: str) -> Any:
-        place = url, asked.endpoint, asked.name, voice.emit
+        place = url, endpoint, channel.name, waiting.emit
         return PlainProgram(*place) if session is None else SparkProgram(session, *place)
 
-    voice.tell(told="ready", pid=os.getpid())
-    for line in sys.stdin:
-        obey(json.loads(line), voice, writer_of)
+    channel.tell("ready", pid=os.getpid())
+    for order in channel.commands():
+        obey(order, waiting, writer_of)
     return 0
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # not through Spark's exit hooks, which wait for a server that may be gone
+    serve(main)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +11,11 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.events import Event, parse
+from lockkit.events import Event
 from lockkit.lab.course.orders_outcome import ProgramReport
+from lockkit.lab.processes.child import ChildProcess, Said
 from lockkit.lab.processes.fleet import last_words
 from lockkit.lock.handle import LOCK_KEY
-from lockkit.spark.process import kill_tree
 
 HEAR_TIMEOUT_S = 150.0
 
@@ -44,16 +42,17 @@ class ClaimTrap:
 class ProgramProcess:
     """One program as its crew has it: orders in, events and answers out."""
 
-    def __init__(self, name: str, line: list[str], env: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, name: str, settings: Mapping[str, Any], env: Mapping[str, str], folder: Path
+    ) -> None:
         self.name, self.log = name, folder / f"{name}.log"
         self._events: list[Event] = []
-        self._said: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        with self.log.open("w") as log:
-            self._process = subprocess.Popen(
-                line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                env=dict(env), process_group=0, cwd=folder,
-            )  # fmt: skip
-        threading.Thread(target=self._listen, name=name, daemon=True).start()
+        self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._process = ChildProcess(
+            "lockkit.lab.course.program", {"name": name, **settings}, log=self.log, env=env,
+            cwd=folder,
+        )  # fmt: skip
+        self._process.listen(self._hear)
 
     @property
     def pid(self) -> int:
@@ -61,31 +60,26 @@ class ProgramProcess:
 
     def tell(self, **order: Any) -> None:
         self._events.clear()
-        self._line(json.dumps(order))
+        self._process.send(**order)
 
     def go(self) -> None:
-        """On from where it holds still."""
-        self._line("")
-
-    def _line(self, text: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(text + "\n")
-        self._process.stdin.flush()
+        """Continue from where it waits."""
+        self._process.send(do="go")
 
     def hear(self) -> ProgramReport | None:
-        """What it was told at the end of its order; None if it holds still, or is ready."""
+        """The result of its command; None if it waits before its commit, or is ready."""
         try:
-            said = self._said.get(timeout=HEAR_TIMEOUT_S)
+            said = self._messages.get(timeout=HEAR_TIMEOUT_S)
         except Empty:
             said = None
         if said is None:
             raise TimeoutError(f"{self.name} says nothing more: {last_words(self.log, lines=4)}")
-        if said["told"] in ("ready", "at"):
+        if said["message"] in ("ready", "waits"):
             return None
         notes = [each for each in self._events if each.kind == "note"]
         tries = 1 + sum(str(each["text"]).startswith("attempt ") for each in notes)
         return ProgramReport(
-            who=self.name, done=said["told"] == "done", said=said["said"],
+            who=self.name, done=said["message"] == "done", said=said["said"],
             error=said.get("error", ""), attempts=tries,
         )  # fmt: skip
 
@@ -98,14 +92,10 @@ class ProgramProcess:
         return list(self._events)
 
     def end(self) -> None:
-        kill_tree(self.pid)
-        self._process.wait()
+        self._process.end()
 
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith('{"told"'):
-                self._said.put(json.loads(line))
-            else:
-                self._events.append(parse(line))
-        self._said.put(None)
+    def _hear(self, said: Said | None) -> None:
+        if isinstance(said, Event):
+            self._events.append(said)
+        else:
+            self._messages.put(said)

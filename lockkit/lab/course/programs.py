@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -96,8 +95,10 @@ class Programs:
             tell("Spark and three PySpark programs start: 10 to 30 s …")
             env, remote = self._start_spark()
         for name in NAMES:
-            line = self._line(name, remote)
-            self._members[name] = ProgramProcess(name, line, env | {FLEET: self._id}, self._folder)
+            settings = {"endpoint": self.endpoint, "remote": remote}
+            self._members[name] = ProgramProcess(
+                name, settings, env | {FLEET: self._id}, self._folder
+            )
         for each in self._members.values():
             each.hear()
         if remote:
@@ -124,13 +125,6 @@ class Programs:
             )  # fmt: skip
         os.environ.update(server.client_env)
         return env | server.client_env, server.remote
-
-    def _line(self, name: str, remote: str | None) -> list[str]:
-        return [
-            sys.executable, "-m", "lockkit.lab.course.program", "--name", name,
-            "--endpoint", self.endpoint, "--parent", str(os.getpid()),
-            *(["--remote", remote] if remote else []),
-        ]  # fmt: skip
 
     def stop(self) -> None:
         """End every process, stopped ones too."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ACCEPTED = "it is accepted"
 REFUSED = "the store refuses it"
-NOTICED = "W1 notices that its lease is over, and gives up"
+NOTICED = "W1 notices that its lease has expired, and gives up"
 GUESSES = (REFUSED, NOTICED, ACCEPTED)
 WANTED = {"refused commit": "no commit was refused", "lost response": "no answer was lost"}
 """What has to happen in a run of one's own, and how its absence is told."""

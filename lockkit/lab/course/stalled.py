@@ -23,7 +23,7 @@ from lockkit.table import read_base_file, read_table
 
 ACCEPTED = "it is accepted"
 BY_THE_STORE = "the store refuses it"
-BY_ITSELF = "W1 notices that its lease is over, and gives up"
+BY_ITSELF = "W1 notices that its lease has expired, and gives up"
 GUESSES = (ACCEPTED, BY_THE_STORE, BY_ITSELF)
 FENCE = "/fence.json"
 REFUSED = 412

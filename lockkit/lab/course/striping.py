@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from lockkit.clock import Clock
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.deadlocks import CIRCLE, MISTAKES, GranularOperation, deadlock, story
-from lockkit.lab.widgets.predict import FAST
+from lockkit.lab.widgets.ui import FAST
 from lockkit.lock.handle import Lock
 from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,

@@ -1,18 +1,16 @@
 """A fleet: writers that commit to one table at the same time, under a supervisor that owns them.
 
 The kernel (or a test, or the demo) holds a `Fleet`. The processes belong to the supervisor, which
-the fleet starts with `python -m lockkit.lab.processes.fleet` in a session of its own. Interrupting
-the kernel's group does not reach it; the end of the kernel ends every process below it.
+the fleet starts in a session of its own. Interrupting the kernel's group does not reach it; the end
+of the kernel ends every process below it.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,7 +22,8 @@ from typing import Any, Literal
 from lockkit.cli.shipped import ROOT
 from lockkit.clock import Clock
 from lockkit.errors import LockkitError
-from lockkit.events import Event, parse
+from lockkit.events import Event
+from lockkit.lab.processes.child import ChildProcess, Said
 from lockkit.spark.process import FLEET, leftovers
 
 __all__ = ["Fleet", "FleetError", "Plan", "leftovers"]
@@ -38,7 +37,6 @@ WRITERS_MAX = 8
 SPAWN_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 5.0
 KILL_TIMEOUT_S = 2.0
-PACKAGE = Path(__file__).parents[3]
 
 
 class FleetError(LockkitError, ValueError):
@@ -47,10 +45,9 @@ class FleetError(LockkitError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a supervisor is asked to run: its first line of input."""
+    """What a supervisor is asked to run."""
 
     fleet: str
-    client_pid: int
     run_dir: str
     url: str
     endpoint: str | None = None
@@ -122,7 +119,6 @@ class Fleet:
         self.run_dir = Path(run_dir) if run_dir else _folder_until_exit()
         self.plan = Plan(
             fleet=self.id,
-            client_pid=os.getpid(),
             run_dir=str(self.run_dir),
             url=url or TABLES.get(provider, ""),
             endpoint=endpoint,
@@ -149,8 +145,7 @@ class Fleet:
         self._events: list[Event] = []
         self._news = threading.Condition()
         self._spawned = threading.Event()
-        self._sending = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._supervisor: ChildProcess | None = None
         self._keeper: threading.Thread | None = None
 
     # --- life ---
@@ -173,8 +168,8 @@ class Fleet:
             return
         self._send(do="stop")
         self._keeper.join(STOP_TIMEOUT_S)
-        if self._keeper.is_alive() and self._process is not None:
-            self._process.kill()  # the kernel's death signal ends what it owned
+        if self._keeper.is_alive() and self._supervisor is not None:
+            self._supervisor.process.kill()  # the kernel's death signal ends what it owned
             self._keeper.join(KILL_TIMEOUT_S)
         for pid in leftovers(self.id):
             try:
@@ -190,7 +185,7 @@ class Fleet:
     @property
     def pid(self) -> int | None:
         """The supervisor's."""
-        return self._process.pid if self._process else None
+        return self._supervisor.pid if self._supervisor else None
 
     def __enter__(self) -> Fleet:
         self.launch()
@@ -260,23 +255,15 @@ class Fleet:
 
     def _keep(self) -> None:
         try:
-            with (self.run_dir / "supervisor.log").open("w") as log:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "lockkit.lab.processes.fleet"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    text=True,
-                    bufsize=1,
-                    start_new_session=True,
-                    env=self._environment(),
-                )
-            self._say(asdict(self.plan))
+            self._supervisor = ChildProcess(
+                "lockkit.lab.processes.supervisor", {"plan": asdict(self.plan)},
+                log=self.run_dir / "supervisor.log", env=os.environ | {FLEET: self.id},
+                session=True,
+            )  # fmt: skip
             self._spawned.set()
-            assert self._process.stdout is not None
-            for line in self._process.stdout:
-                self._take(line)
-            code = self._process.wait()
+            for each in self._supervisor.said():
+                self._take(each)
+            code = self._supervisor.process.wait()
         except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
             self.error, code = f"the fleet could not be kept: {error}", 1
         finally:
@@ -288,40 +275,26 @@ class Fleet:
             self._states = dict.fromkeys(self._states, "exited")
             self._news.notify_all()
 
-    def _environment(self) -> dict[str, str]:
-        paths = [str(PACKAGE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        return os.environ | {FLEET: self.id, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-    def _take(self, line: str) -> None:
-        """One line of the supervisor: an event, or a control line about the fleet itself."""
-        if line.startswith('{"control"'):
-            fields = json.loads(line)
+    def _take(self, said: Said) -> None:
+        """An event, or a message about the fleet itself."""
+        if not isinstance(said, Event):
             with self._news:
-                self.error = fields.get("error", self.error)
-                self.endpoint = fields.get("endpoint", self.endpoint)
+                self.error = said.get("error", self.error)
+                self.endpoint = said.get("endpoint", self.endpoint)
                 self._news.notify_all()
             return
-        happened = parse(line)
         with self._news:
-            self._events.append(happened)
-            if happened.who in self._states:
-                self._states[happened.who] = _state(happened, self._states[happened.who])
+            self._events.append(said)
+            if said.who in self._states:
+                self._states[said.who] = _state(said, self._states[said.who])
             self._news.notify_all()
 
     def _send(self, **command: Any) -> None:
         if self._keeper is None:
             raise FleetError("this fleet was not launched yet")
         self._spawned.wait(SPAWN_TIMEOUT_S)
-        self._say(command)
-
-    def _say(self, fields: dict[str, Any]) -> None:
-        with self._sending:
-            try:
-                assert self._process is not None and self._process.stdin is not None
-                self._process.stdin.write(json.dumps(fields) + "\n")
-                self._process.stdin.flush()
-            except (OSError, ValueError, AssertionError):
-                return  # it is gone: `alive` and `error` say so
+        if self._supervisor is not None:
+            self._supervisor.send(**command)
 
     def _known(self, writer: str) -> str:
         if writer not in self._states:
@@ -358,9 +331,3 @@ def last_words(log: Path, lines: int = 1, bytes_max: int = 8192) -> str:
     except OSError:
         said = []
     return "\n".join(said[-lines:])[:2000] or f"it said nothing; see {log}"
-
-
-if __name__ == "__main__":
-    from lockkit.lab.processes.supervisor import main
-
-    sys.exit(main())

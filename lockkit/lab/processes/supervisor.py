@@ -10,27 +10,26 @@ One file because its threads share one table of children, and only this class ma
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import termios
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from lockkit.clock import Clock
-from lockkit.errors import HistoryError
-from lockkit.events import Event, event, parse
+from lockkit.events import Event, event
+from lockkit.lab.processes.child import Channel, ChildProcess, Said, message_line, serve
 from lockkit.lab.processes.fleet import Plan, last_words
-from lockkit.spark.process import FLEET, die_with_parent, freeze, kill_tree, leftovers, tell, tree
+from lockkit.lab.processes.writer_plan import WriterPlan
+from lockkit.spark.process import FLEET, freeze, kill_tree, leftovers, tell, tree
 
 TICK_S = 0.25
 GRACE_S = 1.0
@@ -79,6 +78,8 @@ class Child:
     name: str
     popen: subprocess.Popen[str]
     log: Path
+    lines: ChildProcess | None = None
+    """Its JSON lines; None for a server, which speaks none."""
     reader: threading.Thread | None = None
     alive: bool = True
     stopped: bool = False
@@ -91,12 +92,17 @@ class Child:
     def pid(self) -> int:
         return self.popen.pid
 
+    def send(self, **command: Any) -> None:
+        if self.lines is not None:
+            self.lines.send(**command)
+
 
 class Supervisor:
     """Owns the processes from its main thread; other threads only put messages in its inbox."""
 
-    def __init__(self, plan: Plan, out: IO[str]) -> None:
+    def __init__(self, plan: Plan, channel: Channel) -> None:
         self._plan = plan
+        self._channel = channel
         self._clock = Clock()
         self._inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._children: dict[str, Child] = {}
@@ -107,7 +113,7 @@ class Supervisor:
         """Temporary files of the JVMs, removed when all of them have ended."""
         self._history = (self._run_dir / "history.jsonl").open("w", buffering=1)
         self._out: SimpleQueue[str | None] = SimpleQueue()
-        self._teller = threading.Thread(target=_tell, args=(self._out, out), daemon=True)
+        self._teller = threading.Thread(target=_tell, args=(self._out, channel), daemon=True)
         self._teller.start()
         self._beat_ms = self._turn_ms = self._clock.boot_ms()
 
@@ -150,10 +156,11 @@ class Supervisor:
             server = connect.Server.plan(self._run_dir)
             remote = server.remote
             env |= server.client_env
-            self._spawn(SPARK, server.command, env | server.env, speaks=False)
+            self._serve(SPARK, server.command, env | server.env)
         for index in range(plan.writers):
             name = f"W{index + 1}"
-            self._spawn(name, self._writer(name, index, endpoint, remote), env)
+            writer = asdict(self._writer(name, index, endpoint, remote))
+            self._start(name, "lockkit.lab.processes.writer", writer, env)
 
     def _host(self) -> str:
         """Start the embedded server, with the faults' proxy in front of it; the proxy's URL."""
@@ -181,62 +188,56 @@ class Supervisor:
         self._control(endpoint=direct)
         return str(self._proxy.url)
 
-    def _writer(self, name: str, index: int, endpoint: str | None, remote: str | None) -> list[str]:
+    def _writer(
+        self, name: str, index: int, endpoint: str | None, remote: str | None, **more: Any
+    ) -> WriterPlan:
         plan = self._plan
-        return [
-            sys.executable, "-m", "lockkit.lab.processes.writer",
-            "--name", name, "--kind", plan.kind, "--url", plan.url,
-            "--slice", f"{index + 1}/{plan.writers}", "--dataset", plan.dataset,
-            "--rounds", str(plan.rounds or "forever"), "--overlap", str(plan.overlap),
-            "--ttl-s", str(plan.ttl_s), "--renew-interval-s", str(plan.renew_interval_s),
-            "--pause-s", str(plan.pause_s), "--parent", str(os.getpid()),
-            *(["--endpoint", endpoint] if endpoint else []),
-            *(["--remote", remote] if remote else []),
-            *([] if plan.fence else ["--no-fence"]),
-        ]  # fmt: skip
+        return WriterPlan(
+            name=name, url=plan.url, endpoint=endpoint, dataset=plan.dataset, remote=remote,
+            slice=(index + 1, plan.writers), rounds=plan.rounds, overlap=plan.overlap,
+            ttl_s=plan.ttl_s, renew_interval_s=plan.renew_interval_s, pause_s=plan.pause_s,
+            fence=plan.fence, **({"kind": plan.kind} | more),
+        )  # fmt: skip
 
-    def _spawn(
-        self, name: str, command: list[str], env: dict[str, str], *, speaks: bool = True
+    # Linux kills a child when the thread that started it ends: both are called by the main thread.
+
+    def _start(
+        self, name: str, module: str, settings: dict[str, Any], env: dict[str, str]
     ) -> None:
-        """From the main thread: a child dies with the thread that started it."""
+        """Start a child that speaks JSON lines."""
+        log = self._run_dir / f"{name}.log"
+        lines = ChildProcess(module, settings, log=log, env=self._marked(env), cwd=self._run_dir)
+        child = self._children[name] = Child(name, lines.process, log, lines)
+        child.reader = lines.listen(partial(self._heard, name))
+        self._emit(name, "started", pid=child.pid)
+
+    def _serve(self, name: str, command: list[str], env: dict[str, str]) -> None:
+        """Start a server, which ends when its input does."""
         log = self._run_dir / f"{name}.log"
         with log.open("a") as file:
             popen = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE if speaks else file,
-                stderr=file,
-                text=True,
-                bufsize=1,
-                process_group=0,
-                cwd=self._run_dir,
-                env=env | {FLEET: self._plan.fleet},
-            )
-        child = self._children[name] = Child(name, popen, log)
-        if speaks:
-            child.reader = threading.Thread(target=self._read, args=(child,), daemon=True)
-            child.reader.start()
+                command, stdin=subprocess.PIPE, stdout=file, stderr=file, text=True,
+                process_group=0, cwd=self._run_dir, env=self._marked(env),
+            )  # fmt: skip
+        self._children[name] = Child(name, popen, log)
         self._emit(name, "started", pid=popen.pid)
+
+    def _marked(self, env: dict[str, str]) -> dict[str, str]:
+        return env | {FLEET: self._plan.fleet}
 
     # --- the threads that only enqueue ---
 
     def _listen(self) -> None:
-        for line in sys.stdin:
-            try:
-                self._inbox.put(("command", json.loads(line)))
-            except ValueError:
-                self._inbox.put(("command", {"do": f"what is no JSON: {line[:80]!r}"}))
+        for command in self._channel.commands():
+            self._inbox.put(("command", command))
         self._inbox.put(("command", {"do": "stop", "grace_s": 0.0}))
 
-    def _read(self, child: Child) -> None:
-        assert child.popen.stdout is not None
-        for line in child.popen.stdout:
-            try:
-                self._inbox.put(("event", parse(line)))
-            except HistoryError as error:
-                text = f"{child.name} said what is no event ({error}): {line[:120]!r}"
-                note = event(self._clock.stamp_ms(), child.name, "note", text=text)
-                self._inbox.put(("event", note))
+    def _heard(self, name: str, said: Said | None) -> None:
+        if isinstance(said, Event):
+            self._inbox.put(("event", said))
+        elif said is not None:
+            text = f"{name} wrote a line that is no event: {said.get('why') or said}"
+            self._inbox.put(("event", event(self._clock.stamp_ms(), name, "note", text=text)))
 
     # --- one turn ---
 
@@ -264,7 +265,7 @@ class Supervisor:
         asleep_ms = max(0, now_ms - self._turn_ms - int(2000 * TICK_S))
         self._turn_ms = now_ms
         self._beat_ms += asleep_ms  # a suspended machine is not the client's silence
-        if os.getppid() != self._plan.client_pid:
+        if os.getppid() != self._channel.parent:
             return False
         silent_s = (now_ms - self._beat_ms) / 1000
         if self._plan.deadman_s is None or silent_s <= self._plan.deadman_s or what == "command":
@@ -287,7 +288,7 @@ class Supervisor:
                 self._kill(self._children[name])
             case {"do": "fence", "on": on}:
                 for child in self._writers():
-                    _say(child, do="fence", on=bool(on))
+                    child.send(do="fence", on=bool(on))
             case {"do": "lose_response"}:
                 self._lose_response(command.get("writer"))
             case _:
@@ -297,7 +298,7 @@ class Supervisor:
         child.freeze_tree = whole
         if at in STOPS:
             child.armed = at
-            _say(child, do="stall", at=at)
+            child.send(do="stall", at=at)
         elif child.alive:
             if whole:
                 freeze(child.pid)
@@ -306,7 +307,7 @@ class Supervisor:
 
     def _resume(self, child: Child) -> None:
         child.armed = ""
-        _say(child, do="stall", at="never")
+        child.send(do="stall", at="never")
         if child.alive:
             tell(reversed(tree(child.pid)), signal.SIGCONT)
 
@@ -409,7 +410,7 @@ class Supervisor:
         """Let running writers end their round and release the lock; stopped ones cannot."""
         waiting = [child for child in self._writers() if child.alive and not child.stopped]
         for child in waiting:
-            _say(child, do="stop")
+            child.send(do="stop")
         end_ms = self._clock.boot_ms() + grace_s * 1000
         while any(child.alive for child in waiting) and self._clock.boot_ms() < end_ms:
             self._clock.sleep(0.02)
@@ -449,19 +450,17 @@ class Supervisor:
         self._out.put(line)
 
     def _control(self, **fields: Any) -> None:
-        self._out.put(json.dumps({"control": "fleet", **fields}) + "\n")
+        self._out.put(message_line("fleet", **fields))
 
 
-def _tell(lines: SimpleQueue[str | None], out: IO[str]) -> None:
-    """Writes from its own thread: a client that does not read must not stop the supervisor."""
-    while (line := lines.get()) is not None:
-        try:
-            out.write(line)
-            if lines.empty():
-                out.flush()
-        except (OSError, ValueError):
-            return
-    out.flush()
+def _tell(lines: SimpleQueue[str | None], channel: Channel) -> None:
+    """Write from a thread of its own: a client that does not read must not stop the supervisor."""
+    try:
+        while (line := lines.get()) is not None:
+            channel.write(line, flush=lines.empty())
+        channel.write("")
+    except (OSError, ValueError):
+        return
 
 
 def directly(env: dict[str, str]) -> dict[str, str]:
@@ -470,26 +469,15 @@ def directly(env: dict[str, str]) -> dict[str, str]:
     return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(filter(None, said)))
 
 
-def _say(child: Child, **command: Any) -> None:
-    try:
-        assert child.popen.stdin is not None
-        child.popen.stdin.write(json.dumps(command) + "\n")
-    except (OSError, ValueError):
-        return  # it has ended: waitpid tells
-
-
 def _bare(error: Exception) -> bool:
     """Whether the error's text says nothing without its class."""
     bare = KeyError | AssertionError | AttributeError | ImportError
     return isinstance(error, bare) or not str(error)
 
 
-def main(make: Callable[..., Supervisor] = Supervisor) -> int:
-    # The events have a channel of their own: nothing that a library prints may get between them.
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    plan = Plan(**json.loads(sys.stdin.readline()))
-    die_with_parent(plan.client_pid)
-    code = make(plan, out).run()
-    sys.stderr.flush()
-    os._exit(code)  # no thread of a server may keep us
+def main(channel: Channel) -> int:
+    return Supervisor(Plan(**channel.settings["plan"]), channel).run()
+
+
+if __name__ == "__main__":
+    serve(main)

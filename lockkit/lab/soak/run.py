@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -15,7 +13,8 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.errors import LockkitError, StoreError, TableError
 from lockkit.events import Event, event
-from lockkit.lab.processes.fleet import PACKAGE, Plan, last_words, leftovers
+from lockkit.lab.processes.child import ChildProcess, Said
+from lockkit.lab.processes.fleet import Plan, last_words, leftovers
 from lockkit.lab.processes.supervisor import PROFILES
 from lockkit.lab.server import Emulator
 from lockkit.lab.soak import tally
@@ -165,18 +164,11 @@ class SoakSession:
         self._log = Path(plan.run_dir) / "supervisor.log"
         self._over = threading.Event()
         self._stopping = False
-        paths = [str(PACKAGE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "lockkit.lab.soak.supervisor"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1,
-                start_new_session=True,
-                env=os.environ | ONE_HEAP | {
-                    FLEET: plan.fleet, "PYTHONPATH": os.pathsep.join(filter(None, paths))
-                },
-            )  # fmt: skip
-        threading.Thread(target=self._hear, name="lockkit-soak", daemon=True).start()
-        self._say({"fleet": asdict(plan), "soak": asdict(settings)})
+        self._supervisor = ChildProcess(
+            "lockkit.lab.soak.supervisor", {"plan": asdict(plan), "soak": asdict(settings)},
+            log=self._log, env=os.environ | ONE_HEAP | {FLEET: plan.fleet}, session=True,
+        )  # fmt: skip
+        self._supervisor.listen(self._hear)
 
     def wait(self, seconds: float, judged: Path | None) -> None:
         """Until the time is over; or, where `judged` is its folder, until it is INVALID."""
@@ -192,28 +184,27 @@ class SoakSession:
     def stop(self) -> None:
         """Let running writers end their round, then end everything."""
         self._stopping = not self._over.is_set()
-        self._say({"do": "stop", "grace_s": GRACE_S})
+        self._supervisor.send(do="stop", grace_s=GRACE_S)
+        process = self._supervisor.process
         try:
-            code = self._process.wait(STOP_S)
+            code = process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # the kernel's death signal ends what it owned
-            code = self._process.wait(KILL_S)
+            process.kill()  # the kernel's death signal ends what it owned
+            code = process.wait(KILL_S)
         if not self._stopping and not self.broken:
             said = last_words(self._log)
             self.broken = f"the supervisor ended with code {code}: {said}; see {self._log}"
 
-    def _hear(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said = json.loads(line)
-            if (why := said.get("error")) is not None:
-                self._hear_error(str(why))
-            elif "made" in said:
-                faults = sum(said["made"].values())
-                self._tell(
-                    f"{said['commits']} commits, {faults} faults of {len(said['made'])} kinds"
-                )
-        self._over.set()
+    def _hear(self, said: Said | None) -> None:
+        if said is None:
+            self._over.set()
+        elif isinstance(said, Event):
+            return
+        elif (why := said.get("error")) is not None:
+            self._hear_error(str(why))
+        elif "made" in said:
+            faults = sum(said["made"].values())
+            self._tell(f"{said['commits']} commits, {faults} faults of {len(said['made'])} kinds")
 
     def _hear_error(self, why: str) -> None:
         if why.startswith(("writer ", "the Spark ")):
@@ -221,11 +212,3 @@ class SoakSession:
             self._tell(why)
         else:
             self.broken = why
-
-    def _say(self, fields: dict[str, Any]) -> None:
-        try:
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(fields) + "\n")
-            self._process.stdin.flush()
-        except (OSError, ValueError):
-            return  # it has ended: its log says why

@@ -1,7 +1,5 @@
 """The soak's supervisor: a fleet's, with a server of its own process, a plan, and relaunches.
 
-    python -m lockkit.lab.soak.supervisor       its first line of input says what to run
-
 The history goes to a file and nowhere else, so that an hour of it takes no memory.
 """
 
@@ -11,10 +9,11 @@ import json
 import os
 import sys
 from collections import Counter
-from dataclasses import dataclass
-from typing import IO, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from lockkit.events import Event
+from lockkit.lab.processes.child import Channel, serve
 from lockkit.lab.processes.fleet import Plan
 from lockkit.lab.processes.services.objects import free_ports
 from lockkit.lab.processes.supervisor import (
@@ -28,7 +27,7 @@ from lockkit.lab.processes.supervisor import (
 from lockkit.lab.soak.plan import SoakFault, SoakPlan
 from lockkit.lab.soak.tally import SERVER, injected
 from lockkit.spark.connect import ServerGone, await_server
-from lockkit.spark.process import die_with_parent, own_mb, rss_mb
+from lockkit.spark.process import own_mb, rss_mb
 
 READER, KEEPER, SELF = "R1", "K1", "supervisor"
 SERVER_READY_S = 20.0
@@ -58,8 +57,8 @@ class SoakSettings:
 class SoakSupervisor(Supervisor):
     """Everything that ends is started again, until it is told to stop."""
 
-    def __init__(self, plan: Plan, settings: SoakSettings, out: IO[str]) -> None:
-        super().__init__(plan, out)
+    def __init__(self, plan: Plan, settings: SoakSettings, channel: Channel) -> None:
+        super().__init__(plan, channel)
         self._settings = settings
         self._trouble = SoakPlan.parse(settings.plan)
         now_ms = self._clock.boot_ms()
@@ -81,7 +80,7 @@ class SoakSupervisor(Supervisor):
         self._endpoint = self._host()
         names = [*(f"W{n + 1}" for n in range(self._plan.writers)), READER, KEEPER]
         for name in names:
-            self._start(name)
+            self._launch(name)
 
     def _host(self) -> str:
         from lockkit.lab.faults import Proxy
@@ -93,7 +92,7 @@ class SoakSupervisor(Supervisor):
             "--db", str(self._run_dir / "store.sqlite"),
             "--profile", self._plan.profile or PROFILES[self._plan.provider],
         ]  # fmt: skip
-        self._start(SERVER)
+        self._launch(SERVER)
         try:
             await_server(f"sc://127.0.0.1:{port}", timeout_s=SERVER_READY_S)
         except ServerGone:
@@ -112,44 +111,42 @@ class SoakSupervisor(Supervisor):
         )
         return str(self._proxy.url)
 
-    def _start(self, name: str) -> None:
-        match name:
-            case _ if name == SERVER:
-                self._spawn(name, self._serving, self._env, speaks=False)
-            case _ if name in (READER, KEEPER):
-                self._spawn(name, self._onlooker(name), self._env)
-            case _:
-                command, env = self._as_it_is(name)
-                self._spawn(name, command, env)
+    def _launch(self, name: str) -> None:
+        if name == SERVER:
+            self._serve(name, self._serving, self._env)
+        elif name in (READER, KEEPER):
+            self._start(name, "lockkit.lab.soak.observer", self._observer(name), self._env)
+        else:
+            self._launch_writer(name)
 
-    def _as_it_is(self, name: str) -> tuple[list[str], dict[str, str]]:
-        """A writer's command and environment, its clock as wrong as it is to be."""
+    def _launch_writer(self, name: str) -> None:
+        """With the clock offset that the plan gave it last."""
         index, settings = int(name[1:]) - 1, self._settings
-        command = self._writer(name, index, self._endpoint, None)
-        command += [
-            "--groups", str(settings.groups), "--heartbeat-ms", str(settings.heartbeat_ms),
-            "--heartbeat-misses", str(settings.heartbeat_misses),
-            "--clock-offset-ms", str(self._offsets.get(name, 0)),
-        ]  # fmt: skip
-        if index < self._plan.writers - settings.spark:
-            return command, {"ARROW_DEFAULT_MEMORY_POOL": "system"} | self._env
-        from lockkit.spark.java import spark_env
+        spark = index >= self._plan.writers - settings.spark
+        writer = self._writer(
+            name, index, self._endpoint, None, kind="jvm" if spark else self._plan.kind,
+            groups=settings.groups, heartbeat_ms=settings.heartbeat_ms,
+            heartbeat_misses=settings.heartbeat_misses,
+            clock_offset_ms=self._offsets.get(name, 0),
+        )  # fmt: skip
+        env = {"ARROW_DEFAULT_MEMORY_POOL": "system"} | self._env
+        if spark:
+            from lockkit.spark.java import spark_env
 
-        command[command.index("--kind") + 1] = "jvm"
-        return command, spark_env(self._env, scratch=self._scratch)
+            env = spark_env(self._env, scratch=self._scratch)
+        self._start(name, "lockkit.lab.processes.writer", asdict(writer), env)
 
-    def _onlooker(self, name: str) -> list[str]:
+    def _observer(self, name: str) -> dict[str, Any]:
+        """The settings of the reader or the keeper: its `ObserverPlan`."""
         plan, settings = self._plan, self._settings
         role, every_s = ("reader", settings.look_s) if name == READER else (
             "keeper", settings.keep_s
         )  # fmt: skip
-        return [
-            sys.executable, "-m", "lockkit.lab.soak.observer", role, "--name", name,
-            "--url", plan.url, "--endpoint", self._endpoint, "--every-s", str(every_s),
-            "--ttl-s", str(plan.ttl_s), "--renew-interval-s", str(plan.renew_interval_s),
-            "--heartbeat-ms", str(settings.heartbeat_ms),
-            "--heartbeat-misses", str(settings.heartbeat_misses), "--parent", str(os.getpid()),
-        ]  # fmt: skip
+        return {
+            "role": role, "name": name, "url": plan.url, "endpoint": self._endpoint,
+            "every_s": every_s, "ttl_s": plan.ttl_s, "renew_interval_s": plan.renew_interval_s,
+            "heartbeat_ms": settings.heartbeat_ms, "heartbeat_misses": settings.heartbeat_misses,
+        }  # fmt: skip
 
     # --- one turn ---
 
@@ -223,7 +220,7 @@ class SoakSupervisor(Supervisor):
             self._stall_s.pop(who, None)
             self._resume(child)
         elif what == "start" and not child.alive:
-            self._start(who)
+            self._launch(who)
             if self._offsets.get(who):
                 text = f"its clock is {self._offsets[who]} ms ahead"
                 self._emit(who, "note", text=text, injected=OFFSET)
@@ -260,16 +257,10 @@ class SoakSupervisor(Supervisor):
                 self._memory.write(json.dumps(sample) + "\n")
 
 
-def main() -> int:
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    asked = json.loads(sys.stdin.readline())
-    plan = Plan(**asked["fleet"])
-    die_with_parent(plan.client_pid)
-    code = SoakSupervisor(plan, SoakSettings(**asked["soak"]), out).run()
-    sys.stderr.flush()
-    os._exit(code)
+def main(channel: Channel) -> int:
+    plan, settings = Plan(**channel.settings["plan"]), SoakSettings(**channel.settings["soak"])
+    return SoakSupervisor(plan, settings, channel).run()
 
 
 if __name__ == "__main__":
-    main()
+    serve(main)

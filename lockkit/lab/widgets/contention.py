@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.events import Event, event, parse
+from lockkit.events import Event, event
+from lockkit.lab.processes.child import ChildProcess, Said
 from lockkit.lab.processes.services.dynamodb import DynamoDB
 from lockkit.lab.processes.services.hive import HiveMetastore
 from lockkit.lab.processes.services.objects import ObjectServer
@@ -23,13 +22,11 @@ from lockkit.lab.processes.services.service import Service
 from lockkit.lab.processes.services.zookeeper import ZooKeeper
 from lockkit.lab.processes.supervisor import PLAY_CREDENTIALS, directly
 from lockkit.lab.widgets.figures import Price, SideFigures, figures
-from lockkit.spark.process import kill_tree
 
 CONTENDERS, LEASE_S, HOLD_S, THINK_S = 3, 4.0, 0.3, 0.05
 STALL_LEASES = 2.5
 STOP_S = 5.0
 STRIKE_TRIES, STRIKE_POLL_S = 500, 0.01
-ENTRY = Path(__file__).parents[3]
 
 
 # List prices of us-east-1 and East US, November 2025; what waits for its turn is billed too.
@@ -79,7 +76,7 @@ class Side:
     lease_s: float
     events: list[Event] = field(default_factory=list)
     service: Service | None = None
-    children: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    children: dict[str, ChildProcess] = field(default_factory=dict)
     stalled: dict[str, threading.Timer] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -95,24 +92,17 @@ class Side:
             self._launch(f"W{number}", hold_s, think_s)
 
     def _launch(self, name: str, hold_s: float, think_s: float) -> None:
-        log = (self.folder / f"{name}.log").open("a")
-        with log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "lockkit.lab.processes.services.contender"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1,
-                start_new_session=True,
-                env=os.environ | PLAY_CREDENTIALS | directly(dict(os.environ))
-                | {"PYTHONPATH": str(ENTRY)},
-            )  # fmt: skip
-        self.children[name] = child
-        asked = {
-            "name": name, "parent": os.getpid(), "lock": self.lock(), "hold_s": hold_s,
-            "think_s": think_s, "options": self.options(),
+        settings = {
+            "name": name, "lock": self.lock(), "options": self.options(), "hold_s": hold_s,
+            "think_s": think_s,
         }  # fmt: skip
-        assert child.stdin is not None
-        child.stdin.write(json.dumps(asked) + "\n")
+        child = self.children[name] = ChildProcess(
+            "lockkit.lab.processes.services.contender", settings,
+            log=self.folder / f"{name}.log", session=True,
+            env=os.environ | PLAY_CREDENTIALS | directly(dict(os.environ)),
+        )  # fmt: skip
         self.tell(name, "started", pid=child.pid)
-        threading.Thread(target=self._hear, args=(name, child), daemon=True).start()
+        child.listen(partial(self._hear, name))
 
     def lock(self) -> Any:
         if self.service is None:
@@ -127,13 +117,13 @@ class Side:
             options["endpoint"] = self.service.endpoint
         return options
 
-    def _hear(self, name: str, child: subprocess.Popen[str]) -> None:
-        assert child.stdout is not None
-        for line in child.stdout:
+    def _hear(self, name: str, said: Said | None) -> None:
+        if isinstance(said, Event):
             with self._turn:
-                self.events.append(parse(line))
-        code = child.wait()
-        self.tell(name, "exited", pid=child.pid, code=code)
+                self.events.append(said)
+        elif said is None:
+            process = self.children[name].process
+            self.tell(name, "exited", pid=process.pid, code=process.wait())
 
     def tell(self, who: str, kind: str, **fields: Any) -> None:
         with self._turn:
@@ -153,7 +143,7 @@ class Side:
         )
         if last is None or last.kind == "released" or last.who in self.stalled:
             return None
-        return last.who if self.children[last.who].poll() is None else None
+        return last.who if self.children[last.who].alive else None
 
     def stall(self) -> str | None:
         """SIGSTOP the holder for two and a half leases; who it was."""
@@ -179,7 +169,7 @@ class Side:
 
     def _resume(self, who: str) -> None:
         child = self.children[who]
-        if child.poll() is None:
+        if child.alive:
             os.kill(child.pid, signal.SIGCONT)
             self.tell(who, "resumed", pid=child.pid)
         self.stalled.pop(who, None)
@@ -188,7 +178,7 @@ class Side:
         """SIGKILL the holder; who it was."""
         who = self.holder()
         if who is not None:
-            self.children[who].kill()
+            self.children[who].process.kill()
             self.tell(who, "killed", pid=self.children[who].pid)
         return who
 
@@ -208,14 +198,9 @@ class Side:
         for who in list(self.stalled):
             self._resume(who)
         for child in self.children.values():
-            if child.stdin is not None:
-                child.stdin.close()
+            child.close()
         for child in self.children.values():
-            try:
-                child.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                pass
-            kill_tree(child.pid)
+            child.end(STOP_S)
         if self.service is not None:
             self.service.stop()
 

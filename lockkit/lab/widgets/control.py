@@ -1,4 +1,4 @@
-"""The controller: one thread that owns a fleet and tells the panel what became of it.
+"""The controller: one thread that owns a fleet and reports its state to the panel.
 
 Buttons only enqueue: which thread runs a widget's callback depends on ipykernel's version, and a
 callback that waits would freeze the page. Everything that takes time, and every change of a widget,
@@ -36,7 +36,7 @@ VERDICT_SHARE = 0.1
 """At most this part of the time goes into checking: a long history is checked less often."""
 VERDICT_PAUSE_MS_MIN = 1_000.0
 COMMAND_TIMEOUT_S = 30.0
-CLOSED = "This workbench was closed: its cell was run again, or another was made. Use that one."
+CLOSED = "This workbench was closed because a newer one was made. Use the newer one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,16 +194,16 @@ class Controller:
                 fleet.stall(args["writer"], at=args["at"])
                 self._armed.add(args["writer"])
                 where = "at its next commit, holding the lock" if args["at"] == "commit" else "now"
-                self._said = f"{args['writer']} will be stopped (SIGSTOP) {where}"
+                self._said = f"{args['writer']} will be paused (SIGSTOP) {where}"
             case "resume":
                 self._armed.discard(args["writer"])
                 fleet.resume(args["writer"])
-                self._said = f"{args['writer']} goes on"
+                self._said = f"{args['writer']} continues"
             case "lose":
                 fleet.lose_response(args["writer"])
                 self._said = (
                     f"the next write of the lock or the fence by {args['writer'] or 'any writer'} "
-                    "will be applied, and its answer dropped"
+                    "will be applied, and its response dropped"
                 )
             case "fence":
                 fleet.fence(args["on"])
@@ -241,7 +241,8 @@ class Controller:
         self.fleet.stop()
         self._take()
         self._judge(at_last=True)
-        self._said = f"stopped; {self._story.seen} events, all of them below: scrub, step, Tab"
+        keys = "drag the slider, or press Tab and the arrow keys"
+        self._said = f"stopped; {self._story.seen} events: {keys}"
 
     def _discard(self) -> None:
         """Remove what the run before left in the temporary directory: its store and its logs."""
@@ -289,7 +290,7 @@ class Controller:
             if each.kind in ("stalled", "exited"):
                 self._armed.discard(each.who)
             if each.kind == "stalled":
-                self._said = f"{each.who} stands still (SIGSTOP): {each.get('why') or 'by hand'}"
+                self._said = f"{each.who} is paused (SIGSTOP): {each.get('why') or 'by hand'}"
             if each.kind == "fault":
                 self._said = f"a response to {each['client'] or 'a writer'} was lost"
         return len(fresh)

@@ -222,7 +222,7 @@ class View {
     for (const [sign, words] of [
       ["left lane", "what the lock object says, coloured by its holder; each g is one successful write (generation) with the head of its ETag"],
       ["writer's bar", "what that writer believes: it holds the lock. Red, hatched: it still believes, but its lease is over"],
-      ["grey hatching", "the process stands still (SIGSTOP): it can neither act nor notice"],
+      ["grey hatching", "the process is paused (SIGSTOP): it does nothing and notices nothing"],
       ["dotted box", "the lease has run out and nobody has taken the lock yet"],
       ["solid arrow, dashed answer", "a write and the store's answer; dotted arrows are reads"],
       ["cross on an arrow", "the message was lost there: after the store applied the write, or before"],

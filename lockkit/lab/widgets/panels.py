@@ -1,12 +1,10 @@
-"""The workbench: eight controls, the diagram under them, and the same things by code.
+"""The workbench: eight controls, the diagram below them, and the same actions by code.
 
     bench = Workbench()
     bench
 
-Nothing starts before Launch is pressed (or `bench.launch()` is called); Stop always works; running
-the cell again closes the workbench before. Without a browser it does the same, and `repr` tells.
-
-One file because each control has its counterpart in code, and both change the same state.
+Nothing starts before Launch is pressed (or `bench.launch()` is called). Stop always works. Running
+the cell again closes the previous workbench. Without a browser `repr` shows the same state.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ from lockkit.lab.widgets.control import CLOSED, Controller, LaunchSettings, Pane
 from lockkit.lab.widgets.export import export_html, judged, told
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.scene import whole
+from lockkit.lab.widgets.ui import FAST, Newest, button, choice, column, row
 
-FAST = "LOCKKIT_FAST"
-"""Set to 1 to let notebooks run by themselves, with plain writers and short leases."""
 FAST_LEASE_S = 2.0
 
 PROVIDERS = [("Amazon S3", "s3"), ("Google Cloud Storage", "gcs"), ("Azure Blob", "azure")]
@@ -53,13 +50,11 @@ MEMORY_LIMITS = (
 EMPTY = """\
 Nothing runs yet.
 1. Launch: concurrent writers commit orders to one table, under one lock object.
-2. Stall W1: its process is stopped in the middle of a commit. Watch who takes the lock, and when.
-3. Resume W1: it wakes, and still believes that it holds the lock. Is its commit accepted?
-4. Lose next response: a write lands, and its writer is never told."""
+2. Stall W1: its process is paused in the middle of a commit. Watch who takes the lock, and when.
+3. Resume W1: it continues as if it still held the lock. Is its commit accepted?
+4. Lose next response: the store applies a write, and its writer gets no answer."""
 UNTIL_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 30.0
-
-_newest: Workbench | None = None
 
 
 @contextmanager
@@ -74,14 +69,11 @@ def _nothing_collected() -> Iterator[None]:
             gc.enable()
 
 
-class Workbench:
-    """Launch writers, stall one, lose a response, and see what the lock object says meanwhile."""
+class Workbench(Newest):
+    """Launch writers, stall one, lose a response, and watch the lock object meanwhile."""
 
     def __init__(self, *, fleet_of: Callable[..., Any] | None = None, **settings: Any) -> None:
-        global _newest
-        if _newest is not None:
-            _newest.close()
-        _newest = self
+        self.close_older()
         self._control = Controller(self._show, fleet_of=fleet_of or _fleet)
         self._news: PanelUpdate | None = None
         self._mark = 0
@@ -99,39 +91,39 @@ class Workbench:
         if start.overlap not in dict(OVERLAPS).values():
             overlaps = [(f"overlap {start.overlap:g}", start.overlap), *OVERLAPS]
         self._rest = start
-        self.provider = _choice("Provider", PROVIDERS, start.provider, "210px")
-        self.crew = _choice("Writers", crews, crew, "270px")
-        self.overlap = _choice("Files", overlaps, start.overlap, "200px")
-        self.lease = _choice("Lease", leases, lease, "125px")
+        self.provider = choice("Provider", PROVIDERS, start.provider, "210px")
+        self.crew = choice("Writers", crews, crew, "285px")
+        self.overlap = choice("Files", overlaps, start.overlap, "200px")
+        self.lease = choice("Lease", leases, lease, "125px")
         self.fence_on = widgets.Checkbox(
             value=start.fence, description="Fence", indent=False,
             tooltip="Refuse a commit whose conflict check is out of date",
             layout=widgets.Layout(width="auto"),
         )  # fmt: skip
-        self.launch_button = _button("Launch", "play", "success", "Start the writers")
-        self.stop_button = _button("Stop", "stop", "danger", "End every process; always works")
-        self.lose_button = _button(
-            "Lose next response", "unlink", "",
-            "The next write of the lock or the fence is applied, but its answer never arrives",
+        self.launch_button = button(
+            "Launch", self._clicked_launch, icon="play", style="success", tip="Start the writers"
+        )
+        self.stop_button = button(
+            "Stop", lambda: self._control.ask("stop"), icon="stop", style="danger",
+            tip="End every process; always works",
         )  # fmt: skip
-        self.stall_buttons = widgets.HBox(layout=_row())
+        self.lose_button = button(
+            "Lose next response", self._clicked_lose, icon="unlink",
+            tip="The store applies the next write of the lock or the fence, and its answer is lost",
+        )  # fmt: skip
+        self.stall_buttons = row()
         self.lanes = Lanes(live=True, beats=True, on_beat=self._control.beat)
         self._parameters = (self.provider, self.crew, self.overlap, self.lease)
         self.lose_button.disabled = True
         self._show_writers({}, live=False)
-        self.launch_button.on_click(self._clicked_launch)
-        self.stop_button.on_click(lambda _: self._control.ask("stop"))
-        self.lose_button.on_click(self._clicked_lose)
         self.fence_on.observe(self._clicked_fence, "value")
-        self.view = widgets.VBox([
-            widgets.HBox([*self._parameters, self.fence_on], layout=_row()),
-            widgets.HBox(
-                [self.launch_button, self.stop_button, self.stall_buttons, self.lose_button],
-                layout=_row(),
-            ),
+        self.view = column(
+            "workbench",
+            row(*self._parameters, self.fence_on),
+            row(self.launch_button, self.stop_button, self.stall_buttons, self.lose_button),
             self.lanes,
             Charts(self.lanes),
-        ])  # fmt: skip
+        )
 
     def settings(self) -> LaunchSettings:
         """What the controls say."""
@@ -143,12 +135,12 @@ class Workbench:
 
     # Callbacks only enqueue; a button stays disabled until the controller has acknowledged.
 
-    def _clicked_launch(self, _: Any) -> None:
+    def _clicked_launch(self) -> None:
         self.launch_button.disabled = True
         self._mark = 0
         self._control.ask("launch", settings=self.settings())
 
-    def _clicked_lose(self, _: Any) -> None:
+    def _clicked_lose(self) -> None:
         self.lose_button.disabled = True
         self._control.ask("lose", writer=None)
 
@@ -156,9 +148,9 @@ class Workbench:
         if self._news is not None and self._news.live:
             self._control.ask("fence", on=self.fence_on.value)
 
-    def _clicked_stall(self, button: widgets.Button) -> None:
-        button.disabled = True
-        name, state = button.writer, button.state
+    def _clicked_stall(self, stall: widgets.Button) -> None:
+        stall.disabled = True
+        name, state = stall.writer, stall.state
         if state == "stalled" or state == "armed":
             self._control.ask("resume", writer=name)
         else:
@@ -193,23 +185,22 @@ class Workbench:
         names = list(states) or [f"W{n + 1}" for n in range(self.crew.value[1])]
         if [each.writer for each in self.stall_buttons.children] != names:
             self.stall_buttons.children = [self._stall_button(name) for name in names]
-        for button in self.stall_buttons.children:
-            state = states.get(button.writer, "")
-            button.state = state
-            button.description, button.button_style, button.icon = {
-                "armed": (f"{button.writer} will stall", "warning", "hourglass-half"),
-                "stalled": (f"Resume {button.writer}", "info", "play"),
-            }.get(state, (f"Stall {button.writer}", "", "pause"))
-            button.disabled = not live or state in ("exited", "")
+        for each in self.stall_buttons.children:
+            each.state = state = states.get(each.writer, "")
+            each.description, each.button_style, each.icon = {
+                "armed": (f"{each.writer} will stall", "warning", "hourglass-half"),
+                "stalled": (f"Resume {each.writer}", "info", "play"),
+            }.get(state, (f"Stall {each.writer}", "", "pause"))
+            each.disabled = not live or state in ("exited", "")
 
     def _stall_button(self, name: str) -> widgets.Button:
-        button = _button(
-            f"Stall {name}", "pause", "",
-            f"Stop {name}'s process (SIGSTOP) at its next commit, while it holds the lock",
+        made = button(
+            f"Stall {name}", icon="pause",
+            tip=f"Pause {name}'s process (SIGSTOP) at its next commit, while it holds the lock",
         )  # fmt: skip
-        button.writer, button.state = name, ""
-        button.on_click(self._clicked_stall)
-        return button
+        made.writer, made.state = name, ""
+        made.on_click(self._clicked_stall)
+        return made
 
     # --- the same by code -------------------------------------------------------------------------
 
@@ -337,12 +328,6 @@ class Workbench:
         facts = ", ".join(self._news.facts) if self._news else ""
         return f"Workbench({self.state}{', ' + facts if facts else ''}{said})"
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle
-
 
 def usual(**settings: Any) -> LaunchSettings:
     """The settings of a first run: PySpark where the machine has room, plain writers where not."""
@@ -377,27 +362,3 @@ def _fleet(**options: Any) -> Any:
     from lockkit.lab.processes.fleet import Fleet
 
     return Fleet(**options)
-
-
-def _choice(name: str, options: list[tuple[str, Any]], value: Any, width: str) -> widgets.Dropdown:
-    return _named(widgets.Dropdown(
-        options=options, value=value, description=name,
-        style={"description_width": "initial"}, layout=widgets.Layout(width=width),
-    ), name)  # fmt: skip
-
-
-def _button(text: str, icon: str, style: str, tip: str) -> widgets.Button:
-    return _named(widgets.Button(
-        description=text, icon=icon, button_style=style, tooltip=tip,
-        layout=widgets.Layout(width="auto"),
-    ), text)  # fmt: skip
-
-
-def _named(widget: Any, name: str) -> Any:
-    """A class in the page by which a style or a test finds it, whatever it says at the time."""
-    widget.add_class("lockkit-" + name.lower().replace(" ", "-"))
-    return widget
-
-
-def _row() -> widgets.Layout:
-    return widgets.Layout(flex_flow="row wrap", align_items="center", grid_gap="2px 8px")

@@ -9,10 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 import ipywidgets as widgets
 
 from lockkit.errors import LockkitError
-from lockkit.lab.widgets.probing import shown
+from lockkit.lab.widgets.ui import FAST, Shown, Status, button, shown
 
-FAST = "LOCKKIT_FAST"
-"""Nobody is there to ask: the first guess is taken."""
 FIRST = "Predict first: pick one of the guesses, then run this cell again."
 STYLE = """<style>
 .lockkit-predict{border-left:3px solid #0072B2;padding:4px 12px;margin:4px 0}
@@ -32,7 +30,7 @@ class NotPredicted(LockkitError, RuntimeError):
         return [str(self)]
 
 
-class Predict:
+class Predict(Shown):
     """Pick a guess, then run; what was predicted then stands beside what it did.
 
     The guesses are radio buttons, for mouse, keyboard and screen reader. Raises `ValueError` for
@@ -49,14 +47,14 @@ class Predict:
         self.choice = widgets.RadioButtons(
             options=self.guesses, value=None, layout=widgets.Layout(width="auto")
         )
-        self._status = widgets.HTML()
+        self._status = Status()
         self.view = widgets.VBox(
             [widgets.HTML(f"{STYLE}<b>{shown(question)}</b>"), self.choice, self._status]
         )
         self.view.add_class("lockkit-predict")
         self.choice.observe(self._chosen, "value")
         self._chosen(None)
-        if os.environ.get(FAST):
+        if os.environ.get(FAST):  # nobody is there to pick one
             self.pick(self.guesses[0])
 
     @property
@@ -100,15 +98,15 @@ class Predict:
             return
         self.did = did
         self.choice.disabled = True
-        self._say(self.said)
+        self._status.say(self.said)
 
     @property
     def said(self) -> str:
         """You predicted / it did, in one line; before that, what to do."""
         if self.picked is None:
-            return "Pick one; what follows is locked until then."
+            return "Pick a guess to unlock the next cell."
         if self.did is None:
-            return "Now run what follows."
+            return "Now run the next cell."
         if self.picked == self.did:
             return f"✓ You predicted it: {self.did}."
         return f"✗ You predicted: {self.picked}. It did: {self.did}."
@@ -116,33 +114,22 @@ class Predict:
     def _chosen(self, _change: Any) -> None:
         for each in self._locked:
             each.disabled = self.picked is None
-        self._say(self.said)
-
-    def _say(self, text: str) -> None:
-        self._status.value = f"<span role='status'>{shown(text)}</span>"
+        self._status.say(self.said)
 
     def __repr__(self) -> str:
         return f"{self.question} {self.said}"
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle
 
-
-class Veil:
+class Veil(Shown):
     """What a prediction keeps out of sight; `open` is the same as a click on its button."""
 
     def __init__(self, predict: Predict, result: Any) -> None:
         self._predict, self._result = predict, result
         self.opened = False
-        self.button = widgets.Button(
-            description="Show it", icon="eye", button_style="info",
-            tooltip="Locked until a guess is picked",
+        self.button = button(
+            "Show it", self.open, name="reveal", icon="eye", style="info",
+            tip="Enabled once a guess is picked", align_self="flex-start",
         )  # fmt: skip
-        self.button.add_class("lockkit-reveal")
-        self.button.on_click(lambda _: self.open())
         self.view = widgets.VBox([self.button])
         predict.locks(self.button)
         if os.environ.get(FAST):
@@ -160,9 +147,3 @@ class Veil:
 
     def __repr__(self) -> str:
         return repr(self._result) if self.opened else FIRST
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle

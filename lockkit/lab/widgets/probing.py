@@ -6,10 +6,8 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from html import escape
 
 from lockkit.clock import Clock, utc
-from lockkit.events import plain
 from lockkit.lab.probe import CheckOutcome, Report, Suitability, probe, quick_probe
 from lockkit.lab.probe.providers import (
     CAPABILITIES,
@@ -23,11 +21,11 @@ from lockkit.lab.probe.providers import (
 )
 from lockkit.lab.probe.reads import Reads, compare_reads, saved
 from lockkit.lab.server import Emulator
+from lockkit.lab.widgets.ui import Html, coloured, shown, table
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store, open_store
 
 URL = "s3://bucket/scratch"
-TEXT_CHARS_MAX = 600
 TIMEOUT_S = 5.0
 VERSIONED = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
 SAID = {
@@ -156,10 +154,6 @@ def _findings(
 # --- as HTML: what a store said is anybody's text, so all of it is escaped ------------------------
 
 
-def shown(text: object) -> str:
-    return escape(plain(text, limit=TEXT_CHARS_MAX))
-
-
 def verdict_html(findings: ProbeFindings, predicted: Suitability | None = None) -> str:
     """The sentence, and what was predicted."""
     report = findings.report
@@ -181,37 +175,31 @@ def checks_html(report: Report) -> str:
     rows = []
     for check in report.checks:
         mark, colour = MARKS[check.finding]
-        rows.append(
-            f"<tr><td class='{colour}'>{mark} {check.finding.value}</td>"
-            f"<td>{shown(check.name)}</td><td>{shown(check.because)}</td></tr>"
-        )
+        finding = coloured(f"{mark} {check.finding.value}", colour)
+        rows.append((finding, check.name, check.because))
     refused = ", ".join(
         f"{status} {code} ×{times}".replace(f"{status} {status} ", f"{status} ")  # botocore's 304
         for status, code, times in report.refusals
     )
-    head = "<tr><th>finding</th><th>check</th><th>because</th></tr>"
-    below = f"<div class='lp-refusals'>Refusals on the way: {shown(refused or 'none')}</div>"
-    return f"<table class='lp-table lp-checks'>{head}{''.join(rows)}</table>{below}"
+    below = f"<div class='lk-note'>Refusals on the way: {shown(refused or 'none')}</div>"
+    return table(("finding", "check", "because"), rows, "lp-checks") + below
 
 
 def matrix_html(rows: Sequence[ProviderRow], found: ProviderRow | None = None) -> str:
     """Every row; first what was just found, then what is documented and was probed before."""
-    words = ("store", "basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
-    head = "".join(f"<th>{word}</th>" for word in words)
-    lines = [_row_html(row, row is found) for row in ([found] if found else []) + [*rows]]
-    table = f"<table class='lp-table lp-matrix'><tr>{head}</tr>{''.join(lines)}</table>"
-    return f"<div class='lp-wide'>{table}</div>"
+    head = ("store", "basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
+    every = ([found] if found else []) + [*rows]
+    name = "lp-matrix lp-new" if found else "lp-matrix"
+    return f"<div class='lk-wide'>{table(head, map(_cells, every), name)}</div>"
 
 
-def _row_html(row: ProviderRow, is_new: bool) -> str:
-    cells = [f"<td>{shown(row.store)}</td><td>{shown(row.basis)}</td>"]
+def _cells(row: ProviderRow) -> list[object]:
+    cells: list[object] = [row.store, row.basis]
     for name in CAPABILITIES:
         value = getattr(row, name)
         colour = "good" if value == "yes" else "bad" if value in ("ignored", "not atomic") else ""
-        cells.append(f"<td class='{colour}'>{shown(value)}</td>")
+        cells.append(coloured(value, colour))
     day = shown(row.as_of)
     if row.source.startswith("https://"):
         day = f"<a href='{shown(row.source)}' target='_blank' rel='noopener'>{day}</a>"
-    rest = (shown(row.verdict or "–"), shown(row.limits_and_traps), day)
-    cells += [f"<td>{each}</td>" for each in rest]
-    return f"<tr class='{'lp-new' if is_new else ''}'>{''.join(cells)}</tr>"
+    return [*cells, row.verdict or "–", row.limits_and_traps, Html(day)]

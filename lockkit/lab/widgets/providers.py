@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from html import escape
-from queue import SimpleQueue
 from typing import Any
 
 import ipywidgets as widgets
@@ -14,7 +13,21 @@ import plotly.graph_objects as go
 
 from lockkit.clock import Clock
 from lockkit.lab.widgets.contention import LEASE_S, PROVIDERS, Contention, Side
+from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.figures import SideFigures, beliefs, until_ms
+from lockkit.lab.widgets.ui import (
+    AXIS,
+    Html,
+    Newest,
+    Status,
+    button,
+    choice,
+    column,
+    named,
+    plot_layout,
+    row,
+    table,
+)
 
 REDRAW_S = 1.0
 SHOWN_S = 45.0
@@ -24,88 +37,79 @@ GUESSES = [
     ("– predict first: after a stall of the holder, who hands over sooner? –", ""),
     ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
 ]  # fmt: skip
-_newest: Providers | None = None
 
 
-class Providers:
+class Providers(Newest):
     """Three processes contend for a lock on each of two services. Buttons, and the same by code.
 
     `contest` is what runs, None before. Running the cell again ends the one before.
     """
 
     def __init__(self, first: str = "storage", second: str = "zookeeper") -> None:
-        global _newest
-        if _newest is not None:
-            _newest.close()
-        _newest = self
+        self.close_older()
         self.contest: Contention | None = None
-        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._errand = BackgroundTask(self._failed, self._enable)
         self._over = threading.Event()
         self._build(first, second)
-        threading.Thread(target=self._obey, name="lockkit-providers", daemon=True).start()
 
     # --- the panel -------------------------------------------------------------------------------
 
     def _build(self, first: str, second: str) -> None:
         names = [(each.says, name) for name, each in PROVIDERS.items()]
-        self.first, self.second = (
-            widgets.Dropdown(options=names, value=value, description=said)
-            for value, said in ((first, "First"), (second, "Second"))
-        )
-        self.prediction = widgets.Dropdown(
-            options=GUESSES, value="", layout=widgets.Layout(width="480px")
+        self.first = choice("First", names, first, "300px")
+        self.second = choice("Second", names, second, "300px")
+        self.prediction = named(
+            widgets.Dropdown(options=GUESSES, value="", layout=widgets.Layout(width="480px")),
+            "prediction",
         )
         self.buttons = {
-            name: _button(text, partial(self._ask, getattr(self, name)), f"lockkit-{name}")
-            for name, text in (("start", "Start"), ("stall", "Stall who holds"),
-                               ("kill", "Kill who holds"), ("restart", "Restart the service"),
+            name: button(text, partial(self._ask, getattr(self, name)), name=name)
+            for name, text in (("start", "Start"), ("stall", "Stall the holder"),
+                               ("kill", "Kill the holder"), ("restart", "Restart the service"),
                                ("stop", "Stop"))
         }  # fmt: skip
-        self.prediction.observe(lambda _: self._enable(), "value")
-        self._status = widgets.HTML("Predict, then press Start.")
+        self.prediction.observe(lambda _: self._enable(busy=not self._errand.idle), "value")
+        self._status = Status()
+        self._status.say("Predict, then press Start.")
         self._figures = [figure(), figure()]
         self._table = widgets.HTML()
-        self.view = widgets.VBox([
-            widgets.HBox([self.first, self.second]), self.prediction,
-            widgets.HBox(list(self.buttons.values())), self._status, *self._figures, self._table,
-        ])  # fmt: skip
-        self.view.add_class("lockkit-providers")
-        self._enable()
+        self.view = column(
+            "providers", row(self.first, self.second), self.prediction,
+            row(*self.buttons.values()), self._status, *self._figures, self._table,
+        )  # fmt: skip
+        self._enable(busy=False)
 
-    def _enable(self) -> None:
+    def _enable(self, busy: bool) -> None:
         runs = self.contest is not None
-        for name, button in self.buttons.items():
-            button.disabled = runs is (name == "start")
-        if not runs:
-            self.buttons["start"].disabled = not self.prediction.value
+        for name, each in self.buttons.items():
+            each.disabled = busy or runs is (name == "start")
+        if not runs and not self.prediction.value:
+            self.buttons["start"].disabled = True
 
     def _ask(self, do: Callable[[], None]) -> None:
-        """Callbacks only enqueue; one thread owns the processes."""
-        for each in self.buttons.values():
-            each.disabled = True
-        self._asked.put(do)
+        """One thread owns the processes; no button can be pressed before it is done."""
 
-    def _obey(self) -> None:
-        while not self._over.is_set() and (do := self._asked.get()) is not None:
+        def act(_: threading.Event) -> None:
             try:
                 do()
-            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
-                self._say(f"{type(error).__name__}: {error}")
-                self.stop()
-            self._enable()
-        self.stop()  # what was being started when the panel was closed
+            finally:
+                if self._over.is_set():  # it was closed meanwhile
+                    self.stop()
 
-    def _say(self, text: str) -> None:
-        self._status.value = escape(text[:2000]).replace("\n", "<br>")
+        self._errand.ask(act)
+
+    def _failed(self, error: Exception) -> None:
+        self.stop()
+        self._status.fail(error)
 
     # --- the same by code ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Raises `ServiceUnavailable` where a service is not here, `ServiceStartFailed`."""
         self.stop()
-        self._say("Starting both services and three processes each; a JVM takes some seconds…")
+        self._status.say("Starting both services and their processes; a JVM takes some seconds…")
         self.contest = Contention((self.first.value, self.second.value))
-        self._say(f"Both run. A lease lasts {LEASE_S:g} s.")
+        self._status.say(f"Both run. A lease lasts {LEASE_S:g} s.")
         threading.Thread(target=self._redraw, args=(self.contest,), daemon=True).start()
 
     def stall(self) -> None:
@@ -118,24 +122,24 @@ class Providers:
     def restart(self) -> None:
         if self.contest is not None:
             for side in self.contest.sides:
-                self._say(f"{side.name}: " + ("restarted" if side.restart() else "no service"))
+                done = "restarted" if side.restart() else "there is no service"
+                self._status.say(f"{side.name}: {done}")
 
     def stop(self) -> None:
         contest, self.contest = self.contest, None
         if contest is not None:
             self.show(contest)
             contest.stop()
-            self._say("Stopped; every process has ended.")
+            self._status.say("Stopped; every process has ended.")
 
     def close(self) -> None:
-        self.stop()
         self._over.set()
-        self._asked.put(None)
+        self.stop()
 
     def _strike(self, how: str, done: str) -> None:
         if self.contest is not None:
             struck = [(side.name, side.strike(how)) for side in self.contest.sides]
-            self._say("; ".join(
+            self._status.say("; ".join(
                 f"{name}: {f'{done} {who}' if who else 'nobody held it'}" for name, who in struck
             ))  # fmt: skip
 
@@ -149,30 +153,23 @@ class Providers:
         for side, drawn in zip(contest.sides, self._figures, strict=True):
             draw(drawn, side)
         rows = {side.name: side.figures() for side in contest.sides}
-        self._table.value = table(rows, self.prediction.value)
+        self._table.value = figures_html(rows, self.prediction.value)
 
     def __repr__(self) -> str:
         return "two lock services; nothing was started" if self.contest is None else "running"
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.view._repr_mimebundle_(**options)
-
 
 def figure() -> go.FigureWidget:
-    """On the page's own ground, in a grey that is legible in either theme."""
-    clear, grid = "rgba(0,0,0,0)", "rgba(128,136,144,.25)"
     # Given at once: Voila's page does not hear of what is added before it is there.
     bars = [
         go.Bar(orientation="h", width=0.6),
         go.Bar(orientation="h", width=0.25, marker={"color": STALLED}),
     ]
-    return go.FigureWidget(bars, layout={
-        "height": 190, "margin": {"l": 60, "r": 20, "t": 30, "b": 40}, "barmode": "overlay",
-        "showlegend": False, "autosize": True, "paper_bgcolor": clear, "plot_bgcolor": clear,
-        "font": {"color": "#808890"},
-        "xaxis": {"title": {"text": "s"}, "gridcolor": grid, "zeroline": False},
-        "yaxis": {"autorange": "reversed", "gridcolor": grid, "zeroline": False},
-    })  # fmt: skip
+    return go.FigureWidget(bars, layout=plot_layout(
+        height=190, margin={"l": 60, "r": 20, "t": 30, "b": 40}, barmode="overlay",
+        showlegend=False, xaxis={"title": {"text": "s"}, **AXIS},
+        yaxis={"autorange": "reversed", **AXIS},
+    ))  # fmt: skip
 
 
 def draw(drawn: go.FigureWidget, side: Side) -> None:
@@ -228,26 +225,12 @@ ROWS: list[tuple[str, Callable[[SideFigures], str]]] = [
 ]  # fmt: skip
 
 
-STYLE = (
-    "<style>.lockkit-figures{border-collapse:collapse}"
-    ".lockkit-figures :is(td,th){padding:2px 14px 2px 0;text-align:left;line-height:1.4}"
-    ".lockkit-figures tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}</style>"
-)
-
-
-def table(rows: dict[str, SideFigures], prediction: str) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in rows)
-    body = "".join(
-        f"<tr><td>{said}</td>"
-        f"{''.join(f'<td>{escape(show(each))}</td>' for each in rows.values())}</tr>"
-        for said, show in ROWS
-    )
+def figures_html(rows: dict[str, SideFigures], prediction: str) -> str:
+    body = ((said, *(show(each) for each in rows.values())) for said, show in ROWS)
     outcome = sooner(list(rows.values()))
     guessed = {value: text for text, value in GUESSES if value}.get(prediction, "nothing")
     said = f"<p>You predicted: {guessed}. It was: {outcome}.</p>" if outcome else ""
-    return (
-        f"{STYLE}<table class='lockkit-figures'><tr><td></td>{head}</tr>{body}</table>{said}"
-    )
+    return table((Html(), *rows), body, "lockkit-figures") + said
 
 
 def cost(side: SideFigures) -> str:
@@ -274,10 +257,3 @@ def _seconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
-
-
-def _button(text: str, press: Callable[[], None], name: str) -> widgets.Button:
-    button = widgets.Button(description=text, layout=widgets.Layout(width="auto"))
-    button.on_click(lambda _: press())
-    button.add_class(name)
-    return button

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import traceback
 from typing import Any
 
 import ipywidgets as widgets
 import plotly.graph_objects as go
 
-from lockkit.errors import StoreError
 from lockkit.lab.probe import Report
 from lockkit.lab.probe.providers import providers
 from lockkit.lab.probe.reads import Reads
+from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.probing import (
     PLACES,
     SAID,
@@ -23,35 +21,33 @@ from lockkit.lab.widgets.probing import (
     look_at_url,
     matrix_html,
     quick_look,
-    shown,
     verdict_html,
+)
+from lockkit.lab.widgets.ui import (
+    AXIS,
+    GREY,
+    Newest,
+    Status,
+    button,
+    choice,
+    column,
+    named,
+    plot_layout,
+    row,
 )
 
 ELSEWHERE = "elsewhere"
 STYLE = """<style>
-.lp-table{border-collapse:collapse}
-.lp-table td,.lp-table th{padding:2px 10px;text-align:left;vertical-align:top;font-size:12px;
-line-height:1.4}
-.lp-table tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
 .lp-checks td:nth-child(-n+2){white-space:nowrap}
 .lp-matrix td:is(:nth-child(3),:nth-child(4),:nth-child(5),:nth-child(8)){white-space:nowrap}
 .lp-matrix td:nth-child(7){min-width:260px}
-.lp-wide{overflow-x:auto}
-.lp-table a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
-.lp-new td{background:var(--jp-layout-color2,#eee);font-weight:600}
+.lp-matrix a{color:var(--jp-content-link-color,#0067b8);text-decoration:underline}
+.lp-new tr:nth-child(2) td{background:var(--jp-layout-color2,#eee);font-weight:600}
 .lp-verdict{font-size:15px;font-weight:600;margin:4px 0}
-.lp-refusals{font-size:12px;opacity:.75;margin:4px 10px}
-.lp-error{border-left:3px solid #D55E00;padding:4px 10px}
-.lockkit-probe .good,.lp-table .good{color:#1b6e3c}
-.lockkit-probe .bad,.lp-table .bad{color:#b3261e}
-body[data-jp-theme-light=false] :is(.lockkit-probe,.lp-table) .good{color:#6fcf97}
-body[data-jp-theme-light=false] :is(.lockkit-probe,.lp-table) .bad{color:#ff8a80}
 </style>"""
 
-_newest: StoreProbe | None = None
 
-
-class StoreProbe:
+class StoreProbe(Newest):
     """Can this store hold a lock? Tested by a click or, the same by code, by `run`.
 
     Nothing is asked before that. The embedded places are servers of this process, one for each
@@ -60,13 +56,10 @@ class StoreProbe:
 
     def __init__(self, *, rounds: int = 20, racers: int = 8, requests: int = 40) -> None:
         """`rounds` of each race, by so many clients; then so many reads of each kind."""
-        global _newest
-        if _newest is not None:
-            _newest.close()
-        _newest = self
+        self.close_older()
         self._extent = {"rounds": rounds, "racers": racers, "requests": requests}
         self.findings: ProbeFindings | None = None
-        self._worker: threading.Thread | None = None
+        self._errand = BackgroundTask(self._failed, self._enable)
         self._closed = False
         self._build()
 
@@ -74,62 +67,50 @@ class StoreProbe:
 
     def _build(self) -> None:
         places = [(place.label, name) for name, place in PLACES.items()]
-        self.place = _named("place", widgets.Dropdown(
-            options=[*places, ("another, by its URL", ELSEWHERE)], value="aws",
-            description="Store", layout=widgets.Layout(width="360px"),
-        ))  # fmt: skip
-        self.url = _named("url", widgets.Text(URL, description="URL"))
-        self.endpoint = _named("endpoint", widgets.Text(
+        self.place = choice(
+            "Store", [*places, ("another, by its URL", ELSEWHERE)], "aws", "320px",
+            name="probe-place",
+        )  # fmt: skip
+        self.url = named(widgets.Text(URL, description="URL"), "probe-url")
+        self.endpoint = named(widgets.Text(
             "", description="Endpoint", placeholder="https://... (empty: the provider's own)",
-        ))  # fmt: skip
+        ), "probe-endpoint")  # fmt: skip
         guesses = [("– predict first –", None), *((said, each) for each, said in SAID.items())]
-        self.prediction = _named("prediction", widgets.Dropdown(
-            options=guesses, value=None, description="It is", layout=widgets.Layout(width="300px"),
-        ))  # fmt: skip
-        self.button = _named("start", widgets.Button(
-            description="Probe", icon="play", button_style="success", disabled=True,
-            tooltip="Scratch objects are written there, and deleted afterwards",
-        ))  # fmt: skip
-        self._status = _named("status", widgets.HTML("Predict, then press Probe."))
-        self._verdict, self._checks = widgets.HTML(), widgets.HTML()
-        self._verdict.add_class("lockkit-verdict")
+        self.prediction = choice("It is", guesses, None, "300px", name="probe-prediction")
+        self.button = button(
+            "Probe", self._clicked, name="probe-start", icon="play", style="success",
+            tip="Writes scratch objects there, and deletes them afterwards",
+        )  # fmt: skip
+        self._status = named(Status(), "probe-status")
+        self._status.say("Predict, then press Probe.")
+        self._verdict, self._checks = named(widgets.HTML(), "verdict"), widgets.HTML()
         self._matrix = widgets.HTML(STYLE + matrix_html(providers()))
         folded = widgets.Accordion([self._matrix], titles=("What is known of each provider",))
         self._figure = figure()
         self._chart = widgets.Box([self._figure], layout=widgets.Layout(display="none"))
-        self._address = widgets.HBox([self.url, self.endpoint])
+        self._address = row(self.url, self.endpoint)
         self.place.observe(self._chosen, "value")
         self.prediction.observe(self._chosen, "value")
-        self.button.on_click(self._clicked)
         self._chosen(None)
-        self.view = widgets.VBox([
-            widgets.HTML(STYLE), widgets.HBox([self.place, self.prediction, self.button]),
-            self._address, self._status, self._verdict, self._checks, self._chart, folded,
-        ])  # fmt: skip
-        self.view.add_class("lockkit-probe")
+        self.view = column(
+            "probe", row(self.place, self.prediction, self.button), self._address,
+            self._status, self._verdict, self._checks, self._chart, folded,
+        )  # fmt: skip
 
     def _chosen(self, _change: Any) -> None:
         self._address.layout.display = "flex" if self.place.value == ELSEWHERE else "none"
-        busy = self._worker is not None and self._worker.is_alive()
+        self._enable(busy=not self._errand.idle)
+
+    def _enable(self, busy: bool) -> None:
         self.button.disabled = busy or self._closed or self.prediction.value is None
 
-    def _clicked(self, _: Any) -> None:
-        """The callback only starts: a probe takes seconds, and the page must not freeze."""
-        self.button.disabled = True
-        self._worker = threading.Thread(target=self._work, name="lockkit-probe", daemon=True)
-        self._worker.start()
-
-    def _work(self) -> None:
-        try:
-            if self.place.value == ELSEWHERE:
-                self.run(url=self.url.value.strip(), endpoint=self.endpoint.value.strip() or None)
-            else:
-                self.run(self.place.value)
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
-            self._failed(error)
-        finally:
-            self._worker = None
-            self._chosen(None)
+    def _clicked(self) -> None:
+        place, url = self.place.value, self.url.value.strip()
+        endpoint = self.endpoint.value.strip() or None
+        if place == ELSEWHERE:
+            self._errand.ask(lambda _: self.run(url=url, endpoint=endpoint))
+        else:
+            self._errand.ask(lambda _: self.run(place))
 
     # --- the same by code -------------------------------------------------------------------------
 
@@ -140,11 +121,11 @@ class StoreProbe:
 
         `rounds`, `racers` and `requests` as for the panel itself.
         """
-        self._say("Asking…")
+        self._status.say("Asking…")
         extent = self._extent | extent
 
         def emit(_kind: str, **fields: Any) -> None:
-            self._say(f"{fields.get('text', '')}…")
+            self._status.say(f"{fields.get('text', '')}…")
 
         if url:
             findings = look_at_url(url, endpoint, **extent, emit=emit)
@@ -153,6 +134,10 @@ class StoreProbe:
         if not self._closed:
             self.show(findings)
         return findings
+
+    def wait(self, timeout_s: float) -> bool:
+        """Until what was clicked is done; tells whether it is."""
+        return self._errand.wait(timeout_s)
 
     def quick(self, place: str) -> Report:
         """The same without races: what one request after another can tell."""
@@ -165,35 +150,22 @@ class StoreProbe:
         self._matrix.value = STYLE + matrix_html(providers(), findings.found)
         draw(self._figure, findings.reads)
         self._chart.layout.display = "flex" if findings.reads else "none"
-        self._say("Done." if findings.report.safe else "Done: no place for a lock.")
+        self._status.say("Done." if findings.report.safe else "Done: no place for a lock.")
 
     def close(self) -> None:
         """Leave the panel without effect; a probe under way ends by itself."""
         self._closed = True
         self.button.disabled = True
-        self._say("This panel was closed: its cell was run again. Use that one.")
-
-    def _say(self, text: str) -> None:
-        self._status.value = f"<span role='status'>{shown(text)}</span>"
+        self._status.say("This panel was closed because its cell was run again. Use the newer one.")
 
     def _failed(self, error: Exception) -> None:
         self._checks.value = self._verdict.value = ""
         self._matrix.value = STYLE + matrix_html(providers())
         self._chart.layout.display = "none"
-        told = f"<div class='lp-error'>{shown(error)}"
-        if not isinstance(error, (StoreError, ValueError)):
-            lines = "".join(traceback.format_exception(error))
-            told += f"<details><summary>traceback</summary><pre>{shown(lines)}</pre></details>"
-        self._status.value = f"{told}</div>"
+        self._status.fail(error)
 
     def __repr__(self) -> str:
         return f"StoreProbe({self.findings.sentence if self.findings else 'nothing probed yet'})"
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle
 
 
 # --- the picture ----------------------------------------------------------------------------------
@@ -205,12 +177,10 @@ def figure() -> Any:
         go.Bar(name="read it again", marker_color="#0072B2"),
         go.Bar(name="ask whether it changed (304)", marker_color="#E69F00"),
     ]
-    clear = "rgba(0,0,0,0)"  # on a dark page too
-    return go.FigureWidget(bars, layout=go.Layout(
-        title="What a 304 saves: p50, whisker to p99", yaxis_title="ms", barmode="group",
-        height=320, autosize=True, margin={"t": 50, "b": 40}, paper_bgcolor=clear,
-        legend={"orientation": "h", "y": -0.12},
-        plot_bgcolor=clear, font_color="#808890", yaxis_gridcolor="rgba(128,136,144,.25)",
+    return go.FigureWidget(bars, layout=plot_layout(
+        title="What a 304 saves: p50, whisker to p99", barmode="group", height=320,
+        margin={"t": 50, "b": 40}, legend={"orientation": "h", "y": -0.12},
+        yaxis={"title": {"text": "ms"}, **AXIS},
     ))  # fmt: skip
 
 
@@ -222,17 +192,10 @@ def draw(chart: Any, reads: tuple[Reads, ...]) -> None:
             bar.y = [each.p50_ms for each in same]
             bar.error_y = {
                 "array": [each.p99_ms - each.p50_ms for each in same],
-                "arrayminus": [0.0] * len(same), "color": "#808890",
+                "arrayminus": [0.0] * len(same), "color": GREY,
             }  # fmt: skip
             bar.customdata = [[each.p99_ms, each.per_s, each.bytes_each] for each in same]
             bar.hovertemplate = (
                 "p50 %{y:.2f} ms, p99 %{customdata[0]:.2f} ms<br>%{customdata[1]:,.0f} requests/s"
                 "<br>%{customdata[2]:,.0f} bytes received"
             )
-
-
-def _named(name: str, widget: Any) -> Any:
-    """A class in the page by which a test finds it."""
-    widget.add_class(f"lockkit-probe-{name}")
-    return widget
-

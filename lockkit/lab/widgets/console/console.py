@@ -9,8 +9,6 @@ Nothing is asked before Look is pressed (or `console.look()` is called), and loo
 from __future__ import annotations
 
 import shlex
-import threading
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +17,7 @@ from typing import Any, Protocol
 import ipywidgets as widgets
 
 from lockkit.clock import Clock
-from lockkit.errors import BreakRefused, StoreError, TableError, Unanswered
+from lockkit.errors import BreakRefused
 from lockkit.events import Event, plain
 from lockkit.lab.incident.diagnosis import Diagnosis, diagnose
 from lockkit.lab.incident.dropped import FILE_BYTES_MAX, NotUnderstood, take_in
@@ -28,6 +26,8 @@ from lockkit.lab.incident.words import proof, sentence
 from lockkit.lab.widgets.console import html
 from lockkit.lab.widgets.console.panel import Panel
 from lockkit.lab.widgets.console.picture import picture
+from lockkit.lab.widgets.errand import BackgroundTask
+from lockkit.lab.widgets.ui import Shown, button
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table.inspect.standing import watch
@@ -37,8 +37,6 @@ from lockkit.table.inspect.versions import highest_epoch
 TIMEOUT_S = 10.0
 EVIDENCE_MAX = 8
 NOTHING = "Nothing was recorded here."
-EXPECTED = (StoreError, TableError, Unanswered, BreakRefused, NotUnderstood, ValueError, OSError)
-"""Errors that say what, who and what next; another one is a bug, and shows its traceback."""
 
 
 class ConsoleTable(Protocol):
@@ -48,7 +46,7 @@ class ConsoleTable(Protocol):
     endpoint: str
 
 
-class Console:
+class Console(Shown):
     """Who owns the lock, is it alive, what happened, what to do; by clicks or, the same, by code.
 
     `demo` makes a table in trouble, which is looked at where no URL is given.
@@ -67,39 +65,30 @@ class Console:
         self._place: ConsoleTable | None = None
         self._at: tuple[str, str] = ("", "")
         self._files: list[tuple[str, bytes]] = []
-        self._worker: threading.Thread | None = None
-        self.panel = Panel(
+        self._errand = BackgroundTask(self._failed, self._busy)
+        self.panel = panel = Panel(
             url=url, endpoint=endpoint, watch_s=watch_s, has_demo=demo is not None
         )
-        self.panel.look.on_click(lambda _: self._start(self._looked))
-        self.panel.read.on_click(lambda _: self._start(self._named_files))
-        self.panel.upload.observe(lambda _: self._start(self._dropped), "value")
-        self.panel.dry.on_click(lambda _: self._start(self.dry_run))
-        self.panel.break_it.on_click(lambda _: self._start(self._break))
-        self.panel.epoch.observe(lambda _: self._allow(), "value")
-
-    # Callbacks only start a thread: a look takes seconds, and the page must not freeze.
+        self.view = panel.view
+        panel.look.on_click(lambda _: self._start(self._looked))
+        panel.read.on_click(lambda _: self._start(self._named_files))
+        panel.upload.observe(lambda _: self._start(self._dropped), "value")
+        panel.dry.on_click(lambda _: self._start(self.dry_run))
+        panel.break_it.on_click(lambda _: self._start(self._break))
+        panel.epoch.observe(lambda _: self._allow(), "value")
 
     def _start(self, act: Callable[[], Any]) -> None:
-        if self._worker is not None and self._worker.is_alive():
-            return
-        self._busy(True)
-        self.panel.error.value = ""
-        self._worker = threading.Thread(
-            target=self._work, args=(act,), name="lockkit-console", daemon=True
-        )
-        self._worker.start()
+        """From a callback: a look takes seconds, and the page must not freeze."""
+        if self._errand.idle:
+            self.panel.error.value = ""
+            self._errand.ask(lambda _: act())
 
-    def _work(self, act: Callable[[], Any]) -> None:
-        try:
-            act()
-        except EXPECTED as error:
-            self.panel.fail(str(error) or type(error).__name__)
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
-            lines = "".join(traceback.format_exception(error))
-            self.panel.fail(f"the console itself failed: {type(error).__name__}", lines)
-        finally:
-            self._busy(False)
+    def wait(self, timeout_s: float) -> bool:
+        """Until what was clicked is done; tells whether it is."""
+        return self._errand.wait(timeout_s)
+
+    def _failed(self, error: Exception) -> None:
+        self.panel.fail(error)
 
     def _busy(self, busy: bool) -> None:
         self.panel.lock_up(busy)
@@ -186,9 +175,9 @@ class Console:
         if self.found is not None:
             return self.look(*self._at, watch_s=0.0).diagnosis
         panel, found = self.panel, diagnose(evidence.events)
-        panel.lock.value = "<p class='lc-note'>No table was looked at: this is from files.</p>"
+        panel.lock.value = "<p class='lk-note'>No table was looked at: this is from files.</p>"
         panel.generations.value = html.generations_html((), "no table was looked at")
-        panel.table.value = "<p class='lc-note'>No table was looked at.</p>"
+        panel.table.value = "<p class='lk-note'>No table was looked at.</p>"
         panel.audit.value = html.audit_html(evidence.validation, evidence.events)
         panel.files.value = html.taken_html(evidence.taken)
         panel.breaking.layout.display = "none"
@@ -213,12 +202,11 @@ class Console:
         panel.body.layout.display = "flex"
 
     def _proof(self, each: Event, place: str) -> widgets.Button:
-        button = widgets.Button(
-            description=plain(sentence(each), limit=200), icon="crosshairs",
-            tooltip=plain(proof(each), limit=1_000), layout=widgets.Layout(width="auto"),
+        return button(
+            plain(sentence(each), limit=200),
+            lambda: self.panel.lanes.set_trait("selected", place), name="console-proof",
+            icon="crosshairs", tip=plain(proof(each), limit=1_000),
         )  # fmt: skip
-        button.on_click(lambda _: self.panel.lanes.set_trait("selected", place))
-        return button
 
     # --- breaking ---------------------------------------------------------------------------------
 
@@ -262,12 +250,6 @@ class Console:
             return "Console(nothing looked at yet)"
         state = f"{self.found.standing.holder.state}; " if self.found else ""
         return f"Console({state}{self.diagnosis.pattern}: {plain(self.diagnosis.because)})"
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.panel.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle
 
 
 def _names(text: str) -> list[str]:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from lockkit.clock import clock_time
-from lockkit.events import Event, plain
+from lockkit.events import Event
 from lockkit.lab.incident.audit import Validation
 from lockkit.lab.incident.diagnosis import Diagnosis
 from lockkit.lab.incident.dropped import ParsedFile
 from lockkit.lab.incident.patterns import Pattern
 from lockkit.lab.incident.words import audit_facts, command_of
+from lockkit.lab.widgets.ui import shown, table
 from lockkit.protocol.record import Garbled, Record, encode
 from lockkit.table.inspect.standing import LockHolder, LockInspection
 from lockkit.table.inspect.takeover import PlannedBreak
 from lockkit.table.inspect.versions import Generation
 from lockkit.table.inspect.words import lock_facts, table_facts
 
-TEXT_CHARS_MAX = 1_000
-TRACE_CHARS_MAX = 20_000
+CELL_CHARS_MAX = 80
 ROWS_MAX = 200
 PILLS = {
     "held": ("●", "warn", "held"),
@@ -36,21 +35,15 @@ NAMES = {
     "renewed": "renewed?", "break": "safe to break?", "version": "version",
 }  # fmt: skip
 STYLE = """<style>
-.lockkit-console{--lc-bad:#b3261e;--lc-warn:#8a5a00;--lc-good:#1b6e3c}
-body[data-jp-theme-light=false] .lockkit-console{--lc-bad:#ff8a80;--lc-warn:#f0b43c;
---lc-good:#6fcf97}
 .lockkit-console .lc-pill{display:inline-block;border:1px solid currentColor;border-radius:999px;
 padding:2px 14px;font-weight:600;font-size:14px}
-.lockkit-console .bad{color:var(--lc-bad)}.lockkit-console .warn{color:var(--lc-warn)}
-.lockkit-console .good{color:var(--lc-good)}
-.lc-facts,.lc-table{border-collapse:collapse;margin:6px 0}
-.lc-facts td,.lc-facts th,.lc-table td,.lc-table th{padding:3px 12px 3px 0;text-align:left;
-vertical-align:top;font-size:13px;line-height:1.45;overflow-wrap:anywhere}
-.lc-facts th{font-weight:400;opacity:.75;white-space:nowrap}
-.lc-table td,.lc-table th{white-space:nowrap}
-.lc-table tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
-.lc-wide{overflow-x:auto;max-height:320px}
-.lc-card{border:1px solid var(--jp-border-color2,#ddd);border-left:4px solid var(--lc-warn);
+.lockkit-console .lk-table{margin:6px 0}
+.lockkit-console .lk-table td{font-size:13px;overflow-wrap:anywhere}
+.lockkit-console .lc-facts tr+tr td{border:0}
+.lc-facts td:first-child{opacity:.75;white-space:nowrap}
+.lc-rows td,.lc-rows th{white-space:nowrap}
+.lockkit-console .lk-wide{max-height:320px}
+.lc-card{border:1px solid var(--jp-border-color2,#ddd);border-left:4px solid var(--lk-warn);
 border-radius:3px;padding:8px 14px;font-size:13px;line-height:1.45}
 .lc-card h4{margin:0 0 4px;font-size:15px}
 .lc-card p{margin:4px 0}
@@ -58,19 +51,9 @@ border-radius:3px;padding:8px 14px;font-size:13px;line-height:1.45}
 .lc-code{display:block;user-select:all;cursor:copy;font-family:var(--jp-code-font-family,monospace);
 font-size:12px;background:var(--jp-layout-color2,#eee);color:var(--jp-content-font-color0,#111);
 padding:6px 10px;border-radius:3px;white-space:pre-wrap;overflow-wrap:anywhere;margin:4px 0}
-.lc-error{border-left:4px solid var(--lc-bad);padding:6px 12px;font-size:13px;
-overflow-wrap:anywhere}
-.lc-error b{color:var(--lc-bad)}
-.lc-status{font-size:12px;opacity:.8}
-.lc-note{font-size:12px;opacity:.8;margin:2px 0}
 .lockkit-console .lockkit-console-evidence button{width:auto;max-width:100%;text-align:left;
 overflow:hidden;text-overflow:ellipsis;font-family:var(--jp-code-font-family,monospace);font-size:12px}
 </style>"""
-
-
-def shown(text: object, *, limit: int = TEXT_CHARS_MAX) -> str:
-    """Text from anywhere, bounded and escaped."""
-    return escape(plain(text, limit=limit))
 
 
 def lock_html(holder: LockHolder, since_ms: float | None = None) -> str:
@@ -82,7 +65,7 @@ def lock_html(holder: LockHolder, since_ms: float | None = None) -> str:
     ]
     pill = f"<span class='lc-pill {colour}' data-state='{holder.state}'>{sign} {said}</span>"
     if not facts:
-        return f"{pill}<p class='lc-note'>{shown(holder.why)}</p>"
+        return f"{pill}<p class='lk-note'>{shown(holder.why)}</p>"
     who = state.removeprefix(f"{holder.state}: ")
     return pill + _facts((NAMES[name], told) for name, told in [("state", who), *facts])
 
@@ -92,15 +75,14 @@ def table_html(standing: LockInspection) -> str:
 
 
 def _facts(facts: Iterable[tuple[str, str]]) -> str:
-    rows = "".join(f"<tr><th>{shown(name)}</th><td>{shown(told)}</td></tr>" for name, told in facts)
-    return f"<table class='lc-facts'>{rows}</table>"
+    return table((), facts, "lc-facts")
 
 
 def card_html(found: Diagnosis, url: str) -> str:
     """The pattern, why, and its page of the runbook; the command is selected by one click."""
     colour = "unknown" if found.pattern is Pattern.UNKNOWN else "named"
     also = "".join(
-        f"<p class='lc-note'>also: {shown(each.pattern)}: {shown(each.because)}</p>"
+        f"<p class='lk-note'>also: {shown(each.pattern)}: {shown(each.because)}</p>"
         for each in found.also
     )
     return (
@@ -118,7 +100,7 @@ def code_html(line: str) -> str:
 def generations_html(kept: Sequence[Generation], untold: str) -> str:
     """Newest first, as the bucket kept them."""
     if untold:
-        return f"<p class='lc-note'>They cannot be listed: {shown(untold)}</p>"
+        return f"<p class='lk-note'>They cannot be listed: {shown(untold)}</p>"
     rows = [_generation(each) for each in kept[:ROWS_MAX]]
     return _table(("written", "version", "epoch", "state", "owner", "until"), rows)
 
@@ -138,20 +120,15 @@ def _generation(each: Generation) -> tuple[object, ...]:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     if not rows:
-        return "<p class='lc-note'>There are none.</p>"
-    top = "".join(f"<th>{shown(each)}</th>" for each in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{shown(cell, limit=80)}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    return f"<div class='lc-wide'><table class='lc-table'><tr>{top}</tr>{body}</table></div>"
+        return "<p class='lk-note'>There are none.</p>"
+    return f"<div class='lk-wide'>{table(head, rows, 'lc-rows', limit=CELL_CHARS_MAX)}</div>"
 
 
 def audit_html(said: Validation | None, events: Iterable[Event]) -> str:
     """Hudi's verdict on its own log, and its lines."""
     if said is None:
-        return "<p class='lc-note'>There is none: Hudi's audit of the lock was never on.</p>"
-    lines = "".join(f"<p class='lc-note'>{shown(line)}</p>" for line in audit_facts(said))
+        return "<p class='lk-note'>There is none: Hudi's audit of the lock was never on.</p>"
+    lines = "".join(f"<p class='lk-note'>{shown(line)}</p>" for line in audit_facts(said))
     rows = [
         (clock_time(each.at_ms), each.who, each.kind,
          clock_time(each["until_ms"]) if "until_ms" in each.data else "")
@@ -178,10 +155,3 @@ def plan_html(plan: PlannedBreak, url: str) -> str:
         f"{code_html(body)}<p>and before that log it as {shown(plan.log)}. Nothing is deleted.</p>"
         f"{refused if plan.refused else ''}</div>"
     )
-
-
-def error_html(what: str, trace: str = "") -> str:
-    """A red bar: what, who, what next, as the error says it; a bug's traceback is folded."""
-    lines = f"<pre>{escape(trace[-TRACE_CHARS_MAX:])}</pre>"
-    folded = f"<details><summary>traceback</summary>{lines}</details>" if trace else ""
-    return f"<div class='lc-error' role='alert'><b>✗</b> {shown(what)}{folded}</div>"

@@ -8,6 +8,7 @@ import ipywidgets as widgets
 
 from lockkit.lab.widgets.console import html
 from lockkit.lab.widgets.lanes import Lanes
+from lockkit.lab.widgets.ui import Status, button, choice, column, error_html, named, row
 
 WATCHES = [("3 s", 3.0), ("10 s", 10.0), ("30 s", 30.0), ("not at all", 0.0)]
 EMPTY = "Press Look, or drop in what was recorded."
@@ -18,21 +19,22 @@ class Panel:
 
     def __init__(self, *, url: str, endpoint: str, watch_s: float, has_demo: bool) -> None:
         empty = "s3://bucket/table, gs://…, az://…" + (" (empty: the demo)" if has_demo else "")
-        self.url = _named("url", _text("Table", url, empty, "430px"))
-        self.endpoint = _named("endpoint", _text("Endpoint", endpoint, "its own", "290px"))
+        self.url = _named("url", _text("Table", url, empty, "380px"))
+        self.endpoint = _named("endpoint", _text("Endpoint", endpoint, "its own", "260px"))
         watches = WATCHES if watch_s in dict(WATCHES).values() else [(f"{watch_s:g} s", watch_s)]
-        self.watch = _named("watch", widgets.Dropdown(
-            options=watches, value=watch_s, description="Watch it for",
-            style={"description_width": "initial"}, layout=widgets.Layout(width="180px"),
-        ))  # fmt: skip
-        self.look = _button("look", "Look", "search", "success", "Reads only")
+        self.watch = choice("Watch it for", watches, watch_s, "180px", name="console-watch")
+        self.look = button(
+            "Look", name="console-look", icon="search", style="success", tip="Reads only"
+        )
         self.upload = _named("upload", widgets.FileUpload(
             multiple=True, description="Drop in files", layout=widgets.Layout(width="auto"),
             tooltip="Histories, Hudi's audit files, listings of versions, SDKs' debug logs",
         ))  # fmt: skip
         self.paths = _named("paths", _text("or name them", "", "boto3.log audit/*.jsonl", "330px"))
-        self.read = _button("read", "Read", "file-text", "", "Files of the kernel's machine")
-        self.status = _named("status", widgets.HTML())
+        self.read = button(
+            "Read", name="console-read", icon="file-text", tip="Files of the kernel's machine"
+        )
+        self.status = _named("status", Status())
         self.error = _named("error", widgets.HTML())
         wide = widgets.Layout(flex="1 1 460px", min_width="0")
         self.lock = _named("lock", widgets.HTML(layout=wide))
@@ -48,13 +50,17 @@ class Panel:
         self.say(EMPTY)
 
     def _breaking(self) -> widgets.VBox:
-        self.dry = _button("dry", "Break it: dry run", "eye", "", "Changes nothing")
+        self.dry = button(
+            "Break it: dry run", name="console-dry", icon="eye", tip="Changes nothing"
+        )
         self.epoch = _named("epoch", _text("Epoch", "", "type it in, if its lease lasts", "270px"))
-        self.break_it = _button("break", "Break it", "unlink", "danger", "A guarded takeover")
+        self.break_it = button(
+            "Break it", name="console-break", icon="unlink", style="danger",
+            tip="Replaces the lock object by a tombstone, if it is as the dry run showed it",
+        )  # fmt: skip
         self.break_it.disabled = True
         self.plan = _named("plan", widgets.HTML())
-        row = widgets.HBox([self.dry, self.epoch, self.break_it], layout=_row())
-        return widgets.VBox([row, self.plan])
+        return widgets.VBox([row(self.dry, self.epoch, self.break_it), self.plan])
 
     def _all(self) -> widgets.VBox:
         folded = {
@@ -62,24 +68,20 @@ class Panel:
             "Hudi's audit log": self.audit, "Files": self.files,
         }  # fmt: skip
         self.body = widgets.VBox([
-            widgets.HBox([self.lock, self.card], layout=_row("stretch")), self.evidence,
-            self.lanes, widgets.Accordion(list(folded.values()), titles=tuple(folded)),
-            self.breaking,
+            row(self.lock, self.card, align="stretch"), self.evidence, self.lanes,
+            widgets.Accordion(list(folded.values()), titles=tuple(folded)), self.breaking,
         ], layout=widgets.Layout(display="none"))  # fmt: skip
-        view = widgets.VBox([
-            widgets.HTML(html.STYLE),
-            widgets.HBox([self.url, self.endpoint, self.watch, self.look], layout=_row()),
-            widgets.HBox([self.upload, self.paths, self.read], layout=_row()),
-            self.status, self.error, self.body,
-        ])  # fmt: skip
-        view.add_class("lockkit-console")
-        return view
+        return column(
+            "console", widgets.HTML(html.STYLE),
+            row(self.url, self.endpoint, self.watch, self.look),
+            row(self.upload, self.paths, self.read), self.status, self.error, self.body,
+        )  # fmt: skip
 
     def say(self, text: str) -> None:
-        self.status.value = f"<span class='lc-status' role='status'>{html.shown(text)}</span>"
+        self.status.say(text)
 
-    def fail(self, what: str, trace: str = "") -> None:
-        self.error.value = html.error_html(what, trace)
+    def fail(self, error: Exception) -> None:
+        self.error.value = error_html(error)
         self.say("Failed.")
 
     def lock_up(self, busy: bool) -> None:
@@ -100,18 +102,5 @@ def _text(name: str, value: str, hint: str, width: str) -> widgets.Text:
     )  # fmt: skip
 
 
-def _button(name: str, text: str, icon: str, style: str, tip: str) -> Any:
-    return _named(name, widgets.Button(
-        description=text, icon=icon, button_style=style, tooltip=tip,
-        layout=widgets.Layout(width="auto"),
-    ))  # fmt: skip
-
-
 def _named(name: str, widget: Any) -> Any:
-    """A class in the page by which a style or a test finds it."""
-    widget.add_class(f"lockkit-console-{name}")
-    return widget
-
-
-def _row(align: str = "center") -> widgets.Layout:
-    return widgets.Layout(flex_flow="row wrap", align_items=align, grid_gap="2px 10px")
+    return named(widget, f"console-{name}")

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from html import escape
 from math import ceil
-from typing import Any
 
 import ipywidgets as widgets
 
 from lockkit.lab.verify.check import check
 from lockkit.lab.verify.sim import SeedOutcome
+from lockkit.lab.widgets.errand import BackgroundTask
 from lockkit.lab.widgets.export import told
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, text
-from lockkit.lab.widgets.seeds.errand import BackgroundTask
 from lockkit.lab.widgets.seeds.moments import OtherOutcomes, SeedMoment, others, others_so_far, play
+from lockkit.lab.widgets.ui import Newest, Status, button, column, row
 
 RUNS = 50
 WAIT_S = 60.0
@@ -35,10 +34,8 @@ STYLE = (
     ".lockkit-ways code{overflow-wrap:anywhere}</style>"
 )
 
-_newest: Rerun | None = None
 
-
-class Rerun:
+class Rerun(Newest):
     """A run of the simulator, up to the move that its moment names: `Rerun("lease:1234@57")`.
 
     The moment is text, to be copied, changed and pasted. `go` and `others` do by code what the
@@ -46,16 +43,13 @@ class Rerun:
     """
 
     def __init__(self, moment: str | SeedMoment = "lease:1@60") -> None:
-        global _newest
-        if _newest is not None:
-            _newest.close()
-        _newest = self
+        self.close_older()
         self.moment = SeedMoment.of(moment) if isinstance(moment, str) else moment
         self.found: dict[str, OtherOutcomes] = {}
         """What other ways on came to, by the moment that they start from."""
         self._drawing = False
         """Whether it is we who change what the reader can change, too."""
-        self._errand = BackgroundTask(self._failed)
+        self._errand = BackgroundTask(lambda error: self._status.fail(error))
         self._build()
         self.go(self.moment)
 
@@ -69,23 +63,25 @@ class Rerun:
         )
         self._text.observe(lambda change: self._pasted(change["new"]), "value")
         self._slider.observe(lambda change: self._slid(change["new"]), "value")
-        jumps = [_button(name, says, partial(self._jumped, by), f"lockkit-rerun-{number}")
-                 for number, (name, by, says) in enumerate(JUMPS)]  # fmt: skip
-        self._others = _button(
-            f"Run {RUNS} others from here", "the same past, other dice: how many go wrong?",
-            self._asked_others, "lockkit-others",
+        jumps = [
+            button(text, partial(self._jumped, by), name=f"rerun-{number}", tip=says)
+            for number, (text, by, says) in enumerate(JUMPS)
+        ]
+        self._others = button(
+            f"Run {RUNS} others from here", self._asked_others, name="others",
+            tip="the same past with other random choices: how many go wrong?",
         )  # fmt: skip
-        self._stop = _button("Stop", "after the run that is under way", self._errand.stop,
-                             "lockkit-others-stop")  # fmt: skip
+        self._stop = button(
+            "Stop", self._errand.stop, name="others-stop", tip="after the run that is under way"
+        )
         self._progress = widgets.IntProgress(max=RUNS, layout=widgets.Layout(width="160px"))
-        self._status, self._ways = widgets.HTML(), widgets.HTML()
+        self._status, self._ways = Status(), widgets.HTML()
         self.lanes = Lanes()
-        self.view = widgets.VBox([
-            widgets.HBox([self._text, *jumps], layout=_row()),
-            widgets.HBox([self._slider, self._others, self._stop, self._progress], layout=_row()),
+        self.view = column(
+            "rerun", row(self._text, *jumps),
+            row(self._slider, self._others, self._stop, self._progress),
             self._status, self._ways, self.lanes,
-        ])  # fmt: skip
-        self.view.add_class("lockkit-rerun")
+        )  # fmt: skip
         self._stop.disabled = True
 
     # --- by code ----------------------------------------------------------------------------------
@@ -116,7 +112,7 @@ class Rerun:
         try:
             moment = SeedMoment.of(said)
         except ValueError as error:
-            self._say(f"Not done: {error}")
+            self._status.say(f"Not done: {error}")
             return
         self._errand.ask(lambda _over: self._go(moment))
 
@@ -173,7 +169,7 @@ class Rerun:
         because = wrong or ("nothing went wrong" if over else "nothing is wrong so far")
         self._draw(outcome, because)
         where = "the end" if over else f"of {whole.steps}"
-        self._say(f"Move {moment.step}{',' if over else ''} {where}: {because}.")
+        self._status.say(f"Move {moment.step}{',' if over else ''} {where}: {because}.")
 
     def _draw(self, outcome: SeedOutcome, because: str) -> None:
         events, story = outcome.run.world.history(), HistoryModel()
@@ -201,32 +197,6 @@ class Rerun:
             )
         self._ways.value = f"{STYLE}<table class='lockkit-ways'>{''.join(rows)}</table>"
 
-    def _say(self, said: str) -> None:
-        self._status.value = f"<span role='status'>{escape(said)}</span>"
-
-    def _failed(self, why: str, trace: str) -> None:
-        self._status.value = (
-            f"<span role='alert'><b>It failed:</b> {escape(why)}</span><details><summary>more"
-            f"</summary><pre>{escape(trace)}</pre></details>"
-        )
-
     def __repr__(self) -> str:
         said = self.outcome.violation or "nothing is wrong so far"
         return "\n".join([f"{self.moment}: {said}", *(str(each) for each in self.found.values())])
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle
-
-
-def _button(name: str, says: str, press: Callable[[], None], style: str) -> widgets.Button:
-    made = widgets.Button(description=name, tooltip=says, layout=widgets.Layout(width="auto"))
-    made.on_click(lambda _: press())
-    made.add_class(style)
-    return made
-
-
-def _row() -> widgets.Layout:
-    return widgets.Layout(flex_flow="row wrap", align_items="center")

@@ -13,19 +13,18 @@ from lockkit.lab.widgets.stage.actor import Actor
 from lockkit.lab.widgets.stage.decisions import THE_LEASE, Choice, Decision
 from lockkit.lab.widgets.stage.requests import shown
 from lockkit.lab.widgets.stage.staged import Stage
+from lockkit.lab.widgets.ui import button, row
 
 STYLE = (
     "<style>.lockkit-steps td,.lockkit-steps th{padding:1px 8px;vertical-align:top;font-size:12px;"
     "line-height:1.35;text-align:left}"
     ".lockkit-steps td:first-child{font-family:var(--jp-code-font-family,monospace);"
     "overflow-wrap:anywhere}"
-    ".lockkit-steps .bad{color:var(--jp-error-color1,#b3261e)}"
-    ".lockkit-steps .good{color:var(--jp-success-color1,#1b6e3c)}"
     ".lockkit-steps .next{opacity:.7;font-style:italic}"
     ".lockkit-steps .differs td{background:rgba(230,159,0,.22)}"
     ".lockkit-steps .differs td:first-child{box-shadow:inset 3px 0 #E69F00}"
     "div.lockkit-steps{line-height:1.4}.lockkit-steps code{overflow-wrap:anywhere}"
-    ".lockkit-steps .object{white-space:nowrap}"
+    ".lockkit-objects td:first-child{white-space:nowrap}"
     ".lockkit-stage-actor{min-width:300px;flex:1 1 0}"
     ".lockkit-run{border:1px solid var(--jp-border-color2,#999);border-radius:4px;"
     "padding:4px 8px;min-width:330px}</style>"
@@ -69,10 +68,10 @@ class StagePanel:
             tooltip="This run as text: copy it, or paste another and press Enter",
         )  # fmt: skip
         lease = [self._lease()] if run.choices(THE_LEASE) else []
-        actors = widgets.HBox([self._actor(name) for name in run.actors], layout=row("flex-start"))
+        actors = row(*(self._actor(name) for name in run.actors), align="flex-start")
         self._lanes = _lanes_of(run)
         self.view = widgets.VBox(
-            [widgets.HBox([self._title, mistakes, *lease], layout=row()), self.moment, actors,
+            [row(self._title, mistakes, *lease), self.moment, actors,
              self._below, *([self._lanes] if self._lanes else [])],
             layout=widgets.Layout(flex="1 1 0"),
         )  # fmt: skip
@@ -82,19 +81,19 @@ class StagePanel:
 
     def _actor(self, name: str) -> widgets.VBox:
         self._ends[name] = button(
-            "To the end", f"{name}: every request is answered from here to the end",
-            partial(self._finish, name), f"lockkit-end-{name}",
+            "To the end", partial(self._finish, name), name=f"end-{name}",
+            tip=f"{name}: every request is answered from here to the end",
         )  # fmt: skip
         for what, text, says in BUTTONS:
             word = "next" if what is Choice.ANSWER else what.value
             self.buttons[name, what] = button(
-                text, f"{name}: {says}", partial(self._press, Decision(name, what)),
-                f"lockkit-{word}-{name}",
+                text, partial(self._press, Decision(name, what)), name=f"{word}-{name}",
+                tip=f"{name}: {says}",
             )  # fmt: skip
         order = [self.buttons[name, what] for what, _, _ in BUTTONS]
         order.insert(1, self._ends[name])
         title = widgets.HTML(f"<b>{escape(name)}</b>")
-        column = widgets.VBox([widgets.HBox([title, *order], layout=row()), self._lines[name]])
+        column = widgets.VBox([row(title, *order), self._lines[name]])
         column.add_class("lockkit-stage-actor")
         return column
 
@@ -102,8 +101,8 @@ class StagePanel:
         seconds = self.run.lease_ms // 1000
         ends = button(
             f"Let the lease end ({seconds} s pass)",
-            "put everybody's clock forward, until whatever is held now has run out",
-            partial(self._press, Decision(THE_LEASE, Choice.ENDS)), "lockkit-lease-ends",
+            partial(self._press, Decision(THE_LEASE, Choice.ENDS)), name="lease-ends",
+            tip="put every clock forward until what is held now has expired",
         )  # fmt: skip
         self.buttons[THE_LEASE, Choice.ENDS] = ends
         return ends
@@ -176,17 +175,3 @@ def _draw(lanes: Any, run: Any) -> None:
     with lanes.hold_sync():
         lanes.scene = scene(story)
         lanes.status = {"state": "replay", "log": told(events), **judged}
-
-
-def button(text: str, tooltip: str, press: Callable[[], None], name: str) -> widgets.Button:
-    """A button as wide as its text; `name` is the class by which a page finds it."""
-    made = widgets.Button(
-        description=text, tooltip=tooltip, layout=widgets.Layout(width="auto", margin="1px 2px")
-    )
-    made.on_click(lambda _: press())
-    made.add_class(name.lower())
-    return made
-
-
-def row(align: str = "center") -> widgets.Layout:
-    return widgets.Layout(flex_flow="row wrap", align_items=align)

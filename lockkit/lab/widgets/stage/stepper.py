@@ -12,9 +12,10 @@ import ipywidgets as widgets
 from lockkit.lab.widgets.export import judged
 from lockkit.lab.widgets.stage.decisions import Decision, ScenarioMoment
 from lockkit.lab.widgets.stage.fork import Difference, at, compare, follow, fork, stage
-from lockkit.lab.widgets.stage.panel import SHORTER, StagePanel, button, row
+from lockkit.lab.widgets.stage.panel import SHORTER, StagePanel
 from lockkit.lab.widgets.stage.scenarios import RIGHT, mistakes
 from lockkit.lab.widgets.stage.steps import VARIANTS
+from lockkit.lab.widgets.ui import Html, Newest, Status, button, column, row, row_layout, table
 
 MODES = [
     ("fenced: the store decides", ""),
@@ -25,11 +26,8 @@ MODES = [
 BODY_CHARS = 300
 FIRST, FORK = 0, 1
 
-_newest: dict[str, StageView] = {}
-"""By what is on the stage."""
 
-
-class StageView:
+class StageView(Newest):
     """Buttons for what could happen next, beside what each actor asked.
 
     `steps` is the first run, to be moved by code as well (`show()` then draws it), and `other` the
@@ -40,35 +38,34 @@ class StageView:
     label: str
 
     def __init__(self, play: str, mistake: str = "") -> None:
-        if before := _newest.pop(play, None):
-            before.close()
-        _newest[play] = self
+        self.close_older(play)
         self.play = play
         self.runs: list[Any] = [stage(play, mistake)]
         self._panels: list[StagePanel] = []
         self._said = ""
-        self._status = widgets.HTML()
+        self._status = Status()
         self._past = widgets.SelectionSlider(
             options=[("the beginning", 0)], description="Decision", continuous_update=False,
             layout=widgets.Layout(width="620px", margin="0 16px 0 0"),
         )  # fmt: skip
+        again = button(
+            "Start over", self._tried(lambda: self.go_back(0)), name="again",
+            tip="from the beginning",
+        )  # fmt: skip
         self._fork = button(
-            "Fork here", "a second run beside this one, which goes on from after this decision",
-            self._tried(lambda: self.fork(self._past.value)), "lockkit-fork",
+            "Fork here", self._tried(lambda: self.fork(self._past.value)), name="fork",
+            tip="a second run beside this one, which goes on from after this decision",
         )  # fmt: skip
         self._back = button(
-            "Go back to here", "undo what was decided after this",
-            self._tried(lambda: self.go_back(self._past.value)), "lockkit-back",
+            "Go back to here", self._tried(lambda: self.go_back(self._past.value)), name="back",
+            tip="undo what was decided after this",
         )  # fmt: skip
         self._unfork = button(
-            "Drop the fork", "keep the first run only", self.drop_fork, "lockkit-unfork"
+            "Drop the fork", self.drop_fork, name="unfork", tip="keep the first run only"
         )
-        again = button("Start over", "from the beginning", self._tried(lambda: self.go_back(0)),
-                       "lockkit-again")  # fmt: skip
-        bar = [again, self._past, self._fork, self._back, self._unfork]
-        self._both = widgets.HBox(layout=row("stretch"))
-        self.view = widgets.VBox([widgets.HBox(bar, layout=row()), self._status, self._both])
-        self.view.add_class("lockkit-stepper")
+        self._both = widgets.HBox(layout=row_layout("stretch"))
+        bar = row(again, self._past, self._fork, self._back, self._unfork)
+        self.view = column("stepper", bar, self._status, self._both)
         self._put(FIRST, self.steps, "Nothing is decided yet.")
 
     def below(self, run: Any) -> str:
@@ -141,7 +138,7 @@ class StageView:
         said = escape(self._said)
         if difference is not None:
             said += f"<br><b>Difference:</b> {escape(str(difference))}."
-        self._status.value = f"<span role='status'>{said}</span>"
+        self._status.say_html(said)
 
     def _show_past(self) -> None:
         made = self.steps.decisions
@@ -212,12 +209,6 @@ class StageView:
             lines.append(f"difference: {self.difference}")
         return "\n".join(lines)
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = self.view._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = repr(self)
-        return bundle
-
 
 class Stepper(StageView):
     """W1 and W2 are about to commit another amount for the same order: press *Next* on either."""
@@ -251,15 +242,14 @@ class PatternStepper(StageView):
         super().__init__(pattern, mistake)
 
     def below(self, run: Any) -> str:
-        rows = "".join(
-            f"<tr><td class='object'>{escape(key.replace(*SHORTER))}</td>"
-            f"<td><code>{escape(body[:BODY_CHARS])}</code></td></tr>"
+        rows = (
+            (key.replace(*SHORTER), Html(f"<code>{escape(body[:BODY_CHARS])}</code>"))
             for key, body in run.objects.items()
         )
         well, because = run.verdict
         colour, word = ("good", "agrees") if well else ("bad", "does not agree")
         said = f"{'✓' if well else '✗'} What was told and what is there {word}:"
         return (
-            f"<i>{escape(run.play.says)}</i><table>{rows}</table>"
+            f"<i>{escape(run.play.says)}</i>{table((), rows, 'lockkit-objects')}"
             f"<b class='{colour}'>{said}</b> {escape(because)}"
         )

@@ -1,28 +1,34 @@
-"""Work for a thread, so that a callback returns at once: the newest wish, one at a time."""
+"""Work in a thread, so that a callback returns at once: the newest request, one at a time."""
 
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable
 
-Work = Callable[[threading.Event], None]
-"""It looks at the event now and then: set, somebody wants it to stop."""
+Work = Callable[[threading.Event], object]
+"""It looks at the event now and then, and ends when it is set."""
 
 
 class BackgroundTask:
-    """`ask` for work: what is under way is told to stop, and what waits is forgotten.
+    """`ask` for work: what is under way is asked to stop, and what waits is forgotten.
 
-    `failed` is called with a sentence and a traceback: a thread has nobody to raise to.
+    `failed` is called with an exception of the work, since a thread has no caller to raise to.
+    `busy` is called with True when a thread starts, and with False when nothing is left to do.
     """
 
-    def __init__(self, failed: Callable[[str, str], None]) -> None:
-        self._failed = failed
+    def __init__(
+        self, failed: Callable[[Exception], None], busy: Callable[[bool], None] = lambda _: None
+    ) -> None:
+        self._failed, self._busy = failed, busy
         self._turn = threading.Lock()
         self._next: tuple[Work, threading.Event] | None = None
         self._over = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
+
+    @property
+    def idle(self) -> bool:
+        return self._idle.is_set()
 
     def ask(self, work: Work) -> None:
         with self._turn:
@@ -30,10 +36,11 @@ class BackgroundTask:
             self._next = work, threading.Event()
             if self._idle.is_set():
                 self._idle.clear()
+                self._busy(True)
                 threading.Thread(target=self._run, name="lockkit-errand", daemon=True).start()
 
     def stop(self) -> None:
-        """What waits is begun all the same, and finds that it is to stop: so it can say so."""
+        """What waits is begun all the same and finds its event set, so that it can say so."""
         with self._turn:
             self._over.set()
             if self._next is not None:
@@ -47,11 +54,12 @@ class BackgroundTask:
         while True:
             with self._turn:
                 if self._next is None:
+                    self._busy(False)
                     self._idle.set()
                     return
                 (work, self._over), self._next = self._next, None
                 over = self._over
             try:
                 work(over)
-            except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to: it is shown
-                self._failed(f"{type(error).__name__}: {error}", traceback.format_exc())
+            except Exception as error:  # noqa: BLE001 - shown in the panel
+                self._failed(error)

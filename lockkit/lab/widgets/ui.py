@@ -1,0 +1,188 @@
+"""What every panel is made of: how it is shown, its buttons, its status line and escaped tables."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Hashable, Iterable
+from html import escape
+from typing import Any, ClassVar
+
+import ipywidgets as widgets
+
+from lockkit.errors import LockkitError
+from lockkit.events import plain
+
+TEXT_CHARS_MAX = 1_000
+TRACE_CHARS_MAX = 20_000
+EXPECTED = (LockkitError, ValueError, OSError)
+"""Errors that say what happened and what to do; any other one is a bug and shows its traceback."""
+
+FAST = "LOCKKIT_FAST"
+"""Set to 1 to let notebooks run by themselves: plain writers, short leases, first guesses."""
+GREY = "#808890"
+"""Legible on a light and on a dark page."""
+CLEAR = "rgba(0,0,0,0)"
+AXIS = {"gridcolor": "rgba(128,136,144,.25)", "zeroline": False}
+STYLE = """<style>
+:root{--lk-bad:#b3261e;--lk-warn:#8a5a00;--lk-good:#1b6e3c}
+body[data-jp-theme-light=false]{--lk-bad:#ff8a80;--lk-warn:#f0b43c;--lk-good:#6fcf97}
+.lk-panel .bad{color:var(--lk-bad)}.lk-panel .warn{color:var(--lk-warn)}
+.lk-panel .good{color:var(--lk-good)}
+.lk-table{border-collapse:collapse}
+.lk-table td,.lk-table th{padding:2px 12px 2px 0;text-align:left;vertical-align:top;font-size:12px;
+line-height:1.45}
+.lk-table tr+tr td{border-top:1px solid var(--jp-border-color2,#ddd)}
+.lk-wide{overflow-x:auto}
+.lk-note{font-size:12px;opacity:.8;margin:2px 0}
+.lk-error{border-left:4px solid var(--lk-bad);padding:4px 12px;font-size:13px;line-height:1.45;
+overflow-wrap:anywhere}
+.lk-error b{color:var(--lk-bad)}
+</style>"""
+
+
+# --- text ---------------------------------------------------------------------------------------
+
+
+def shown(text: object, *, limit: int = TEXT_CHARS_MAX) -> str:
+    """Text from a bucket, a log or a file: without control characters, bounded and escaped."""
+    return escape(plain(text, limit=limit))
+
+
+class Html(str):
+    """Markup of our own, which a table leaves as it is."""
+
+
+def table(
+    head: Iterable[object], rows: Iterable[Iterable[object]], name: str = "", *,
+    limit: int = TEXT_CHARS_MAX,
+) -> Html:  # fmt: skip
+    """An HTML table; every cell that is not `Html` is escaped. `name` is a class of it."""
+
+    def line(cells: Iterable[object], tag: str) -> str:
+        return "".join(
+            f"<{tag}>{each if isinstance(each, Html) else shown(each, limit=limit)}</{tag}>"
+            for each in cells
+        )
+
+    top = line(head, "th")
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return Html(f"<table class='lk-table {name}'>{f'<tr>{top}</tr>' if top else ''}{body}</table>")
+
+
+def coloured(text: object, colour: str) -> Html:
+    """`colour` is good, bad, warn or nothing."""
+    return Html(f"<span class='{colour}'>{shown(text)}</span>")
+
+
+def error_html(error: BaseException | str, trace: str = "") -> str:
+    """What went wrong, as the error says it; the traceback of a bug is folded."""
+    if isinstance(error, BaseException):
+        what = str(error) or type(error).__name__
+        if not isinstance(error, EXPECTED):
+            what = f"{type(error).__name__}: {error}. This is a bug in the panel."
+            trace = "".join(traceback.format_exception(error))
+    else:
+        what = error
+    lines = f"<pre>{escape(trace[-TRACE_CHARS_MAX:])}</pre>"
+    folded = f"<details><summary>traceback</summary>{lines}</details>" if trace else ""
+    return f"<div class='lk-error' role='alert'><b>✗</b> {shown(what)}{folded}</div>"
+
+
+# --- widgets ------------------------------------------------------------------------------------
+
+
+class Shown:
+    """Shows `view` in a page and `repr` in a terminal."""
+
+    view: Any
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = self.view._repr_mimebundle_(**options)
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
+        data["text/plain"] = repr(self)
+        return bundle
+
+
+class Newest(Shown):
+    """A panel of which one is alive: running its cell again closes the panel before."""
+
+    _alive: ClassVar[dict[Hashable, Newest]] = {}
+
+    def close_older(self, key: str = "") -> None:
+        """Call it first. Panels with different keys live side by side."""
+        if before := self._alive.pop((type(self), key), None):
+            before.close()
+        self._alive[type(self), key] = self
+
+    def close(self) -> None:
+        """End what runs and leave the panel without effect."""
+        raise NotImplementedError
+
+
+class Status(widgets.HTML):  # type: ignore[misc]  # ipywidgets has no types
+    """One line that says what happens, also to a screen reader."""
+
+    def say(self, text: str) -> None:
+        self.say_html(shown(text))
+
+    def say_html(self, html: str) -> None:
+        self.value = f"<span class='lk-note' role='status'>{html}</span>"
+
+    def fail(self, error: BaseException | str) -> None:
+        self.value = error_html(error)
+
+
+def named(widget: Any, *names: str) -> Any:
+    """Add classes by which a style or a test finds the widget: `lockkit-` and the name."""
+    for each in names:
+        widget.add_class("lockkit-" + each.lower().replace(" ", "-"))
+    return widget
+
+
+def button(
+    text: str, press: Callable[[], object] | None = None, *, name: str = "", tip: str = "",
+    icon: str = "", style: str = "", **layout: str,
+) -> widgets.Button:  # fmt: skip
+    """A button as wide as its text; `press` runs in the page's callback and must return at once."""
+    made = widgets.Button(
+        description=text, tooltip=tip, icon=icon, button_style=style,
+        layout=widgets.Layout(width="auto", **layout),
+    )  # fmt: skip
+    if press is not None:
+        made.on_click(lambda _: press())
+    return named(made, name or text)
+
+
+def choice(
+    label: str, options: Any, value: Any, width: str, *, name: str = ""
+) -> widgets.Dropdown:
+    """A drop-down list with its label in front, neither of them cut off."""
+    return named(widgets.Dropdown(
+        options=options, value=value, description=label,
+        style={"description_width": "initial"}, layout=widgets.Layout(width=width),
+    ), name or label)  # fmt: skip
+
+
+def row(*children: Any, align: str = "center") -> widgets.HBox:
+    """Side by side; what does not fit goes to the next line."""
+    return widgets.HBox(children, layout=row_layout(align))
+
+
+def row_layout(align: str = "center") -> widgets.Layout:
+    return widgets.Layout(flex_flow="row wrap", align_items=align, grid_gap="2px 8px")
+
+
+def column(name: str, *children: Any, **layout: str) -> widgets.VBox:
+    """A panel's parts below each other, with the styles that they share."""
+    style = widgets.HTML(STYLE, layout=widgets.Layout(display="none"))
+    view = widgets.VBox([*children, style], layout=widgets.Layout(**layout))
+    view.add_class("lk-panel")
+    return named(view, name)
+
+
+def plot_layout(**more: Any) -> dict[str, Any]:
+    """A plotly figure's layout for a light and a dark page."""
+    return {
+        "autosize": True, "paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR,
+        "font": {"color": GREY}, **more,
+    }  # fmt: skip
