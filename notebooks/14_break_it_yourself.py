@@ -91,10 +91,10 @@ table
 
 # %% [markdown]
 # One of them is not missed in two hundred worlds. It is no decoration. Without it a client that
-# comes back to an old claim of its own takes it for a new grant. It counts the lease from the moment
-# of its look; the others count from when the claim was written. A *search* of every order of a few
-# moves finds that story in seconds (`lockkit explore`); chance needs about a thousand worlds. Both
-# are needed: the search is complete and small, the worlds are large.
+# comes back to an old claim of its own takes it for a new grant. It counts the lease from its look;
+# the others count from when the claim was written. A *search* of every order of a few moves finds
+# that story in seconds (`lockkit explore`); chance needs about a thousand worlds. Both are needed:
+# the search is complete and small, the worlds are large.
 #
 # ## Why
 #
