@@ -6,6 +6,8 @@ exceptions into an `ErrorResponse`; here both become answers or a `StoreError`. 
 class
 alone: SDKs rename (azure-core calls a 412 ResourceExistsError), and a failed condition has been
 seen to arrive with status 200 (aws-sdk-java-v2 #6023).
+
+One file because each adapter reads its provider's answers by the same tables and errors.
 """
 
 from __future__ import annotations
