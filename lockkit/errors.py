@@ -375,6 +375,10 @@ class OutOfOrder(LockkitError, RuntimeError):
 # --- times ----------------------------------------------------------------------------------------
 
 
+TIME_MS_MAX = 1e15
+"""The year 33658: what lies beyond is no time."""
+
+
 def utc(ms: float) -> str:
     """Epoch ms as `2026-11-21T10:02:31Z`; far outside of any calendar, the number itself."""
     at = _utc(ms)

@@ -16,12 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from lockkit.errors import TIME_MS_MAX as TIME_MS_MAX
 from lockkit.errors import HistoryError
 
 STORE = "store"
 LINE_BYTES_MAX = 1_000_000
-TIME_MS_MAX = 1e15
-"""The year 33658: what lies beyond is no time."""
 
 KINDS: dict[str, tuple[str, ...]] = {
     # truth: one per request, stamped when the store decided it. `answer` is one of applied,

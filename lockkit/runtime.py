@@ -129,8 +129,6 @@ Request = (
 T = TypeVar("T")
 Procedure = Generator[Request, Any, T]
 
-Interleave = Callable[[tuple[Procedure[Any], ...]], Procedure[tuple[Any, ...]]]
-"""In which order the requests of procedures that may go together are carried out."""
 
 class SiblingInterrupted(BaseException):
     """What was beside this was interrupted; not for a procedure to handle."""
@@ -186,34 +184,6 @@ def carry_out(procedure: Procedure[T], perform: Callable[[Request], Any]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
-
-
-def in_turn(procedure: Procedure[T]) -> Procedure[T]:
-    """The same procedure, one request at a time, for the only actor of its client: to watch it."""
-    return apart(procedure, _one_by_one)
-
-
-def _one_by_one(procedures: tuple[Procedure[Any], ...]) -> Procedure[tuple[Any, ...]]:
-    results = []
-    for each in procedures:
-        results.append((yield from in_turn(each)))
-    return tuple(results)
-
-
-def apart(procedure: Procedure[T], together: Interleave) -> Procedure[T]:
-    """The same procedure, one request at a time: what goes `Parallel` in the order of `together`.
-
-    What is to go `Exclusive` goes as it is: nobody else uses its client.
-    """
-
-    def ask(request: Request) -> Procedure[Any]:
-        if isinstance(request, Parallel):
-            return (yield from together(request.procedures))
-        if isinstance(request, Exclusive):
-            return (yield from apart(request.procedure, together))
-        return (yield request)
-
-    return (yield from relay(procedure, ask))
 
 
 def relay(procedure: Procedure[T], ask: Callable[[Any], Procedure[Any]]) -> Procedure[T]:
@@ -414,17 +384,32 @@ def delete(key: str, version: Version | None = None) -> Procedure[None]:
     )
 
 
-def create(key: str, body: bytes) -> Procedure[Version | Found]:
-    """Create `key`, and prove it: a version where it now holds exactly `body`, else what it holds.
+def settle_write(
+    key: str, body: bytes, condition: Condition, *, limit: int | None = READ_BYTES_MAX,
+    is_ours: Callable[[bytes], bool] | None = None,
+) -> Procedure[Version | Found | Missing]:  # fmt: skip
+    """Write `body`, and prove what became of it: its version, or what stands there instead.
 
-    Sending the same bytes under create-if-absent any number of times lands at most one copy, so a
-    lost answer costs a read and, where the object is still missing, a resend. An object with our
-    very bytes counts as created whoever sent them: a roll-forward writes the same file.
+    Sending the same bytes under the same condition any number of times lands at most one copy. So
+    no answer, or a 412 that may be the answer to a hidden second copy, costs a read and, where what
+    was written over is still there, a resend. An object that holds these very bytes counts as
+    written, by whichever client: give `body` an attempt of its own where that matters.
+
+    :param key: the object.
+    :param body: at most `limit` bytes.
+    :param condition: `IfAbsent()`, or `IfVersion` of what was read.
+    :param limit: of a longer object, only so many bytes and one more are read back.
+    :param is_ours: whether a body that was read back is this write; by default the same bytes are.
+    :raises Unanswered: if the store does not say within the tries; `doubt` tells whether the write
+        may have landed, or may yet land.
+    :raises StoreError: as the store's requests, as long as no copy can have landed.
     """
+    is_ours = is_ours or body.__eq__
+    wrote_over = condition.version if isinstance(condition, IfVersion) else None
     doubt, why = False, ""
     for tries in range(TRIES_MAX):
         try:
-            match (yield Put(key, body, IfAbsent())):
+            match (yield Put(key, body, condition)):
                 case Applied(version):
                     return version
                 case Throttled(after_s):
@@ -432,30 +417,53 @@ def create(key: str, body: bytes) -> Procedure[Version | Found]:
                     yield Sleep(pause_s(tries, after_s))
                     continue
                 case PreconditionFailed():
-                    pass  # also the answer to a hidden second copy of our own write: look
+                    doubt, why = True, "refused, though no other write is seen"
                 case Unknown(why):
                     doubt = True
                 case other:
                     raise AssertionError(f"not an answer to a write: {other!r}")
-            match (yield from read(key)):
-                case Found(found, version) as standing:
-                    return version if found == body else standing
-                case Missing():
-                    yield Sleep(pause_s(tries))  # still out: the same write once more
-                case NotModified():
-                    raise AssertionError("an unconditional read was answered 304")
-                case never:
-                    assert_never(never)
+            standing = _standing((yield from read(key, limit=limit)), is_ours, wrote_over)
+            if standing is not None:
+                return standing
+            yield Sleep(pause_s(tries))  # still out: the same write once more
         except (StoreError, Unanswered) as error:
             if not doubt:
                 raise
             raise Unanswered(f"{key} may have been written: {error}", doubt=True) from error
     # Also after nothing but 429: with a hidden retry that is the answer to a second copy.
-    match (yield from read(key)):
-        case Found(found, version) as standing:
-            return version if found == body else standing
+    standing = _standing((yield from read(key, limit=limit)), is_ours, wrote_over)
+    if standing is not None:
+        return standing
     raise Unanswered(
         f"{key} could not be written in {TRIES_MAX} tries ({why or 'it never appeared'}); see that "
         "the store answers, then try again",
         doubt=doubt,
     )
+
+
+def _standing(
+    found: Found | Missing | NotModified, is_ours: Callable[[bytes], bool],
+    wrote_over: Version | None,
+) -> Version | Found | Missing | None:  # fmt: skip
+    """What a read says of a write; None: what it wrote over is still there, so it may yet land."""
+    match found:
+        case Found(standing, version) if is_ours(standing):
+            return version
+        case Found(_, version):
+            return None if version == wrote_over else found
+        case Missing():
+            return None if wrote_over is None else found
+        case NotModified():
+            raise AssertionError("an unconditional read was answered 304")
+        case never:
+            assert_never(never)
+
+
+def create(key: str, body: bytes) -> Procedure[Version | Found]:
+    """Create `key`, and prove it: a version where it now holds exactly `body`, else what it holds.
+
+    As `settle_write`.
+    """
+    settled = yield from settle_write(key, body, IfAbsent())
+    assert not isinstance(settled, Missing), "what is missing is still out"
+    return settled

@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.errors import utc
-from lockkit.events import Event, event
+
+if TYPE_CHECKING:
+    from lockkit.events import Event
 
 Emit = Callable[..., None]
 """`emit(kind, **fields)`: stamps the event with its lane and time, and writes it somewhere."""
@@ -21,7 +23,7 @@ def silent(_kind: str, **_fields: Any) -> None:
     """An `Emit` for those who keep no history."""
 
 
-Listener = Callable[[str, Event], None]
+Listener = Callable[[str, "Event"], None]
 """`listener(url, event)`: of which lock or table; "" where it is a store's own record."""
 
 # Of the process, not of a context: a heartbeat's thread, and threads of the block's own, belong in.
@@ -86,6 +88,8 @@ class EventSink:
 
     def _tell(self, kind: str, fields: dict[str, Any]) -> None:
         if _listeners:
+            from lockkit.events import event  # the schema, which only a recording needs
+
             until_ms = fields.get("until_ms")
             shown = dict(fields)
             if until_ms is not None:  # a wrong clock's; a history has only one

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,7 +30,6 @@ from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
     VOLUME_OPERATIONS,
-    GranularRules,
     Level,
     Operation,
     StripeRequest,
@@ -48,14 +46,7 @@ from lockkit.recipes.stripes import (
     smear,
     strongest,
 )
-from lockkit.recipes.taking import (
-    AcquireLock,
-    ReleaseLock,
-    TakingRules,
-    carry_out,
-    give_all,
-    take_all,
-)
+from lockkit.recipes.taking import AcquireLock, ReleaseLock, carry_out, give_all, take_all
 
 READ, WRITE = Mode.READ, Mode.WRITE
 COMMIT, RENAME = KEY_OPERATIONS["CommitKey"], KEY_OPERATIONS["RenameKey"]
@@ -240,9 +231,8 @@ def told(taking: Any, take: Callable[[str], bool]) -> tuple[Any, list[str]]:
 
 
 def test_whoever_cannot_have_all_gives_back_what_it_has_the_last_first() -> None:
-    rules = TakingRules()
-    assert told(take_all("abc", rules), lambda _: True) == (None, ["+a", "+b", "+c"])
-    missed = told(take_all("abc", rules), lambda lock: lock != "c")
+    assert told(take_all("abc"), lambda _: True) == (None, ["+a", "+b", "+c"])
+    missed = told(take_all("abc"), lambda lock: lock != "c")
     assert missed == ("c", ["+a", "+b", "+c", "-b", "-a"])
 
     def interrupted(lock: str) -> bool:
@@ -250,11 +240,11 @@ def test_whoever_cannot_have_all_gives_back_what_it_has_the_last_first() -> None
             raise KeyboardInterrupt
         return True
 
-    error, steps = told(take_all("abc", rules), interrupted)
+    error, steps = told(take_all("abc"), interrupted)
     assert isinstance(error, KeyboardInterrupt)
     assert steps == ["+a", "+b", "+c", "-b", "-a"]
-    forgetful = replace(rules, give_back=False)
-    assert told(take_all("abc", forgetful), lambda lock: lock != "c")[1] == ["+a", "+b", "+c"]
+    with MISTAKES["give_back"].mutant.planted():
+        assert told(take_all("abc"), lambda lock: lock != "c")[1] == ["+a", "+b", "+c"]
 
 
 def test_all_are_given_back_even_where_one_raises() -> None:
@@ -266,12 +256,12 @@ def test_all_are_given_back_even_where_one_raises() -> None:
             raise OSError(lock)
 
     with pytest.raises(OSError, match="c"):
-        carry_out(give_all("abc", TakingRules()), lambda _: True, give)
+        carry_out(give_all("abc"), lambda _: True, give)
     assert given_ == ["c", "b", "a"]
-    taking = take_all("ab", TakingRules())
+    taking = take_all("ab")
     assert isinstance(next(taking), AcquireLock)
     taking.close()  # a process that is gone gives nothing back
-    giving = give_all("ab", TakingRules())
+    giving = give_all("ab")
     assert next(giving) == ReleaseLock("b")
     giving.close()
 
@@ -563,6 +553,6 @@ def test_a_batch_inside_of_a_call_is_refused_for_it_would_wait_for_its_caller() 
 
 def test_without_the_rule_a_thread_does_wait_for_itself() -> None:
     """The mistake `once`, by real threads: only the deadline ends it."""
-    locks = GranularLocks(rules=replace(GranularRules(), once=False))
-    with pytest.raises(LockBusy, match="key lock"):
+    locks = GranularLocks()
+    with MISTAKES["once"].mutant.planted(), pytest.raises(LockBusy, match="key lock"):
         locks.hold(KEY_OPERATIONS["DeleteKeys"], "v", "b", ["a", "a"], timeout=0).__enter__()

@@ -98,6 +98,90 @@ def test_contenders_are_the_holder_and_then_those_that_wait(tmp_path: Path) -> N
     assert FilesystemLock(tmp_path).contenders() is None
 
 
+# --- asyncio, over every handle -------------------------------------------------------------------
+
+
+def test_every_handle_can_be_awaited(handle: Callable[[], Any]) -> None:
+    async def go() -> None:
+        one, two = AsyncLock(handle()), AsyncLock(handle())
+        async with one:
+            one.check()
+            await one.extend()
+            assert not await asyncio.create_task(two.acquire(timeout=0.05))
+            waits = asyncio.create_task(two.acquire(timeout=SOON_S))
+            await asyncio.sleep(0.05)
+            assert not waits.done()
+        assert await waits, "the waiter gets it when the holder lets go"
+        await two.release()
+        assert not await one.locked()
+
+    asyncio.run(go())
+
+
+def test_a_waiting_task_of_every_handle_can_be_cancelled(handle: Callable[[], Any]) -> None:
+    async def go() -> None:
+        one, two = AsyncLock(handle()), AsyncLock(handle())
+        async with one:
+            by_hand, by_task = asyncio.create_task(two.acquire()), AsyncLock(handle())
+            while not two.cancel():
+                await asyncio.sleep(0.01)
+            assert not await by_hand
+            task = asyncio.create_task(by_task.acquire())
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not by_task.owned()
+        assert await two.acquire(timeout=SOON_S), "the cancelled task stands in nobody's way"
+        await two.release()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("turns", range(1, 25))
+def test_a_task_cancelled_at_any_await_leaves_nothing_held(
+    handle: Callable[[], Any], turns: int
+) -> None:
+    """After so many turns of the event loop, with a short wait beside them for the threads."""
+
+    async def go() -> None:
+        lock = AsyncLock(handle())
+        task = asyncio.create_task(lock.acquire())
+        for _ in range(turns):
+            await asyncio.sleep(0.0002 if turns % 2 else 0)
+        if task.done() or not task.cancel():
+            await lock.release()
+        else:
+            try:
+                await task
+            except asyncio.CancelledError:
+                assert not lock.owned()
+            else:
+                await lock.release()
+        async with AsyncLock(handle()):
+            pass
+
+    asyncio.run(asyncio.wait_for(go(), SOON_S))
+
+
+def test_a_task_that_holds_a_lock_of_this_process_is_refused_it_again_and_another_waits() -> None:
+    name = uuid.uuid4().hex
+
+    async def go() -> None:
+        async with AsyncLock(ProcessLock(name)) as one:
+            with pytest.raises(RuntimeError, match="this task holds it already"):
+                await AsyncLock(ProcessLock(name)).acquire()
+            other = AsyncLock(ProcessLock(name))
+            waits = asyncio.create_task(other.acquire())
+            await asyncio.sleep(0.01)
+            with pytest.raises(RuntimeError, match="must release it"):
+                await asyncio.create_task(one.release())
+        assert await waits
+        await other.release()  # the task that took it has ended
+
+    asyncio.run(go())
+
+
 # --- asyncio --------------------------------------------------------------------------------------
 
 

@@ -612,7 +612,7 @@ def test_hudis_configuration_passes_over_no_key_in_silence() -> None:
 
 def test_hudis_keys_and_defaults_describe_a_lock() -> None:
     lock = Lock.from_hudi({"hoodie.base.path": memory()})
-    assert (lock._client.me.ttl_ms, lock._renew_ms, lock.timeout) == (300_000, 30_000, 60)
+    assert (lock._client.me.ttl_ms, lock._client.renew_ms, lock.timeout) == (300_000, 30_000, 60)
     lock = Lock.from_hudi(
         {
             "hoodie.base.path": memory(),
@@ -621,7 +621,7 @@ def test_hudis_keys_and_defaults_describe_a_lock() -> None:
             "hoodie.write.lock.wait_time_ms": "1500",
         }
     )
-    assert (lock._client.me.ttl_ms, lock._renew_ms, lock.timeout) == (20_000, 2_000, 1.5)
+    assert (lock._client.me.ttl_ms, lock._client.renew_ms, lock.timeout) == (20_000, 2_000, 1.5)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from lockkit.events import event
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import Kind, replay
+from lockkit.lock.grant import stop_renewing
 from lockkit.lock.handle import Lock, UnprovenRelease
 
 TTL_S = 3.0
@@ -243,7 +244,7 @@ def test_a_renewal_by_hand_told_to_wait_too_long_is_retried_before_the_end(
     url, proxy = throttling
     lock = Lock(url, endpoint=proxy.url, ttl_s=TTL_S)
     assert lock.acquire(timeout=5)
-    lock._stop_beating()
+    stop_renewing(lock._client)
     throttle(proxy)
     lock.renew()
     lock.release()

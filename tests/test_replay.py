@@ -19,6 +19,7 @@ from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import Kind, replay
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
+from lockkit.lock.grant import stop_renewing
 from lockkit.lock.handle import Lock
 
 TTL_S = 1.0
@@ -51,7 +52,7 @@ def run(kind: str) -> list[Event]:
         assert two.acquire(timeout=10)
         two.close()  # it lets its lease run out
         assert one.acquire(timeout=30)
-        one._stop_beating()  # like a process that is stopped
+        stop_renewing(one._client)  # like a process that is stopped
         with make(client="three", emit=recorder(told, "three")) as third:
             assert third.owned()
             with pytest.raises(LockLost):

@@ -1,7 +1,8 @@
 """The lock for asyncio: `async with AsyncLock(url): ...`, over the procedures that `Lock` runs.
 
-What goes to the store goes through a thread, so the event loop never waits for it; waiting between
-two looks is asyncio's own. The lease is renewed by threads, also while the event loop is blocked.
+What goes to the store or the lock service goes through a thread, so the event loop never waits for
+it; waiting between two looks is asyncio's own. The lease is renewed by threads, also while the
+event loop is blocked.
 """
 
 from __future__ import annotations
@@ -9,19 +10,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from lockkit import config as settings
 from lockkit.errors import LockBusy, LockLost, StoreError
-from lockkit.lock import grant
-from lockkit.lock.handle import Cancelled, FencingToken, Lock, warn_late
-from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
+from lockkit.lock.base import warn_late
+from lockkit.lock.client import Wakeup
+from lockkit.lock.contract import LockHandle
+from lockkit.lock.handle import Lock
+from lockkit.runtime import Procedure, Request, Sleep
 
 T = TypeVar("T")
 
 
+class ProcedureHandle(LockHandle, Protocol):
+    """A lock handle that also offers what it does as procedures, as each of lockkit's does."""
+
+    def acquiring(self, limit_s: float | None, party: object) -> Procedure[bool]: ...
+
+    def renewing(self) -> Procedure[None]: ...
+
+    def release_by(self, party: object) -> None: ...
+
+    def perform(self, request: Request) -> Any: ...
+
+
 class AsyncLock:
-    """A `Lock` whose waiting blocks no event loop. It takes what `Lock` takes.
+    """A lock handle whose waiting blocks no event loop.
 
     A task that is cancelled while it acquires gives back what it had won, or may yet win, before
     `CancelledError` goes on: that takes as long as the request under way, and 5 s at most for the
@@ -29,40 +45,33 @@ class AsyncLock:
     released, or until the event loop's thread ends. `on_danger(lock)` and `on_lost(lock, why)` get
     the `Lock` and are called from a thread: use `loop.call_soon_threadsafe`. Opening the store's
     client in the constructor may take a moment.
+
+    :param lock: the URL of a `Lock`, or the handle of any lock (`open_lock`, `Both`), which is used
+        by nothing else then.
+    :param options: what `Lock` takes; only beside a URL.
+    :raises TypeError: for an option that nothing takes, or one beside a handle.
     """
 
-    def __init__(self, url: str, **options: Any) -> None:
-        self._lock = Lock(url, **options)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._woken: asyncio.Event | None = None
+    def __init__(self, lock: str | ProcedureHandle, **options: Any) -> None:
+        if not isinstance(lock, str) and options:
+            raise TypeError(f"{lock} is open already, and takes no {min(options)}=")
+        self._lock: ProcedureHandle = Lock(lock, **options) if isinstance(lock, str) else lock
 
     # --- acquire and release ----------------------------------------------------------------------
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """As `Lock.acquire`: False if it was not free in time, or `cancel` ended the wait."""
         limit_s = settings.limit_s(blocking, timeout)
-        with self._lock.acquires() as client:
-            self._loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
-            try:
-                return await self._carry_out(self._lock.claim(limit_s))
-            except Cancelled:
-                return False
-            except BaseException as error:  # a cancellation may come after the grant
-                if client.state.grant is not None:
-                    interrupted = not isinstance(error, Exception)
-                    await self._carry_out(grant.undo(client, interrupted=interrupted))
-                raise
-            finally:
-                self._woken = None
+        return await self._carry_out(self._lock.acquiring(limit_s, asyncio.current_task()))
 
     async def release(self) -> None:
         """As `Lock.release`."""
-        await _in_thread(self._lock.release)
+        await _in_thread(partial(self._lock.release_by, asyncio.current_task()))
 
     async def renew(self) -> None:
         """As `Lock.renew`: extend the lease now. Raises `LockLost` if it is no longer ours."""
         self._lock.check()
-        await self._carry_out(grant.renew(self._lock._client, self._lock.check))
+        await self._carry_out(self._lock.renewing())
 
     async def extend(self) -> None:
         """`renew` under redis-py's name."""
@@ -70,27 +79,19 @@ class AsyncLock:
 
     def cancel(self) -> bool:
         """As `Lock.cancel`, from any thread: the `acquire` that waits returns False."""
-        cancelled, loop, woken = self._lock.cancel(), self._loop, self._woken
-        if cancelled and loop is not None and woken is not None:
-            with suppress(RuntimeError):  # the loop is closed: nothing waits
-                loop.call_soon_threadsafe(woken.set)
-        return cancelled
+        return self._lock.cancel()
 
     # --- what is known without a request ----------------------------------------------------------
 
     @property
-    def url(self) -> str:
-        return self._lock.url
-
-    @property
     def timeout(self) -> float | None:
-        """The longest wait of `async with`, its constructor's `acquire_timeout`."""
+        """The longest wait of `async with`, its constructor's `acquire_timeout`, in seconds."""
         return self._lock.timeout
 
     @property
-    def fence(self) -> FencingToken:
-        """The guard for a commit under this grant. Raises `LockLost` if there is none."""
-        return self._lock.fence
+    def fence(self) -> Any:
+        """As the handle's `fence`: the guard for a commit. Raises `LockLost` if it is not held."""
+        return getattr(self._lock, "fence")  # noqa: B009 - `Both` has none: two are not comparable
 
     def check(self) -> None:
         """Raise `LockLost` unless this handle may act as the holder at this moment."""
@@ -104,7 +105,7 @@ class AsyncLock:
         self._lock.published()
 
     def contenders(self) -> list[str] | None:
-        """None: an object store knows of no waiters."""
+        """As the handle's. None: the service does not know its waiters, as an object store."""
         return self._lock.contenders()
 
     def busy_because(self) -> str:
@@ -121,8 +122,6 @@ class AsyncLock:
 
     async def close(self) -> None:
         """As `Lock.close`: stop renewing, close the store's client. Does not release."""
-        if self._woken is not None:
-            self._woken.set()
         await _in_thread(self._lock.close)
 
     async def __aenter__(self) -> AsyncLock:
@@ -163,28 +162,33 @@ class AsyncLock:
             result: T = done.value
             return result
 
+
     async def _perform(self, request: Request) -> Any:
-        match request:
-            case Sleep(seconds):
-                return await self._sleep(seconds)
-            case BlockingCall(function):
-                return await _in_thread(function)
-            case _:
-                return await _in_thread(lambda: self._lock._client.carry_out(_alone(request)))
-
-    async def _sleep(self, seconds: float) -> None:
-        woken = self._woken
-        if woken is None:
-            await asyncio.sleep(seconds)
-            return
-        with suppress(TimeoutError):
-            await asyncio.wait_for(woken.wait(), max(0.0, seconds))
-        woken.clear()
-        self._lock.check_wait()
+        if not isinstance(request, Sleep):
+            return await _in_thread(partial(self._lock.perform, request))
+        await _slept(request)
+        return None
 
 
-def _alone(request: Request) -> Procedure[Any]:
-    return (yield request)
+async def _slept(sleep: Sleep) -> None:
+    """Until the time is over, or another thread has set what the wait listens to."""
+    woken, loop = sleep.woken, asyncio.get_running_loop()
+    if not isinstance(woken, Wakeup):
+        await asyncio.sleep(max(0.0, sleep.seconds))
+        return
+    here = asyncio.Event()
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop is closed: nothing waits
+            loop.call_soon_threadsafe(here.set)
+
+    woken.then = wake
+    try:
+        if not woken.is_set():  # it may have been set before `then` was
+            with suppress(TimeoutError):
+                await asyncio.wait_for(here.wait(), max(0.0, sleep.seconds))
+    finally:
+        woken.then = None
 
 
 async def _in_thread(function: Callable[[], T]) -> T:

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockLost, LossReason, NoAnswer, StoreError
+from lockkit.lock.client import BACK_OUT_S, LeaseClient
 from lockkit.lock.polling import asked_s
-from lockkit.lock.storage import LeaseClient
 from lockkit.protocol.record import epoch_after
 from lockkit.protocol.state import (
     AcquireRequested,
@@ -26,21 +26,16 @@ from lockkit.protocol.state import (
     Granted,
     LeaseLost,
     Pause,
-    Phase,
     Released,
     ReleaseRequested,
-    RenewDue,
     Renewed,
     Tick,
-    believes,
 )
 from lockkit.runtime import BlockingCall, Exclusive, Procedure, Sleep
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 LATE_S = 3.0
 """How long a request may go on after the time of a wait is over, and how long settling may take."""
-BACK_OUT_S = 5.0
-"""How long an acquire that was interrupted tries to give back what it had won."""
 RISES_MAX = 5
 """Renewals that try to raise an epoch; a second is needed where an older one had landed instead."""
 
@@ -51,6 +46,10 @@ class RenewalThread(Protocol):
     def stop(self) -> None:
         """Renew no more. Does not wait: a renewal that is under way has the client's turn."""
         ...
+
+
+Hold = Callable[[], RenewalThread | None]
+"""Starts the renewal of what was granted; None: it needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +66,12 @@ class GrantEnd:
 
 
 def acquire(
-    client: LeaseClient, limit_s: float | None, *, floor: int = 0,
-    hold: Callable[[], RenewalThread], test: Callable[[float], None] | None = None,
+    client: LeaseClient, limit_s: float | None, *, floor: int = 0, hold: Hold,
+    test: Callable[[float], None] | None = None,
 ) -> Procedure[bool]:  # fmt: skip
     """Claim the lock until it is granted; False once `limit_s` is over (None: wait for ever).
 
-    `hold` starts the renewal, in the same turn as the grant. `test(seconds)` sees beforehand that
+    `hold` is called in the same turn as the grant. `test(seconds)` sees beforehand that
     the store enforces conditions; it raises `NoAnswer` where the store did not say in that time.
     The epoch is above `floor`. Whatever else is raised here leaves nothing held.
     """
@@ -81,9 +80,9 @@ def acquire(
     try:
         if test is not None and not (yield from _tested(client, test, deadline_ms)):
             return False
-        client.pace.wants(began_ms)
-        if limit_s != 0:
-            yield from _stand_back(client, deadline_ms)
+        wait_s = client.stand_back_s(began_ms, deadline_ms)
+        if wait_s > 0:
+            yield Sleep(wait_s)
         return (yield from _poll(client, deadline_ms, floor, hold))
     except GeneratorExit:  # the process is gone, and sends nothing more
         raise
@@ -117,23 +116,13 @@ def _tested(
         yield Sleep(min(_back_off_s(failures, clock), left_s))
 
 
-def _stand_back(client: LeaseClient, deadline_ms: float) -> Procedure[None]:
-    """Leave others their turns. A client that met others looks again before it claims."""
-    now_ms = client.clock.boot_ms()
-    wait_ms = min(client.pace.stand_back_ms(now_ms), deadline_ms - now_ms)
-    if wait_ms > 0:
-        yield Sleep(wait_ms / 1000)
-    if client.pace.outdated:
-        client.forget()
-
-
 def _poll(
-    client: LeaseClient, deadline_ms: float, floor: int, hold: Callable[[], RenewalThread]
+    client: LeaseClient, deadline_ms: float, floor: int, hold: Hold
 ) -> Procedure[bool]:
     clock = client.clock
     client.begin()
     client.ends_ms = max(deadline_ms, clock.boot_ms()) + client.late_ms
-    started_epoch, failures = client.state.floor, 0
+    failures = 0
     event: Event = AcquireRequested(clock.now(), floor)
     while True:
         told: list[Action] = yield Exclusive(_claim(client, event, hold))
@@ -141,21 +130,18 @@ def _poll(
             return True
         if any(isinstance(each, Pause) for each in told):
             failures += 1
-            wait_s = retry_s(told, failures, clock)
+            wait_s, freed = retry_s(told, failures, clock), None
         else:
-            failures = 0
-            wait_s = _look_s(client, client.state.floor - started_epoch)
+            failures, wait_s, freed = 0, client.look_s(), client.freed
         left_s = (deadline_ms - clock.boot_ms()) / 1000
         if left_s <= 0:
             settled: bool = yield Exclusive(_last_try(client, hold))
             return settled
-        yield Sleep(min(wait_s, left_s))  # at the deadline it looks once more
+        yield Sleep(min(wait_s, left_s), freed)  # at the deadline it looks once more
         event = Tick(clock.now())
 
 
-def _claim(
-    client: LeaseClient, event: Event, hold: Callable[[], RenewalThread]
-) -> Procedure[list[Action]]:
+def _claim(client: LeaseClient, event: Event, hold: Hold) -> Procedure[list[Action]]:
     """One look or claim, and what follows from its answers."""
     told = yield from client.steps(event)
     if any(isinstance(each, Granted) for each in told):
@@ -163,15 +149,15 @@ def _claim(
     return told
 
 
-def _begin_holding(client: LeaseClient, hold: Callable[[], RenewalThread]) -> None:
-    grant = client.state.grant
+def _begin_holding(client: LeaseClient, hold: Hold) -> None:
+    grant = client.grant
     assert grant is not None
     client.ends_ms = math.inf
-    client.pace.granted(grant.epoch, client.clock.boot_ms())
+    client.granted(grant.epoch)
     client.renewal = hold()
 
 
-def _last_try(client: LeaseClient, hold: Callable[[], RenewalThread]) -> Procedure[bool]:
+def _last_try(client: LeaseClient, hold: Hold) -> Procedure[bool]:
     """The time is over. A claim that nobody answered may have won: that is settled first."""
     yield from client.steps(GiveUp(client.clock.now()))
     if not client.in_doubt():
@@ -194,30 +180,21 @@ def _back_out(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
     clock = client.clock
     stop_renewing(client)
     client.ends_ms = clock.boot_ms() + BACK_OUT_S * 1000
-    if client.state.grant is None:
+    if client.grant is None:
         if interrupted:
             client.doubt_what_is_out()
-        yield from client.steps(GiveUp(clock.now()))
+        yield from client.steps(GiveUp(clock.now()), patient=True)
         if client.in_doubt():
             yield from client.steps(AcquireRequested(clock.now()), patient=True)
-    if client.state.grant is not None:
-        yield from _let_go(client, min(client.me.ttl_ms, BACK_OUT_S * 1000), patient=True)
-    yield from client.steps(GiveUp(clock.now()))
+    if client.grant is not None:
+        yield from _let_go(client, client.back_out_ms, patient=True)
+    yield from client.steps(GiveUp(clock.now()), patient=True)
     _note_ghost(client)
 
 
 def _note_ghost(client: LeaseClient) -> None:
     if client.in_doubt():
         client.emit("note", text="a claim that nobody answered may be a ghost: it only expires")
-
-
-def _look_s(client: LeaseClient, waited_turns: int) -> float:
-    """Until the next look: sooner the longer we have waited; no later than the lease's end."""
-    clock, busy = client.clock, client.busy
-    look_s = client.pace.look_ms(waited_turns, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
-    if busy is not None and busy.frees_ms is not None:
-        look_s = min(look_s, (busy.frees_ms - clock.boot_ms() + 1) / 1000)
-    return max(look_s, 0.001)
 
 
 # --- renew ----------------------------------------------------------------------------------------
@@ -231,11 +208,11 @@ def renew(client: LeaseClient, check: Callable[[], None], floor: int = 0) -> Pro
     clock, failures = client.clock, 0
     while True:
         check()
-        told: list[Action] = yield Exclusive(renew_once(client, floor))
+        told: list[Action] = yield Exclusive(_renew_once(client, floor))
         if any(isinstance(each, Renewed) for each in told):
             return
         failures += 1
-        left_s = ((client.state.until_ms or 0) - clock.boot_ms()) / 1000
+        left_s = ((client.until_ms or 0) - clock.boot_ms()) / 1000
         yield Sleep(retry_s(told, failures, clock, max(left_s, 0.001)))
 
 
@@ -244,33 +221,28 @@ def rise_above(
 ) -> Procedure[None]:
     """Renew until the grant's epoch is above `epoch`. Raises `LockLost` if it is no longer ours."""
     for _ in range(RISES_MAX):
-        held = client.state.grant
+        held = client.grant
         if held is None:
             check()
         elif held.epoch > epoch:
             return
         yield from renew(client, check, epoch_after(epoch) - 1)
-    own = client.state.grant.epoch if client.state.grant else 0
-    loss = LeaseLost(
-        own, f"its epoch {own} could not be raised above {epoch}", LossReason.SUPERSEDED
-    )
+    own = client.grant.epoch if client.grant else 0
+    why = f"its epoch {own} could not be raised above {epoch}"
+    loss = LeaseLost(own, why, LossReason.SUPERSEDED)
     raise lost_error(where, loss, "release the lock and acquire it again")
 
 
-def renew_once(
-    client: LeaseClient, floor: int = 0, *, patient: bool = False
-) -> Procedure[list[Action]]:
+def _renew_once(client: LeaseClient, floor: int) -> Procedure[list[Action]]:
     """One renewal, or one step to settle the renewal before it."""
-    now = client.clock.now()
-    held = client.state.phase is Phase.HELD
-    return (yield from client.steps(RenewDue(now, floor) if held else Tick(now), patient=patient))
+    return (yield from client.steps(client.due(floor)))
 
 
 def check(client: LeaseClient, where: Any) -> None:
     """Raise `LockLost` unless this client may act as the holder at this moment. No request."""
-    if believes(client.state, client.clock.now()):
+    if client.believes():
         return
-    loss, held = client.loss, client.state.grant
+    loss, held = client.loss, client.grant
     if held is None:
         loss = loss or LeaseLost(0, "it was never acquired", LossReason.NEVER_ACQUIRED)
     else:
@@ -292,11 +264,10 @@ def release(client: LeaseClient) -> Procedure[GrantEnd | None]:
 
 
 def _release(client: LeaseClient) -> Procedure[GrantEnd | None]:
-    if client.state.grant is None:
+    if client.grant is None:
         return None
     stop_renewing(client)
-    left_ms = client.lease_ends_ms - client.clock.boot_ms()
-    released = yield from _let_go(client, max(left_ms, client.me.ttl_ms // 10))
+    released = yield from _let_go(client, client.release_ms)
     # Only now: a process that was stopped learns of its loss when it wants to release.
     loss = client.loss or (client.taken_away(released.epoch) if released.proven else None)
     return GrantEnd(released.proven, loss)
@@ -328,7 +299,7 @@ def _let_go(client: LeaseClient, for_ms: float, *, patient: bool = False) -> Pro
         raise
     finally:
         client.ends_ms = math.inf
-    client.pace.released(clock.boot_ms())
+    client.released()
     return released
 
 

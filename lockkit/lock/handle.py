@@ -11,94 +11,31 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lockkit import config as settings
-from lockkit.clock import Clock, utc
-from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
+from lockkit.clock import Clock
+from lockkit.errors import NoAnswer
 from lockkit.lock import grant
-from lockkit.lock.conformance import TABLE_KEY, prove_conditions
-from lockkit.lock.hudi_keys import PROVIDER, STORAGE, checked, warn_of_unused
+from lockkit.lock.base import BaseLock, FencingToken, LateLoss, UnprovenRelease
 from lockkit.lock.polling import PollingPace
-from lockkit.lock.renewal import RenewalThreads
-from lockkit.lock.storage import LOCK_KEY as LOCK_KEY
-from lockkit.lock.storage import LeaseClient, sight_of
+from lockkit.lock.storage import LOCK_KEY, StorageClient, sight_of
 from lockkit.protocol.expiry import free
 from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, is_believed
-from lockkit.protocol.state import Identity, LastObservation, Observation, believes
-from lockkit.runtime import Procedure, Sleep
+from lockkit.protocol.state import Identity, LastObservation, Observation
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, check_keywords, open_store
 from lockkit.stores.deadline import within
 
 NAME_CHARS_MAX = 1_000
 
-
-class UnprovenRelease(UserWarning):
-    """Nobody told us that the release landed; the lease ends by itself."""
+__all__ = ["LOCK_KEY", "FencingToken", "LateLoss", "Lock", "UnprovenRelease"]
 
 
-class LateLoss(UserWarning):
-    """The lease was lost, but only after the work under it was published."""
-
-
-class Cancelled(Exception):
-    """Another thread called `cancel` on the handle that waits; `acquire` returns False."""
-
-
-class AcquireWait:
-    """The one acquire of a handle that may be under way, which other threads may call off."""
-
-    def __init__(self) -> None:
-        self.woken = threading.Event()
-        """Ends a wait early; then `check` says why."""
-        self._turn = threading.Lock()
-        self._under_way = self._cancelled = False
-
-    def begin(self) -> bool:
-        """False if another thread acquires this handle already."""
-        with self._turn:
-            begun, self._under_way = not self._under_way, True
-            return begun
-
-    def end(self) -> None:
-        with self._turn:
-            self._under_way = self._cancelled = False
-            self.woken.clear()
-
-    def cancel(self) -> bool:
-        """False if no acquire is under way."""
-        with self._turn:
-            if self._under_way:
-                self._cancelled = True
-                self.woken.set()
-            return self._under_way
-
-    def check(self) -> None:
-        """Raise `Cancelled`, once."""
-        with self._turn:
-            if self._cancelled:
-                self._cancelled = False
-                self.woken.clear()
-                raise Cancelled
-
-
-@dataclass(frozen=True, slots=True)
-class FencingToken:
-    """The guard that a commit attaches to its write: which grant it acts under."""
-
-    epoch: int
-    owner: str
-
-
-class Lock:
+class Lock(BaseLock):
     """A lease on a table. One handle has one holder at a time; it is not reentrant.
 
     `ttl_s` is the lease's length, `renew_interval_s` the time between renewals (None: a tenth of
@@ -141,39 +78,33 @@ class Lock:
         if store is not None and store_options:
             raise TypeError(f"store= is open already, and takes no {min(store_options)}=")
         check_keywords(Lock, url, store_options)
-        self.url = url.rstrip("/")
-        self.policy = policy
-        self.timeout = settings.longest_wait_s(acquire_timeout, timeout)
-        self.on_danger, self.on_lost = on_danger, on_lost
-        self.clock = clock or Clock()
-        self.owner = owner or self.clock.unique()
+        url, clock = url.rstrip("/"), clock or Clock()
+        self.policy, self.on_danger, self.on_lost = policy, on_danger, on_lost
+        self.owner = owner or clock.unique()
         request_s = settings.request_timeout_s(ttl_s, timeout_s)
-        self.store = store or open_store(
-            self.url, client=client, timeout_s=request_s, **store_options
-        )
-        self.lane = client or owner or self.owner[:8]
-        self._renew_ms = round(renew_s * 1000)
-        self._client = LeaseClient(
-            where=self.url,
+        self.store = store or open_store(url, client=client, timeout_s=request_s, **store_options)
+        lane = client or owner or self.owner[:8]
+        asks = StorageClient(
+            where=url,
             store=self.store,
             me=Identity(
                 self.owner,
                 round(ttl_s * 1000),
                 f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/"),
-                self.clock.unique() if owner else self.owner,
+                clock.unique() if owner else self.owner,
             ),
             policy=policy,
-            clock=self.clock,
+            clock=clock,
             pace=PollingPace(self.store.capabilities.write_interval_min_s * 1000),
-            tell=EventSink(self.url, self.lane, emit, self.clock),
+            tell=EventSink(url, lane, emit, clock),
+            interval_ms=round(renew_s * 1000),
             request_s=request_s,
             late_ms=min(grant.LATE_S, request_s) * 1000,
         )
-        self._waiting = AcquireWait()
-        self._closed = threading.Event()
-        self._published = False
+        longest_s = settings.longest_wait_s(acquire_timeout, timeout)
+        super().__init__(url, asks, lane=lane, timeout=longest_s)
+        self._client: StorageClient = asks
         self._heard = 0
-        self._pid = os.getpid()
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
@@ -182,6 +113,8 @@ class Lock:
         Raises `ValueError` naming the key that is missing or cannot be, and warns (`UnknownKey`) of
         a key that has no effect.
         """
+        from lockkit.lock.hudi_keys import PROVIDER, STORAGE, checked, warn_of_unused
+
         config = checked(config, stacklevel=3)
         if not config.get(PROVIDER, STORAGE).endswith(STORAGE):
             raise ValueError(f"{PROVIDER} names another lock than a {STORAGE}; call open_lock")
@@ -214,61 +147,7 @@ class Lock:
         as good as read under the lock, since that claim replaced the very version that was seen
         free before. It must not raise.
         """
-        limit_s = settings.limit_s(blocking, timeout)
-        with self.acquires(beside) as client:
-            try:
-                return client.carry_out(self.claim(limit_s), self._wait)
-            except Cancelled:
-                return False
-            except BaseException as error:  # an interrupt may come after the grant
-                if client.state.grant is not None:
-                    interrupted = not isinstance(error, Exception)
-                    client.carry_out(grant.undo(client, interrupted=interrupted))
-                raise
-
-    def cancel(self) -> bool:
-        """Make the `acquire` that waits in another thread give up, and return False.
-
-        False if none is under way. One that is granted the lock meanwhile still returns True.
-        """
-        return self._waiting.cancel()
-
-    def contenders(self) -> list[str] | None:
-        """Who holds and awaits the lock, in order. None: an object store knows of no waiters."""
-        return None
-
-    def release(self) -> None:
-        """Let go. Raises `LockLost` if the lease was lost before the work was published.
-
-        Tries again on every transient answer for as long as the lease lasts, and warns
-        (`UnprovenRelease`) if the store never confirmed it. Whatever the store does, it returns at
-        most 6 s after the end of the lease.
-        """
-        self._guard_process()
-        self._judge(self._client.carry_out(grant.release(self._client)))
-
-    def _judge(self, ended: grant.GrantEnd | None) -> None:
-        """Tell the user how a grant ended."""
-        if ended is None:
-            raise RuntimeError(f"{self}: released, but not held by this handle")
-        if not ended.proven:
-            text = f"{self}: the release was never answered; it ends by itself with its lease"
-            warnings.warn(UnprovenRelease(text), stacklevel=3)
-        loss = ended.loss
-        if loss and not self._published:
-            raise grant.lost_error(self, loss, "what was not published must be done again")
-        if loss:
-            text = f"{self}: {loss.why}, after the work was published"
-            warnings.warn(LateLoss(text), stacklevel=3)
-
-    def renew(self) -> None:
-        """Extend the lease now, as often as it takes. Raises `LockLost` if it is no longer ours."""
-        self._guard_process()
-        self._client.carry_out(grant.renew(self._client, self.check))
-
-    def extend(self) -> None:
-        """`renew` under redis-py's name: the lease lasts its whole `ttl_s` again from now."""
-        self.renew()
+        return self._acquire(settings.limit_s(blocking, timeout), beside)
 
     def rise_above(self, epoch: int) -> None:
         """Give this grant an epoch above `epoch`, the fence's, if it has not; for whoever commits.
@@ -280,18 +159,6 @@ class Lock:
         self._guard_process()
         self.heard(epoch)
         self._client.carry_out(grant.rise_above(self._client, self, self.check, epoch))
-
-    def check(self) -> None:
-        """Raise `LockLost` unless this handle may act as the holder at this moment. No request."""
-        self._guard_process()
-        renewal = self._client.renewal
-        if renewal is not None:
-            renewal.used()
-        grant.check(self._client, self)
-
-    def owned(self) -> bool:
-        """Whether this handle holds it, by its own knowledge. No request."""
-        return self._pid == os.getpid() and believes(self._client.state, self.clock.now())
 
     def locked(self) -> bool:
         """Whether anybody holds it, by the expiry policy in force. One read."""
@@ -312,10 +179,6 @@ class Lock:
                 raise NoAnswer(f"cannot read {self}: {other}; try again")
         now_ms = self.clock.boot_ms()
         return LastObservation(sight, now_ms, now_ms)
-
-    def published(self) -> None:
-        """Say that the work under the lock is published: losing the lease is now only a warning."""
-        self._published = True
 
     def heard(self, epoch: int) -> None:
         """An epoch seen elsewhere, e.g. in the fence: the next grant exceeds it.
@@ -347,132 +210,24 @@ class Lock:
         """The store's clock less ours, by the last `Date` (floored to a second); None: unknown."""
         return self._client.offset_ms
 
-    def busy_because(self) -> str:
-        """Who has it, until when, and what next."""
-        return self._client.busy_because()
-
-    def busy_error(self) -> LockBusy:
-        """The error for a lock that was not free: its owner, epoch and end as fields."""
-        return self._client.busy_error()
-
-    def close(self) -> None:
-        """Stop renewing, close the store's client. Does not release: an abandoned lease expires.
-
-        A thread that waits in `acquire` is told so by a `RuntimeError`.
-        """
-        if self._pid != os.getpid():
-            return  # the parent's connections are not ours to close
-        self._closed.set()
-        self._waiting.woken.set()
-        self._client.closed = True
-        self._stop_beating()
-        self.store.close()
-
-    def __enter__(self) -> Lock:
-        if not self.acquire(timeout=self.timeout):
-            raise self.busy_error()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        leave(self.release, error)
-
     def __str__(self) -> str:
         return f"the lock of {self.url}"
 
-    def __repr__(self) -> str:
-        return f"<Lock {self.url}: {self._standing()}>"
+    # --- what is particular to it ----------------------------------------------------------------
 
-    def _standing(self) -> str:
-        """Its state, by its own knowledge. No request."""
-        client = self._client
-        held, loss = client.state.grant, client.loss
-        if held is None:
-            return "closed" if self._closed.is_set() else "not held"
-        if believes(client.state, self.clock.now()):
-            until_ms = client.on_wall(client.state.until_ms or 0)
-            return f"held by {self.owner}, epoch {held.epoch}, until {utc(until_ms)}"
-        return f"lost, epoch {held.epoch}: {loss.why if loss else 'the lease ran out'}"
+    def _shut(self) -> None:
+        self.store.close()
 
-    # --- what the procedures ask of a handle -----------------------------------------------------
+    def _prepare(self, party: object, beside: Callable[[bool], None] | None) -> None:
+        self._client.beside = beside
 
-    @contextmanager
-    def acquires(self, beside: Callable[[bool], None] | None = None) -> Iterator[LeaseClient]:
-        """One acquire at a time, and only of what is not held."""
-        self._guard_process()
-        if not self._waiting.begin():
-            raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
-        try:
-            self._guard_double_use()
-            self._client.beside, self._published = beside, False
-            yield self._client
-        finally:
-            self._client.beside = None
-            self._waiting.end()
-
-    def claim(self, limit_s: float | None) -> Procedure[bool]:
-        user = threading.current_thread()
-
-        def hold() -> RenewalThreads:
-            return RenewalThreads(self, self._client, self._renew_ms, user)
-
-        return grant.acquire(self._client, limit_s, floor=self._heard, hold=hold, test=self._test)
+    def _floor(self) -> int:
+        return self._heard
 
     def _test(self, seconds: float) -> None:
+        if not self.store.server:
+            return  # files and memory need no proof
+        from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+
         with within(seconds):
             prove_conditions(self.store, self.clock, key=TABLE_KEY, tries_max=1)
-
-    def _wait(self, sleep: Sleep) -> None:
-        self.clock.wait(self._waiting.woken, sleep.seconds)
-        self.check_wait()
-
-    def check_wait(self) -> None:
-        if self._closed.is_set():
-            raise RuntimeError(f"{self}: closed while it waited")
-        self._waiting.check()
-
-    def _stop_beating(self) -> None:
-        grant.stop_renewing(self._client)
-
-    # --- refusals --------------------------------------------------------------------------------
-
-    def _guard_double_use(self) -> None:
-        if self._closed.is_set():
-            raise RuntimeError(f"{self}: this handle was closed; make a new Lock")
-        if self._client.state.grant is None:
-            return
-        if self._client.loss:
-            raise RuntimeError(f"{self}: this handle lost it; release() it first, which says so")
-        raise RuntimeError(
-            f"{self}: this handle already holds it; it is not reentrant, and two threads need "
-            "a handle each"
-        )
-
-    def _guard_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"{self}: used after fork (made in process {self._pid}); a child that inherits a "
-                "lease would be a second holder: make a new Lock in the child"
-            )
-
-
-def leave(release: Callable[[], None], error: object) -> None:
-    """Release at the end of a `with` block that raised `error`, or None; that error goes first."""
-    try:
-        release()
-    except (LockLost, StoreError, RuntimeError, Warning) as failed:
-        if error is None:
-            raise
-        warn_late(error, failed, stacklevel=4)
-
-
-def warn_late(error: object, failed: Exception, stacklevel: int = 3) -> None:
-    """A release failed at the end of a block that raised `error`, which is what the user gets, also
-    where warnings are errors.
-    """
-    if isinstance(failed, Warning) or (
-        isinstance(error, LockLost) and isinstance(failed, LockLost)
-    ):
-        return  # the user was warned, or knows
-    late = LateLoss if isinstance(failed, LockLost) else UnprovenRelease
-    with suppress(Warning):
-        warnings.warn(late(str(failed)), stacklevel=stacklevel)

@@ -1,50 +1,91 @@
-"""The heartbeat of one grant: renews it, and reports danger and loss on time.
+"""Renewal: extends what is held, and reports danger and loss on time.
 
 `Renewal` decides what is due, as two procedures: one watches the clock and makes no request, so no
-server can delay a report; the other one sends one renewal. `RenewalThreads` gives each of them a
-daemon thread; the second starts with the first renewal, so a short hold never pays for it.
+server can delay a report; the other one sends one renewal. `Renewer` gives each of them a daemon
+thread; the second starts with the first renewal, so a short hold never pays for it.
 
-A heartbeat never dies silently: whatever goes wrong in it is a renewal without an answer, then
-danger, then loss. It knows its `Lock` weakly, so a handle that was dropped is not renewed for ever.
+A lease, an epoch of an election and a writer's heartbeat are renewed here. Whatever goes wrong in a
+renewal is a renewal without an answer, then danger, then loss. A `Renewer` does not keep the handle
+alive that it renews for, so a handle that was dropped is not renewed for ever.
 """
 
 from __future__ import annotations
 
 import threading
-import warnings
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol, TypeVar
 
-from lockkit.lock.grant import renew_once
+from lockkit.clock import Clock
 from lockkit.lock.polling import asked_s
-from lockkit.lock.storage import LeaseClient
-from lockkit.protocol.state import Pause, Renewed, Tick
 from lockkit.runtime import Exclusive, Procedure, Sleep
+
+T = TypeVar("T")
 
 DANGER_AFTER_RENEWALS = 2
 """Renewal is overdue when none was proven for so many intervals, and one more while one is out."""
+DANGER_SHARE = 0.75
+"""Renewal is overdue, too, once so much of the time has passed in which we believe."""
 BACK_OFF_FIRST_MS = 50.0
+WATCH_MS_MAX = 60_000.0
+"""The watch looks at the clock this often, whatever is due."""
 
 
-class CallbackFailed(RuntimeWarning):
-    """A loss callback raised. The lease is not affected."""
+class Renewable(Protocol):
+    """What is renewed while it is held."""
+
+    @property
+    def clock(self) -> Clock:
+        """Whose time counts."""
+
+    @property
+    def proven_ms(self) -> float:
+        """When the request that our belief rests on was about to be sent, on the boot clock."""
+
+    @property
+    def shaken(self) -> bool:
+        """The connection was lost: a renewal that fails now is a danger at once."""
+
+    @property
+    def renew_ms(self) -> float | None:
+        """From one renewal to the next."""
+
+    @property
+    def until_ms(self) -> float | None:
+        """When belief ends, on the boot clock; None: it has ended."""
+
+    def notice_end(self) -> None:
+        """End belief if its time is over. Makes no request."""
+
+    def lose(self, why: str) -> None:
+        """End belief at once."""
+
+    def renewed(self) -> Procedure[tuple[bool, float | None]]:
+        """One try: whether it is proven, and for how many seconds the server asked for a pause."""
+
+    def note(self, text: str) -> None:
+        """A note for the history."""
+
+    def note_danger(self) -> None:
+        """The history hears that renewal is overdue."""
+
+    def carry_out(self, procedure: Procedure[T]) -> T:
+        """For real; what is to go `Exclusive` waits for its turn."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Renewal:
-    """When a grant is renewed, in danger, and lost. It ends with the grant, or when stopped."""
+    """When something is renewed, in danger, and lost. Ends with the grant, or when stopped."""
 
-    client: LeaseClient
-    renew_ms: float
+    held: Renewable
     start: Callable[[Procedure[None]], bool]
     """Carries out one renewal beside the watch; False: not now, as a renewal without an answer."""
     orphaned: Callable[[], bool]
-    """Whether nobody is left who could release: then the lease is no longer renewed."""
+    """Whether nobody is left who could release: then it is no longer renewed."""
     report: Callable[[str], None]
     """`report("danger")` and `report("lost")`, each on time."""
+    first_ms: float | None = None
+    """Until the first renewal; None: one interval."""
     stopped: threading.Event = field(default_factory=threading.Event)
     woken: threading.Event = field(default_factory=threading.Event)
     """Ends the wait of the watch."""
@@ -58,12 +99,27 @@ class Renewal:
     _noted: bool = False
 
     def __post_init__(self) -> None:
-        self._began_ms = self.client.clock.boot_ms()
-        self._due_ms = self._began_ms + self.renew_ms
+        self._began_ms = self.held.clock.boot_ms()
+        first_ms = self._interval_ms if self.first_ms is None else self.first_ms
+        self._due_ms = self._began_ms + first_ms
+
+    @property
+    def _interval_ms(self) -> float:
+        interval_ms = self.held.renew_ms
+        assert interval_ms is not None, "what needs no renewal is not renewed"
+        return interval_ms
 
     def stop(self) -> None:
-        """Renew no more. Does not wait: a renewal that is under way has the client's turn."""
+        """Renew no more. Does not wait: a renewal that is under way has the turn."""
         self.stopped.set()
+        self.woken.set()
+
+    def _is_stopped(self) -> bool:
+        return self.stopped.is_set()
+
+    def hurry(self) -> None:
+        """Renew now, from any thread: there is reason to doubt the grant."""
+        self._due_ms = 0.0
         self.woken.set()
 
     # --- the watch -------------------------------------------------------------------------------
@@ -76,41 +132,40 @@ class Renewal:
 
     def _look_at_the_clock(self) -> float | None:
         """How long to wait in ms; None: there is nothing left to watch."""
-        client = self.client
+        held = self.held
         if self.stopped.is_set():
             return None
-        client.notice_end()
-        until_ms, now_ms = client.state.until_ms, client.clock.boot_ms()
+        held.notice_end()
+        until_ms, now_ms = held.until_ms, held.clock.boot_ms()
         if until_ms is None:
-            if not self.stopped.is_set():
+            if not self._is_stopped():
                 self.report("lost")
             return None
-        danger_ms = self._danger_ms()
+        danger_ms = self._danger_ms(until_ms)
         if now_ms >= danger_ms and not self._in_danger:
             self._in_danger = True
-            self._report_danger(until_ms)
+            if not self._is_stopped():
+                held.note_danger()
+                self.report("danger")
         if now_ms >= self._due_ms and not self._renewing:
             self._renewing = True
             if not self.start(self.renew()):
                 self._renewing = False
-                self._due_ms = client.clock.boot_ms() + self._back_off_ms()
+                self._due_ms = held.clock.boot_ms() + self._back_off_ms()
         moments: list[float] = [until_ms]
         if not self._in_danger:
             moments.append(danger_ms)
         if not self._renewing:
             moments.append(self._due_ms)
-        return max(1.0, min(moments) - client.clock.boot_ms())
+        return max(1.0, min(WATCH_MS_MAX, min(moments) - held.clock.boot_ms()))
 
-    def _danger_ms(self) -> float:
+    def _danger_ms(self, until_ms: float) -> float:
+        since_ms = max(self.held.proven_ms, self._began_ms)
+        if self.held.shaken and self._failures:
+            return since_ms
         intervals = DANGER_AFTER_RENEWALS + self._renewing
-        return max(self.client.proven_ms, self._began_ms) + intervals * self.renew_ms
-
-    def _report_danger(self, until_ms: int) -> None:
-        grant = self.client.state.grant
-        if grant is None or self.stopped.is_set():
-            return
-        self.client.emit("danger", epoch=grant.epoch, until_ms=self.client.on_wall(until_ms))
-        self.report("danger")
+        latest_ms = since_ms + DANGER_SHARE * max(0.0, until_ms - since_ms)
+        return min(since_ms + intervals * self._interval_ms, latest_ms)
 
     # --- one renewal -----------------------------------------------------------------------------
 
@@ -121,55 +176,52 @@ class Renewal:
         self.woken.set()
 
     def _renew(self) -> Procedure[None]:
-        client = self.client
-        if self.stopped.is_set() or client.state.grant is None:
+        held = self.held
+        if self.stopped.is_set() or self._until_ms() is None:
             return
-        began_ms = client.clock.boot_ms()
-        if self.orphaned():
-            told = yield from self._only_the_time()
-        else:
-            told = yield from renew_once(client, patient=True)
-        until_ms = client.state.until_ms
+        began_ms, proven, pause_s = held.clock.boot_ms(), False, None
+        if not self.orphaned():
+            proven, pause_s = yield from held.renewed()
+        elif not self._noted:
+            self._noted = True
+            held.note("the thread that held the lock has ended without a release: renewing stops")
+        until_ms = self._until_ms()
         if until_ms is None:
             return
-        if any(isinstance(each, Renewed) for each in told):
+        if proven:
             self._failures, self._in_danger = 0, False
-            self._due_ms = began_ms + self.renew_ms
+            self._due_ms = began_ms + self._interval_ms
             return
         self._failures += 1
-        now_ms = client.clock.boot_ms()
-        pause = next((each for each in told if isinstance(each, Pause)), Pause())
-        asked_ms = asked_s(pause.seconds, (until_ms - now_ms) / 1000) * 1000
+        now_ms = held.clock.boot_ms()
+        asked_ms = asked_s(pause_s, (until_ms - now_ms) / 1000) * 1000
         self._due_ms = now_ms + max(asked_ms, self._back_off_ms())
 
-    def _only_the_time(self) -> Procedure[list[Any]]:
-        if not self._noted:
-            self._noted = True
-            text = "the thread that held the lock has ended without a release: renewing stops"
-            self.client.emit("note", text=text)
-        return (yield from self.client.steps(Tick(self.client.clock.now()), patient=True))
+    def _until_ms(self) -> float | None:
+        return self.held.until_ms
 
     def _back_off_ms(self) -> float:
-        return min(self.renew_ms, BACK_OFF_FIRST_MS * 2.0 ** min(self._failures, 16))
+        return min(self._interval_ms, BACK_OFF_FIRST_MS * 2.0 ** min(self._failures, 16))
 
 
-class RenewalThreads:
-    """A `Renewal` in two threads, until stopped, or until the lease is lost.
+class Renewer:
+    """A `Renewal` in two threads, until stopped, or until what it renews is lost.
 
-    `user` is the thread that the lock works for: when it has ended without a release, nobody is
-    left who could release, so renewing ends and the lease runs out (Hudi's heartbeat does so too).
+    `user` is the thread that it renews for: when that has ended without a release, nobody is left
+    who could release, so renewing ends and the grant runs out (Hudi's heartbeat does so too).
+    `lives()` is False once the handle was dropped. `report(kind)` is called from the thread that
+    watches the clock.
     """
 
     def __init__(
-        self, lock: Any, client: LeaseClient, renew_ms: int, user: threading.Thread
-    ) -> None:
+        self, held: Renewable, user: threading.Thread, *, lives: Callable[[], bool],
+        report: Callable[[str], None], first_ms: float | None = None,
+    ) -> None:  # fmt: skip
         self.user = user
-        self._lock = weakref.ref(lock)
-        self._client = client
+        self._held, self._report = held, report
         self._renewal = Renewal(
-            client=client, renew_ms=renew_ms, start=self._start,
-            orphaned=lambda: self._lock() is None or not self.user.is_alive(),
-            report=self._report,
+            held=held, start=self._start, first_ms=first_ms, report=report,
+            orphaned=lambda: not (lives() and self.user.is_alive()),
         )  # fmt: skip
         self._asked = threading.Event()
         self._next: Procedure[None] | None = None
@@ -177,9 +229,17 @@ class RenewalThreads:
         self._watcher = threading.Thread(target=self._watch, name="lockkit-watch", daemon=True)
         self._watcher.start()
 
+    @property
+    def stopped(self) -> bool:
+        return self._renewal.stopped.is_set()
+
     def stop(self) -> None:
-        """No more renewals. Does not wait: one that is under way has the client's turn."""
+        """No more renewals. Does not wait: one that is under way has the turn."""
         self._renewal.stop()
+
+    def hurry(self) -> None:
+        """Renew now, from any thread."""
+        self._renewal.hurry()
 
     def used(self) -> None:
         """The current thread works under the lock now."""
@@ -190,8 +250,8 @@ class RenewalThreads:
 
     def _watch(self) -> None:
         try:
-            self._client.carry_out(self._renewal.watch())
-        except Exception as error:  # noqa: BLE001 - a dead heartbeat is a lost lease, and says so
+            self._held.carry_out(self._renewal.watch())
+        except Exception as error:  # noqa: BLE001 - a dead thread is a lost grant, and says so
             self._die(error)
             self._report("lost")
         finally:
@@ -210,24 +270,6 @@ class RenewalThreads:
         self._asked.set()
         return True
 
-    def _report(self, kind: str) -> None:
-        lock, loss = self._lock(), self._client.loss
-        if lock is None:
-            return
-        if kind == "danger" and lock.on_danger is not None:
-            self._call("on_danger", lock.on_danger, lock)
-        if kind == "lost" and lock.on_lost is not None and loss is not None:
-            self._call("on_lost", lock.on_lost, lock, loss.why)
-
-    def _call(self, name: str, callback: Callable[..., None], *arguments: Any) -> None:
-        try:
-            callback(*arguments)
-        except Exception as error:  # noqa: BLE001 - told twice; the lease goes on
-            text = f"{name} of the lock of {self._client.where} raised {error!r}"
-            self._client.emit("note", text=text)
-            with suppress(CallbackFailed):  # where warnings are errors, nobody could catch it here
-                warnings.warn(CallbackFailed(text), stacklevel=2)
-
     # --- the thread that sends the renewals ----------------------------------------------------
 
     def _renew(self) -> None:
@@ -237,10 +279,10 @@ class RenewalThreads:
                 self._asked.clear()
                 if self._renewal.stopped.is_set() or self._next is None:
                     return
-                self._client.carry_out(self._next)
+                self._held.carry_out(self._next)
         except Exception as error:  # noqa: BLE001 - as above
             self._die(error)
             self._renewal.woken.set()
 
     def _die(self, error: Exception) -> None:
-        self._client.lose(f"the heartbeat died of {error!r}")
+        self._held.lose(f"the heartbeat died of {error!r}")

@@ -15,10 +15,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
-from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LossReason, StoreError
+from lockkit.lock.client import BACK_OUT_S, LeaseClient
 from lockkit.lock.polling import PollingPace
 from lockkit.protocol.lease import notice_end, step
 from lockkit.protocol.outcome import (
@@ -64,16 +64,13 @@ from lockkit.protocol.state import (
 from lockkit.runtime import (
     BlockingCall,
     Delete,
-    Exclusive,
     Get,
     Procedure,
     Put,
     Request,
     Sleep,
-    carry_out,
 )
-from lockkit.runtime import perform as perform_one
-from lockkit.sinks import Emit
+from lockkit.runtime import perform as performed
 from lockkit.stores import Store
 from lockkit.stores.deadline import within
 
@@ -94,8 +91,6 @@ EVENT_NAMES = {
     ReleaseRequested: "quit", GiveUp: "give up",
 }  # fmt: skip
 
-T = TypeVar("T")
-
 
 class ClockSkew(UserWarning):
     """This machine's clock and the store's differ by more than the drift that is allowed for."""
@@ -106,58 +101,93 @@ class UnexpectedRecord(UserWarning):
 
 
 @dataclass(slots=True, kw_only=True)
-class LeaseClient:
-    """The protocol's state and all that moves it on. Whoever feeds it has its `turn`."""
+class StorageClient(LeaseClient):
+    """The protocol's state, and all that changes it."""
 
-    where: str
-    """The lock's URL, for messages."""
     store: Store
     me: Identity
     policy: Policy
-    clock: Clock
     pace: PollingPace
-    tell: Emit
+    interval_ms: float = math.inf
+    """From one renewal to the next."""
     state: State = field(default_factory=State)
-    turn: threading.RLock = field(default_factory=threading.RLock)
     request_s: float = math.inf
     """The longest that one request may take, also where the store allows more."""
-    ends_ms: float = math.inf
-    """No request is under way after this moment of the boot clock; who waits has set it."""
     busy: HeldByOther | None = None
-    loss: LeaseLost | None = None
-    trouble: str = ""
-    """Why the last request had no useful answer; "" after one that had."""
     offset_ms: int | None = None
-    late_ms: float = math.inf
-    """How long a request may go on after the time of a wait is over."""
-    closed: bool = False
-    """The store's client is closed: nothing can be asked any more."""
-    renewal: Any = None
-    """What renews the grant; None while nothing does."""
     beside: Callable[[bool], None] | None = None
     """Called in a thread of its own beside each look (False) and each claim (True)."""
-    proven_ms: int = 0
-    """When the write that our belief rests on was about to be sent, on the boot clock."""
-    lease_ends_ms: int = 0
-    """When belief in the latest proven write ends, kept after belief has ended."""
-    _state_lock: threading.RLock = field(default_factory=threading.RLock)
-    """Held for one step, never while a request is out: the end of belief needs no turn."""
+    _started_epoch: int = 0
     _requests: int = 0
     _steps: int = 0
     _in_doubt: set[str] = field(default_factory=set)
     _release_in_doubt: bool = False
     _warned: set[str] = field(default_factory=set)
 
+    @property
+    def grant(self) -> Record | None:
+        return self.state.grant
+
+    @property
+    def until_ms(self) -> float | None:
+        return self.state.until_ms
+
+    @property
+    def renew_ms(self) -> float:
+        return self.interval_ms
+
+    @property
+    def release_ms(self) -> float:
+        """As long as the lease lasts; a tenth of its length at least."""
+        return max(self.lease_ends_ms - self.clock.boot_ms(), self.me.ttl_ms // 10)
+
+    @property
+    def back_out_ms(self) -> float:
+        return min(self.me.ttl_ms, BACK_OUT_S * 1000)
+
+    # --- polling ---------------------------------------------------------------------------------
+
+    def stand_back_s(self, began_ms: float, deadline_ms: float) -> float:
+        """Leave others their turns. A client that met others looks again before it claims."""
+        self.pace.wants(began_ms)
+        if deadline_ms <= began_ms:
+            return 0.0
+        now_ms = self.clock.boot_ms()
+        wait_ms = min(self.pace.stand_back_ms(now_ms), deadline_ms - now_ms)
+        if self.pace.outdated:
+            self.forget()
+        return wait_ms / 1000
+
+    def look_s(self) -> float:
+        """Sooner the longer we have waited; no later than the lease's end."""
+        clock, busy = self.clock, self.busy
+        turns = self.state.floor - self._started_epoch
+        look_s = self.pace.look_ms(turns, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
+        if busy is not None and busy.frees_ms is not None:
+            look_s = min(look_s, (busy.frees_ms - clock.boot_ms() + 1) / 1000)
+        return max(look_s, 0.001)
+
+    def due(self, floor: int) -> Event:
+        now = self.clock.now()
+        return RenewDue(now, floor) if self.state.phase is Phase.HELD else Tick(now)
+
+    def granted(self, epoch: int) -> None:
+        self.pace.granted(epoch, self.clock.boot_ms())
+
+    def released(self) -> None:
+        self.pace.released(self.clock.boot_ms())
+
+    # --- the protocol ----------------------------------------------------------------------------
+
     def begin(self) -> None:
-        """Before the lock is wanted anew: what was met the last time says nothing now."""
         self.busy, self.loss, self.trouble = None, None, ""
         self._release_in_doubt = False
+        self._started_epoch = self.state.floor
 
     def steps(self, event: Event, *, patient: bool = False) -> Procedure[list[Action]]:
-        """Run the protocol from this event until it has nothing more to send; what it told.
+        """Run the protocol from this event until it has nothing more to send.
 
-        `StoreError` and whatever else a request raises goes on to the caller; to a `patient` one
-        it is a request that nobody answered, and after a slow answer it is asked before the next.
+        A `patient` caller is asked again after a slow answer, before the next request.
         """
         told: list[Action] = []
         pending: Event | None = event
@@ -194,7 +224,6 @@ class LeaseClient:
         return None
 
     def notice_end(self) -> None:
-        """End belief if its time is over. Waits for no request and needs no turn."""
         with self._state_lock:
             now = self.clock.now()
             state, ended = notice_end(self.state, now)
@@ -226,15 +255,14 @@ class LeaseClient:
         self._emit_heard("forget", self.clock.now())
         self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
 
-    def lose(self, why: str) -> None:
-        """Stop believing, for a reason that the protocol does not know."""
+    def lose(self, why: str, reason: LossReason = LossReason.STOPPED) -> None:
         with self._state_lock:
             grant = self.state.grant
             if grant is None or self.state.until_ms is None:
                 return
             self._emit_heard("lose", self.clock.now(), why=why)
             self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
-            self._hear(LeaseLost(grant.epoch, why, LossReason.STOPPED))
+            self._hear(LeaseLost(grant.epoch, why, reason))
 
     def taken_away(self, epoch: int) -> LeaseLost | None:
         """After a release of `epoch`: what replaced our record although our lease had not ended.
@@ -347,25 +375,11 @@ class LeaseClient:
     def _answered(self, number: int, op: str, outcome: str, version: str, why: str) -> None:
         self.emit("answer", request=number, op=op, outcome=outcome, version=version, why=why)
 
-    def carry_out(
-        self, procedure: Procedure[T], sleep: Callable[[Sleep], None] | None = None
-    ) -> T:
-        """For real, one request at a time; `sleep` may end a wait early, by an exception."""
-
-        def perform(request: Request) -> Any:
-            match request:
-                case Exclusive(alone):
-                    with self.turn:
-                        return carry_out(alone, perform)
-                case Sleep() if sleep is not None:
-                    return sleep(request)
-                case Sleep() | BlockingCall():
-                    return perform_one(request, self.store, self.clock, self.emit)
-                case _:
-                    with within(self._left_s()):
-                        return perform_one(request, self.store, self.clock, self.emit)
-
-        return carry_out(procedure, perform)
+    def perform_one(self, request: Request) -> Any:
+        if isinstance(request, Sleep | BlockingCall):
+            return performed(request, self.store, self.clock, self.emit)
+        with within(self._left_s()):
+            return performed(request, self.store, self.clock, self.emit)
 
     def _left_s(self) -> float:
         return min(self.request_s, (self.ends_ms - self.clock.boot_ms()) / 1000)
@@ -462,12 +476,12 @@ class LeaseClient:
 
     def _warn_of_oddities(self, record: Record | Garbled, frees: int | None) -> None:
         if isinstance(record, Garbled):
-            return self.warn(UnexpectedRecord(self.busy_because()))
+            return self.warn(UnexpectedRecord(str(self.busy_error())))
         now = self.clock.now()
         if frees is not None and frees > now.boot_ms + PLAUSIBLE_MS:
             return self.warn(
                 UnexpectedRecord(
-                    f"{self.busy_because()}. No lease lasts that long: a wrong clock or another "
+                    f"{self.busy_error()}. No lease lasts that long: a wrong clock or another "
                     f"program wrote it; if nobody writes this table, free it with lockkit lock "
                     f"break {self.where}"
                 )
@@ -475,14 +489,11 @@ class LeaseClient:
         if record.valid_until_ms > now.wall_ms + PLAUSIBLE_MS:
             return self.warn(
                 UnexpectedRecord(
-                    f"{self.busy_because()}, which no lease can mean (is its clock wrong?); the "
+                    f"{self.busy_error()}, which no lease can mean (is its clock wrong?); the "
                     f"store's own clock decides when it is over"
                 )
             )
         return None
-
-    def busy_because(self) -> str:
-        return str(self.busy_error())
 
     def busy_error(self) -> LockBusy:
         """Who has it, until when, and what next."""
@@ -525,14 +536,6 @@ class LeaseClient:
 
     def warn(self, warning: Warning) -> None:
         warnings.warn(warning, stacklevel=2)
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        """Tell the history; `Voice` keeps an observer's errors from the lease."""
-        self.tell(kind, **fields)
-
-    def on_wall(self, boot_ms: float) -> float:
-        """A moment of the boot clock, on the clock that histories are written in."""
-        return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
 
 
 def request_of(action: ReadRecord | WriteRecord | DeleteRecord) -> Get | Put | Delete:

@@ -31,18 +31,3 @@ class Policy:
     """`store`: 1 s of flooring by HTTP dates, and up to 1 s between the store's front ends."""
     margin_ms: int = 1_000
     """A holder stops believing this long before its lease ends; at most a tenth of the ttl."""
-
-
-class Ambiguous(Enum):
-    """What to make of a 412 or of no answer, for a write of our own."""
-
-    READ_BACK = "read back"
-    OURS = "assume it is ours"
-    LOST = "assume it is lost"
-
-
-class Recognise(Enum):
-    """By what a read-back knows our own write."""
-
-    ATTEMPT = "attempt"
-    OWNER = "owner"

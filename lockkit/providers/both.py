@@ -9,13 +9,18 @@ from DynamoDB to its lock file.)
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Self
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from lockkit import config as settings
 from lockkit.errors import LockBusy, LockLost, StoreError
-from lockkit.lock.contract import LockHandle
+from lockkit.lock.aio import ProcedureHandle
 from lockkit.lock.handle import FencingToken, Lock
 from lockkit.providers.leased import LeasedLock
+from lockkit.runtime import BlockingCall, Procedure, Request, Sleep, carry_out, relay
+
+T = TypeVar("T")
 
 
 class DoubleLock:
@@ -34,36 +39,60 @@ class DoubleLock:
         self.lane = new.lane
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """False if either is still somebody else's when the time is over; then none is held."""
-        limit_s, clock = settings.limit_s(blocking, timeout), self.old.clock
+        """False if either is still another's when the time is over; then none is held."""
+        limit_s = settings.limit_s(blocking, timeout)
+        return carry_out(self.acquiring(limit_s, threading.current_thread()), self.perform)
+
+    def acquiring(self, limit_s: float | None, party: object) -> Procedure[bool]:
+        """`acquire` as a procedure of calls and waits."""
+        clock = self.old.clock
         ends_ms = math.inf if limit_s is None else clock.boot_ms() + limit_s * 1000
         self._busy = self.old
-        if not self.old.acquire(timeout=limit_s):
+        if not (yield from _calls(self.old, self.old.acquiring(limit_s, party))):
             return False
         got = False
         try:
             left_s = None if limit_s is None else max(0.0, (ends_ms - clock.boot_ms()) / 1000)
             self._busy = self.new
-            got = self.new.acquire(timeout=left_s)
+            got = yield from _calls(self.new, self.new.acquiring(left_s, party))
             if got:
                 self.old.check()  # it may have been lost while the new one was waited for
+        except GeneratorExit:  # the process is gone, and sends nothing more
+            raise
         except BaseException:
-            self._undo(self.new if got else None)
+            yield BlockingCall(partial(self._undo, self.new if got else None, party))
             raise
         if not got:
-            self.old.release()
+            yield BlockingCall(partial(self.old.release_by, party))
         return got
+
+    def perform(self, request: Request) -> Any:
+        match request:
+            case BlockingCall(function):
+                return function()
+            case Sleep(seconds, woken) if woken is not None:
+                return self.old.clock.wait(woken, seconds)
+            case _:
+                raise AssertionError(f"only calls and waits that can be ended: {request!r}")
 
     def release(self) -> None:
         """Both, whatever becomes of the first. Raises `LockLost` if either was lost."""
+        self.release_by(threading.current_thread())
+
+    def release_by(self, party: object) -> None:
+        """`release`; `party` is the thread or the task that calls it."""
         try:
-            self.new.release()
+            self.new.release_by(party)
         finally:
-            self.old.release()
+            self.old.release_by(party)
 
     def renew(self) -> None:
-        self.old.renew()
-        self.new.renew()
+        carry_out(self.renewing(), self.perform)
+
+    def renewing(self) -> Procedure[None]:
+        """`renew` as a procedure of calls: one lock after the other."""
+        yield BlockingCall(self.old.renew)
+        yield BlockingCall(self.new.renew)
 
     def extend(self) -> None:
         """`renew` under redis-py's name."""
@@ -124,17 +153,28 @@ class DoubleLock:
     def __repr__(self) -> str:
         return f"<Both {self.old!r} {self.new!r}>"
 
-    def _undo(self, new: Lock | LeasedLock | None) -> None:
-        """After an exception nothing stays half-held; that exception is what is told."""
+    def _undo(self, new: Lock | LeasedLock | None, party: object) -> None:
+        """After an exception nothing stays half-held; that exception is what the caller gets."""
         for each in (new, self.old):
             try:
                 if each is not None:
-                    each.release()
+                    each.release_by(party)
             except (LockLost, StoreError, RuntimeError):
                 pass
 
 
+def _calls(lock: Lock | LeasedLock, procedure: Procedure[T]) -> Procedure[T]:
+    """The same procedure; what goes to the lock's service is a call of that lock."""
+
+    def ask(request: Request) -> Procedure[Any]:
+        if isinstance(request, Sleep):
+            return (yield request)
+        return (yield BlockingCall(partial(lock.perform, request)))
+
+    return relay(procedure, ask)
+
+
 if TYPE_CHECKING:  # so that the type checker holds each handle to the contract
 
-    def _handles(lock: Lock, leased: LeasedLock, both: DoubleLock) -> tuple[LockHandle, ...]:
+    def _handles(lock: Lock, leased: LeasedLock, both: DoubleLock) -> tuple[ProcedureHandle, ...]:
         return lock, leased, both

@@ -85,7 +85,7 @@ class HiveMetastoreLock(LeasedLock):
         self._guard_process()
         return [_named(row) for row in self._queue()]
 
-    # --- what Leased asks for --------------------------------------------------------------------
+    # --- what the base asks ----------------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         self._learn_lease()
@@ -152,14 +152,15 @@ class HiveMetastoreLock(LeasedLock):
     # --- requests --------------------------------------------------------------------------------
 
     def _learn_lease(self) -> None:
-        if self.ttl_s is None:
+        ttl_s = self.ttl_s
+        if ttl_s is None:
             said = str(self._wire.ask("get_config_value", TIMEOUT, TIMEOUT_DEFAULT))
             try:
-                self.ttl_s = seconds(said)
+                ttl_s = seconds(said)
             except ValueError as error:
                 raise StoreError(f"{self}: {TIMEOUT}: {error}; say lease_s") from None
-        self.beat_s = min(self._interval_s, self.ttl_s / 3)
-        self._wire.answer_s = min(self._answer_s, self.ttl_s / 3)
+        self._lasts(ttl_s, min(self._interval_s, ttl_s / 3))
+        self._wire.answer_s = min(self._answer_s, ttl_s / 3)
 
     def _asked(self) -> int:
         from lockkit.providers import hive_thrift as hive

@@ -1,48 +1,51 @@
-"""What every lock service has in common: waiting, renewing, losing, giving back.
+"""The lock of a service: what a provider has to say, and the client that asks it.
 
-A provider says how its service takes, renews and gives back one lock, each as one bounded request
-that tells what became of it; all else is here, once. Its face is that of `lockkit.Lock`.
+A provider says how its service takes, renews, gives back and shows one lock, each as one bounded
+request whose answer it settles. Waiting, renewing, losing and releasing are those of `lock/`.
 
-One file because it is one class: the whole life of a lease that a service grants.
+One file because the two halves of one handle are read together: its client and its public face.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import threading
-import warnings
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, TypeVar
 
 from lockkit import config as settings
-from lockkit.clock import Clock, back_off_s
-from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, StoreError
-from lockkit.events import TIME_MS_MAX
-from lockkit.lock.grant import BACK_OUT_S
-from lockkit.lock.handle import (
-    AcquireWait,
-    Cancelled,
-    FencingToken,
-    LateLoss,
-    UnprovenRelease,
-    leave,
+from lockkit.clock import Clock
+from lockkit.errors import LockBusy, LossReason, NoAnswer, StoreError
+from lockkit.lock.base import BaseLock, FencingToken
+from lockkit.lock.client import BACK_OUT_S, LeaseClient, Wakeup
+from lockkit.protocol.state import (
+    Action,
+    Event,
+    GiveUp,
+    Granted,
+    LeaseLost,
+    Pause,
+    Released,
+    ReleaseRequested,
+    RenewDue,
+    Renewed,
+    Tick,
 )
-from lockkit.lock.renewal import CallbackFailed
 from lockkit.providers.telling import LeaseEvents, during
+from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import keywords_of, unknown_keyword
 
-RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 MARGIN_S_MAX, MARGIN_SHARE = 1.0, 0.1
 """A holder stops believing so long before its lease ends, as with the storage lock."""
-DANGER_AFTER_BEATS = 2
 RELEASE_S_MIN = 0.5
 """A release is tried for so long, however little of the lease is left; for `BACK_OUT_S` at most."""
+LOOK_S_MIN = 0.001
+
+T = TypeVar("T")
 
 
 class GrantOver(Exception):
@@ -60,26 +63,271 @@ class ServiceGrant:
     sent_ms: float | None = None
     """When the request left that proved it, on the boot clock; None: when `_take` was called."""
 
+    @property
+    def epoch(self) -> int:
+        return self.token or 0
+
 
 @dataclass(frozen=True, slots=True)
 class NotFree:
-    """Somebody else has it."""
+    """Another holder has it."""
 
     owner: str = "somebody else"
     retry_s: float = 1.0
     """Until it is worth asking again."""
-    woken: threading.Event | None = None
+    woken: Wakeup | None = None
     """Set by the service when it is worth asking sooner."""
 
 
-class LeasedLock(ABC):
-    """A lock that a service grants. One handle has one holder at a time; it is not reentrant.
+@dataclass(slots=True, kw_only=True)
+class ServiceClient(LeaseClient):
+    """One handle's grant of a service's lock; the events are those of the lease protocol."""
 
-    `ttl_s` is how long a grant lasts without a proven beat (None: as long as this process), counted
-    from before the request was sent; `beat_s` the time between beats, in seconds. Raises `LockBusy`
-    or `LockLost` from `with`, `StoreError` where the service cannot be used (`NoAnswer` where it
-    may be later), `RuntimeError` for double use and for use after fork. `client` names this handle
-    in events.
+    service: Any
+    """The `LeasedLock`, held weakly: a handle that was dropped must end."""
+    ttl_s: float | None
+    beat_s: float | None
+    held_by: NotFree | None = None
+    taken: ServiceGrant | None = None
+    ends_at_ms: float | None = None
+    """When belief ends; None: we do not believe that we hold it."""
+    _asked: bool = False
+    """Whether something of ours may be in the service's queue."""
+    _quitting: bool = False
+    _unanswered: NoAnswer | None = None
+    """Of the last request to take it."""
+
+    @property
+    def grant(self) -> ServiceGrant | None:
+        return self.taken
+
+    @property
+    def until_ms(self) -> float | None:
+        return self.ends_at_ms
+
+    @property
+    def renew_ms(self) -> float | None:
+        return None if self.beat_s is None else self.beat_s * 1000
+
+    @property
+    def release_ms(self) -> float:
+        left_ms = self.lease_ends_ms - self.clock.boot_ms()
+        return min(max(left_ms, RELEASE_S_MIN * 1000), self.back_out_ms)
+
+    @property
+    def back_out_ms(self) -> float:
+        return BACK_OUT_S * 1000
+
+    @property
+    def freed(self) -> Wakeup | None:
+        return None if self.held_by is None else self.held_by.woken
+
+    def look_s(self) -> float:
+        assert self.held_by is not None
+        return max(LOOK_S_MIN, self.held_by.retry_s * self.clock.uniform(0.9, 1.1))
+
+    def begin(self) -> None:
+        self.held_by, self.loss, self.trouble, self._unanswered = None, None, "", None
+
+    def perform_one(self, request: Request) -> Any:
+        match request:
+            case BlockingCall(function):
+                return function()
+            case Sleep(seconds, woken) if woken is not None:
+                return self.clock.wait(woken, max(seconds, LOOK_S_MIN))
+            case Sleep(seconds):
+                return self.clock.sleep(seconds)
+            case _:
+                raise AssertionError(f"a lock service is only called: {request!r}")
+
+    # --- the steps -------------------------------------------------------------------------------
+
+    def steps(self, event: Event, *, patient: bool = False) -> Procedure[list[Action]]:
+        taken = self.taken
+        match event:
+            case GiveUp():
+                return (yield from self._give_up(patient=patient))
+            case _ if taken is None:
+                return (yield from self._take())
+            case ReleaseRequested():
+                self.notice_end()
+                self.ends_at_ms, self._quitting = None, True
+                return (yield from self._give_back(taken, patient=patient))
+            case Tick() if self._quitting:
+                return (yield from self._give_back(taken, patient=patient))
+            case RenewDue():
+                return (yield from self._beat(taken, patient=patient))
+            case _:
+                self.notice_end()
+                return []
+
+    def _take(self) -> Procedure[list[Action]]:
+        sent_ms, self._asked = self.clock.boot_ms(), True
+        try:
+            said = yield self._call("acquire", self.service._take)
+            if isinstance(said, NotFree):
+                if self.held_by is None or self.held_by.owner != said.owner:
+                    self.emit("waiting", owner=said.owner, epoch=0, until_ms=0)
+                self.held_by, self._unanswered = said, None
+                return []
+            assert isinstance(said, ServiceGrant)
+            yield from self._hold(said, sent_ms if said.sent_ms is None else said.sent_ms)
+        except NoAnswer as error:
+            self._unanswered, self.trouble = error, str(error)
+            return [Pause()]
+        return [Granted(said.epoch)]
+
+    def _hold(self, taken: ServiceGrant, sent_ms: float) -> Procedure[None]:
+        self._unanswered = self.held_by = None
+        self._extend(sent_ms)
+        if not self.believes():
+            self.ends_at_ms = None
+            with suppress(GrantOver):
+                yield self._call("release", self.service._give_back, taken)
+            raise NoAnswer(f"{self.where}: its lease was over before we knew of it; try again")
+        self.taken, self._quitting = taken, False
+        self._emit_grant("held")
+
+    def _beat(self, taken: ServiceGrant, *, patient: bool) -> Procedure[list[Action]]:
+        sent_ms = self.clock.boot_ms()
+        try:
+            yield self._call("renew", self.service._beat, taken)
+        except GrantOver as error:
+            self.lose(str(error), LossReason.REVOKED)
+        except Exception as error:
+            self.trouble = str(error)
+            if not patient:
+                raise
+            self.emit("note", text=f"a renewal failed: {error}"[:500])
+            return [Pause()]
+        with self._state_lock:
+            self.notice_end()  # belief that has ended is not taken up again
+            if self.loss is not None:
+                return [self.loss]
+            self._extend(sent_ms)
+        self._emit_grant("renewed")
+        return [Renewed(taken.epoch)]
+
+    def _give_back(self, taken: ServiceGrant, *, patient: bool) -> Procedure[list[Action]]:
+        try:
+            yield self._call("release", self.service._give_back, taken)
+        except GrantOver as error:
+            self.lose(str(error), LossReason.REVOKED)
+        except NoAnswer as error:
+            self.trouble = str(error)
+            return [Pause()]
+        except StoreError as error:
+            self.trouble = str(error)
+            if not patient:
+                raise
+            return [Pause()]
+        return [self._end(proven=True)]
+
+    def _give_up(self, *, patient: bool) -> Procedure[list[Action]]:
+        """Stop asking, or stop releasing: what is left in the service ends by itself."""
+        if self.taken is not None:
+            self._abandon()
+            return [self._end(proven=False)]
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is not None and not patient:
+            raise unanswered  # the service did not say that another holds it
+        if not self._asked:
+            return []
+        try:
+            yield self._call("acquire", self.service._withdraw)
+        except (StoreError, GrantOver):
+            if not patient:
+                raise
+            self._abandon()
+        self._asked = False
+        return []
+
+    def _call(self, op: str, function: Callable[..., T], *arguments: Any) -> BlockingCall:
+        def call() -> T:
+            try:
+                with during(op):
+                    return function(*arguments)
+            except ModuleNotFoundError as missing:
+                package = (missing.name or "").partition(".")[0]
+                raise StoreError(
+                    f"{self.service}: the Python package {package!r} is not installed; "
+                    f"pip install 'lockkit[{self.service.service}]'"
+                ) from None
+
+        return BlockingCall(call)
+
+    # --- belief ----------------------------------------------------------------------------------
+
+    def _extend(self, sent_ms: float) -> None:
+        ttl_s = self.ttl_s
+        self.proven_ms, self.shaken = sent_ms, False
+        if ttl_s is None:
+            self.ends_at_ms = math.inf
+        else:
+            self.ends_at_ms = sent_ms + (ttl_s - min(MARGIN_S_MAX, ttl_s * MARGIN_SHARE)) * 1000
+        self.lease_ends_ms = self.ends_at_ms
+
+    def notice_end(self) -> None:
+        until_ms = self.ends_at_ms
+        if until_ms is not None and self.clock.boot_ms() >= until_ms:
+            self.lose("the lease ran out", LossReason.EXPIRED)
+
+    def lose(self, why: str, reason: LossReason = LossReason.STOPPED) -> None:
+        """For good: nothing that comes later gives this grant back."""
+        with self._state_lock:
+            taken = self.taken
+            if taken is None or self.loss is not None:
+                return
+            self.ends_at_ms, self.loss = None, LeaseLost(taken.epoch, why, reason)
+        self.emit("lost", epoch=taken.epoch, why=why)
+        self._abandon()
+
+    def _abandon(self) -> None:
+        with suppress(ReferenceError):  # the handle was dropped
+            self.service._abandon()
+
+    def _end(self, *, proven: bool) -> Released:
+        assert self.taken is not None
+        epoch = self.taken.epoch
+        self.taken = self.ends_at_ms = None
+        self._asked = self._quitting = False
+        self.emit("released", epoch=epoch, proven=proven)
+        return Released(epoch, proven)
+
+    def _emit_grant(self, kind: str) -> None:
+        taken, until_ms = self.taken, self.ends_at_ms
+        if taken is None or until_ms is None:
+            return
+        version = str(taken.handle)[:200]
+        self.emit(kind, epoch=taken.epoch, until_ms=self.on_wall(until_ms), version=version)
+
+    def busy_error(self) -> LockBusy:
+        owner = self.held_by.owner if self.held_by else "somebody else"
+        return LockBusy(
+            str(self.service), owner=owner, cure="wait longer (timeout), or ask who that is"
+        )
+
+
+class LeasedLock(BaseLock):
+    """The handle of a lock that a service grants. It is not reentrant.
+
+    `with` raises `LockBusy` or `LockLost`; every method raises `StoreError` where the service
+    cannot be used (`NoAnswer` where it may be later), and `RuntimeError` for double use and for use
+    after fork.
+
+    :param where: the lock's URL, for messages and events.
+    :param ttl_s: how long a grant lasts without a proven renewal, in seconds, counted from before
+        the request was sent; None: as long as this process.
+    :param beat_s: seconds between two renewals; None: it needs none.
+    :param acquire_timeout: the longest wait of `with`, in seconds, 60 by default; None: for ever.
+        `timeout` is its older name.
+    :param owner: what others see as the holder; a fresh id by default.
+    :param client: the name of this handle in events; the owner's by default.
+    :param on_danger: `on_danger(lock)`, called from a thread once renewal is overdue.
+    :param on_lost: `on_lost(lock, why)`, called from a thread once the grant is lost.
+    :param emit: hears every event of this handle.
+    :param clock: the source of time; a test's.
+    :raises TypeError: for a keyword that the provider does not take; it names those that it takes.
     """
 
     service = "a lock service"
@@ -105,28 +353,33 @@ class LeasedLock(ABC):
     ) -> None:
         if unknown:
             raise unknown_keyword(type(self).__name__, unknown, self.keywords())
-        self.url, self.timeout = where, settings.longest_wait_s(acquire_timeout, timeout)
-        self.ttl_s, self.beat_s = ttl_s, beat_s
+        clock = clock or Clock()
+        self.owner = owner or clock.unique()
         self.on_danger, self.on_lost = on_danger, on_lost
-        self.clock = clock or Clock()
-        self.owner = owner or self.clock.unique()
-        self.lane = client or owner or self.owner[:8]
-        self._emit = EventSink(where, self.lane, emit, self.clock)
+        lane = client or owner or self.owner[:8]
+        self._emit = EventSink(where, lane, emit, clock)
         self._telling = LeaseEvents(self._emit, where)
-        self._turn = threading.RLock()
-        self._waiting = AcquireWait()
-        self._waits_for: threading.Event | None = None
-        self._taken: ServiceGrant | None = None
-        self._until_ms = self._proven_ms = 0.0
-        self._lost_why, self._lost_reason = "", LossReason.EXPIRED
-        self._published = False
-        self._busy: NotFree | None = None
-        self._stop = threading.Event()
-        self._stir = threading.Event()
-        self._shaken = False
-        self._closed = threading.Event()
-        self._user = threading.current_thread()
-        self._pid = os.getpid()
+        asks = ServiceClient(
+            where=where, clock=clock, tell=self._emit, service=weakref.proxy(self),
+            ttl_s=ttl_s, beat_s=beat_s,
+        )  # fmt: skip
+        longest_s = settings.longest_wait_s(acquire_timeout, timeout)
+        super().__init__(where, asks, lane=lane, timeout=longest_s)
+        self._client: ServiceClient = asks
+
+    @property
+    def ttl_s(self) -> float | None:
+        """How long a grant lasts without a proven renewal; None: as long as this process."""
+        return self._client.ttl_s
+
+    @property
+    def beat_s(self) -> float | None:
+        """Seconds from one renewal to the next; None: it needs none."""
+        return self._client.beat_s
+
+    def _lasts(self, ttl_s: float | None, beat_s: float | None) -> None:
+        """The service has said how long a grant lasts, and so how often it is renewed."""
+        self._client.ttl_s, self._client.beat_s = ttl_s, beat_s
 
     @classmethod
     def keywords(cls) -> set[str]:
@@ -163,421 +416,58 @@ class LeasedLock(ABC):
 
     @abstractmethod
     def _beat(self, taken: ServiceGrant) -> None:
-        """Prove and extend the grant. Raises `GrantOver`, or `NoAnswer` where nobody said so."""
+        """Prove and extend the grant. Raises `GrantOver`, or `NoAnswer` if no answer came."""
 
     @abstractmethod
     def _give_back(self, taken: ServiceGrant) -> None:
-        """Returns when the service has said so. Raises `GrantOver` or `NoAnswer`."""
+        """Returns when the service has confirmed it. Raises `GrantOver` or `NoAnswer`."""
 
     @abstractmethod
     def _look(self) -> NotFree | None:
         """Who has it now; None: it is free. Changes nothing."""
 
-    def _abandon(self) -> None:  # noqa: B027 - a lease ends by itself
+    def _abandon(self) -> None:
         """The grant is over for us, and the service may not know: stop what keeps it alive there.
 
         Returns at once.
         """
 
-    def _shut(self) -> None:  # noqa: B027 - most have nothing open
+    def _shut(self) -> None:
         """Close what was opened."""
 
     # --- what a provider hears without asking ----------------------------------------------------
 
     def _doubt(self) -> None:
-        """Its connection is gone: the heartbeat looks now, and tells danger unless it proves it."""
-        self._shaken = True
-        self._stir.set()
+        """Its connection is gone: renew now, and report danger unless that succeeds."""
+        self._client.shaken = True
+        self._hurry()
 
     def _heard_lost(self, why: str) -> None:
-        """The service says that the grant is over; the heartbeat's thread tells the user."""
-        self._lose(why, LossReason.REVOKED)
-        self._stir.set()
+        """The service says that the grant is over; the renewal's thread calls `on_lost`."""
+        self._client.lose(why, LossReason.REVOKED)
+        self._hurry()
 
-    # --- the public face -----------------------------------------------------------------------
+    def _hurry(self) -> None:
+        renewal = self._client.renewal
+        if renewal is not None:
+            renewal.hurry()
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take the lock; False if it is still somebody else's when the time is over.
-
-        `timeout=None` waits for ever, 0 tries once. An exception leaves nothing half-held.
-        """
-        self._guard_process()
-        limit_s = settings.limit_s(blocking, timeout)
-        if not self._waiting.begin():
-            raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
-        try:
-            self._guard_double_use()
-            try:
-                return self._acquire(limit_s)
-            except Cancelled:
-                self._back_out()
-                return False
-            except ModuleNotFoundError as missing:
-                package = (missing.name or "").partition(".")[0]
-                raise StoreError(
-                    f"{self}: the Python package {package!r} is not installed; "
-                    f"pip install 'lockkit[{self.service}]'"
-                ) from None
-            except BaseException:
-                self._back_out()
-                raise
-        finally:
-            self._waiting.end()
-
-    def cancel(self) -> bool:
-        """Make the `acquire` that waits in another thread give up, and return False.
-
-        False if none is under way. One that is granted the lock meanwhile still returns True.
-        """
-        cancelled = self._waiting.cancel()
-        if cancelled and self._waits_for is not None:
-            self._waits_for.set()
-        return cancelled
-
-    def contenders(self) -> list[str] | None:
-        """Who holds and awaits the lock, in order, by one look; None: the service does not know."""
-        return None
-
-    def release(self) -> None:
-        """Let go. Raises `LockLost` if it was lost before the work was published."""
-        self._guard_process()
-        with self._turn:
-            taken = self._taken
-            if taken is None:
-                raise RuntimeError(f"{self}: released, but not held by this handle")
-            self._halt()
-            proven = False
-            try:
-                proven = self._let_go(taken)
-            finally:
-                if not proven:  # also after Ctrl-C, or where the service refuses
-                    self._abandon()
-                self._taken, why, self._lost_why = None, self._lost_why, ""
-        self._emit("released", epoch=taken.token or 0, proven=proven)
-        if why and not self._published:
-            raise LockLost(
-                str(self), why, "what was not published must be done again",
-                reason=self._lost_reason, epoch=taken.token or 0,
-            )  # fmt: skip
-        if why:
-            warnings.warn(LateLoss(f"{self}: {why}, after the work was published"), stacklevel=2)
-        elif not proven:
-            text = f"{self}: the release was never answered; it ends by itself, if it has a lease"
-            warnings.warn(UnprovenRelease(text), stacklevel=2)
-
-    def renew(self) -> None:
-        """Prove the grant now. Raises `LockLost` if it is over, `NoAnswer` if nobody said."""
-        self.check()
-        with self._turn:
-            if self._taken is not None:
-                self._prove(self._taken)
-        self.check()
-
-    def extend(self) -> None:
-        """`renew` under redis-py's name."""
-        self.renew()
-
-    def check(self) -> None:
-        """Raise `LockLost` unless this handle may act as the holder at this moment. No request."""
-        self._guard_process()
-        self._user = threading.current_thread()
-        if self.owned():
-            return
-        taken, cure = self._taken, "acquire it again and start over"
-        if taken is None:
-            why, reason = "it was never acquired", LossReason.NEVER_ACQUIRED
-            raise LockLost(str(self), why, cure, reason=reason)
-        why, reason = self._lost_why or "the lease ran out", self._lost_reason
-        raise LockLost(str(self), why, cure, reason=reason, epoch=taken.token or 0)
-
-    def owned(self) -> bool:
-        """Whether this handle holds it, by its own knowledge. No request."""
-        held = self._pid == os.getpid() and self._taken is not None and not self._lost_why
-        return held and self.clock.boot_ms() < self._until_ms
+    # --- the public face -------------------------------------------------------------------------
 
     def locked(self) -> bool:
         """Whether anybody holds it. One look."""
         self._guard_process()
         return self.owned() or self._look() is not None
 
-    def published(self) -> None:
-        """Say that the work under the lock is published: losing it is now only a warning."""
-        self._published = True
-
     @property
     def fence(self) -> FencingToken | None:
         """The guard for a commit under this grant; None: this service has no rising number."""
         self._guard_process()
-        taken = self._taken
+        taken = self._client.grant
         if taken is None:
             self.check()
-        assert taken is not None
+        assert isinstance(taken, ServiceGrant)
         return None if taken.token is None else FencingToken(taken.token, self.owner)
-
-    def busy_because(self) -> str:
-        """Who has it, and what next."""
-        return str(self.busy_error())
-
-    def busy_error(self) -> LockBusy:
-        """The error for a lock that was not free: its owner as a field."""
-        owner = self._busy.owner if self._busy else "somebody else"
-        return LockBusy(str(self), owner=owner, cure="wait longer (timeout), or ask who that is")
-
-    def close(self) -> None:
-        """Stop renewing, close the client. Does not release."""
-        if self._pid != os.getpid():
-            return  # the parent's connections are not ours to close
-        self._closed.set()
-        self._waiting.woken.set()
-        self._halt()
-        self._shut()
-
-    def __enter__(self) -> Self:
-        if not self.acquire(timeout=self.timeout):
-            raise self.busy_error()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        leave(self.release, error)
 
     def __str__(self) -> str:
         return f"the lock {self.url} ({self.service})"
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.url}: {self._standing()}>"
-
-    def _standing(self) -> str:
-        """Its state, by its own knowledge. No request."""
-        taken = self._taken
-        if taken is None:
-            return "closed" if self._closed.is_set() else "not held"
-        epoch = "" if taken.token is None else f", epoch {taken.token}"
-        if self.owned():
-            return f"held by {self.owner}{epoch}"
-        return f"lost{epoch}: {self._lost_why or 'the lease ran out'}"
-
-    # --- acquiring -------------------------------------------------------------------------------
-
-    def _acquire(self, limit_s: float | None) -> bool:
-        deadline_ms = math.inf if limit_s is None else self.clock.boot_ms() + limit_s * 1000
-        self._published, self._lost_why, failures = False, "", 0
-        self._lost_reason = LossReason.EXPIRED
-        unanswered: NoAnswer | None = None
-        while True:
-            sent_ms = self.clock.boot_ms()
-            try:
-                with during("acquire"):
-                    said = self._take()
-                if isinstance(said, ServiceGrant):
-                    return self._hold(said, sent_ms if said.sent_ms is None else said.sent_ms)
-            except NoAnswer as error:
-                failures, unanswered = failures + 1, error
-                wait_s, woken = back_off_s(
-                    failures, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S
-                ), None
-            else:
-                failures, unanswered = 0, None
-                if self._busy is None or self._busy.owner != said.owner:
-                    self._emit("waiting", owner=said.owner, epoch=0, until_ms=0)
-                self._busy = said
-                wait_s, woken = said.retry_s * self.clock.uniform(0.9, 1.1), said.woken
-            left_s = (deadline_ms - self.clock.boot_ms()) / 1000
-            if left_s <= 0:
-                if unanswered is not None:
-                    raise unanswered  # nobody said that it is somebody else's
-                with during("acquire"):
-                    self._withdraw()
-                return False
-            self._wait(min(wait_s, left_s), woken)
-
-    def _wait(self, seconds: float, woken: threading.Event | None) -> None:
-        self._waits_for = woken
-        if not self._waiting.woken.is_set():
-            self.clock.wait(woken or self._waiting.woken, max(seconds, 0.001))
-        self._waits_for = None
-        if self._closed.is_set():
-            raise RuntimeError(f"{self}: closed while it waited")
-        self._waiting.check()
-
-    def _hold(self, taken: ServiceGrant, sent_ms: float) -> bool:
-        self._taken, self._busy = taken, None
-        self._stop, self._stir = threading.Event(), threading.Event()
-        self._extend(sent_ms)
-        if not self.owned():
-            # It took longer to learn of the grant than the grant lasts.
-            self._taken = None
-            with suppress(GrantOver), during("release"):
-                self._give_back(taken)
-            raise NoAnswer(f"{self}: its lease was over before we were told of it; try again")
-        self._user = threading.current_thread()
-        self._tell("held")
-        if self.beat_s is not None:
-            threading.Thread(
-                target=_keep, args=(weakref.ref(self), taken, self._stop, self._stir),
-                name="lockkit-beat", daemon=True,
-            ).start()  # fmt: skip
-        return True
-
-    def _back_out(self) -> None:
-        """After an exception nothing stays half-held."""
-        self._halt()
-        taken, self._taken = self._taken, None
-        try:
-            with during("release"):
-                if taken is not None:
-                    self._give_back(taken)
-                else:
-                    self._withdraw()
-        except (StoreError, GrantOver):
-            self._abandon()
-
-    # --- holding ---------------------------------------------------------------------------------
-
-    def _halt(self) -> None:
-        self._stop.set()
-        self._stir.set()
-
-    def _extend(self, sent_ms: float) -> None:
-        self._proven_ms, self._shaken = sent_ms, False
-        if self.ttl_s is None:
-            self._until_ms = math.inf
-        else:
-            margin_s = min(MARGIN_S_MAX, self.ttl_s * MARGIN_SHARE)
-            self._until_ms = sent_ms + (self.ttl_s - margin_s) * 1000
-
-    def _prove(self, taken: ServiceGrant) -> None:
-        sent_ms = self.clock.boot_ms()
-        try:
-            with during("renew"):
-                self._beat(taken)
-        except GrantOver as error:
-            self._lose(str(error), LossReason.REVOKED)
-        else:
-            if sent_ms >= self._until_ms:  # belief that has ended is not taken up again
-                self._lose("the lease ran out", LossReason.EXPIRED)
-            else:
-                self._extend(sent_ms)
-                self._tell("renewed")
-
-    def _keep_on(self, taken: ServiceGrant, stop: threading.Event, in_danger: bool) -> bool | None:
-        """One beat, and what it tells: whether the grant is in danger; None: there is no more."""
-        with self._turn:
-            if stop.is_set() or self._taken is not taken:
-                return None
-            overdue = self._beat_once(taken)
-            lost = self._lost_why
-        if lost:
-            self._call(self.on_lost, lost)
-            return None
-        if overdue and not in_danger:
-            self._tell("danger")
-            self._call(self.on_danger)
-        return overdue
-
-    def _beat_once(self, taken: ServiceGrant) -> bool:
-        """Whether the last proof of the grant is older than it should be."""
-        assert self.beat_s is not None
-        try:
-            if self._user.is_alive() and not self._lost_why:
-                self._prove(taken)
-        except Exception as error:  # noqa: BLE001 - an unproven beat; the time decides
-            self._emit("note", text=f"a heartbeat failed: {error}"[:500])
-        now_ms = self.clock.boot_ms()
-        if now_ms >= self._until_ms:
-            self._lose("the lease ran out", LossReason.EXPIRED)
-        overdue = now_ms - self._proven_ms >= DANGER_AFTER_BEATS * self.beat_s * 1000
-        return overdue or self._shaken
-
-    def _lose(self, why: str, reason: LossReason) -> None:
-        """For good: nothing that comes later gives this grant back."""
-        if self._taken is not None and not self._lost_why:
-            self._lost_why, self._lost_reason = why, reason
-            self._emit("lost", epoch=self._taken.token or 0, why=why)
-            self._abandon()
-
-    def _let_go(self, taken: ServiceGrant) -> bool:
-        """Until the service has said so or time is over; whether it has."""
-        now_ms, failures = self.clock.boot_ms(), 0
-        left_ms = max(self._until_ms - now_ms, RELEASE_S_MIN * 1000)
-        ends_ms = now_ms + min(left_ms, BACK_OUT_S * 1000)
-        while True:
-            try:
-                with during("release"):
-                    self._give_back(taken)
-            except GrantOver as error:
-                self._lose(str(error), LossReason.REVOKED)
-                return True
-            except NoAnswer:
-                left_s = (ends_ms - self.clock.boot_ms()) / 1000
-                if left_s <= 0:
-                    return False
-                failures += 1
-                wait_s = back_off_s(
-                    failures, self.clock, first_s=RETRY_FIRST_S, longest_s=RETRY_LONGEST_S
-                )
-                self.clock.sleep(min(wait_s, left_s))
-            else:
-                return True
-
-    # --- telling ---------------------------------------------------------------------------------
-
-    def _tell(self, kind: str) -> None:
-        taken = self._taken
-        if taken is None:
-            return
-        until_ms = self._until_ms - self.clock.boot_ms() + self.clock.wall_ms()
-        more = {} if kind == "danger" else {"version": str(taken.handle)[:200]}
-        until_ms = min(until_ms, TIME_MS_MAX)  # of a grant that lasts as long as its process
-        self._emit(kind, epoch=taken.token or 0, until_ms=until_ms, **more)
-
-    def _call(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
-        try:
-            if callback is not None:
-                callback(self, *arguments)
-        except Exception as error:  # noqa: BLE001 - told; the lock goes on
-            text = f"a callback of {self} raised {error!r}"
-            with suppress(CallbackFailed):  # where warnings are errors, nobody could catch it here
-                warnings.warn(CallbackFailed(text), stacklevel=2)
-
-    # --- refusals --------------------------------------------------------------------------------
-
-    def _guard_double_use(self) -> None:
-        if self._closed.is_set():
-            raise RuntimeError(f"{self}: this handle was closed; make a new one")
-        if self._taken is None:
-            return
-        if self._lost_why:
-            raise RuntimeError(f"{self}: this handle lost it; release() it first, which says so")
-        raise RuntimeError(
-            f"{self}: this handle already holds it; it is not reentrant, and two threads need "
-            "a handle each"
-        )
-
-    def _guard_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"{self}: used after fork (made in process {self._pid}); "
-                "make a new one in the child"
-            )
-
-
-def _keep(
-    us: weakref.ref[LeasedLock], taken: ServiceGrant, stop: threading.Event, stir: threading.Event
-) -> None:
-    """The heartbeat. What goes wrong in it is danger, then loss; it never dies silently.
-
-    It ends with the handle: a lock that nobody can release any more runs out.
-    """
-    in_danger = False
-    while (lock := us()) is not None:
-        clock, beat_s = lock.clock, lock.beat_s
-        del lock  # while this waits, only its user keeps it
-        assert beat_s is not None
-        clock.wait(stir, beat_s)
-        stir.clear()
-        if (lock := us()) is None:
-            return
-        said = lock._keep_on(taken, stop, in_danger)
-        if said is None:
-            return
-        in_danger = said

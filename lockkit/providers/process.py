@@ -1,4 +1,4 @@
-"""A lock within one interpreter: between its threads, and seen by no other process."""
+"""A lock within one interpreter: between its threads and tasks, and seen by no other process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockkit.lock.client import Wakeup
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 
 LOOK_S = 1.0
@@ -19,12 +20,13 @@ class _Slot:
     """One name's lock; every field is read and written under `_TURN`."""
 
     holder: ProcessLock | None = None
-    thread: threading.Thread | None = None
+    party: Any = None
+    """The thread or the asyncio task that holds it."""
     grants: int = 0
     waiting: deque[ProcessLock] = field(default_factory=deque)
 
     def free(self) -> None:
-        self.holder = self.thread = None
+        self.holder = self.party = None
         self.wake()
 
     def wake(self) -> None:
@@ -50,24 +52,26 @@ class ProcessLock(LeasedLock):
     """The lock of a name among this process's threads, first come first served.
 
     Its token counts the grants of that name. As with Hudi's InProcessLockProvider only the thread
-    that took it may release it, and a thread that asks once more is told so (`RuntimeError`)
-    instead of waiting for itself. It has no lease: it ends with the process.
+    that took it may release it, and a thread that asks once more gets a `RuntimeError` instead of
+    waiting for itself; of an `AsyncLock`, the task. It has no lease: it ends with the process.
     """
 
     service = "process"
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, ttl_s=None, **options)
-        self._woken = threading.Event()
+        self._woken = Wakeup()
+        self._party: Any = None
         with _TURN:
             self._slot = _SLOTS.setdefault(name, _Slot())
 
-    def release(self) -> None:
-        """As every lock's; raises `RuntimeError` in another thread than the holder's."""
-        thread = self._slot.thread if self._slot.holder is self else None
-        if thread not in (None, threading.current_thread()) and thread.is_alive():
-            raise RuntimeError(f"{self}: held by thread {thread.name!r}, which must release it")
-        super().release()
+    def _prepare(self, party: object, beside: Any) -> None:
+        self._party = party
+
+    def _guard_release(self, party: object) -> None:
+        holder = self._slot.party if self._slot.holder is self else None
+        if holder is not None and holder is not party and _lives(holder):
+            raise RuntimeError(f"{self}: held by {_name(holder)}, which must release it")
 
     def close(self) -> None:
         super().close()
@@ -81,14 +85,15 @@ class ProcessLock(LeasedLock):
             return [*holder, *(each.owner for each in self._slot.waiting)]
 
     def _take(self) -> ServiceGrant | NotFree:
-        slot, thread = self._slot, threading.current_thread()
+        slot, party = self._slot, self._party
         with _TURN:
-            if slot.thread is thread and slot.holder is not self:
+            if slot.party is party and slot.holder is not self:
+                what = "thread" if isinstance(party, threading.Thread) else "task"
                 raise RuntimeError(
-                    f"{self}: this thread holds it already, by another handle; it is not reentrant"
+                    f"{self}: this {what} holds it already, by another handle; it is not reentrant"
                 )
             if slot.holder is None and (not slot.waiting or slot.waiting[0] is self):
-                slot.holder, slot.thread, slot.grants = self, thread, slot.grants + 1
+                slot.holder, slot.party, slot.grants = self, party, slot.grants + 1
                 if slot.waiting:
                     slot.waiting.popleft()
                 return ServiceGrant(slot.grants, slot.grants)
@@ -121,4 +126,14 @@ class ProcessLock(LeasedLock):
 
 
 def _named(slot: _Slot) -> str:
-    return f"thread {slot.thread.name}" if slot.thread else "a thread that waits longer"
+    return _name(slot.party) if slot.party else "a thread that waits longer"
+
+
+def _name(party: Any) -> str:
+    is_thread = isinstance(party, threading.Thread)
+    return f"thread {party.name}" if is_thread else f"task {party.get_name()}"
+
+
+def _lives(party: Any) -> bool:
+    """Whether this thread, or task, can still release."""
+    return party.is_alive() if isinstance(party, threading.Thread) else not party.done()

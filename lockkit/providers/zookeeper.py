@@ -7,12 +7,12 @@ client that was stopped for longer cannot know, and so the holder's belief ends 
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lockkit.errors import NoAnswer, StoreError
+from lockkit.lock.client import Wakeup
 from lockkit.providers.implicit import key_of_base_path
 from lockkit.providers.leased import GrantOver, LeasedLock, NotFree, ServiceGrant
 from lockkit.providers.zookeeper_session import CLOSE_S, ZookeeperSession
@@ -78,7 +78,7 @@ class ZookeeperLock(LeasedLock):
         self._session: ZookeeperSession | None = None
         self._place: tuple[str, int] | None = None
         self._unsettled = self._deleting = False
-        self._ahead: tuple[str, threading.Event] | None = None
+        self._ahead: tuple[str, Wakeup] | None = None
 
     @classmethod
     def of_base_path(cls, hosts: str, base_path: str, **options: Any) -> ZookeeperLock:
@@ -91,7 +91,7 @@ class ZookeeperLock(LeasedLock):
         session = self._opened()
         return [self._owner(session, name) for name in self._contenders(session)]
 
-    # --- what Leased asks for --------------------------------------------------------------------
+    # --- what the base asks ----------------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         session = self._opened()
@@ -132,7 +132,7 @@ class ZookeeperLock(LeasedLock):
         if session is None or session.over:
             raise GrantOver(session.over if session else "its session was ended")
         session.prove(taken.handle)
-        self.ttl_s, self.beat_s = session.ttl_s, session.beat_s
+        self._lasts(session.ttl_s, session.beat_s)
 
     def _give_back(self, taken: ServiceGrant) -> None:
         session = self._session
@@ -181,7 +181,7 @@ class ZookeeperLock(LeasedLock):
             self._session = session
             weakref.finalize(self, session.close, "its handle is gone").atexit = False
         self._session.open()
-        self.ttl_s, self.beat_s = self._session.ttl_s, self._session.beat_s
+        self._lasts(self._session.ttl_s, self._session.beat_s)
         return self._session
 
     def _hear(self, session: ZookeeperSession, what: str) -> None:
@@ -192,7 +192,7 @@ class ZookeeperLock(LeasedLock):
         elif what == "suspended":
             self._doubt()
         else:
-            self._stir.set()  # connected again: prove it now
+            self._hurry()  # connected again: prove it now
 
     # --- the queue -------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class ZookeeperLock(LeasedLock):
         """Watches the one before us, once."""
         seen = self._ahead
         if seen is None or seen[0] != before or seen[1].is_set():
-            seen = self._ahead = before, threading.Event()
+            seen = self._ahead = before, Wakeup()
             woken = seen[1]
             stat = session.ask("exists", f"{self.path}/{before}", watch=lambda _: woken.set())
         else:

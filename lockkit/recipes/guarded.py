@@ -10,24 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import Any
 
 from lockkit.errors import NotGuarded, NotLeader, Unanswered
 from lockkit.protocol.outcome import (
-    Applied,
     Found,
-    NotOurs,
-    Ours,
-    PreconditionFailed,
-    StillOut,
-    Throttled,
-    Unknown,
+    Missing,
+    NotModified,
     Version,
     over,
-    resolve,
 )
 from lockkit.protocol.record import EPOCH_MAX
-from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, pause_s, read
+from lockkit.runtime import TRIES_MAX, Procedure, Unique, read, settle_write
 
 VALUE_BYTES_MAX = 16_000_000
 
@@ -44,7 +38,11 @@ class GuardedValue:
 
 def read_guarded(key: str) -> Procedure[GuardedValue]:
     """Raises `NotGuarded` for a body that is none of ours, `Unanswered`."""
-    found = yield from read(key, limit=VALUE_BYTES_MAX)
+    return guarded_of(key, (yield from read(key, limit=VALUE_BYTES_MAX)))
+
+
+def guarded_of(key: str, found: Found | Missing | NotModified) -> GuardedValue:
+    """What a read found, as a guarded value."""
     if not isinstance(found, Found):
         return GuardedValue()
     why = f"it is longer than {VALUE_BYTES_MAX} bytes"
@@ -72,39 +70,20 @@ def write_guarded(key: str, change: Callable[[Any], Any], epoch: int) -> Procedu
     not say, `NotGuarded`.
     """
     before = yield from read_guarded(key)
-    body: dict[str, Any] | None = None
-    doubt = False
-    for tries in range(TRIES_MAX):
-        if body is None:
-            if is_late(before, epoch):
-                raise NotLeader(
-                    f"{key} was written in epoch {before.epoch}, and this is epoch {epoch}: "
-                    "another leads by now; begin again from what is there"
-                )
-            body = {"epoch": epoch, "attempt": (yield Unique()), "value": change(before.value)}
-        match (yield Put(key, json.dumps(body).encode(), over(before.version))):
-            case Applied():
-                return body["value"]
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-                continue
-            case PreconditionFailed():
-                pass
-            case Unknown():
-                doubt = True
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-        now = yield from read_guarded(key)
-        match resolve(now.version, now.attempt, attempt=body["attempt"], wrote_over=before.version):
-            case Ours():
-                return body["value"]
-            case StillOut():
-                yield Sleep(pause_s(tries))  # the same write once more: at most one copy can land
-            case NotOurs():
-                before, body = now, None
-            case never:
-                assert_never(never)
+    for _ in range(TRIES_MAX):
+        if is_late(before, epoch):
+            raise NotLeader(
+                f"{key} was written in epoch {before.epoch}, and this is epoch {epoch}: "
+                "another leads by now; begin again from what is there"
+            )
+        value = change(before.value)
+        body = json.dumps({"epoch": epoch, "attempt": (yield Unique()), "value": value}).encode()
+        settled = yield from settle_write(key, body, over(before.version), limit=VALUE_BYTES_MAX)
+        if isinstance(settled, Version):
+            return value
+        before = guarded_of(key, settled)
     raise Unanswered(
-        f"{key} could not be written in {TRIES_MAX} tries; read it again before anything else",
-        doubt=doubt,
+        f"{key} was written by others in each of {TRIES_MAX} tries; see who writes it, then try "
+        "again",
+        doubt=False,
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import TypeVar
 
-from lockkit.recipes.taking import TakingRules
+from lockkit.recipes.taking import in_order
 
 STRIPES_MAX = 1 << 30
 """Guava's own."""
@@ -54,17 +54,17 @@ def index_of(name: str, stripes: int) -> int:
     return smear(hash32(name)) & (stripes - 1)
 
 
-def indexes(
-    names: Iterable[str], stripes: int, rules: TakingRules = TakingRules()
-) -> tuple[int, ...]:
+def indexes(names: Iterable[str], stripes: int) -> tuple[int, ...]:
     """The stripes of several keys: ascending, and each of them once.
 
     Guava's `bulkGet` keeps duplicates, for its locks are reentrant; these are not.
     """
-    found = [index_of(name, stripes) for name in names]
-    if rules.once:
-        found = list(dict.fromkeys(found))
-    return tuple(sorted(found) if rules.ordered else found)
+    return tuple(in_order(each_once(index_of(name, stripes) for name in names)))
+
+
+def each_once(found: Iterable[int]) -> Iterable[int]:
+    """Each stripe once, though several keys share it."""
+    return dict.fromkeys(found)
 
 
 def strongest(wanted: Iterable[tuple[P, Mode]]) -> Mapping[P, Mode]:

@@ -6,27 +6,14 @@ simulated ones and an exhaustive search carry out the same text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 L = TypeVar("L")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class TakingRules:
-    """What keeps several locks from closing a circle, or from being left behind."""
-
-    ordered: bool = True
-    """All calls take locks in one order; False: in the order in which they were named."""
-    once: bool = True
-    """Each lock once in a call, in the strongest mode; False: as often as it is named."""
-    give_back: bool = True
-    """Who cannot have all keeps none."""
-    reverse: bool = True
-    """The last taken is let go first; False: the first."""
+C = TypeVar("C", bound=Any)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +33,7 @@ class ReleaseLock(Generic[L]):
 Taking = Generator[AcquireLock[L] | ReleaseLock[L], Any, R]
 
 
-def take_all(locks: Sequence[L], rules: TakingRules) -> Taking[L, L | None]:
+def take_all(locks: Sequence[L]) -> Taking[L, L | None]:
     """All of them; else none, and the one that could not be had in time.
 
     After an exception, too, whatever was taken is given back.
@@ -63,17 +50,17 @@ def take_all(locks: Sequence[L], rules: TakingRules) -> Taking[L, L | None]:
         raise
     except BaseException:
         with suppress(Exception):
-            yield from give_all(taken, rules)
+            yield from give_all(taken)
         raise
-    if missed is not None and rules.give_back:
-        yield from give_all(taken, rules)
+    if missed is not None:
+        yield from give_all(to_give_back(taken))
     return missed
 
 
-def give_all(locks: Sequence[L], rules: TakingRules) -> Taking[L, None]:
+def give_all(locks: Sequence[L]) -> Taking[L, None]:
     """Every one of them, whatever befalls one; the first error is raised after the last."""
     first: BaseException | None = None
-    for each in reversed(locks) if rules.reverse else locks:
+    for each in to_release(locks):
         try:
             yield ReleaseLock(each)
         except GeneratorExit:
@@ -82,6 +69,32 @@ def give_all(locks: Sequence[L], rules: TakingRules) -> Taking[L, None]:
             first = first or error
     if first is not None:
         raise first
+
+
+# --- its rules ------------------------------------------------------------------------------------
+
+
+def in_order(wanted: Iterable[C]) -> list[C]:
+    """All calls take locks in one order, so that no two wait for each other."""
+    return sorted(wanted)
+
+
+def to_give_back(taken: Sequence[L]) -> Sequence[L]:
+    """A call that cannot have all keeps none."""
+    return taken
+
+
+def to_release(locks: Sequence[L]) -> Iterable[L]:
+    """The lock that was taken last is released first."""
+    return reversed(locks)
+
+
+def confirmed(held: Callable[[], bool]) -> bool:
+    """Once the last is taken the first must still be held: waiting may have cost it."""
+    return held()
+
+
+# --- for real -------------------------------------------------------------------------------------
 
 
 def carry_out(taking: Taking[L, R], take: Callable[[L], bool], give: Callable[[L], object]) -> R:

@@ -16,18 +16,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from lockkit.clock import Clock
-from lockkit.errors import TableError, Unanswered
+from lockkit.errors import TableError
 from lockkit.protocol.outcome import (
-    Applied,
     Found,
     Missing,
-    PreconditionFailed,
-    Throttled,
-    Unknown,
     Version,
     over,
 )
-from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, listing, pause_s, read, run
+from lockkit.runtime import (
+    Procedure,
+    Unique,
+    listing,
+    read,
+    run,
+    settle_write,
+)
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.layout import parse_commit
@@ -172,35 +175,13 @@ def write_claim(query: str, claim: BatchClaim, seen: Version | None) -> Procedur
     if claim.checkpoint:
         said["checkpoint"] = claim.checkpoint
     body = json.dumps({**said, "attempt": (yield Unique())}).encode()
-    for tries in range(TRIES_MAX):
-        match (yield Put(key, body, over(seen))):
-            case Applied(version):
-                return version
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-                continue
-            case PreconditionFailed() | Unknown():
-                pass
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-        match (yield from read(key)):
-            case Found(standing, version) if standing == body:
-                return version
-            case Found(_, version) if version == seen:
-                pass
-            case Missing() if seen is None:
-                pass
-            case _:
-                raise TableError(
-                    f"{key} was changed by another run of this query while batch {claim.batch} "
-                    "was begun; stop one of the two"
-                )
-        yield Sleep(pause_s(tries))
-    raise Unanswered(
-        f"{key} could not be written in {TRIES_MAX} tries; see that the store answers, then start "
-        "the query again",
-        doubt=True,
-    )
+    settled = yield from settle_write(key, body, over(seen))
+    if not isinstance(settled, Version):
+        raise TableError(
+            f"{key} was changed by another run of this query while batch {claim.batch} was begun; "
+            "stop one of the two"
+        )
+    return settled
 
 
 def _parse(query: str, body: bytes) -> BatchClaim:

@@ -6,6 +6,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
 from itertools import combinations
@@ -23,7 +24,6 @@ from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
     VOLUME_OPERATIONS,
-    GranularRules,
 )
 from lockkit.recipes.striped import StripedLock
 from lockkit.recipes.stripes import index_of
@@ -76,7 +76,8 @@ def rename_at_once(*pairs: tuple[str, str], ordered: bool = True) -> ShortestHar
     `ordered` False: each locks its keys as they are named.
     """
     ops = [GranularOperation(KEY_OPERATIONS["RenameKey"], pair) for pair in pairs]
-    found = deadlock(ops, GranularRules(ordered=ordered))
+    with nullcontext() if ordered else MISTAKES["ordered"].mutant.planted():
+        found = deadlock(ops)
     if found.violation:
         return ShortestHarm(tuple(story(found)), found.violation)
     return ShortestHarm((f"{found.states} states were seen, and nothing is wrong",), "")

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from lockkit.errors import OutOfOrder
 from lockkit.lab.verify.explore import SearchResult, search
 from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.planting import Wrong
 from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
     VOLUME_OPERATIONS,
-    GranularRules,
     Level,
     Operation,
     StripeRequest,
+    ends_ms,
     plan,
     refuse_to_nest,
     wants_of,
@@ -33,6 +35,7 @@ TOLD = "whoever waits is told in the end"
 LEFT = "whoever has ended holds nothing"
 DANGLING = "no bucket is taken from under a key"
 STRIPES = dict.fromkeys(Level, 1 << 10)
+PATIENCE_S = 60.0
 
 Answers = tuple[bool | None, ...]
 """What one operation has been told so far."""
@@ -59,14 +62,14 @@ class GranularOperation:
         for each in self.nested:
             yield from each.wants()
 
-    def run(self, rules: GranularRules) -> Taking[StripeRequest, None]:
+    def run(self) -> Taking[StripeRequest, None]:
         """As `GranularLocks.hold` within `hold`."""
         stack: list[tuple[StripeRequest, ...]] = []
         try:
             for wants in self.wants():
-                call = plan(wants, rules)
-                refuse_to_nest((each for held in stack for each in held), call, rules)
-                if (yield from take_all(call, rules)) is not None:
+                call = plan(wants)
+                refuse_to_nest((each for held in stack for each in held), call)
+                if (yield from take_all(call)) is not None:
                     break
                 stack.append(call)
             else:
@@ -74,7 +77,7 @@ class GranularOperation:
         except OutOfOrder:
             pass
         for call in reversed(stack):
-            yield from give_all(call, rules)
+            yield from give_all(call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,6 @@ class GranularWorld:
     """A few operations, each in a thread of its own."""
 
     ops: Sequence[GranularOperation]
-    rules: GranularRules
     hangs: bool
     """Whether the work of one of them may never end."""
     _seen: dict[tuple[int, Answers], OperationState] = field(default_factory=dict)
@@ -107,7 +109,7 @@ class GranularWorld:
             match asks:
                 case AcquireLock(want) if not self.holders(want, state):
                     yield f"{name} takes {_named(want)}", _told(state, number, True)
-                case AcquireLock(want) if self.rules.deadline:
+                case AcquireLock(want) if ends_ms(0, PATIENCE_S) is not None:
                     why = f"{name} gives up: no {_named(want)} in its time"
                     yield why, _told(state, number, False)
                 case ReleaseLock(want):
@@ -136,7 +138,7 @@ class GranularWorld:
         """Played again from its beginning: its answers are all there is to know."""
         place = number, state[0][number]
         if place not in self._seen:
-            self._seen[place] = _replayed(self.ops[number].run(self.rules), place[1])
+            self._seen[place] = _replayed(self.ops[number].run(), place[1])
         return self._seen[place]
 
     def holders(self, want: StripeRequest, state: State) -> list[int]:
@@ -212,11 +214,9 @@ def story(found: SearchResult[State, str]) -> list[str]:
     return [*lines, f"=> {found.violation}"] if found.violation else lines
 
 
-def deadlock(
-    ops: Sequence[GranularOperation], rules: GranularRules = GranularRules(), *, hangs: bool = False
-) -> SearchResult[State, str]:
+def deadlock(ops: Sequence[GranularOperation], *, hangs: bool = False) -> SearchResult[State, str]:
     """Search all of it, up to the first violation."""
-    return search(GranularWorld(ops, rules, hangs))
+    return search(GranularWorld(ops, hangs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,50 +229,66 @@ class Mistake:
     hangs: bool = False
 
     def search(self) -> SearchResult[State, str]:
-        return deadlock(self.ops, self.mutant.of(GranularRules()), hangs=self.hangs)
+        with self.mutant.planted():
+            return deadlock(self.ops, hangs=self.hangs)
 
 
+_RULES, _TAKING = "lockkit.recipes.granular.operations", "lockkit.recipes.taking"
+WRONG: Wrong = {
+    ("ordered", False): {
+        f"{_RULES}:in_order": lambda wants: sorted(wants, key=lambda each: each.level)
+    },
+    ("once", False): {f"{_RULES}:each_once": list},
+    ("upgrades", True): {f"{_RULES}:may_follow": lambda lowest, top: lowest >= top},
+    ("rising", False): {f"{_RULES}:may_follow": lambda lowest, top: lowest != top},
+    ("deadline", False): {
+        f"{__name__}:ends_ms": lambda _began_ms, _most_s: None,
+        "lockkit.recipes.granular.locks:ends_ms": lambda _began_ms, _most_s: None,
+    },
+    ("reverse", False): {f"{_TAKING}:to_release": list},
+    ("give_back", False): {f"{_TAKING}:to_give_back": lambda _taken: ()},
+}
+
+_Of = partial(Mutant, wrong=WRONG)
 _COMMIT, _RENAME = KEY_OPERATIONS["CommitKey"], KEY_OPERATIONS["RenameKey"]
 _CREATE = GranularOperation(
     KEY_OPERATIONS["CreateKey"], ("a",), (GranularOperation(BUCKET_OPERATIONS["SetProperty"]),)
 )
+_Does = GranularOperation
 MISTAKES: dict[str, Mistake] = {
     each.mutant.name: each
     for each in (
         Mistake(
-            Mutant("ordered", "keys are locked as they are named", {"ordered": False}),
-            (GranularOperation(_RENAME, ("a", "b")), GranularOperation(_RENAME, ("b", "a"))),
-            CIRCLE,
+            _Of("ordered", "keys are locked as they are named", {"ordered": False}),
+            (_Does(_RENAME, ("a", "b")), _Does(_RENAME, ("b", "a"))), CIRCLE,
         ),
         Mistake(
-            Mutant("once", "a key that is named twice is locked twice", {"once": False}),
-            (GranularOperation(KEY_OPERATIONS["DeleteKeys"], ("a", "a")),), CIRCLE,
+            _Of("once", "a key that is named twice is locked twice", {"once": False}),
+            (_Does(KEY_OPERATIONS["DeleteKeys"], ("a", "a")),), CIRCLE,
         ),
         Mistake(
-            Mutant("upgrades", "who reads a bucket may come to write it", {"upgrades": True}),
+            _Of("upgrades", "who reads a bucket may come to write it", {"upgrades": True}),
             (_CREATE, _CREATE), CIRCLE,
         ),
         Mistake(
-            Mutant("rising", "who has a key may ask for the volume", {"rising": False}),
+            _Of("rising", "who has a key may ask for the volume", {"rising": False}),
             (
-                GranularOperation(_COMMIT, ("a",),
-                (GranularOperation(VOLUME_OPERATIONS["SetProperty"]),)),
-                GranularOperation(BUCKET_OPERATIONS["CreateBucket"]),
+                _Does(_COMMIT, ("a",),
+                (_Does(VOLUME_OPERATIONS["SetProperty"]),)),
+                _Does(BUCKET_OPERATIONS["CreateBucket"]),
             ), CIRCLE,
         ),
         Mistake(
-            Mutant("deadline", "locks are waited for without end", {"deadline": False}),
-            (GranularOperation(_COMMIT, ("a",)), GranularOperation(_COMMIT, ("a",))), TOLD,
-            hangs=True,
+            _Of("deadline", "locks are waited for without end", {"deadline": False}),
+            (_Does(_COMMIT, ("a",)), _Does(_COMMIT, ("a",))), TOLD, hangs=True,
         ),
         Mistake(
-            Mutant("reverse", "the bucket is let go before the key", {"reverse": False}),
-            (GranularOperation(_COMMIT, ("a",)),
-            GranularOperation(BUCKET_OPERATIONS["DeleteBucket"])), DANGLING,
+            _Of("reverse", "the bucket is let go before the key", {"reverse": False}),
+            (_Does(_COMMIT, ("a",)), _Does(BUCKET_OPERATIONS["DeleteBucket"])), DANGLING,
         ),
         Mistake(
-            Mutant("give_back", "who cannot have all keeps what it has", {"give_back": False}),
-            (GranularOperation(_COMMIT, ("a",)), GranularOperation(_COMMIT, ("a",))), LEFT,
+            _Of("give_back", "who cannot have all keeps what it has", {"give_back": False}),
+            (_Does(_COMMIT, ("a",)), _Does(_COMMIT, ("a",))), LEFT,
         ),
     )
 }  # fmt: skip

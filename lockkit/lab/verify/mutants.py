@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from lockkit.lab.verify import planting
 from lockkit.lab.verify import wrong_rules as wrong
 from lockkit.lab.verify.planting import Wrong
-from lockkit.lab.verify.wrong_rules import CommitGuard, Release
-from lockkit.protocol.policy import Ambiguous, Expiry, Recognise
+from lockkit.lab.verify.wrong_rules import Ambiguous, CommitGuard, Recognise, Release
+from lockkit.protocol.policy import Expiry
 
 P = TypeVar("P")
 

@@ -14,7 +14,6 @@ from lockkit.protocol.actions import StepContext, applied
 from lockkit.protocol.ghosts import attempt_in
 from lockkit.protocol.lease import EventCase, Transition, transition
 from lockkit.protocol.outcome import Version
-from lockkit.protocol.policy import Ambiguous, Recognise
 from lockkit.protocol.record import Record
 from lockkit.protocol.state import (
     ClaimLost,
@@ -30,6 +29,21 @@ from lockkit.protocol.state import (
     Step,
     WritePurpose,
 )
+
+
+class Ambiguous(Enum):
+    """What to make of a 412 or of no answer, for a write of our own."""
+
+    READ_BACK = "read back"
+    OURS = "assume it is ours"
+    LOST = "assume it is lost"
+
+
+class Recognise(Enum):
+    """By what a read-back knows our own write."""
+
+    ATTEMPT = "attempt"
+    OWNER = "owner"
 
 
 class Release(Enum):

@@ -11,6 +11,8 @@ comes before the belief that it extends has ended. Whoever finds an epoch over c
 although it may have been renewed since that was read: so its end is judged by the time at which the
 read was sent. And what was below the highest may have been collected, so that a late create of it
 lands: a create counts only once a listing has shown nothing higher.
+
+One file because it is one class: a node from its campaign to its resignation, and its rules.
 """
 
 from __future__ import annotations
@@ -113,8 +115,28 @@ class Candidate:
             self.tell("note", text=f"epoch {epoch} was created too late to be led: it is resigned")
 
     def _belief_ends_ms(self, since_ms: int) -> int:
-        start_ms = counted_from_ms(since_ms, self.clock.boot_ms())
-        return start_ms + self.me.ttl_ms - min(self.policy.margin_ms, self.me.ttl_ms // 10)
+        return counted_from_ms(since_ms, self.clock.boot_ms()) + self._belief_ms
+
+    @property
+    def _belief_ms(self) -> int:
+        return self.me.ttl_ms - min(self.policy.margin_ms, self.me.ttl_ms // 10)
+
+    @property
+    def proven_ms(self) -> float:
+        """When the write that the belief rests on was about to be sent, on my boot clock."""
+        term = self.term
+        return 0 if term is None or term.until_ms is None else term.until_ms - self._belief_ms
+
+    def tell_danger(self) -> None:
+        """Renewal is overdue."""
+        term = self.term
+        if term is not None and term.until_ms is not None:
+            self.tell("danger", epoch=term.epoch, until_ms=self._on_wall(term.until_ms))
+
+    def lose(self, why: str) -> None:
+        """Stop believing, for a reason that the protocol does not know."""
+        if self.term is not None:
+            self._lose(self.term, why)
 
     def _lose(self, term: Term, why: str) -> None:
         if term.until_ms is not None:

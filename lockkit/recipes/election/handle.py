@@ -10,6 +10,7 @@ import math
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from lockkit.clock import Clock, utc
 from lockkit.config import renew_interval_s
 from lockkit.errors import ElectionError, NoAnswer, NotLeader, StoreError, Unanswered
 from lockkit.lock.conformance import prove_conditions
+from lockkit.lock.on_store import OnStore
+from lockkit.lock.renewal import Renewer
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import Garbled
 from lockkit.protocol.state import Identity
@@ -26,7 +29,7 @@ from lockkit.recipes.election.epochs import KEPT, collect, epoch_key
 from lockkit.recipes.guarded import read_guarded, write_guarded
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
-from lockkit.stores import open_store
+from lockkit.stores import Store, open_store
 
 __all__ = ["Election", "ElectionError", "NotLeader"]
 
@@ -66,8 +69,9 @@ class Election:
         who = f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/")
         me = Identity(name or handle, round(ttl_s * 1000), who, handle)
         self._candidate = Candidate(me, self.clock, policy, emit)
-        self._turn = threading.RLock()
-        self._stop: threading.Event | None = None
+        self._reign = Reign(self._candidate, self.store, self._renew_s * 1000)
+        self._turn = self._reign.turn
+        self._renewer: Renewer | None = None
         self._pid = os.getpid()
 
     # --- to lead ----------------------------------------------------------------------------------
@@ -113,8 +117,7 @@ class Election:
 
     def resign(self) -> bool:
         """Let others lead at once. False: nobody told that it landed; its validity ends it."""
-        if self._stop is not None:
-            self._stop.set()
+        self._stop_renewing()
         return self._do(lambda candidate: candidate.resign())
 
     def collect(self, keep: int = KEPT) -> int:
@@ -141,8 +144,7 @@ class Election:
 
     def close(self) -> None:
         """Stop renewing, close the store's client. Does not resign: the epoch ends by itself."""
-        if self._stop is not None:
-            self._stop.set()
+        self._stop_renewing()
         self.store.close()
 
     def __enter__(self) -> Election:
@@ -180,21 +182,49 @@ class Election:
         return max(LOOK_S_MIN, min(wait_s, left_s))
 
     def _begin_renewing(self) -> None:
-        if self._stop is not None and not self._stop.is_set():
-            return
-        self._stop = threading.Event()
-        args = (self._stop, threading.current_thread())
-        threading.Thread(target=self._renew, args=args, name="election", daemon=True).start()
+        """As long as the thread that campaigned lives, and this node leads."""
+        if self._renewer is None or self._renewer.stopped:
+            us = weakref.ref(self)
+            self._renewer = Renewer(
+                self._reign, threading.current_thread(), lives=lambda: us() is not None,
+                report=lambda _kind: None,
+            )  # fmt: skip
 
-    def _renew(self, stop: threading.Event, user: threading.Thread) -> None:
-        """As long as whoever campaigned lives, and this node leads."""
+    def _stop_renewing(self) -> None:
+        if self._renewer is not None:
+            self._renewer.stop()
+
+
+class Reign(OnStore):
+    """The term of a candidate, as `Renewer` renews it."""
+
+    def __init__(self, candidate: Candidate, store: Store, renew_ms: float) -> None:
+        super().__init__(store, candidate.clock)
+        self._candidate, self.renew_ms = candidate, renew_ms
+
+    @property
+    def proven_ms(self) -> float:
+        return self._candidate.proven_ms
+
+    @property
+    def until_ms(self) -> float | None:
+        term = self._candidate.term
+        return None if term is None else term.until_ms
+
+    def notice_end(self) -> None:
+        self._candidate.leads()
+
+    def lose(self, why: str) -> None:
+        self._candidate.lose(why)
+
+    def renewed(self) -> Procedure[tuple[bool, float | None]]:
         try:
-            while not self.clock.wait(stop, self._renew_s) and user.is_alive():
-                with self._turn, suppress(Unanswered, StoreError):  # belief runs on, and out
-                    if stop.is_set():
-                        return
-                    run(self._candidate.renew(), self.store, self.clock)
-        except NotLeader:
-            pass
-        finally:
-            stop.set()
+            return (yield from self._candidate.renew()), None
+        except (NotLeader, Unanswered, StoreError):  # belief runs on, and out
+            return False, None
+
+    def note(self, text: str) -> None:
+        self._candidate.tell("note", text=text)
+
+    def note_danger(self) -> None:
+        self._candidate.tell_danger()

@@ -7,10 +7,9 @@ from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,
     VOLUME_OPERATIONS,
-    GranularRules,
 )
 
 __all__ = [
-    "BUCKET_OPERATIONS", "GranularLocks", "GranularRules", "KEY_OPERATIONS", "OutOfOrder",
+    "BUCKET_OPERATIONS", "GranularLocks", "KEY_OPERATIONS", "OutOfOrder",
     "VOLUME_OPERATIONS", "run_batch",
 ]  # fmt: skip

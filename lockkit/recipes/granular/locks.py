@@ -21,10 +21,10 @@ from lockkit.config import limit_s
 from lockkit.errors import LockBusy
 from lockkit.recipes.granular.operations import (
     STRIPES,
-    GranularRules,
     Level,
     Operation,
     StripeRequest,
+    ends_ms,
     plan,
     refuse_to_nest,
     wants_of,
@@ -116,11 +116,10 @@ class GranularLocks:
     """The locks of one process; any number of threads. Stripes are rounded up to powers of two."""
 
     def __init__(
-        self, *, stripes: Mapping[Level, int] = STRIPES, rules: GranularRules = GranularRules(),
-        clock: Clock | None = None,
-    ) -> None:  # fmt: skip
+        self, *, stripes: Mapping[Level, int] = STRIPES, clock: Clock | None = None
+    ) -> None:
         self.stripes = {level: rounded(stripes[level]) for level in Level}
-        self.rules, self.clock = rules, clock or Clock()
+        self.clock = clock or Clock()
         self._locks: dict[tuple[Level, int], ReadWrite] = {}
         self._guard = threading.Lock()
         self._figures = {(level, mode): LockMetrics() for level in Level for mode in Mode}
@@ -147,19 +146,17 @@ class GranularLocks:
     ) -> Iterator[HeldLocks]:
         """`hold`, of locks that are in no table."""
         most_s = limit_s(True, timeout)
-        held = HeldLocks(name, plan(wants, self.rules))
+        held = HeldLocks(name, plan(wants))
         mine: list[HeldLocks] = self._mine.__dict__.setdefault("held", [])
-        refuse_to_nest((each for call in mine for each in call.since_ms), held.wants, self.rules)
-        ends_ms = None
-        if most_s is not None and self.rules.deadline:
-            ends_ms = self.clock.boot_ms() + most_s * 1000
+        refuse_to_nest((each for call in mine for each in call.since_ms), held.wants)
+        until_ms = ends_ms(self.clock.boot_ms(), most_s)
         mine.append(held)
         with self._guard:
             self._calls.append(held)
         try:
             missed = carry_out(
-                take_all(held.wants, self.rules),
-                lambda each: self._take(held, each, ends_ms), lambda each: self._give(held, each),
+                take_all(held.wants),
+                lambda each: self._take(held, each, until_ms), lambda each: self._give(held, each),
             )  # fmt: skip
             if missed is not None:
                 raise LockBusy(
@@ -171,7 +168,7 @@ class GranularLocks:
                 yield held
             finally:
                 carry_out(
-                    give_all(held.wants, self.rules),
+                    give_all(held.wants),
                     lambda _: False, lambda each: self._give(held, each),
                 )  # fmt: skip
         finally:
@@ -200,9 +197,9 @@ class GranularLocks:
 
     # --- one lock --------------------------------------------------------------------------------
 
-    def _take(self, held: HeldLocks, want: StripeRequest, ends_ms: float | None) -> bool:
+    def _take(self, held: HeldLocks, want: StripeRequest, until_ms: float | None) -> bool:
         began_ms = self.clock.boot_ms()
-        left_s = threading.TIMEOUT_MAX if ends_ms is None else (ends_ms - began_ms) / 1000
+        left_s = threading.TIMEOUT_MAX if until_ms is None else (until_ms - began_ms) / 1000
         taken = self._lock(want).take(want.mode, left_s, self.clock)
         now_ms = self.clock.boot_ms()
         held.waited_ms += now_ms - began_ms

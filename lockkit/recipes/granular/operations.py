@@ -12,7 +12,7 @@ from enum import IntEnum, StrEnum
 
 from lockkit.errors import OutOfOrder
 from lockkit.recipes.stripes import Mode, index_of, strongest
-from lockkit.recipes.taking import TakingRules
+from lockkit.recipes.taking import in_order
 
 READ, WRITE = Mode.READ, Mode.WRITE
 
@@ -45,18 +45,6 @@ class Operation:
     bucket: Mode | None = None
     key: Mode | None = None
     names: KeyNaming = KeyNaming.NONE
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GranularRules(TakingRules):
-    """Safety decisions of the in-process locks."""
-
-    rising: bool = True
-    """Volume, bucket, key: who holds one level takes only higher ones, also in a nested call."""
-    upgrades: bool = False
-    """Whether a nested call may take a level again that is held: from read to write, say."""
-    deadline: bool = True
-    """A call waits for so long in all; False: for as long as it takes, as Ozone's master does."""
 
 
 STRIPES: Mapping[Level, int] = {Level.VOLUME: 1024, Level.BUCKET: 1024, Level.KEY: 131_072}
@@ -158,36 +146,42 @@ def _refuse_other_names(operation: Operation, bucket: str, keys: Sequence[str]) 
         raise ValueError(f"{operation.name} locks {operation.names}; {len(keys)} were named")
 
 
-def plan(
-    wants: Iterable[StripeRequest], rules: GranularRules = GranularRules()
-) -> tuple[StripeRequest, ...]:
+def plan(wants: Iterable[StripeRequest]) -> tuple[StripeRequest, ...]:
     """What one call takes: by level, within a level by stripe, each stripe once and strongest."""
-    wants = list(wants)
-    if rules.once:
-        modes = strongest(((each.level, each.stripe), each.mode) for each in wants)
-        wants = [StripeRequest(level, stripe, mode) for (level, stripe), mode in modes.items()]
-    if rules.ordered:
-        return tuple(sorted(wants))
-    return tuple(sorted(wants, key=lambda each: each.level) if rules.rising else wants)
+    return tuple(in_order(each_once(wants)))
 
 
-def refuse_to_nest(
-    held: Iterable[StripeRequest],
-    wanted: Iterable[StripeRequest],
-    rules: GranularRules = GranularRules(),
-) -> None:
+def refuse_to_nest(held: Iterable[StripeRequest], wanted: Iterable[StripeRequest]) -> None:
     """`OutOfOrder` unless all that is wanted is of a higher level than all that is held."""
     top = max((each.level for each in held), default=None)
     lowest = min((each.level for each in wanted), default=None)
-    if top is None or lowest is None or lowest > top:
+    if top is None or lowest is None or may_follow(lowest, top):
         return
-    if lowest < top and rules.rising:
+    if lowest < top:
         raise OutOfOrder(
             f"this thread holds a {top.name.lower()} lock and asks for a {lowest.name.lower()} "
             "lock: volume comes before bucket before key; let go first, or take all in one call"
         )
-    if lowest == top and not rules.upgrades:
-        raise OutOfOrder(
-            f"this thread holds a {top.name.lower()} lock and asks for another, or for the same "
-            "one again: neither is reentrant, and read never becomes write; take all in one call"
-        )
+    raise OutOfOrder(
+        f"this thread holds a {top.name.lower()} lock and asks for another, or for the same one "
+        "again: neither is reentrant, and read never becomes write; take all in one call"
+    )
+
+
+# --- its rules ------------------------------------------------------------------------------------
+
+
+def each_once(wants: Iterable[StripeRequest]) -> list[StripeRequest]:
+    """Each lock once in a call, in the strongest mode that is asked for."""
+    modes = strongest(((each.level, each.stripe), each.mode) for each in wants)
+    return [StripeRequest(level, stripe, mode) for (level, stripe), mode in modes.items()]
+
+
+def may_follow(lowest: Level, top: Level) -> bool:
+    """A thread that holds one level takes only higher ones, also in a nested call."""
+    return lowest > top
+
+
+def ends_ms(began_ms: int, most_s: float | None) -> float | None:
+    """A call waits so long for all of its locks together; None: for as long as it takes."""
+    return None if most_s is None else began_ms + most_s * 1000

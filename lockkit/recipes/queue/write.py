@@ -11,25 +11,29 @@ from dataclasses import dataclass
 from typing import assert_never
 from zlib import crc32
 
-from lockkit.errors import QueueError, StoreError, Unanswered
+from lockkit.errors import QueueError, Unanswered
 from lockkit.protocol.outcome import (
-    Applied,
     Found,
     Missing,
     NotModified,
     NotOurs,
     Ours,
-    PreconditionFailed,
     StillOut,
-    Throttled,
-    Unknown,
     Version,
     over,
 )
 from lockkit.recipes.queue.asked import Answer, Operation
 from lockkit.recipes.queue.file import QUEUE_BYTES_MAX, Broker, QueueFile, decode
 from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, drafted, settle
-from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, pause_s, read
+from lockkit.runtime import (
+    Procedure,
+    Sleep,
+    Unique,
+    WallMs,
+    pause_s,
+    read,
+    settle_write,
+)
 
 KEY = "queue.json"
 COMMITS_MAX = 60
@@ -76,17 +80,16 @@ class Unsure:
 def load() -> Procedure[QueueRead]:
     """The file; an empty one where there is none. `QueueError` where it cannot be read."""
     try:
-        match (yield from read(KEY, limit=QUEUE_BYTES_MAX)):
-            case Found(body, version):
-                return QueueRead(decode(body), version)
-            case Missing():
-                return QueueRead(QueueFile(), None)
-            case NotModified():
-                raise AssertionError("an unconditional read was answered 304")
-            case never:
-                assert_never(never)
+        return seen_of((yield from read(KEY, limit=QUEUE_BYTES_MAX)))
     except Unanswered as error:
         raise QueueError(str(error)) from None
+
+
+def seen_of(found: Found | Missing | NotModified) -> QueueRead:
+    """What a read found, as a queue."""
+    if isinstance(found, Found):
+        return QueueRead(decode(found.body), found.version)
+    return QueueRead(QueueFile(), None)
 
 
 def draft(
@@ -111,36 +114,28 @@ def land(seen: QueueRead, new: QueueDraft) -> Procedure[WriteLanded | WriteLost 
     """Write the draft over what was seen, and settle what became of it."""
     if not new.changed:
         return (yield from confirm(seen))
-    doubt, why = False, "the store throttled every try"
-    for tries in range(TRIES_MAX):
-        try:
-            match (yield Put(KEY, new.body, over(seen.version))):
-                case Applied(version):
-                    return WriteLanded(QueueRead(new.file, version))
-                case Throttled(after_s):
-                    yield Sleep(pause_s(tries, after_s))
-                    continue
-                case PreconditionFailed():  # also told to a hidden second copy of our own write
-                    doubt = True
-                case Unknown(why):
-                    doubt = True
-                case other:
-                    raise AssertionError(f"not an answer to a write: {other!r}")
-            now = yield from load()
-        except (StoreError, QueueError) as error:
-            if not doubt:
-                raise
-            return Unsure(str(error), seen.file.number)
-        match settle(new.file, seen.version, now.file, now.version):
-            case Ours():
-                return WriteLanded(now)
-            case NotOurs():
-                return WriteLost(now)
-            case HistoryTooOld():
-                return Unsure("more was written since than the file remembers", seen.file.number)
-            case StillOut():
-                yield Sleep(pause_s(tries))  # the same bytes again: at most one copy lands
-    return Unsure(why, seen.file.number) if doubt else NotDone(why)
+    settled: Version | Found | Missing | None = None
+    try:
+        settled = yield from settle_write(
+            KEY, new.body, over(seen.version), limit=QUEUE_BYTES_MAX,
+            is_ours=lambda body: decode(body).attempt == new.file.attempt,
+        )  # fmt: skip
+        if isinstance(settled, Version):
+            return WriteLanded(QueueRead(new.file, settled))
+        now = seen_of(settled)
+    except Unanswered as error:
+        return Unsure(str(error), seen.file.number) if error.doubt else NotDone(str(error))
+    except QueueError as error:  # what stands there cannot be read
+        return Unsure(str(error), seen.file.number)
+    match settle(new.file, seen.version, now.file, now.version):
+        case Ours():
+            return WriteLanded(now)
+        case NotOurs() | StillOut():
+            return WriteLost(now)
+        case HistoryTooOld():
+            return Unsure("more was written since than the file remembers", seen.file.number)
+        case never:
+            assert_never(never)
 
 
 def confirm(seen: QueueRead) -> Procedure[WriteLanded | WriteLost | NotDone]:

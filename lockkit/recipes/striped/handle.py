@@ -15,18 +15,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.config import limit_s, request_timeout_s
 from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, Unanswered
+from lockkit.lock.base import FencingToken, leave
 from lockkit.lock.conformance import prove_conditions
-from lockkit.lock.handle import FencingToken, Lock, leave
+from lockkit.lock.handle import Lock
 from lockkit.recipes.striped.layout import STRIPES_MAX, agree, stripe_key
 from lockkit.recipes.stripes import index_of, indexes, rounded
-from lockkit.recipes.taking import TakingRules, carry_out, give_all, take_all
+from lockkit.recipes.taking import carry_out, confirmed, give_all, take_all
 from lockkit.runtime import Parallel, Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store
@@ -35,16 +35,6 @@ from lockkit.stores.below import SubStore
 HANDLES_MAX = 1_024
 """Stripes that are remembered while nothing is held: their next claim needs no look."""
 TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StripedRules(TakingRules):
-    """Safety decisions of a striped lock."""
-
-    agreed: bool = True
-    """Everybody has the recorded number of stripes: with another one a key has two locks."""
-    check: bool = True
-    """Once the last is taken the first must still be held: waiting may have cost it."""
 
 
 class StripedLock:
@@ -57,14 +47,13 @@ class StripedLock:
 
     def __init__(
         self, url: str, *, stripes: int, lock: Mapping[str, Any] | None = None,
-        rules: StripedRules = StripedRules(), emit: Emit = silent, clock: Clock | None = None,
+        emit: Emit = silent, clock: Clock | None = None,
         client: str = "", **store_options: Any,
     ) -> None:  # fmt: skip
         self.url = url.rstrip("/")
         self.stripes = rounded(stripes)
         if self.stripes > STRIPES_MAX:
             raise ValueError(f"stripes are objects here: at most {STRIPES_MAX}, not {stripes}")
-        self.rules = rules
         self.clock = clock or Clock()
         self._emit, self._options = emit, {**(lock or {}), "clock": self.clock, "client": client}
         timeout_s = request_timeout_s(self._options.get("ttl_s", 300.0))
@@ -99,7 +88,7 @@ class StripedLock:
                 "thread a StripedLock of its own"
             )
         try:
-            if self.rules.agreed and not self._agreed:
+            if not self._agreed:
                 prove_conditions(self.store, self.clock)
                 try:
                     run(agree(self.stripes, self.url), self.store, self.clock, self._emit)
@@ -136,7 +125,7 @@ class StripedKeys:
 
     def __init__(self, striped: StripedLock, keys: tuple[str, ...], timeout: float | None) -> None:
         self.keys, self.timeout = keys, limit_s(True, timeout)
-        self.stripes = indexes(keys, striped.stripes, striped.rules)
+        self.stripes = indexes(keys, striped.stripes)
         self.busy: LockBusy | None = None
         """After an `acquire` that was not in time: whose it is, until when, and what next."""
         self._striped = striped
@@ -161,7 +150,7 @@ class StripedKeys:
                 left_s = None if self.timeout is None else max(0.0, self.timeout - spent_s)
                 return self._locks[stripe].acquire(timeout=left_s)
 
-            missed = carry_out(take_all(self.stripes, striped.rules), take, self._give_unused)
+            missed = carry_out(take_all(self.stripes), take, self._give_unused)
             if missed is None:
                 self._still_held()
         except BaseException:
@@ -222,14 +211,13 @@ class StripedKeys:
         leave(self.release, error)
 
     def _still_held(self) -> None:
-        if not self._striped.rules.check:
+        if confirmed(lambda: all(each.owned() for each in self._locks.values())):
             return
         try:
             for each in self._locks.values():
                 each.check()
         except LockLost:
-            rules = self._striped.rules
-            carry_out(give_all(self.stripes, rules), lambda _: False, self._give_unused)
+            carry_out(give_all(self.stripes), lambda _: False, self._give_unused)
             raise
 
     def _give_unused(self, stripe: int) -> None:

@@ -31,6 +31,7 @@ from lockkit.protocol.outcome import (
     Applied,
     Found,
     IfAbsent,
+    Missing,
     PreconditionFailed,
     Throttled,
     Unknown,
@@ -54,7 +55,18 @@ from lockkit.recipes.wal.slot import (
     read_slot,
     slot_key,
 )
-from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, all_of, listing, pause_s, read
+from lockkit.runtime import (
+    TRIES_MAX,
+    Procedure,
+    Put,
+    Sleep,
+    Unique,
+    all_of,
+    listing,
+    pause_s,
+    read,
+    settle_write,
+)
 
 ROUNDS_MAX = 100
 """Times that an append finds its slots taken by what older writers had under way."""
@@ -186,24 +198,16 @@ def move_head(log: WriterState) -> Procedure[None]:
     """
     for tries in range(TRIES_MAX):
         body = encode_head(log.next, (yield Unique()))
-        match (yield Put(HEAD_KEY, body, over(log.head))):
-            case Applied(version):
-                log.head = version
-                return
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-                continue
-            case PreconditionFailed() | Unknown():
-                pass
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-        found = yield from read(HEAD_KEY, limit=MANIFEST_BYTES_MAX)
-        if isinstance(found, Found):
-            log.head = found.version
-            if is_moved(decode_head(found.body), log):
-                return
-        else:
+        settled = yield from settle_write(HEAD_KEY, body, over(log.head), limit=MANIFEST_BYTES_MAX)
+        if isinstance(settled, Version):
+            log.head = settled
+            return
+        if isinstance(settled, Missing):
             log.head = None
+            continue
+        log.head = settled.version
+        if is_moved(decode_head(settled.body), log):
+            return
         yield Sleep(pause_s(tries))
     raise Unanswered(
         f"{HEAD_KEY} could not be moved to slot {log.next} in {TRIES_MAX} tries; see who else "

@@ -10,31 +10,27 @@ import json
 import socket
 from dataclasses import dataclass
 
-from lockkit.errors import BreakRefused, Unanswered
+from lockkit.errors import BreakRefused
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import (
-    Applied,
-    Found,
     IfVersion,
-    NotOurs,
-    Ours,
-    PreconditionFailed,
-    StillOut,
-    Throttled,
-    Unknown,
     Version,
-    resolve,
 )
 from lockkit.protocol.record import (
     RECORD_BYTES_MAX,
     Garbled,
     Record,
-    decode,
     encode,
     epoch_anew,
     is_believed,
 )
-from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, create, pause_s, read
+from lockkit.runtime import (
+    Procedure,
+    Unique,
+    WallMs,
+    create,
+    settle_write,
+)
 from lockkit.table.inspect.standing import LockHolder
 
 BREAKS = ".hoodie/.locks/breaks/"
@@ -147,48 +143,12 @@ def take_over(
     if isinstance(was, Garbled):
         said |= {"garbled": was.why}
     yield from create(plan.log, json.dumps(said).encode())
-    now = yield from _replace(version, plan.tombstone)
-    return BrokenLock(now, plan.tombstone.epoch, plan.log)
-
-
-def _replace(version: Version, tombstone: Record) -> Procedure[Version]:
-    """The same bytes under the same condition, until it is known what became of them."""
-    doubt = False
-    for tries in range(TRIES_MAX):
-        match (yield Put(LOCK_KEY, encode(tombstone), IfVersion(version))):
-            case Applied(now):
-                return now
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-                continue
-            case PreconditionFailed() | Unknown() as answer:
-                doubt = doubt or isinstance(answer, Unknown)
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-        match (yield from _settle(version, tombstone.attempt)):
-            case Ours(now):
-                return now
-            case NotOurs():
-                raise BreakRefused(
-                    "not broken: the lock object changed in the same moment; look again"
-                )
-            case StillOut():
-                yield Sleep(pause_s(tries))
-    raise Unanswered(
-        f"{LOCK_KEY} could not be written in {TRIES_MAX} tries; see that the store answers, then "
-        "look whether it is broken: lockkit lock show",
-        doubt=doubt,
+    now = yield from settle_write(
+        LOCK_KEY, encode(plan.tombstone), IfVersion(version), limit=RECORD_BYTES_MAX
     )
-
-
-def _settle(version: Version, attempt: str) -> Procedure[Ours | NotOurs | StillOut]:
-    match (yield from read(LOCK_KEY, limit=RECORD_BYTES_MAX)):
-        case Found(body, seen):
-            record = decode(body)
-            found = record.attempt if isinstance(record, Record) else ""
-            return resolve(seen, found, attempt=attempt, wrote_over=version)
-        case _missing:
-            return NotOurs()
+    if not isinstance(now, Version):
+        raise BreakRefused("not broken: the lock object changed in the same moment; look again")
+    return BrokenLock(now, plan.tombstone.epoch, plan.log)
 
 
 def me() -> str:

@@ -6,35 +6,35 @@ Commits and rollbacks both decide this way.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
 
 from lockkit.errors import BrokenFence, CommitUnknown, StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import (
-    Applied,
     Found,
     Missing,
-    NotOurs,
-    Ours,
-    PreconditionFailed,
-    StillOut,
-    Throttled,
-    Unknown,
+    Version,
     over,
-    resolve,
 )
-from lockkit.runtime import TRIES_MAX, Note, Procedure, Put, Sleep, WallMs, create, pause_s, read
+from lockkit.runtime import (
+    Note,
+    Procedure,
+    WallMs,
+    create,
+    read,
+    settle_write,
+)
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import (
     ACTIONS,
     CLOSED,
     COMMIT,
+    FENCE_BYTES_MAX,
     FENCE_KEY,
     Decided,
     Fence,
     FenceRead,
     digest,
     format_fence,
-    read_fence,
+    seen_of,
 )
 
 
@@ -156,50 +156,25 @@ def replace_fence(names: TimelineNames, seen: FenceRead, entry: Fence) -> Proced
     condition decides nothing new, and only so can it be found out what became of the first copy.
     Raises `CommitUnknown` where neither the fence nor the completed file shows the outcome.
     """
-    body = format_fence(entry)
-    doubt, why = False, ""
+    body, condition = format_fence(entry), over(seen.version)
+    settled: Version | Found | Missing | None = None
     try:
-        for tries in range(TRIES_MAX):
-            match (yield Put(FENCE_KEY, body, over(seen.version))):
-                case Applied():
-                    return True
-                case Throttled(after_s):
-                    why = "throttled"
-                    yield Sleep(pause_s(tries, after_s))
-                    if tries < TRIES_MAX - 1:
-                        continue
-                    # Perhaps only a hidden second copy was throttled, and the first landed: look.
-                case PreconditionFailed():
-                    # Perhaps of a hidden second copy, whose first one landed. Look.
-                    doubt, why = True, "refused, although no other writer is seen to have written"
-                case Unknown(why):
-                    doubt = True
-                case other:
-                    raise AssertionError(f"not an answer to a write: {other!r}")
-            now = yield from read_fence()
-            match resolve(now.version, now.attempt, attempt=entry.attempt, wrote_over=seen.version):
-                case Ours():
-                    return True
-                case NotOurs():
-                    return (yield from _was_superseded(names, seen, entry, now))
-                case StillOut():
-                    yield Sleep(pause_s(tries))
-                case never:
-                    assert_never(never)
+        settled = yield from settle_write(FENCE_KEY, body, condition, limit=FENCE_BYTES_MAX)
+        if isinstance(settled, Version):
+            return True
+        return (yield from _was_superseded(names, seen, entry, seen_of(settled)))
     except CommitUnknown:
         raise
     except Exception as error:
+        if settled is None and _is_not_done(error):
+            raise
         # A write that may have decided is out: only its outcome counts now.
-        if not doubt and isinstance(error, StoreError):
-            raise  # refused by configuration, so certainly not done
         raise unknown(names, entry.head, str(error)) from error
-    if doubt:
-        raise unknown(names, entry.head, why)
-    raise Unanswered(
-        f"{FENCE_KEY} could not be written in {TRIES_MAX} tries ({why}); {entry.head.instant} was "
-        "not decided; try again later",
-        doubt=False,
-    )
+
+
+def _is_not_done(error: Exception) -> bool:
+    """Whether no copy of the write can have landed: refused by configuration, or only throttled."""
+    return isinstance(error, StoreError) or (isinstance(error, Unanswered) and not error.doubt)
 
 
 def _was_superseded(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from lockkit.errors import BrokenFence, NewerFence, TableError
-from lockkit.protocol.outcome import Found, Version
+from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.protocol.record import is_believed
 from lockkit.runtime import Procedure, read
 from lockkit.table.format.layout import NOWHERE, FileGroup, Overwritten
@@ -318,7 +318,12 @@ def _is_instant(value: object) -> TypeGuard[str]:
 
 
 def read_fence() -> Procedure[FenceRead]:
-    match (yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)):
+    return seen_of((yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)))
+
+
+def seen_of(found: Found | Missing | NotModified) -> FenceRead:
+    """What a read found, as a fence."""
+    match found:
         case Found(body, version):
             return FenceRead(parse_fence(body), version)
         case _missing:

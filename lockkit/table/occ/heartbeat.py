@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import CommitUnknown, HeartbeatExpired, StoreError, Unanswered
+from lockkit.lock.on_store import OnStore
+from lockkit.lock.renewal import Renewer
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -125,12 +127,18 @@ class HeartbeatSchedule:
     lost: str | None = None
     """Why others may take this writer for dead."""
     since_ms: int = field(init=False)
-    until_ms: int = field(init=False)
+    """The earliest sending that the next proof may prove."""
+    proven_ms: int = field(init=False)
+    """When the beat was sent that the belief rests on."""
     _failures: int = 0
 
     def __post_init__(self) -> None:
-        self.since_ms = self.clock.boot_ms()
-        self.until_ms = self.since_ms + self.rules.belief_ms
+        self.since_ms = self.proven_ms = self.clock.boot_ms()
+
+    @property
+    def until_ms(self) -> int:
+        """From then on others may take this writer for dead."""
+        return self.proven_ms + self.rules.belief_ms
 
     @property
     def interval_s(self) -> float:
@@ -149,20 +157,26 @@ class HeartbeatSchedule:
 
     def beat(self) -> Procedure[float | None]:
         """One more beat; after how many seconds the next is due, or None once all is lost."""
-        try:
-            self.check()
-            proven = yield from self._beat()
-        except HeartbeatExpired as error:
-            self.lost = error.why
+        proven = yield from self.renewed()
+        if self.lost is not None:
             return None
-        except StoreError:
-            proven = False
         self._failures = 0 if proven else self._failures + 1
         if proven:
             return self.interval_s
         return back_off_s(
             self._failures, self.clock, first_s=BACK_OFF_FIRST_S, longest_s=self.interval_s
         )
+
+    def renewed(self) -> Procedure[bool]:
+        """One more beat: whether it is proven."""
+        try:
+            self.check()
+            return (yield from self._beat())
+        except HeartbeatExpired as error:
+            self.lost = error.why
+        except StoreError:
+            pass
+        return False
 
     def _beat(self) -> Procedure[bool]:
         """Whether it is proven. It counts from the earliest sending that it may prove."""
@@ -172,7 +186,7 @@ class HeartbeatSchedule:
         self.now = yield from beat(before)
         if self.now.version == before.version:
             return False
-        self.until_ms = self.since_ms + self.rules.belief_ms
+        self.proven_ms = self.since_ms
         return True
 
     def finish(self) -> Procedure[None]:
@@ -190,15 +204,20 @@ class HeartbeatSchedule:
 
 
 class Heartbeat:
-    """Beats in its own thread from construction on; call `check` before every step that matters.
+    """Renews a writer's heartbeat from construction on; `check` before every step that matters.
 
-    It continues from `begun` if the first beat was made before. Raises `HeartbeatExpired` if
-    another writer has the instant's heartbeat, `Unanswered` if the store does not answer. `with`
-    gives it up on leaving, unless `finish` was called or the commit may have been made all the same
-    (`CommitUnknown`, Ctrl-C); then it expires by itself. `user` is the thread that writes: the
-    beats stop when it has ended. `on_lost()` is called from the beating thread, and may cancel what
-    the writer waits for. With `quiet_s` (seconds) the first beat comes that much later: no writer
-    treats an instant as dead before its time to live is over, so a short write needs no heartbeat.
+    `with` gives it up on leaving, unless `finish` was called, or the commit may have been made all
+    the same (`CommitUnknown`, Ctrl-C): then it expires by itself.
+
+    :param instant: whose heartbeat it is.
+    :param store: the table's.
+    :param clock: the source of time.
+    :param rules: how often it beats, and after how many missed beats a writer counts as dead.
+    :param begun: goes on from this beat, which was made before.
+    :param quiet_s: the first beat comes only after so many seconds: an instant counts as dead only
+        after its time to live, so a short write needs no heartbeat. None: it is made at once.
+    :raises HeartbeatExpired: where the instant's heartbeat is not to be had.
+    :raises Unanswered: where the store does not answer.
     """
 
     def __init__(
@@ -212,20 +231,35 @@ class Heartbeat:
         quiet_s: float | None = None,
     ) -> None:
         self.instant, self.rules = instant, rules
-        self.user = threading.current_thread()
         self.on_lost: Callable[[], object] = bool
+        """Called from the thread that watches the clock; it may end what the writer waits for."""
         self._store, self._clock = store, clock or Clock()
-        self._turn = threading.Lock()
-        self._stop = threading.Event()
         now = begun or HeartbeatState(
             instant, rules.ttl_ms, holder=f"{socket.gethostname()}/{os.getpid()}"
         )
         self._beats = HeartbeatSchedule(now, rules, self._clock, quiet=quiet_s is not None)
-        self._wait_s = self._beats.interval_s if quiet_s is None else quiet_s
         if quiet_s is None:
             run(self._beats.start(), store, self._clock)
-        self._thread = threading.Thread(target=self._run, name="lockkit-heartbeat", daemon=True)
-        self._thread.start()
+        held = Pulsing(self._beats, store)
+        self._turn, self._stopped = held.turn, False
+        self._renewer = Renewer(
+            held, threading.current_thread(), lives=lambda: True, report=self._report,
+            first_ms=None if quiet_s is None else quiet_s * 1000,
+        )  # fmt: skip
+
+    @property
+    def user(self) -> threading.Thread:
+        """The thread that writes: when it has ended, the heartbeat is renewed no more."""
+        return self._renewer.user
+
+    @user.setter
+    def user(self, thread: threading.Thread) -> None:
+        self._renewer.user = thread
+
+    def _report(self, kind: str) -> None:
+        if kind == "lost":
+            with suppress(Exception):  # whatever a cancelled job's engine may raise
+                self.on_lost()
 
     def check(self) -> None:
         """Raise `HeartbeatExpired` once others may take this writer for dead."""
@@ -233,7 +267,8 @@ class Heartbeat:
 
     def stop(self) -> None:
         """No more beats; what is there expires by itself. Does not wait for one under way."""
-        self._stop.set()
+        self._stopped = True
+        self._renewer.stop()
 
     def finish(self) -> None:
         """The instant is committed: its heartbeat is not needed any more."""
@@ -256,22 +291,35 @@ class Heartbeat:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, CommitUnknown) or not isinstance(error, Exception | None):
             self.stop()
-        elif not self._stop.is_set():
+        elif not self._stopped:
             self.give_up()
 
-    def _run(self) -> None:
-        wait_s = self._wait_s
-        while not self._clock.wait(self._stop, wait_s) and self.user.is_alive():
-            next_s: float | None = None
-            try:
-                with self._turn:
-                    if self._stop.is_set():
-                        return
-                    next_s = run(self._beats.beat(), self._store, self._clock)
-            except Exception as error:  # noqa: BLE001 - a dead thread is no heartbeat, and says so
-                self._beats.lost = f"its thread died of {error!r}"
-            if next_s is None:
-                with suppress(Exception):  # whatever a cancelled job's engine may raise
-                    self.on_lost()
-                return
-            wait_s = next_s
+
+class Pulsing(OnStore):
+    """A writer's heartbeat, as `Renewer` renews it."""
+
+    def __init__(self, beats: HeartbeatSchedule, store: Store) -> None:
+        super().__init__(store, beats.clock)
+        self._beats = beats
+
+    @property
+    def renew_ms(self) -> float:
+        return self._beats.rules.interval_ms
+
+    @property
+    def proven_ms(self) -> float:
+        return self._beats.proven_ms
+
+    @property
+    def until_ms(self) -> float | None:
+        return None if self._beats.lost is not None else self._beats.until_ms
+
+    def notice_end(self) -> None:
+        with suppress(HeartbeatExpired):
+            self._beats.check()
+
+    def lose(self, why: str) -> None:
+        self._beats.lost = why
+
+    def renewed(self) -> Procedure[tuple[bool, float | None]]:
+        return (yield from self._beats.renewed()), None

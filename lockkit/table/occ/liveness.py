@@ -14,15 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, assert_never
 
-from lockkit.errors import StoreError, TableError, Unanswered
+from lockkit.errors import StoreError, TableError
 from lockkit.protocol.outcome import (
     Applied,
     Found,
     Missing,
     NotModified,
-    PreconditionFailed,
     Throttled,
-    Unknown,
     Version,
     over,
 )
@@ -32,12 +30,12 @@ from lockkit.runtime import (
     Delete,
     Note,
     Procedure,
-    Put,
     Sleep,
     Unique,
     WallMs,
     pause_s,
     read,
+    settle_write,
 )
 from lockkit.table.format.option_values import one_of, whole
 from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, instant_ms, load_timeline
@@ -204,29 +202,14 @@ def end(pulse: HeartbeatRead) -> Procedure[bool]:
     too; where none was there, it is created. `forget` it when the rollback is done.
     """
     key = heartbeat_key(pulse.instant)
-    for tries in range(TRIES_MAX):
-        body = {"instant": pulse.instant, "attempt": (yield Unique()), "ended": True}
-        match (yield Put(key, json.dumps(body).encode(), over(pulse.version))):
-            case Applied():
-                yield Note("note", {"text": f"ended the heartbeat of {pulse.instant}"})
-                return True
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-                continue
-            case PreconditionFailed() | Unknown():
-                pass
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-        now = yield from look(pulse.instant)
-        if now.ended or (now.version is None and pulse.version is not None):
-            return True
-        if now.version != pulse.version:
-            return False
-        yield Sleep(pause_s(tries))
-    raise Unanswered(
-        f"{key} could not be ended in {TRIES_MAX} tries; roll {pulse.instant} back later",
-        doubt=True,
+    body = {"instant": pulse.instant, "attempt": (yield Unique()), "ended": True}
+    settled = yield from settle_write(
+        key, json.dumps(body).encode(), over(pulse.version), limit=BODY_BYTES_MAX
     )
+    if isinstance(settled, Version):
+        yield Note("note", {"text": f"ended the heartbeat of {pulse.instant}"})
+        return True
+    return isinstance(settled, Missing) or pulse_of(pulse.instant, settled).ended
 
 
 def forget(instant: str) -> Procedure[None]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lockkit.clock import Clock
 from lockkit.errors import CommitUnknown, StoreError, TableError
-from lockkit.lock.handle import Lock, leave
+from lockkit.lock.base import leave
+from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Found, NotModified
 from lockkit.runtime import Procedure, all_of, read, run
 from lockkit.sinks import Emit, silent, warn_of

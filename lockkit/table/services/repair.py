@@ -11,19 +11,20 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from lockkit.errors import BrokenFence, CannotTell, TableError, Unanswered
+from lockkit.errors import BrokenFence, CannotTell, TableError
 from lockkit.protocol.outcome import (
-    Applied,
     Found,
-    Missing,
-    PreconditionFailed,
-    Throttled,
-    Unknown,
     Version,
     over,
 )
 from lockkit.protocol.record import is_believed
-from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, WallMs, pause_s, read
+from lockkit.runtime import (
+    Procedure,
+    Unique,
+    WallMs,
+    read,
+    settle_write,
+)
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import FENCED, load_config
 from lockkit.table.format.timeline import (
@@ -341,39 +342,13 @@ def carry_out(
         repair.fence, epoch=max(repair.fence.epoch, guard.epoch), attempt=(yield Unique())
     )
     believe()
-    if not (yield from _put(repair.version, format_fence(fence))):
+    settled = yield from settle_write(
+        FENCE_KEY, format_fence(fence), over(repair.version), limit=FENCE_BYTES_MAX
+    )
+    if not isinstance(settled, Version):
         raise TableError(
             f"{FENCE_KEY} has changed since it was looked at; nothing was changed: look again"
         )
     forward: list[str] = []
     yield from settle(repair.names, FenceRead(fence, None), frozenset(), forward)
     return tuple(forward)
-
-
-def _put(version: Version | None, body: bytes) -> Procedure[bool]:
-    """The same bytes under the same condition, until it is known what became of them."""
-    doubt = False
-    for tries in range(TRIES_MAX):
-        match (yield Put(FENCE_KEY, body, over(version))):
-            case Applied():
-                return True
-            case Throttled(after_s):
-                yield Sleep(pause_s(tries, after_s))
-                continue
-            case PreconditionFailed() | Unknown() as answer:
-                doubt = doubt or isinstance(answer, Unknown)
-            case other:
-                raise AssertionError(f"not an answer to a write: {other!r}")
-        match (yield from read(FENCE_KEY, limit=FENCE_BYTES_MAX)):
-            case Found(found, _) if found == body:
-                return True
-            case Found(_, there) if there != version:
-                return False
-            case Missing() if version is not None:
-                return False
-        yield Sleep(pause_s(tries))
-    raise Unanswered(
-        f"{FENCE_KEY} could not be written in {TRIES_MAX} tries; see that the store answers, then "
-        "repair it again",
-        doubt=doubt,
-    )

@@ -22,8 +22,9 @@ from lockkit.lab.verify.sim.lease import OFF_MS, RATE_OFF, SKEW_MS, SPREAD_MS, T
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, TaskPhase, Violated
 from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.wrong_rules import Ambiguous, Recognise
 from lockkit.protocol.outcome import Unknown, Version, WriteAnswer
-from lockkit.protocol.policy import Ambiguous, Expiry, Policy, Recognise
+from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import Identity
 from lockkit.recipes.election.candidate import Candidate, Term, renewed
 from lockkit.recipes.election.epochs import PREFIX, collect, epoch_key

@@ -18,7 +18,7 @@ from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.protocol.policy import Recognise
+from lockkit.lab.verify.wrong_rules import Recognise
 from lockkit.recipes.terraform.lockinfo import LockInfo, decode
 from lockkit.recipes.terraform.statelock import lock, lock_key, look, unlock
 from lockkit.runtime import Delete, Procedure, Sleep

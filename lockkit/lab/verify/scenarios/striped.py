@@ -16,6 +16,7 @@ from lockkit.errors import StripesDiffer, Unanswered
 from lockkit.events import Event
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import Mutant
+from lockkit.lab.verify.planting import Wrong
 from lockkit.lab.verify.sim import SimScenario
 from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.fault_profile import FaultProfile
@@ -34,10 +35,9 @@ from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import believes
-from lockkit.recipes.striped.handle import StripedRules
 from lockkit.recipes.striped.layout import agree, of_stripe, stripe_key
 from lockkit.recipes.stripes import indexes
-from lockkit.recipes.taking import AcquireLock, Taking, give_all, take_all
+from lockkit.recipes.taking import AcquireLock, Taking, confirmed, give_all, take_all
 from lockkit.runtime import Delete, Procedure, Put, Sleep
 
 STEPS = 500
@@ -78,7 +78,6 @@ class StripedRun:
     """Everybody in one world, and the invariants between them."""
 
     world: SimWorld
-    rules: StripedRules
     leases: list[LeaseRun]
     configured: dict[str, int]
     """By node: how many stripes its user asked for."""
@@ -150,7 +149,7 @@ class StripedRun:
 
     def agreed(self, actor: StripedClient) -> Procedure[bool]:
         """As `StripedLock.begin`."""
-        for _ in range(LAYOUTS_MAX if self.rules.agreed else 0):
+        for _ in range(LAYOUTS_MAX):
             try:
                 yield from agree(actor.stripes, "sim:/")
             except Unanswered:
@@ -159,22 +158,22 @@ class StripedRun:
                 self.world.reached.add("refused number")
                 return False
             return True
-        return not self.rules.agreed
+        return False
 
     def call(self, actor: StripedClient, keys: tuple[str, ...]) -> Procedure[None]:
         """As `StripedKeys`: take all, act, give all."""
-        plan = indexes(keys, actor.stripes, self.rules)
+        plan = indexes(keys, actor.stripes)
         for stripe in plan:
             if stripe not in actor.held:
                 actor.held[stripe] = self.joined(actor.node, stripe)
         take, give = partial(self.take, actor), partial(self.give, actor)
-        missed = yield from played(take_all(plan, self.rules), take, give)
+        missed = yield from played(take_all(plan), take, give)
         if missed is not None:
             self.world.reached |= {"backed out"} if len(plan) > 1 else set()
             if actor.taken:
                 raise Violated(EMPTY, f"{actor.node.name} still has stripe {actor.taken[0]}")
             return
-        if not self.rules.check or self.checked(actor, plan):
+        if confirmed(partial(self.checked, actor, plan)):
             actor.keys = keys
             self.act(actor)
             for _ in range(int(self.world.dice.random() * ACTS_MAX)):
@@ -184,7 +183,7 @@ class StripedRun:
                     break
                 self.act(actor)
         actor.keys = ()
-        yield from played(give_all(plan, self.rules), take, give)
+        yield from played(give_all(plan), take, give)
 
     def checked(self, actor: StripedClient, plan: tuple[int, ...]) -> bool:
         """As `StripedKeys.check`."""
@@ -233,15 +232,14 @@ def played(
 
 def set_up(seed: str, steps: int, mutant: Mutant | None) -> StripedRun:
     dice = random.Random(f"striped {seed}")
-    rules, lease = StripedRules(), Policy(expiry=dice.choice(tuple(Expiry)))
+    lease = Policy(expiry=dice.choice(tuple(Expiry)))
     profile = PROFILES[dice.choice(SOUND)]
     if mutant is not None:
-        rules = mutant.of(rules)
         profile = PROFILES[mutant.profile] if mutant.profile else profile
     weather, uniform = FaultProfile.of(dice), dice.random() < 0.3
     world = StripedWorld(seed, steps, profile, weather, uniform, stripe=dice.randrange(STRIPES))
     leases = [LeaseRun(world, lease, prefix=stripe_key(each)) for each in range(STRIPES)]
-    run = StripedRun(world, rules, leases, {})
+    run = StripedRun(world, leases, {})
     world.shelf.heard, world.on_crash = run.heard, run.crashed
     off_ms = SKEW_MS // 2 if lease.expiry is Expiry.WALL else OFF_MS
     for number in range(1, 3 + int(dice.random() * 2)):
@@ -260,20 +258,40 @@ SCENARIO = SimScenario(
      "refused number"),
 )  # fmt: skip
 
+def agreed_by_nobody(_stripes: int, _where: str) -> Procedure[None]:
+    """Everybody keeps the number of stripes that it was given."""
+    yield from ()
+
+
+WRONG: Wrong = {
+    ("ordered", False): {"lockkit.recipes.stripes:in_order": list},
+    ("once", False): {"lockkit.recipes.stripes:each_once": list},
+    ("give_back", False): {"lockkit.recipes.taking:to_give_back": lambda _taken: ()},
+    ("agreed", False): {
+        f"{__name__}:agree": agreed_by_nobody,
+        "lockkit.recipes.striped.handle:agree": agreed_by_nobody,
+    },
+    ("check", False): {
+        f"{__name__}:confirmed": lambda _held: True,
+        "lockkit.recipes.striped.handle:confirmed": lambda _held: True,
+    },
+}
+
+_Of = partial(Mutant, wrong=WRONG)
 MUTANTS = {
     each.name: each
     for each in (
-        Mutant("ordered", "stripes are taken in the order in which keys are named",
+        _Of("ordered", "stripes are taken in the order in which keys are named",
                {"ordered": False}),
-        Mutant("once", "a stripe is taken once for each of its keys", {"once": False}),
-        Mutant("give_back", "who cannot have all keeps what it has", {"give_back": False}),
-        Mutant("agreed", "everybody has the number of stripes that it was given",
+        _Of("once", "a stripe is taken once for each of its keys", {"once": False}),
+        _Of("give_back", "who cannot have all keeps what it has", {"give_back": False}),
+        _Of("agreed", "everybody has the number of stripes that it was given",
                {"agreed": False}),
-        Mutant("check", "nobody looks whether the first is still held when the last is taken",
+        _Of("check", "nobody looks whether the first is still held when the last is taken",
                {"check": False}),
-        Mutant("ignores conditions", "the store ignores the conditions of a write",
+        _Of("ignores conditions", "the store ignores the conditions of a write",
                profile="ignores conditions"),
-        Mutant("not atomic", "the store judges a condition first and writes afterwards",
+        _Of("not atomic", "the store judges a condition first and writes afterwards",
                profile="not atomic"),
     )
 }  # fmt: skip

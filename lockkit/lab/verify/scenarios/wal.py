@@ -30,8 +30,8 @@ from lockkit.lab.verify.sim.fault_profile import FaultProfile
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, StoredObject
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
+from lockkit.lab.verify.wrong_rules import Ambiguous
 from lockkit.protocol.outcome import Condition, Found, over
-from lockkit.protocol.policy import Ambiguous
 from lockkit.recipes.wal.claim import SlotLanded, SlotTaken
 from lockkit.recipes.wal.reader import Cursor, look
 from lockkit.recipes.wal.slot import LogTail, Manifest, SlotRead, slot_key, slot_number

@@ -23,7 +23,7 @@ from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.lock import grant
 from lockkit.lock.polling import PollingPace
 from lockkit.lock.renewal import Renewal
-from lockkit.lock.storage import LOCK_KEY, LeaseClient
+from lockkit.lock.storage import LOCK_KEY, StorageClient
 from lockkit.protocol.outcome import Found, Missing, over
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Garbled, Record, decode
@@ -76,7 +76,7 @@ class LeaseSession:
     """One client's life from its process's start to its crash, and what it believes."""
 
     node: Node
-    client: LeaseClient
+    client: StorageClient
     believes_until_ms: float = 0.0
     """True time; 0 once it does not."""
     busy: bool = False
@@ -219,10 +219,10 @@ class LeaseRun:
         owner = "W" if node.clock.offset_ms % 3 == 0 else node.name
         interval_s = world.profile.write_interval_ms / 1000
         offers = Capabilities(name="sim", poll_min_s=0.0, write_interval_min_s=interval_s)
-        client = LeaseClient(
+        client = StorageClient(
             where="sim://", store=NoRequests(offers),  # type: ignore[arg-type]
             me=Identity(owner, TTL_MS, node.name, handle), policy=self.policy, clock=node.clock,
-            pace=PollingPace(self.poll_ms), tell=tell, late_ms=LATE_MS,
+            pace=PollingPace(self.poll_ms), tell=tell, late_ms=LATE_MS, interval_ms=self.renew_ms,
         )  # fmt: skip
         session = LeaseSession(node, client)
         self.sessions[node.name] = session
@@ -261,7 +261,7 @@ class LeaseRun:
 
         session.orphaned = False
         new = Renewal(
-            client=session.client, renew_ms=self.renew_ms, start=start,
+            held=session.client, start=start,
             orphaned=lambda: session.orphaned, report=world.reached.add,
         )  # fmt: skip
         world.spawn(node, new.watch(), f"{node.name} watches")

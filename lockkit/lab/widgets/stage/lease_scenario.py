@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.errors import LockLost, LossReason
 from lockkit.lab.verify.check import Kind, check
-from lockkit.lab.verify.wrong_rules import CommitGuard, Release
+from lockkit.lab.verify.wrong_rules import Ambiguous, CommitGuard, Release
 from lockkit.lab.widgets.stage.requests import UnguardedPut
 from lockkit.lock import grant
 from lockkit.lock.polling import PollingPace
-from lockkit.lock.storage import LOCK_KEY, LeaseClient
+from lockkit.lock.storage import LOCK_KEY, StorageClient
 from lockkit.protocol.outcome import Applied, IfAbsent
-from lockkit.protocol.policy import Ambiguous
 from lockkit.protocol.state import Identity
 from lockkit.recipes.guarded import read_guarded, write_guarded
 from lockkit.runtime import Procedure, Sleep, Unique
@@ -68,7 +67,7 @@ def bring_on(steps: PatternSteps) -> None:
     offers = PacingLimits(Capabilities(name="s3", poll_min_s=0.0))
     fence = steps.off.get("fence", CommitGuard.CAS)
     for name in ("W1", "W2"):
-        client = LeaseClient(
+        client = StorageClient(
             where="s3://lake/orders", store=offers, me=Identity(name, TTL_MS, name, name),  # type: ignore[arg-type]
             policy=steps.rules, clock=steps.clock(name), pace=PollingPace(PAUSE_MS),
             tell=steps.emit(name),
@@ -76,7 +75,7 @@ def bring_on(steps: PatternSteps) -> None:
         steps.keep(name, use(client, fence))
 
 
-def use(client: LeaseClient, fence: CommitGuard) -> Procedure[str]:
+def use(client: StorageClient, fence: CommitGuard) -> Procedure[str]:
     """Acquire, work, renew, write, release: as a program does with a `Lock` in its hand."""
     stand = partial(grant.check, client, "the lock")
     if not (yield from grant.acquire(client, WAIT_S, hold=NoRenewal)):

@@ -8,6 +8,7 @@ from typing import Any
 
 from lockkit.lab.verify.sim.clock import VirtualClock
 from lockkit.lab.verify.sim.memory_store import Sent, SimStore
+from lockkit.lab.widgets.stage.in_turn import in_turn
 from lockkit.protocol.outcome import IfAbsent, over
 from lockkit.runtime import (
     Delete,
@@ -20,7 +21,6 @@ from lockkit.runtime import (
     Sleep,
     Unique,
     WallMs,
-    in_turn,
 )
 from lockkit.sinks import Emit
 

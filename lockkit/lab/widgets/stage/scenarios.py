@@ -27,9 +27,10 @@ from lockkit.lab.verify.scenarios.election import WRONG as ELECTION_WRONG
 from lockkit.lab.verify.scenarios.queue import WRONG as QUEUE_WRONG
 from lockkit.lab.verify.scenarios.statelock import WRONG as STATELOCK_WRONG
 from lockkit.lab.verify.scenarios.wal import WRONG as WAL_WRONG
+from lockkit.lab.verify.wrong_rules import Ambiguous
 from lockkit.lab.widgets.stage import lease_scenario as lease_play
 from lockkit.lab.widgets.stage.staged import Stage
-from lockkit.protocol.policy import Ambiguous, Expiry, Policy
+from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import Identity
 from lockkit.recipes.election.candidate import Candidate
 from lockkit.recipes.guarded import read_guarded, write_guarded

@@ -26,9 +26,10 @@ from lockkit.lab.widgets.stage.decisions import (
     Decision,
     ScenarioMoment,
 )
+from lockkit.lab.widgets.stage.in_turn import in_turn
 from lockkit.lab.widgets.stage.requests import answer, guarded, plain, shown, to_the_end
 from lockkit.protocol.outcome import Unknown
-from lockkit.runtime import Delete, List, Procedure, Put, Request, in_turn
+from lockkit.runtime import Delete, List, Procedure, Put, Request
 from lockkit.sinks import Emit, silent
 
 STEPS_MAX = 200
