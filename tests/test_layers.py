@@ -82,8 +82,6 @@ ORDER = {
 CYCLES = {
     "lab.faults.hook_botocore lab.faults.hook_requests lab.faults.hooks":
         "a hook module loads an SDK, so `hooks` imports it only when a fault is installed",
-    "lab.processes.fleet lab.processes.supervisor":
-        "the fleet starts the supervisor as its child process, which answers with its types",
     "lab.widgets.seeds.moments lab.widgets.seeds.sweep":
         "a sweep is replayed at one of its moments",
 }  # fmt: skip
