@@ -85,15 +85,15 @@ breaker
 # Every rule of the lease, off in turn. **Guess first:** which is missed last?
 
 # %%
-table = survey("lease", seeds=200)
+table = survey("lease", seeds=300)
 assert table.hidden == ["confirm"]
 table
 
 # %% [markdown]
-# One of them is not missed in two hundred worlds. It is no decoration. Without it a client that
+# One of them is not missed in three hundred worlds. It is no decoration. Without it a client that
 # comes back to an old claim of its own takes it for a new grant. It counts the lease from its look;
 # the others count from when the claim was written. A *search* of every order of a few moves finds
-# that story in seconds (`lockkit explore`); chance needs about a thousand worlds. Both are needed:
+# that story in seconds (`lockkit explore`); chance needs some two thousand worlds. Both are needed:
 # the search is complete and small, the worlds are large.
 #
 # ## Why

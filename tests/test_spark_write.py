@@ -394,7 +394,7 @@ def test_a_write_to_an_old_table_reads_its_checkpoint_and_what_is_later(
         (lambda d: d.drop("region"), "no column 'region', the table's partition field"),
         (lambda d: d.drop("at"), "no column 'at', the table's precombine field"),
         (lambda d: d.selectExpr("id", "region", "at", "'x' v"), "'v' is int64 in the table and s"),
-        (lambda d: d.selectExpr("id", "region", "at", "v", "1 a", "1 A"), "are one to Spark"),
+        (lambda d: d.selectExpr("id", "region", "at", "v", "1 a", "1 A"), "are the same to Spark"),
         (lambda d: d.selectExpr("1.5D id", "region", "at", "v"), "cast it to string"),
         (lambda d: d.selectExpr("*", "interval 1 day as i"), "'i' has type duration"),
     ],

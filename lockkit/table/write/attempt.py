@@ -169,6 +169,7 @@ class WriteAttempt:
             way = begin(known, action=action, plan=plan, trying=self._tries)
             transaction = yield from host.run(way)
             host.own.add(transaction.instant)
+            self._taken = transaction.taken
             self._heart = yield from host.beat(transaction.taken)
             return transaction
 
