@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ import pytest
 from lockkit.clock import Clock
 from lockkit.events import Event, read
 from lockkit.lab.processes.fleet import Fleet, FleetError, leftovers
+from lockkit.lab.processes.services.objects import ObjectServer
 from lockkit.lab.processes.supervisor import OWN_CREDENTIALS
 from lockkit.runtime import run
 from lockkit.spark.process import tree
@@ -560,3 +562,14 @@ def test_the_users_own_credentials_are_not_sent_to_the_embedded_server(fleets, m
         assert env["AWS_ACCESS_KEY_ID"] == "lockkit"
         assert "real-secret" not in json.dumps(env)
     assert "real-" not in (fleet.run_dir / "history.jsonl").read_text()
+
+
+def test_a_child_survives_the_thread_that_started_it(tmp_path: Path) -> None:
+    """Linux kills a child that dies with its parent when the thread that started it ends."""
+    with ThreadPoolExecutor(1) as pool:
+        server = pool.submit(ObjectServer(tmp_path).start).result()
+    try:
+        time.sleep(0.5)
+        assert server.answers()
+    finally:
+        server.stop()

@@ -15,7 +15,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import psutil
 
@@ -29,6 +32,8 @@ PR_SET_PDEATHSIG = 1
 DEATH_SIGNAL: bool = sys.platform == "linux"
 CODE_ORPHANED = 113
 
+T = TypeVar("T")
+
 
 def die_with_parent(parent: int) -> None:
     """From now on the kernel kills this process when the *thread* that started it ends.
@@ -41,6 +46,47 @@ def die_with_parent(parent: int) -> None:
         threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
     if os.getppid() != parent:  # it died before we asked
         os._exit(CODE_ORPHANED)
+
+
+def from_lasting_thread(start: Callable[[], T]) -> T:
+    """Call `start`, which starts a child that calls `die_with_parent`, and return its result.
+
+    It runs in a thread that lives as long as this process: the kernel kills the child when the
+    thread that started it ends.
+    """
+    global _starts
+    if threading.current_thread() is threading.main_thread():
+        return start()
+    with _turn:
+        if _starts is None:
+            _starts = SimpleQueue()
+            threading.Thread(
+                target=_start_all, args=(_starts,), name="lockkit-start", daemon=True
+            ).start()
+        starts = _starts
+    done: Future[T] = Future()
+    starts.put((start, done))
+    return done.result()
+
+
+def _start_all(starts: SimpleQueue[Any]) -> None:
+    while True:
+        start, done = starts.get()
+        try:
+            done.set_result(start())
+        except BaseException as error:  # noqa: BLE001 - the caller gets it
+            done.set_exception(error)
+
+
+def _forget_starts() -> None:
+    """A forked child has none of its parent's threads."""
+    global _starts, _turn
+    _starts, _turn = None, threading.Lock()
+
+
+_starts: SimpleQueue[Any] | None = None
+_turn = threading.Lock()
+os.register_at_fork(after_in_child=_forget_starts)
 
 
 def _watch(parent: int) -> None:

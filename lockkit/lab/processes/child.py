@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from lockkit.clock import Clock
 from lockkit.errors import HistoryError
 from lockkit.events import Event, event, parse
-from lockkit.spark.process import die_with_parent, kill_tree
+from lockkit.spark.process import die_with_parent, from_lasting_thread, kill_tree
 
 PACKAGE = Path(__file__).parents[3]
 """The folder that holds `lockkit`: a child imports the same code as its parent."""
@@ -46,11 +46,11 @@ class ChildProcess:
         self.log = log
         self._turn = threading.Lock()
         with log.open("a") as file:
-            self.process = subprocess.Popen(
+            self.process = from_lasting_thread(lambda: subprocess.Popen(
                 [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=file, text=True, bufsize=1, cwd=cwd, env=own,
                 start_new_session=session, process_group=None if session else 0,
-            )  # fmt: skip
+            ))  # fmt: skip
         self.send(parent=os.getpid(), **settings)
 
     @property

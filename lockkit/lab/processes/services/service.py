@@ -15,7 +15,7 @@ from lockkit.clock import Clock
 from lockkit.errors import LockkitError
 from lockkit.spark.connect import free_port, spark_home
 from lockkit.spark.java import NoJava, find_java
-from lockkit.spark.process import kill_tree
+from lockkit.spark.process import from_lasting_thread, kill_tree
 
 READY_S_MAX = 90.0
 READY_POLL_S = 0.05
@@ -179,9 +179,9 @@ def jars() -> Path:
 
 def _child(command: list[str], folder: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """In a group of its own, so that a Ctrl-C on the terminal is ours to pass on."""
-    return subprocess.Popen(
+    return from_lasting_thread(lambda: subprocess.Popen(
         [sys.executable, "-m", "lockkit.spark.process", str(os.getpid()), *command],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[4])},
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0,
-    )  # fmt: skip
+    ))  # fmt: skip
