@@ -169,7 +169,7 @@ def test_a_holder_whose_grant_is_over_does_not_commit(table: Store) -> None:
     lock = Stalls(f"table-locks-{next(NAMES)}")
 
     def lose() -> None:
-        lock._lose("it was taken away", LossReason.REVOKED)
+        lock._client.lose("it was taken away", LossReason.REVOKED)
         lock.check()
 
     lock.meanwhile = lose

@@ -185,7 +185,7 @@ def test_a_cleaner_takes_back_or_spares_whether_the_writer_is_dead_or_not(
 ) -> None:
     found = Scene(config).rewrites(1).writers().cleaner().search(faults=2)
     assert not found.mistake, found
-    assert found.ends == {("Committed", "Spared"), ("LockLost", "RolledBack")}
+    assert found.ends == {("Committed", "RollbackRefused"), ("LockLost", "RolledBack")}
 
 
 def test_nor_do_two_cleaners_of_one_writer_get_into_each_others_way(config: TableConfig) -> None:
@@ -193,7 +193,7 @@ def test_nor_do_two_cleaners_of_one_writer_get_into_each_others_way(config: Tabl
     found = Scene(config).rewrites(1).writers().cleaner().cleaner(epoch=4).search()
     assert not found.mistake, found
     assert found.ends == {
-        ("Committed", "Spared", "Spared"), ("LockLost", "RolledBack", "RolledBack")
+        ("Committed", "RollbackRefused", "RollbackRefused"), ("LockLost", "RolledBack", "RolledBack")
     }  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def test_a_rollback_that_is_resumed_ends_with_any_fault() -> None:
 
 
 ENDS = {
-    ("Committed", "CommitConflict", "Spared"),
+    ("Committed", "CommitConflict", "RollbackRefused"),
     ("LockLost", "Committed", "RolledBack"),
     ("LockLost", "LockLost", "RolledBack"),
 }
@@ -222,7 +222,7 @@ def test_two_writers_and_a_cleaner_with_a_fault_anywhere(config: TableConfig) ->
 def test_two_appends_and_a_cleaner(config: TableConfig) -> None:
     found = Scene(config).appends(1, 2).writers().cleaner().search()
     assert not found.mistake, found
-    assert ("Committed", "Committed", "Spared") in found.ends
+    assert ("Committed", "Committed", "RollbackRefused") in found.ends
 
 
 def test_a_writer_that_begins_with_a_clock_that_is_behind_takes_a_later_instant(
