@@ -195,7 +195,7 @@ schema = pa.schema([("id", pa.string()), ("pad", pa.binary())])
 config = TableConfig(name="t", record_key="id")
 target = Target("20250101000000000", config, schema)
 file = tempfile.TemporaryFile()
-draft = Draft(target, "", "g-0", schema, file)
+draft = BaseFileWriter(target, "", "g-0", schema, file)
 import os
 peaks = []
 for part in range({parts}):
@@ -205,8 +205,8 @@ for part in range({parts}):
 stat = draft.close(inserts=0)
 file.seek(0)
 out = tempfile.TemporaryFile()
-later = Draft(Target("20250102000000000", config, schema), "", "g-0", schema, out,
-              previous=target.instant)
+later = BaseFileWriter(Target("20250102000000000", config, schema), "", "g-0", schema, out,
+                       previous=target.instant)
 one = pa.table([["k0-1"], [b"new"]], schema=schema)
 stat = merge(later, rows_to_copy(config, "old", file), upserts(target, one))
 assert stat.updates == 1 and stat.writes == {parts} * 1000
