@@ -103,8 +103,8 @@ table
 # rules here are in the library's tests as planted mistakes: a mistake that nothing finds would be a
 # hole in the net, and the tests would say so.
 #
-# And a seed is worth more than a stack trace. It is the whole world in one number: `lease/drift:279`
-# is the same history on your machine, today and next year.
+# And a seed is worth more than a stack trace. It is the whole world in one number:
+# `lease/drift:279` is the same history on your machine, today and next year.
 #
 # ## In production
 #

@@ -193,8 +193,9 @@ def test_nor_do_two_cleaners_of_one_writer_get_into_each_others_way(config: Tabl
     found = Scene(config).rewrites(1).writers().cleaner().cleaner(epoch=4).search()
     assert not found.mistake, found
     assert found.ends == {
-        ("Committed", "RollbackRefused", "RollbackRefused"), ("LockLost", "RolledBack", "RolledBack")
-    }  # fmt: skip
+        ("Committed", "RollbackRefused", "RollbackRefused"),
+        ("LockLost", "RolledBack", "RolledBack"),
+    }
 
 
 def test_a_rollback_that_is_resumed_ends_with_any_fault() -> None:
