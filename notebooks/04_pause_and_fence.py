@@ -13,26 +13,27 @@
 # %% [markdown]
 # # A pause at the worst moment: what a lease can't do, and a fence can
 #
-# Two PySpark programs write to one table, and a lock with a lease of four seconds keeps them apart.
-# W1 has the lock, has checked that it conflicts with nobody, and is stopped for longer than its
-# lease: by a garbage collection, a suspended laptop, here by SIGSTOP. It wakes, and its next
-# instruction is the one that publishes. What stops it?
+# Two PySpark programs write to one table. A lock with a lease of four seconds keeps them apart. W1
+# holds the lock and has passed its conflict check. Then it is paused for longer than its lease: by
+# a garbage collection, by a suspended laptop, or here by SIGSTOP. When it resumes, its next
+# instruction publishes the commit. What stops it?
 #
-# This takes about a minute, most of which Spark takes to start, twice. With less than 4 GB of
-# memory the writers are plain Python: the same lock, the same commit, ten seconds.
+# This takes about a minute. Most of that is Spark, which starts twice. With less than 4 GB of
+# memory the writers are plain Python programs with the same lock and the same commit, and it takes
+# ten seconds.
 
 # %% [markdown]
 # ## Predict
 #
-# While W1 stands still, its lease ends, W2 takes the lock over and commits: another version of the
-# very file that W1 has written anew. Then W1 wakes. There is **no fence**: the lock alone is to
-# keep the two apart, as in Hudi.
+# While W1 is paused, its lease ends. W2 takes over the lock and commits a new version of the very
+# file that W1 has rewritten. Then W1 resumes. There is **no fence**: only the lock keeps the two
+# apart, as in Hudi.
 
 # %%
 from lockkit.lab.widgets import Predict
 from lockkit.lab.course.stalled import GUESSES, SideBySide, stall
 
-late = Predict("W1 goes on where it was stopped. What becomes of its commit?", GUESSES)
+late = Predict("W1 resumes where it was paused. What happens to its commit?", GUESSES)
 late
 
 # %% [markdown]
@@ -43,17 +44,18 @@ without = late.run(stall, fence=False)
 without
 
 # %% [markdown]
-# Both writers were told that they had committed. Each had written the same file group anew from
-# what it had read, and a reader takes the newer of the two files: the orders in the other one are
-# nowhere. Nobody was told.
+# The store acknowledged both commits. Each writer had rewritten the same file group from what it
+# had read. A reader takes the newer of the two files, so the orders in the other file are lost.
+# Neither writer received an error.
 #
 # ## Predict: with the fence
 #
-# The same two programs, the same lock, the same stop between the same two instructions. But now to
-# publish is itself a write under a condition: *only if nothing was decided since I read*.
+# These are the same two programs, with the same lock and the same pause between the same two
+# instructions. This time publishing is itself a conditional write: *only if no commit was decided
+# since I read the table*.
 
 # %%
-fenced = Predict("Fence on. What becomes of W1's late commit now?", GUESSES)
+fenced = Predict("The fence is on. What happens to W1's late commit now?", GUESSES)
 fenced
 
 # %%
@@ -63,10 +65,11 @@ with_fence
 # %% [markdown]
 # ## See
 #
-# Time runs down; both runs take the same turns until W1 wakes. On the left its commit is a write
-# that nothing guards, *stale commit accepted*; on the right it is `fence: 412`. The hatched bar is
-# the stop; where W1's belief is red, it still thinks that it holds a lock which is W2's. (Reads are
-# left out: a writer that waits does little else.)
+# Time runs down the page. Both runs have the same pause at the same instruction; how many commits
+# came before it may differ. On the left, W1's late commit is an unguarded write, marked *stale
+# commit accepted*. On the right it is `fence: 412`. The hatched bar is the pause. Where W1's bar is
+# red, W1 still believes that it holds a lock that W2 now owns. (The pictures leave out reads,
+# because a waiting writer sends hardly anything else.)
 
 # %%
 SideBySide(without, with_fence)
@@ -74,9 +77,9 @@ SideBySide(without, with_fence)
 # %% [markdown]
 # ## Check
 #
-# The checker has the store's record of every request, and what both writers believed. How many
-# orders are lost depends on who had got how far; that a commit was published that nobody had
-# checked against the one before it does not.
+# The checker compares the store's record of every request with what both writers believed. The
+# number of lost orders depends on how far each writer had got. The violation does not: a commit was
+# published without a conflict check against the commit before it.
 
 # %%
 for run in (without, with_fence):
@@ -88,41 +91,43 @@ assert with_fence.lost == 0
 # %% [markdown]
 # ## Why
 #
-# W1 did look at its lease, and it still stood: the stop came between that look and the write. There
-# is always such a gap, whatever one looks at and however late. A shorter lease makes the harm more
-# likely, a longer one makes a dead writer block the others for longer, and no length is longer than
-# every pause.
+# W1 did check its lease, and the lease was valid. The pause came between that check and the write.
+# Such a gap always exists, whatever a program checks and however late it checks. A shorter lease
+# makes this more likely. A longer lease makes a crashed holder block the others for longer. No
+# lease is longer than every possible pause.
 #
-# The store has no such gap. It compares and writes in one step, so the last word is its own: W2's
-# commit has changed `.hoodie/.locks/fence.json`, W1's write says *if it is as I read it*, and that
-# is no longer so. W1 learns it from the answer, not from a clock. It then begins again on the table
-# as it is, and nothing is lost.
+# The store has no such gap, because it compares and writes in one step. W2's commit changed
+# `.hoodie/.locks/fence.json`. W1's write carries the condition *if it is as I read it*, and the
+# condition is now false. W1 learns this from the store's answer and not from a clock. It then
+# starts again from the current table, and nothing is lost.
 #
-# It matters *which process* is stopped. Here it is the driver, and it can be: the lock, its
-# heartbeat and the commit are all in its own Python. Spark's executors go on meanwhile, and may.
+# It matters *which process* is paused. Here it is the driver, because the lock, its heartbeat and
+# the commit all run in the driver's own Python process. Spark's executors keep running, which does
+# no harm.
 #
 # ## In production
 #
 # * **Martin Kleppmann**, [How to do distributed
-#   locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html): the
-#   drawing of this pause, and the fencing token against it.
-# * **Apache Hudi** publishes by creating a completed file, which nothing guards but the lock
+#   locking](https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html), drew this
+#   pause and the fencing token that stops it.
+# * **Apache Hudi** publishes by creating a completed file, which only the lock guards
 #   ([RFC-91](https://github.com/apache/hudi/blob/master/rfc/rfc-91/rfc-91.md)). A lease lasts five
-#   minutes and is renewed every 30 s; a writer that stands still for longer is in the left picture.
-#   Since [#17871](https://github.com/apache/hudi/pull/17871) its *release* fails if somebody else
-#   has the lock by then: the writer hears of it, after the commit is visible.
-# * **Apache Iceberg and Delta Lake** publish by a compare-and-set of their own (a catalog's swap,
-#   or create-if-absent of the next log entry): there the table is the fence.
-# * **Tables that `lockkit` makes** are fenced. One that Hudi's writers share can't be, since they
-#   know nothing of the fence: choose a lease longer than any pause that you believe in.
+#   minutes and is renewed every 30 s. A writer that is paused for longer is in the situation on the
+#   left. Since [#17871](https://github.com/apache/hudi/pull/17871) its *release* fails if another
+#   writer has taken the lock: the writer learns about it, but only after the commit is visible.
+# * **Apache Iceberg and Delta Lake** publish by their own compare-and-set (a swap in the catalog,
+#   or the creation of the next log entry). There the table itself is the fence.
+# * **Tables that `lockkit` makes** are fenced. A table that is shared with Hudi's own writers
+#   cannot be fenced, because they do not know the fence. Choose a lease that is longer than any
+#   pause you expect.
 #
 # ## Your turn
 #
-# The usual drawing has a *token*: the store keeps the highest epoch that it has seen, and refuses
-# lower ones. It would have stopped W1 above. Is it enough for a table? The explorer searches every
-# order of events for the shortest harm. Change `RULE` (`fence off`, `fence token`) until the
-# checker finds a lost update **although the epochs of the accepted commits rise**, and read the
-# story: who had checked what, and when?
+# The usual drawing has a *token*: the store remembers the highest epoch and refuses lower ones. A
+# token would have stopped W1 above. Is it enough for a table? The explorer searches every order of
+# events for the shortest harm. Change `RULE` (`fence off` or `fence token`) until the checker finds
+# a lost update **although the epochs of the accepted commits rise**. Then read the story: what had
+# each writer checked, and when?
 
 # %%
 from lockkit.lab.verify.check import check

@@ -13,24 +13,24 @@
 # %% [markdown]
 # # Whose clock says that a lease is over?
 #
-# A lease ends at a time, and somebody has to say when that is: the holder, the challenger or the
-# store. No two of their clocks agree, and nobody asks anybody before acting. What does a clock cost
-# that is three seconds off, and what does Hudi's buffer of half a second buy?
+# A lease ends at a point in time. Whose clock measures it: the holder's, the challenger's or the
+# store's? No two of these clocks agree. What happens if one is three seconds off, and how much does
+# Hudi's buffer of half a second help?
 #
 # This takes about half a minute.
 
 # %% [markdown]
 # ## Predict
 #
-# The lock object says `validUntil`, in W1's time. W1 has a lease of two seconds and renews it well
-# before it ends. W2's clock is **three seconds fast**. It looks once, and goes by its own clock and
-# a buffer of 500 ms, which is Hudi's rule.
+# The lock object contains `validUntil`, a time on W1's clock. W1's lease lasts two seconds, and W1
+# renews it well before it ends. W2's clock is **three seconds fast**. W2 reads the object once and
+# applies Hudi's rule: it compares `validUntil` plus a buffer of 500 ms with its own clock.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
 from lockkit.lab.course.clocks import GUESSES, meet, search
 
-wall = Predict("After W2's look, while W1 goes on working:", GUESSES)
+wall = Predict("After W2's read, while W1 continues to work:", GUESSES)
 wall
 
 # %% [markdown]
@@ -43,20 +43,21 @@ Workbench.replay(by_wall.events)
 # %% [markdown]
 # ## See
 #
-# Nothing was slow, nothing was lost, and W1 did all that it should. For W2 the lease had been over
-# before it was granted. W2's claim is an honest compare-and-set, so the store lets it through; W1
-# learns of it at its next renewal, and until then both believe.
+# No request was slow, nothing was lost, and W1 did everything right. By W2's clock the lease was
+# over before it was granted. W2's claim is a valid compare-and-set, so the store accepts it. W1
+# learns about it at its next renewal. Until then both clients believe that they hold the lock.
 #
-# A lock cannot mend a clock, but it can notice: every answer of the store has a `Date`.
+# A lock cannot correct a clock, but it can detect the error: every answer of the store has a `Date`
+# header.
 
 # %%
 print(by_wall.warned[0])
 
 # %% [markdown]
-# The same two locks, with two other rules. **store**: the store wrote down when the object was last
-# modified, and says in the same answer what time it is now; both are *its* clock. **observed**: W2
-# must have watched the same version for a whole lease, on its own clock; only how fast clocks run
-# matters, not what they show.
+# Here are the same two locks with two other rules. **store**: the store records when the object was
+# last modified, and its answers carry its current time. Both times come from *its* clock.
+# **observed**: W2 must see the same version for a whole lease, measured on its own clock. Then only
+# the speed of the clocks matters, not what they show.
 
 # %%
 for expiry in ("wall", "store", "observed"):
@@ -64,11 +65,12 @@ for expiry in ("wall", "store", "observed"):
         print(f"{expiry:10}W2's clock {fast_s:+.0f} s: {meet(expiry, fast_s)}")
 
 # %% [markdown]
-# Three seconds *slow* is safe under every rule; by the wall clock W2 then waits three seconds more
-# than it must, after W1 has died.
+# A clock that is three seconds *slow* is safe under every rule. By the wall clock, W2 then waits
+# three seconds longer than necessary after W1 has died.
 #
-# The explorer finds the same without a server, as the shortest of all orders of events in which two
-# clients believe. (Here a tick is a second, a lease is two, the buffer is one.)
+# The explorer finds the same harm without a server. It shows the shortest of all orders of events
+# in which two clients believe that they hold the lock. (Here a tick is one second, a lease is two
+# ticks and the buffer is one.)
 
 # %%
 print(search("skew").story)
@@ -76,12 +78,13 @@ print(search("skew").story)
 # %% [markdown]
 # ## Predict: a buffer for both
 #
-# Hudi adds its 500 ms when it asks whether *somebody else's* lock is over, and by the same function
-# when it asks whether *its own* still stands. In the explorer: clocks differ by one second, and the
-# buffer is one second, so it should be just enough.
+# Hudi adds its 500 ms when a challenger tests whether *another writer's* lock is over. The same
+# function tests whether *its own* lock is still valid, so the buffer is added there, too. In the
+# explorer the clocks differ by one second and the buffer is one second, so it should be just
+# enough.
 
 # %%
-both = Predict("The challenger waits, and the holder believes, a second longer:", GUESSES)
+both = Predict("Both the challenger and the holder allow one second more:", GUESSES)
 both
 
 # %%
@@ -90,9 +93,9 @@ print(hudi.story)
 Workbench.replay(hudi.events)
 
 # %% [markdown]
-# The challenger waits for the end of the lease plus the buffer, and the holder believes until the
-# end of the lease plus the buffer. On both sides it cancels out: what is left is the difference of
-# their clocks. A buffer belongs to the challenger alone; the holder should stop *early*.
+# The challenger waits until the end of the lease plus the buffer. The holder believes until the end
+# of the lease plus the buffer. The two buffers cancel out, and the difference between the clocks
+# remains. So only the challenger should add a buffer. The holder should stop *early*.
 #
 # ## Check
 
@@ -105,32 +108,34 @@ assert hudi.row.as_expected and str(hudi) == GUESSES[1]
 # %% [markdown]
 # ## Why
 #
-# To take a lock over is to say that somebody else's time is up. By the wall clock that compares two
-# numbers of two machines, and is wrong by as much as they differ. The store's two times come from
-# one clock, so a wrong one costs nothing; what is left is that HTTP cuts times to a second and that
-# a store has more than one front end, which is why `lockkit` adds two seconds of slack. Watching
-# needs no clock but a steady one; it costs a whole lease of waiting, even if the holder died long
-# ago.
+# A takeover claims that another client's time is over. The wall-clock rule compares two times from
+# two machines, and its error is the difference between their clocks. The store's two times come
+# from one clock, so an error of that clock cancels out. Two small errors remain: HTTP dates are
+# whole seconds, and a store has more than one front end. For both, `lockkit` adds two seconds of
+# slack. The observed rule needs only a clock that runs at a steady speed. Its price is that a
+# challenger waits a whole lease, even if the holder died long ago.
 #
-# The holder has no such choice: it counts from *before* its request left, on a clock that cannot be
-# set, and stops a little early. No rule about clocks helps against a process that is paused; for
-# that there is the fence (notebook 00).
+# The holder has no such choice. It counts from *before* it sent the request, on a clock that nobody
+# can set, and it stops a little early. No rule about clocks helps against a paused process. The
+# fence does (notebook 04).
 #
 # ## In production
 #
-# * **Apache Hudi** goes by the wall clock, with `CLOCK_DRIFT_BUFFER_MS = 500` on both sides. Its
-#   leases are five minutes, renewed every 30 s, so three seconds only matter in the last three
-#   seconds of a lease that was not renewed. That is when takeovers happen.
-# * **DynamoDB's lock client** watches: a lease "expires only after another acquire has waited for
-#   it", so as to avoid clock skew.
-# * **Terraform's S3 lock** has no lease: nobody's clock is wrong, and nobody's lock ends.
-# * **`Lock`** goes by the store; where a store does not tell its time, by the wall clock with the
-#   buffer on the challenger's side only. It warns (`ClockSkew`) when this machine's clock is off.
+# * **Apache Hudi** uses the wall clock, with `CLOCK_DRIFT_BUFFER_MS = 500` on both sides. Its
+#   leases last five minutes and are renewed every 30 s. So three seconds matter only in the last
+#   three seconds of a lease that was not renewed, which is when takeovers happen.
+# * **DynamoDB's lock client** uses the observed rule: a lease expires only after a challenger has
+#   watched it for its whole length. This avoids clock skew.
+# * **Terraform's S3 lock** has no lease. It does not depend on a clock, and it never expires.
+# * **`Lock`** uses the store's clock. If a store does not report its time, `Lock` uses the wall
+#   clock, with the buffer on the challenger's side only. It warns (`ClockSkew`) when this machine's
+#   clock is off.
 #
 # ## Your turn
 #
-# By the wall clock, a lease of 2 s and a buffer of 0.5 s: how fast may W2's clock be? Find the
-# largest whole or half number of seconds at which one believes, and two at half a second more.
+# Take the wall clock, a lease of 2 s and a buffer of 0.5 s. How fast may W2's clock be? Find the
+# largest multiple of half a second at which one client believes that it holds the lock, while half
+# a second more makes it two.
 
 # %%
 FAST_S = 0.5

@@ -11,25 +11,26 @@
 # ---
 
 # %% [markdown]
-# # A hot object: one write a second
+# # A hot object: one write per second
 #
-# Google Cloud Storage takes one write a second to an object, and answers 429 to the rest. A lock is
-# one object, and taking it and giving it back are two writes. What happens to a writer that needs
-# the lock for a tenth of a second, and to those who wait for it?
+# Google Cloud Storage accepts one write per second to an object and answers 429 to the rest. A lock
+# is one object, and each grant takes two writes: a claim and a release. What happens to a writer
+# that needs the lock for a tenth of a second, and to the writers that wait for it?
 #
 # This takes about half a minute.
 
 # %% [markdown]
 # ## Predict
 #
-# W1 creates the lock object, finds at once that there is nothing to do, and releases: a guarded
-# write that marks the object as free. It is sent once, and whatever comes back, W1 goes home.
+# W1 creates the lock object, finds that it has nothing to do, and releases the lock at once: a
+# guarded write that marks the object as free. W1 sends that write only once and exits, whatever the
+# answer is.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
 from lockkit.lab.course.hot import GUESSES, release_once, use, wait
 
-once = Predict("On Google Cloud Storage, a minute's lease, W1 has gone. What is left?", GUESSES)
+once = Predict("Google Cloud Storage, a lease of one minute. What is left?", GUESSES)
 once
 
 # %% [markdown]
@@ -43,13 +44,14 @@ print("GCS:", repr(gcs))
 # %% [markdown]
 # ## See
 #
-# The release met a 429. Nobody did anything wrong and nobody else was there: the object was simply
-# too young. The lock now *dangles*, and everybody waits for a lease that nobody uses.
+# The release was answered with 429. No code was wrong and there was no other writer: the object's
+# last write was less than a second old. The lock is now *dangling*: everybody must wait for the end
+# of a lease that nobody uses.
 #
 # ## What a lock does
 #
-# A 429 is the one refusal that is a promise: *certainly not done*. So the release may be sent
-# again, as it is, for as long as the lease lasts.
+# A 429 is the one refusal that is also a promise: the write was *certainly not done*. So the same
+# release can be sent again until the lease ends.
 
 # %%
 twice = use("gcs", times=2)
@@ -58,14 +60,16 @@ print("GCS:", repr(twice))
 Workbench.replay(twice.events)
 
 # %% [markdown]
-# The same lock, the same code: free in the end on both, and on Google's storage it took seconds.
-# (The first grant on a server that isn't the provider's own also *proves* that it keeps its
-# conditions, by two writes that must be refused; those count, too.)
+# With the same lock and the same code, the lock is free in the end on both stores. On Google's
+# storage that took seconds. (On a server that is not the provider's own, the first grant also
+# *proves* that the server honours conditions. It sends two writes that must be refused, and those
+# count, too.)
 #
 # ## Those who wait
 #
-# A waiter can't queue on an object store, it can only look. If it tried to write, it would use up
-# the holder's one write a second. So it reads, and says which version it knows:
+# A waiter cannot queue on an object store; it can only poll. If it polled by writing, it would use
+# up the holder's one write per second. So it reads, and each read names the version that it already
+# knows:
 
 # %%
 waited = wait("gcs")
@@ -73,9 +77,9 @@ print("S3: ", wait("s3").requests("W2"))
 print("GCS:", waited.requests("W2"))
 
 # %% [markdown]
-# Once 200, the record; then 304, *not modified*, without a body. How often it looks, it learns:
-# from the time that a request takes, from how long turns last, and on Google's storage from the
-# second under which nothing can change hands.
+# The first answer is 200, with the record. Every later one is 304, *not modified*, without a body.
+# The waiter adapts its polling interval to the duration of a request, to the length of past grants,
+# and on Google's storage to the second in which the lock cannot change hands.
 #
 # ## Check
 
@@ -88,35 +92,35 @@ assert waited.requests("W2")["GET 200"] == 1 and waited.verdict.kind == "VALID"
 # %% [markdown]
 # ## Why
 #
-# The limit is of the *object name*, whoever writes: claims, renewals, releases and the confirming
-# write after a lost answer share it. Two writes a grant make half a grant a second, and no code can
-# make it more; it can only not waste any. That is why waiters read, why a release insists and a
-# renewal does not (it keeps the old lease and comes again), and why renewing every second is a
-# mistake on this store.
+# The limit belongs to the *object name*, whoever writes to it. Claims, renewals, releases and the
+# confirming write after a lost answer all share it. Two writes per grant allow half a grant per
+# second. No code can raise that limit; it can only avoid waste. So waiters read, and a release is
+# retried. A renewal is not retried at once, because the old lease is still valid until the next
+# renewal. Renewing every second is a mistake on this store.
 #
-# What helps is to take the lock less often, not for less long: many commits under one grant, or
-# many lock objects in place of one (notebook 13).
+# To relieve the object, take the lock less often: make many commits under one grant, or spread the
+# keys over many lock objects (notebook 13). Holding it for a shorter time does not help.
 #
 # ## In production
 #
 # * **Google Cloud Storage:** [quotas](https://cloud.google.com/storage/quotas), *one write per
-#   second* to the same object name. Cloudflare's R2 has the same limit for a key. S3's limit is of
-#   a prefix, and in the thousands.
-# * **Apache Hudi:** [#18438](https://github.com/apache/hudi/issues/18438), a release that was
-#   throttled left the lock dangling, mended in 1.2.0 for 429. A 503 on release still does
+#   second* to the same object name. Cloudflare's R2 has the same limit for each key. S3 limits a
+#   prefix, to thousands of writes per second.
+# * **Apache Hudi:** [#18438](https://github.com/apache/hudi/issues/18438): a throttled release left
+#   the lock dangling. Version 1.2.0 fixes this for 429. A 503 on release still leaves it dangling
 #   ([#20027](https://github.com/apache/hudi/issues/20027)), and S3 throttles with 503.
-# * **Google's SDK** repeats a 429 by itself, for up to two minutes, without being asked. That hides
-#   the limit; and the same retries turn a lost answer into a defeat (notebook 03).
-# * **`Lock`** sends each request once, repeats what was certainly not done, within the lease, and
-#   warns (`UnprovenRelease`) if it never heard of the end.
+# * **Google's SDK** retries a 429 by default for up to two minutes. This hides the limit. The same
+#   retries also make a successful write with a lost answer look like a refusal (notebook 03).
+# * **`Lock`** sends each request once. It repeats, within the lease, only what was certainly not
+#   done. It warns (`UnprovenRelease`) if the outcome of the release stays unknown.
 #
 # ## Your turn
 #
-# Let W1 take and give back the lock `TIMES` times. Find the smallest number of grants for which
-# Google's storage needs more than five seconds; the history of each run is judged.
+# Let W1 acquire and release the lock `TIMES` times. Find the smallest number of grants for which
+# Google's storage needs more than five seconds. The checker judges the history of each run.
 
 # %%
 TIMES = 1
 tried = use("gcs", times=TIMES)
 print(f"{tried.seconds:.1f} s for {TIMES}; {tried.verdict.kind}: {tried.verdict.because}")
-print("solved" if tried.seconds > 5 and tried.verdict.kind == "VALID" else "not yet: more of them")
+print("solved" if tried.seconds > 5 and tried.verdict.kind == "VALID" else "not yet: try more")

@@ -13,35 +13,36 @@
 # %% [markdown]
 # # A timeline, and commits that check: where exactly is the moment of commit?
 #
-# A table's timeline is a list of instants, each a few small files; a reader believes those that
-# are completed. Two writers prepare a commit each from the same state of the table. Which of them
-# may stand, who finds out, and at which request?
+# A table's timeline is a list of instants, each stored as a few small files. Readers see only
+# completed instants. Two writers each prepare a commit from the same state of the table. Which
+# commits may stand, who detects a conflict, and at which request?
 #
-# This takes a few seconds; stepping through it yourself, as long as you like.
+# This takes a few seconds. You can step through it yourself for as long as you like.
 
 # %% [markdown]
 # ## Predict
 #
-# W1 and W2 have both read `order-1` (amount 0). W1 wants to write 10, W2 wants to write 20, each as
-# a new version of the same file. W1's lease has run out while it was paused, and W2 has the lock.
-# The table is in `hudi` mode, Hudi's own contract: **the lock alone** keeps writers apart, and each
-# checks for conflicts before it publishes.
+# W1 and W2 have both read `order-1` (amount 0). W1 wants to write 10 and W2 wants to write 20, each
+# as a new version of the same file. W1's lease ended while W1 was paused, and W2 now holds the
+# lock. The table is in `hudi` mode, which is Hudi's own contract: **only the lock** keeps writers
+# apart, and each writer checks for conflicts before it publishes.
 #
-# W1 does its conflict check, then pauses. W2 commits from beginning to end. Then W1 goes on.
+# W1 finishes its conflict check and is then paused. W2 commits from beginning to end. Then W1
+# resumes.
 
 # %%
 from lockkit.lab.widgets import Predict, Stepper, Steps
 from lockkit.lab.course.overtaking import GUESSES, overtake
 
-overtaken = Predict("What is W1 told?", GUESSES)
+overtaken = Predict("What answer does W1 get?", GUESSES)
 overtaken
 
 # %% [markdown]
 # ## Run
 #
-# Step it yourself, request by request: **Next** under W1 until it says *checked*, **To the end**
-# under W2, **To the end** under W1. Then choose *fenced: the store decides* and do it again. (Or
-# only run the next cell.)
+# Step through it yourself, request by request: **Next** under W1 until it says *checked*, **To the
+# end** under W2, then **To the end** under W1. Then choose *fenced: the store decides* and do it
+# again. (Or just run the next cell.)
 
 # %%
 overtaken.reveal(Stepper("hudi"))
@@ -53,33 +54,33 @@ hudi
 # %% [markdown]
 # ## See
 #
-# Both are told that they have committed, both instants are completed, and a reader sees one of the
-# two amounts. Each completed file was created *only if absent*, and neither was there.
+# Both commits are acknowledged and both instants are completed, but a reader sees only one of the
+# two amounts. Each completed file was created *only if absent*, and neither existed before.
 #
-# Each instant is three files at most: `T.commit.requested` (whose instant it is), `T.inflight` (all
-# that the commit is going to say), `T.commit` (readers see it). This table has version 6.
-# In version 9, the default, they are in `timeline/`, and the completed ones are named `T_C.commit`,
-# with the time of completion.
+# An instant has at most three files: `T.commit.requested` (who owns the instant), `T.inflight` (the
+# whole content of the commit) and `T.commit` (readers see it). This table has version 6. In version
+# 9, the default, the files are in `timeline/`, and a completed one is named `T_C.commit`, with its
+# completion time.
 #
-# On a *fenced* table the commit is one more write, under a condition: `fence.json`, *if it is as I
-# read it before I checked*.
+# On a *fenced* table, the commit has one more conditional write: it replaces `fence.json` *if it is
+# as I read it before the check*.
 
 # %%
 fenced = overtake("fenced")
 fenced
 
 # %% [markdown]
-# W1's write of the fence met 412. W1 looked again, and found that a later epoch has decided since.
-# Its instant stays behind, inflight, and is nobody's: a table service rolls it back (notebook 10).
+# W1's write of the fence was answered with 412. W1 read the fence again and found a decision of a
+# later epoch. Its own instant stays inflight and has no living owner. A table service will roll it
+# back (notebook 10).
 #
 # ## Predict: is a refusal a conflict?
 #
-# Now W1 has the lock, and W2 is the late one: its lease has run out, and it wakes up. W1 is about
-# to replace the fence when W2 commits. W1 updates `order-1`; W2 has updated **`order-2`, in another
-# file**.
+# Now W1 holds the lock. W2 is the late writer: its lease has ended, and it resumes. W2 commits just
+# before W1 replaces the fence. W1 updates `order-1`. W2 has updated **`order-2`, in another file**.
 
 # %%
-refusal = Predict("W1's write of the fence meets 412. And then?", GUESSES[:2])
+refusal = Predict("W1's write of the fence is answered with 412. What happens next?", GUESSES[:2])
 refusal
 
 # %%
@@ -88,10 +89,10 @@ apart = refusal.run(overtake, *APART, late="W2")
 apart
 
 # %% [markdown]
-# A refused fence only says *something was decided since you looked*. So W1 looks: at what it has
-# not covered yet, and at nothing else. The two wrote different *file groups* (a file and its later
-# versions), so nothing of either is hidden by the other, and W1 tries again, with what it has seen
-# now. The same happens to every pair of writes:
+# A refused fence only says that *something was decided since you looked*. So W1 checks the commits
+# that it has not checked yet, and only those. The two writers wrote different *file groups* (a file
+# and its later versions), so neither hides anything of the other. W1 therefore tries again, with
+# what it has read now. This table shows every pair of writes:
 
 # %%
 from lockkit.lab.course.overtaking import who_goes_with_whom
@@ -101,14 +102,14 @@ print(pairs.met["update order-1", "update order-1"].ended["W1"])
 pairs
 
 # %% [markdown]
-# The rule is about file groups, not rows: both wrote it, or one wrote what the other took away. An
-# insert goes into a new file group, so it conflicts with an overwrite only: that must not leave a
-# row standing which it never saw.
+# The rule compares file groups, not rows. Two commits conflict if both wrote the same file group,
+# or if one wrote to a file group that the other removed. An insert goes into a new file group, so
+# it conflicts only with an overwrite: an overwrite must not leave a row in place that it never saw.
 #
 # ## Lose an answer, kill a writer
 #
-# W1's write of the fence lands, and W1 is not told. It looks again, finds its own `attempt` in the
-# fence, and goes on.
+# W1's write of the fence is applied, but W1 receives no answer. It reads the fence again, finds its
+# own `attempt` in it, and goes on.
 
 # %%
 lost = Steps("fenced")
@@ -117,9 +118,9 @@ lost.step("W1", lose=True)
 print(lost.finish("W1"), lost.rows)
 
 # %% [markdown]
-# W1 has replaced the fence, and dies before it creates its completed file. Nobody sees its commit
-# yet, but it is decided: W2 makes it visible before it commits anything of its own, and is then
-# told that the two conflict.
+# W1 has replaced the fence and dies before it creates its completed file. No reader sees its commit
+# yet, but it is decided. W2 makes it visible before it commits anything of its own, and is then
+# told that the two commits conflict.
 
 # %%
 killed = Steps("fenced")
@@ -142,34 +143,34 @@ assert before == {"order-1": 0} and killed.rows == {"order-1": 10}
 # %% [markdown]
 # ## Why
 #
-# A conflict check is worth what it has seen. Between the check and the write that publishes, any
-# amount of time may pass, and no lock held by a lease covers it. So the write that publishes says
-# what the check was based on (*the fence, as I read it*), and the store compares the two in one
-# step. That write is the moment of commit; creating the completed file afterwards only makes it
-# visible, and anybody can do that for a writer who died.
+# A conflict check covers only the commits that it has read. Any amount of time may pass between the
+# check and the write that publishes, and no lease covers that gap. So the publishing write names
+# the state on which the check was based (*the fence, as I read it*), and the store compares and
+# writes in one step. That write is the moment of commit. Creating the completed file afterwards
+# only makes the commit visible, and any writer can do that for one that died.
 #
-# The fence also carries what the latest commits wrote, so that the check needs no listing: an
-# uncontended append takes ten requests, of which no more than five wait for one another.
+# The fence also contains what the latest commits wrote, so the check needs no listing. An
+# uncontended append takes ten requests, and at most five of them wait for one another.
 #
 # ## In production
 #
-# * Tables that lockkit makes are fenced. A table that **Apache Hudi's** writers share is in `hudi`
-#   mode (`lockkit.commit.mode` in `hoodie.properties`): there the lock is all there is, so leases
-#   must be longer than any pause that you can imagine.
-# * The check is Hudi's `SimpleConcurrentFileWritesConflictResolutionStrategy`, here and there, with
-#   `PreferWriter...` (table services give way) and `BucketIndex...` (a bucket is the unit) beside
-#   it: `hoodie.write.lock.conflict.resolution.strategy`.
-# * *Cannot resolve conflicts for overlapping writes* is the commonest question about it
-#   ([#7653](https://github.com/apache/hudi/issues/7653)). `CommitConflict` says which instant,
-#   which partition and which file; `hoodie.write.num.retries.on.conflict.failures` (0 by default)
-#   repeats the whole write.
-# * **Delta Lake** and **Iceberg** decide the same way, by one conditional write, and check by
-#   partitions and files that were read or deleted.
+# * Tables that lockkit makes are fenced. A table that is shared with **Apache Hudi's** writers is
+#   in `hudi` mode (`lockkit.commit.mode` in `hoodie.properties`). There only the lock protects a
+#   commit, so a lease must be longer than any pause you expect.
+# * The check is Hudi's `SimpleConcurrentFileWritesConflictResolutionStrategy`, in Hudi and in
+#   lockkit. `PreferWriter...` (table services give way) and `BucketIndex...` (the unit is a bucket)
+#   are available, too: `hoodie.write.lock.conflict.resolution.strategy`.
+# * *Cannot resolve conflicts for overlapping writes* is the most frequent question about it
+#   ([#7653](https://github.com/apache/hudi/issues/7653)). `CommitConflict` names the instant, the
+#   partition and the file. `hoodie.write.num.retries.on.conflict.failures` (0 by default) repeats
+#   the whole write.
+# * **Delta Lake** and **Iceberg** decide in the same way, by one conditional write. They check by
+#   the partitions and files that were read or deleted.
 #
 # ## Your turn
 #
-# The checker says VALID of every pair, and a reader can still see an order twice. Find two writes
-# that do that: `update order-1`, `update order-2`, `insert order-3`, `overwrite all`.
+# The checker says VALID for every pair, and yet a reader can see an order twice. Find two writes
+# that cause this: `update order-1`, `update order-2`, `insert order-3` or `overwrite all`.
 
 # %%
 W1, W2 = "update order-1", "update order-2"

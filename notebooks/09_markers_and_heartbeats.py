@@ -11,29 +11,29 @@
 # ---
 
 # %% [markdown]
-# # Markers and heartbeats: who may tidy up after the dead?
+# # Markers and heartbeats: who may clean up after a dead writer?
 #
-# A batch writes its files for an hour before it commits them. If it dies on the way, somebody has
-# to delete what it left; and nobody can tell a writer that is dead from one that is only slow. Who
-# may delete its files, and what if it wakes up while that is done?
+# A batch writes its files for an hour before it commits them. If it dies on the way, another
+# process has to delete what it left. But nobody can distinguish a dead writer from a slow one. Who
+# may delete its files, and what happens if it resumes meanwhile?
 #
-# This takes about half a minute. Everything is real, on a server on this machine, but for one
-# thing: all its clocks are put forward together, so that a stall of five minutes takes none.
+# This takes about half a minute. Everything is real, on a server on this machine, with one
+# exception: all clocks are moved forward together, so that a pause of five minutes takes no time.
 
 # %% [markdown]
 # ## Predict
 #
-# W1 has written its file and holds the lock. It makes its last check, all is well, and stands still
-# for five minutes right before the one write that publishes. Its lease runs out, its heartbeat
-# stops; W2 takes it for dead, takes the lock and rolls it back. Then W1 goes on. It is a writer as
-# most are: nothing but *create if absent* guards its commit.
+# W1 has written its file and holds the lock. Its last check succeeds, and then it is paused for
+# five minutes, right before the one write that publishes. Its lease ends and its heartbeat stops.
+# W2 considers it dead, takes the lock and rolls it back. Then W1 resumes. Like most writers, it
+# guards its commit only with *create if absent*.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
 from lockkit.lab.course.dead import GUESSES, RACE_GUESSES
 from lockkit.lab.course.dead import ages, late_beat, meet, remains, tune, wake
 
-woken = Predict("What does the table have after that?", GUESSES)
+woken = Predict("What does the table contain afterwards?", GUESSES)
 woken
 
 # %% [markdown]
@@ -47,12 +47,12 @@ Workbench.replay(wrong.events)
 # %% [markdown]
 # ## See
 #
-# W1 was told that it had committed, and so were all readers. The file is gone. W2 did nothing
-# wrong: W1 had been silent for five minutes. W1 did nothing wrong either: it had looked.
+# W1's commit was acknowledged, and every reader sees it on the timeline. Its file is gone. W2 made
+# no mistake: W1 had been silent for five minutes. W1 made no mistake either: it had checked.
 #
-# The same minutes once more. Now a rollback and a commit are two answers to one question, what
-# becomes of this instant, and the question is one object, the *fence*. Whoever replaces it first
-# has decided; only then is anything deleted.
+# Now the same five minutes with the *fence*. A rollback and a commit are two answers to the same
+# question: what becomes of this instant? The answer is stored in one object, the fence. The first
+# process to replace it decides, and files are deleted only after that.
 
 # %%
 right = wake(fence=True)
@@ -62,9 +62,9 @@ assert (wrong.verdict.kind, right.verdict.kind) == ("INVALID", "VALID")
 # %% [markdown]
 # ## What a writer leaves
 #
-# Had W1 really died, this is what it would have left. The **marker** is written before the file
-# that it names, so that no file is ever without one: a rollback need not list the table. The
-# **heartbeat** is the only one of these objects that says anything about time.
+# If W1 had really died, it would have left these objects. A writer creates the **marker** before
+# the file that it names, so no file is ever without one, and a rollback need not list the table.
+# The **heartbeat** is the only one of these objects that says anything about time.
 
 # %%
 remains()
@@ -72,10 +72,10 @@ remains()
 # %% [markdown]
 # ## Who is dead?
 #
-# Hudi's rule, and lockkit's: a beat each minute, two may be missed. *Lazy* is for tables with
-# several writers, *eager* for those with only one: the next write takes back whatever it finds.
-# (Between 120 s and 122 s nobody is dead yet: the store's dates are whole seconds, and its front
-# ends need not agree.)
+# Hudi and lockkit have the same rule: one beat per minute, and two may be missed. *Lazy* is for
+# tables with several writers. *Eager* is for tables with one writer: the next write rolls back
+# whatever it finds. (Between 120 s and 122 s no writer counts as dead yet, because the store's
+# dates are whole seconds and its front ends may disagree.)
 
 # %%
 table = ages()
@@ -83,28 +83,29 @@ assert table.dead(0, "EAGER") and not table.dead(110, "LAZY") and table.dead(130
 table
 
 # %% [markdown]
-# ## Predict: between the look and the deed
+# ## Predict: between the check and the rollback
 #
-# W1 lives. It sent its beat in time, but the beat is under way for six seconds. A service looks in
-# these seconds: expired. Then the beat lands; then the service does what it has decided to do.
+# W1 is alive. It sent its heartbeat in time, but the request is on its way for six seconds. In
+# these seconds a service checks: the heartbeat has expired. Then W1's beat arrives. Then the
+# service does what it has decided to do.
 
 # %%
-late = Predict("With lockkit's rules: what becomes of W1's work?", RACE_GUESSES)
+late = Predict("With lockkit's rules, what happens to W1's work?", RACE_GUESSES)
 late
 
 # %%
 print(repr(late.run(late_beat, guarded=True)))
-print("And where a service goes by what it saw:", repr(late_beat(guarded=False)))
+print("If a service trusts its old read:", repr(late_beat(guarded=False)))
 
 # %% [markdown]
-# A beat replaces the very version of the beat before, and so does a service that wants to end it:
-# of the two, the store lets one through. Where heartbeats are overwritten unconditionally, as an
-# empty file is, nobody is told anything. The fence keeps the table right even then; but an hour's
-# work was thrown away, and nobody had been dead.
+# Each beat replaces exactly the version of the beat before it. A service that wants to end the
+# heartbeat does the same, so the store accepts only one of the two writes. Where heartbeats are
+# overwritten without a condition, as an empty file is, neither side learns of the other. The fence
+# keeps the table correct even then, but an hour of work is thrown away although no writer had died.
 #
 # ## What else a marker is good for
 #
-# Two batches rewrite the same file group; the second one will lose. When does it hear of that?
+# Two batches rewrite the same file group, and the second one will lose. When does it find out?
 
 # %%
 print("At its commit:   ", repr(meet(early=False)))
@@ -122,33 +123,35 @@ print(right.verdict.because)
 # %% [markdown]
 # ## Why
 #
-# A heartbeat is a lease on an instant, and has a lease's limits: it tells others when they *may*
-# act, never the holder that they *have*. So three things are needed, not one. The writer stops
-# believing in its own heartbeat before anybody else may call it dead. Who ends a heartbeat ends
-# the very version that it saw. And what was decided about an instant is decided in one place, for
-# the case that the first two were of no use: W1 was asleep.
+# A heartbeat is a lease on an instant and has the limits of a lease. It tells others when they
+# *may* act, but it never tells the holder that they *have* acted. So three rules are needed, not
+# one. First, the writer stops believing in its own heartbeat before any other process may call it
+# dead. Second, a service that ends a heartbeat replaces exactly the version that it read. Third,
+# the fate of an instant is decided in one place, in case the first two rules did not help: here W1
+# was paused.
 #
-# Deleting comes last, and the plan of what to delete comes first, so that a service that dies
-# half-way is finished by the next one.
+# The list of files to delete is written first, and the files are deleted last. If a service dies
+# halfway, the next one finishes its work.
 #
 # ## In production
 #
-# * **Apache Hudi** keeps these very objects: `.hoodie/.temp/<instant>/…marker.CREATE`,
-#   `.hoodie/.heartbeat/<instant>`, an empty file whose date is the beat, and
-#   `hoodie.client.heartbeat.interval_in_ms` with `…tolerable.misses`. No file counts as a beat of
-#   1970: dead. `hoodie.clean.failed.writes.policy` is EAGER for one writer, LAZY for several.
-# * **Found at the commit only:** [#12522](https://github.com/apache/hudi/issues/12522), a heartbeat
-#   that had expired hours before; since then a writer that is over fails fast.
-# * **Early detection** is Hudi's too, off by default:
+# * **Apache Hudi** keeps the same objects: `.hoodie/.temp/<instant>/…marker.CREATE`, and
+#   `.hoodie/.heartbeat/<instant>`, an empty file whose date is the last beat. Its keys are
+#   `hoodie.client.heartbeat.interval_in_ms` and `…tolerable.misses`. A missing heartbeat file
+#   counts as a beat in 1970, so the writer counts as dead. `hoodie.clean.failed.writes.policy` is
+#   EAGER for one writer and LAZY for several.
+# * **Detected only at the commit:** in [#12522](https://github.com/apache/hudi/issues/12522) a
+#   heartbeat had expired hours before. Since then, a writer whose heartbeat has expired fails fast.
+# * **Early conflict detection** exists in Hudi, too, and is off by default:
 #   `hoodie.write.concurrency.early.conflict.detection.enable`.
-# * **Here:** `lockkit table rollback URL --dry-run` says who is dead; without it they are taken
-#   back.
+# * **In lockkit:** `lockkit table rollback URL --dry-run` lists the dead writers; without
+#   `--dry-run` it rolls them back.
 #
 # ## Your turn
 #
-# W1's machine stands still for up to 100 s, at the worst moment: right before a beat. What a dead
-# writer left is to be gone after 300 s. Choose the interval and the misses; every beat is a
-# request that somebody pays for. A slow writer, a dead one and a service are run, and judged.
+# W1's machine may be paused for up to 100 s at the worst moment, right before a beat. What a dead
+# writer left must be gone after 300 s. Choose the interval and the tolerable misses; every beat is
+# a request that costs money. A slow writer, a dead writer and a service are then run and judged.
 
 # %%
 INTERVAL_S, MISSES = 60, 2

@@ -13,18 +13,18 @@
 # %% [markdown]
 # # Table services: who gives way to whom?
 #
-# A table that is updated all day fills up with old files, and with many small ones. A *clean*
-# deletes the old, a *clustering* joins the small, and both do so while others read and write. What
-# can they take away from under a reader or a writer, and if two want the same files, who loses?
+# A table that is updated all day accumulates old files and many small files. A *clean* deletes the
+# old ones and a *clustering* merges the small ones, while others read and write. What can they take
+# away from a reader or a writer? And if two of them want the same files, who loses?
 #
-# This takes about a minute. Clocks are put forward, so that nobody has to wait for a stall.
+# This takes about a minute. Clocks are moved forward, so that no pause takes real time.
 
 # %% [markdown]
 # ## Predict: a slow reader
 #
-# `k1` is updated six times; every update writes a new file with the new row, and the old file is
-# superseded. After each commit a clean runs, which keeps the files of the newest commit. A reader
-# opened the table after the second commit, had a long look at the first rows, and reads on now.
+# `k1` is updated six times. Every update writes a new file with the new row and supersedes the old
+# file. After each commit a clean runs, which keeps the files of the newest commit. A reader opened
+# the table after the second commit and read the first rows. Now it reads on.
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
@@ -44,30 +44,30 @@ cleaned
 # %% [markdown]
 # ## See
 #
-# Not wrong rows, but an error, and that is a choice: a reader that skipped a missing file would
-# have answered with fewer rows, and nobody would know. The clean did nothing wrong by its own
-# rules either. A reader leaves no trace in the store, so no service can wait for it; the only thing
-# between the two is the number of commits that keep their files.
+# The reader gets an error instead of wrong rows, and that is a choice: a reader that skipped a
+# missing file would return fewer rows, and nobody would notice. The clean followed its own rules,
+# too. A reader leaves no trace in the store, so no service can wait for it. Its only protection is
+# the number of commits whose files are kept.
 
 # %%
 kept = read_slowly(retained=10)
 kept
 
 # %% [markdown]
-# A **writer** is another matter, for it is on the timeline from its first moment: the files that
-# it may be reading stay until it has committed or was rolled back. So cleans never harm a slow
-# writer. A dead one harms them:
+# A **writer** is different, because it is on the timeline from its first moment. The files that it
+# may be reading are kept until it has committed or was rolled back. So a clean never harms a slow
+# writer. A dead writer holds back the cleans:
 
 # %%
 blocked = hold_back()
 blocked
 
 # %% [markdown]
-# ## Predict: a clustering that oversleeps
+# ## Predict: a clustering that is paused
 #
-# Three files, `k1`, `k2`, `k3`. A service C rewrites them into one. It makes its conflict check,
-# all is well, and stands still until its lease is over. Meanwhile W1, which began before all this,
-# commits its update of `k1`. Then C goes on. Nothing but the lock guards its commit.
+# A service C rewrites three files, `k1`, `k2` and `k3`, into one. Its conflict check succeeds, and
+# then it is paused until its lease is over. Meanwhile W1, which began earlier, commits its update
+# of `k1`. Then C resumes. Only the lock guards its commit.
 
 # %%
 asleep = Predict("Who gives way?", CLASH_GUESSES)
@@ -82,30 +82,31 @@ print(repr(wrong))
 Workbench.replay(wrong.events)
 
 # %% [markdown]
-# W1 was told that `k1` is 10, and it was. Then C put its new file in the place of all three, made
-# from the rows as they had been: a table service, which changes nothing by definition, took an
-# acknowledged update back. With the fence it is refused, and since a rewrite can be done again at
-# any time, it simply takes itself back:
+# W1's update of `k1` to 10 was acknowledged and visible. Then C replaced all three files by its new
+# file, made from the old rows. A table service must not change any data, and this one reverted an
+# acknowledged update. With the fence its commit is refused. Since a rewrite can be repeated at any
+# time, the service simply rolls itself back:
 
 # %%
 right = oversleep(fence=True)
 print(repr(right))
 
 # %% [markdown]
-# ## Who gives way, if all goes well
+# ## Who gives way without a pause
 #
-# The same two in other orders, and once more under Hudi's *PreferWriter* strategy. **Guess first:**
-# in how many of the four does the upsert lose, and in which can both win?
+# Here are the same two operations in other orders, and once more with Hudi's *PreferWriter*
+# strategy. **Guess first:** in how many of the four does the upsert lose, and in which can both
+# succeed?
 
 # %%
 all_orders = matrix()
 all_orders
 
 # %% [markdown]
-# By default whoever comes second loses, and the clustering's *plan*, written down before a row is
-# copied, counts as coming: who begins after it is refused, even though nothing is committed yet.
-# Where writers go first, the plan stops nobody, and the service looks for living writers (their
-# heartbeats and markers) before it commits.
+# By default the second one loses. The clustering counts as first once its *plan* is written, before
+# any row is copied. A write that begins after the plan is refused, even though nothing is committed
+# yet. With PreferWriter the plan stops no writer. Instead the service looks for living writers
+# (their heartbeats and markers) before it commits.
 #
 # ## Check
 
@@ -119,36 +120,36 @@ print(wrong.verdict.because)
 # %% [markdown]
 # ## Why
 #
-# The three services differ in what can make them wrong. A **clean** needs no lock to delete: what
-# is superseded stays superseded, so a plan that was right when it was written cannot become wrong,
-# however late it is carried out. A **clustering** is a commit as any other, with a conflict check
-# that can become stale, so it needs what any commit needs. A **rollback** decides something about
-# somebody else, who may be awake: it needs the fence most of all (notebook 09).
+# The three services differ in what can make their decision wrong. A **clean** needs no lock to
+# delete: a superseded file stays superseded, so a plan that was right when it was written stays
+# right, however late it is carried out. A **clustering** is a commit like any other. Its conflict
+# check can become stale, so it needs what any commit needs. A **rollback** decides about another
+# writer, which may still be alive. It needs the fence most of all (notebook 09).
 #
-# Adding rows meets nobody, for it touches no file group that is there already. That is why it is
-# cheap to write together, and dear to update.
+# Adding rows conflicts with nothing, because it touches no existing file group. So concurrent
+# inserts are cheap and concurrent updates are expensive.
 #
 # ## In production
 #
-# * **Apache Hudi:** `hoodie.clean.commits.retained` is 10: with a commit a minute, queries of more
-#   than ten minutes fail with a missing file. Retain by hours where commits come irregularly
+# * **Apache Hudi:** `hoodie.clean.commits.retained` is 10. With one commit per minute, a query of
+#   more than ten minutes fails with a missing file. Where commits are irregular, retain by hours
 #   (`hoodie.clean.policy=KEEP_LATEST_BY_HOURS`).
-# * **Overlapping writers** that are refused are the most asked about of its errors
-#   ([#7653](https://github.com/apache/hudi/issues/7653)): it is the check doing its work. Retries
-#   are off by default (`hoodie.write.num.retries.on.conflict.failures`), and each does the whole
-#   batch again.
+# * **Refused overlapping writes** are the most frequent question about Hudi's errors
+#   ([#7653](https://github.com/apache/hudi/issues/7653)): the conflict check works as intended.
+#   Retries are off by default (`hoodie.write.num.retries.on.conflict.failures`), and each retry
+#   repeats the whole batch.
 # * **PreferWriter** is
-#   `hoodie.write.lock.conflict.resolution.strategy=…PreferWriterConflictResolutionStrategy`; say
-#   it to writers and services alike.
-# * **Here:** `lockkit table clean URL --dry-run` and `lockkit table cluster URL --dry-run` say what
-#   they would do.
+#   `hoodie.write.lock.conflict.resolution.strategy=…PreferWriterConflictResolutionStrategy`. Set it
+#   for writers and services alike.
+# * **In lockkit:** `lockkit table clean URL --dry-run` and `lockkit table cluster URL --dry-run`
+#   print what they would do.
 #
 # ## Your turn
 #
-# The reader of the first cell again: it opened the table after the second commit of seven. Find the
-# **smallest** retention under which it still gets all its rows. (Think first, then run: which
-# commits are newer than its own? And does a file go out of use when its own commit is too old, or
-# when the one that superseded it is?)
+# Take the reader of the first cell again: it opened the table after the second of seven commits.
+# Find the **smallest** retention with which it still gets all its rows. (Think first, then run.
+# Which commits are newer than its own? And does a file go out of use when its own commit is too
+# old, or when the commit that superseded it is too old?)
 
 # %%
 RETAINED = 10

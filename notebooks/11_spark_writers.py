@@ -13,41 +13,42 @@
 # %% [markdown]
 # # PySpark writers: a DataFrame into a table, and two others at the same time
 #
-# One call writes a DataFrame into a table, and says which commit it became. Three programs make
-# that call at the same moment: which of them meet, what is the one told that comes second, and does
-# it help to try again? And in which process does a commit run, if its driver stands still?
+# One call writes a DataFrame into a table and returns the commit that it made. Three programs make
+# that call at the same moment. Which of them conflict, what is the second one told, and does a
+# retry help? And in which process does a commit run when its driver is paused?
 #
-# This takes a minute or two: Spark starts once, and three PySpark programs share it. Where it says
-# *skipped* there is no Spark (with `LOCKKIT_FAST`, or on less than 4 GB of memory): the three are
-# then plain Python programs, which make the same commits.
+# This takes one or two minutes on a quiet machine and up to five on a busy one. Spark starts once,
+# and three PySpark programs share it. Without Spark (with `LOCKKIT_FAST`, or with less than 4 GB of
+# memory) some cells print *skipped*, and the three are plain Python programs that make the same
+# commits.
 
 # %% [markdown]
 # ## Predict
 #
-# Order *a* has the amount 0. W1, W2 and W3 each read it, add 10, and upsert what they get, all at
-# the same moment. A conflict is retried, up to twenty times: that is
-# `hoodie.write.num.retries.on.conflict.failures`.
+# Order *a* has the amount 0. W1, W2 and W3 each read it, add 10, and upsert the result, all at the
+# same moment. A conflict is retried up to twenty times
+# (`hoodie.write.num.retries.on.conflict.failures`).
 
 # %%
 from lockkit.lab.widgets import Predict, Workbench
 from lockkit.lab.course.programs import ANEW, COLUMNS, COUNTS, FATES, ONCE, SKIPPED, SUMS, Programs
 
-added = Predict("Three times ten. What is the amount of order a in the end?", SUMS)
+added = Predict("Each program adds ten. What is the final amount of order a?", SUMS)
 added
 
 # %% [markdown]
 # ## Run
 #
-# An object server on this machine, one Spark, and three programs (processes of their own), each
-# with its own lock, its own retries and its own commit. All of it ends with this kernel, or with
-# `crew.stop()`.
+# The run uses an object server on this machine, one Spark and three programs. Each program is a
+# process with its own lock, its own retries and its own commit. All of them end with this kernel,
+# or with `crew.stop()`.
 
 # %%
 crew = Programs()
 crew.start()
 
 # %% [markdown]
-# The obvious way first: read the table, compute, `write(..., retries=20)`.
+# First the obvious way: read the table, compute, and call `write(..., retries=20)`.
 
 # %%
 once = added.run(crew.add, ONCE)
@@ -56,14 +57,16 @@ once
 # %% [markdown]
 # ## See
 #
-# Three commits, all acknowledged, and nothing wrong with any of them: each was checked against all
-# before it. It's the *rows* that were old. They were read and collected once, and each new attempt
-# writes the same ones. So the second attempt wrote *0 + 10* once more, over the 10 that it had not
-# seen. (A DataFrame of `read` or `load()` that is written back as it is does not get so far:
-# `write` sees that others have committed since it was read, and refuses it with `OldRows`.)
+# All three commits were acknowledged, and each was checked against all before it. The *rows* were
+# old: they were read and collected once, and each retry writes the same rows again. So the second
+# writer wrote *0 + 10* once more, over a 10 that it had not read. The checker still says VALID,
+# because it judges locks and commits: no acknowledged commit was overwritten without a check. It
+# does not know how a program computed its rows. (A DataFrame from `read` or `load()` that is
+# written back unchanged does not get this far: `write` detects that others have committed since it
+# was read, and refuses it with `OldRows`.)
 #
-# To begin again has to mean: from the read. In the next run each attempt reads anew, and also makes
-# sure that nobody has committed between its read and its write's beginning.
+# A correct retry must begin with the read. In the next run each attempt reads the table again, and
+# also makes sure that no other commit came between its read and the start of its write.
 
 # %%
 anew = crew.add(ANEW)
@@ -72,8 +75,8 @@ anew
 # %% [markdown]
 # ## A DataFrame, and back
 #
-# This is the call, from this notebook, on the same Spark. (A table knows its key, its partitions,
-# and which of two versions is the newer; the first write says so with `record_key=`,
+# This is the call itself, made from this notebook on the same Spark. (A table knows its key, its
+# partitions, and which of two versions is newer. The first write sets them with `record_key=`,
 # `partition_path=` and `precombine=`.)
 
 # %%
@@ -85,7 +88,7 @@ if crew.spark:
 print("" if crew.spark else SKIPPED)
 
 # %% [markdown]
-# And by Spark's own reader, as the table was before that:
+# Spark's own reader can read the table as it was before that:
 
 # %%
 if crew.spark:
@@ -94,13 +97,14 @@ if crew.spark:
 print(f"as of {crew.first}: {crew.rows(as_of=crew.first)}; now: {crew.rows()}")
 
 # %% [markdown]
-# ## Predict: who meets whom?
+# ## Predict: which writes conflict?
 #
-# Three different orders this time. W1 upserts *b* and W2 *c*, both of region `eu`; W3 upserts *d*,
-# of region `us`. Nobody retries. A region is a partition, and has one file group here.
+# Three different orders this time. W1 upserts *b* and W2 upserts *c*, both in region `eu`. W3
+# upserts *d* in region `us`. No program retries. A region is a partition, and here each partition
+# has one file group.
 
 # %%
-met = Predict("Three orders, each of them written by one program only. How many commit?", COUNTS)
+met = Predict("Three orders, each written by one program only. How many programs commit?", COUNTS)
 met
 
 # %%
@@ -110,18 +114,18 @@ print(repr(apart))
 Workbench.replay(apart.events)
 
 # %% [markdown]
-# Writers do not meet at a row, they meet at a *file group*: a copy-on-write table writes it anew,
-# whole, and the second one would hide what the first has put in. Which group a new key goes to is
-# decided by its bucket, a hash of the key, so that two programs agree on it without asking.
+# Writers do not conflict on a row but on a *file group*. A copy-on-write table rewrites the whole
+# file, so the second writer would hide the rows of the first. The file group of a new key is
+# decided by its bucket, a hash of the key, so two programs agree on it without communicating.
 #
 # ## Predict: where does a commit run?
 #
-# Spark has an interface for that: `df.write.format("lockkit").save()` hands the commit to Spark.
-# W1 does so. The moment its commit has taken the lock, its driver is stopped (SIGSTOP), and W2
-# wants to commit as well.
+# Spark has an interface for commits: `df.write.format("lockkit").save()` hands the commit to Spark.
+# W1 uses it. Its driver is paused (SIGSTOP) at the moment when its commit has acquired the lock,
+# and W2 wants to commit as well.
 
 # %%
-stopped = Predict("W1's driver stands still. What does its commit do?", FATES)
+stopped = Predict("W1's driver is paused. What does its commit do?", FATES)
 stopped
 
 # %%
@@ -141,39 +145,40 @@ assert (str(save), str(direct)) == ((FATES[1], FATES[0]) if crew.spark else (SKI
 # %% [markdown]
 # ## Why
 #
-# **Executors write, the driver commits.** Each executor merges the rows of a file group and puts
-# the new file into the store; one line of statistics comes back. No reader sees these files until
-# the driver publishes them, under the lock, in its own Python: `write` returns the commit, or
-# raises `CommitConflict`, `LockLost` or `CommitUnknown` as what they are.
+# **Executors write, the driver commits.** Each executor merges the rows of a file group, puts the
+# new file into the store, and returns one line of statistics. No reader sees these files until the
+# driver publishes them, under the lock, in its own Python process. `write` returns the commit or
+# raises `CommitConflict`, `LockLost` or `CommitUnknown`.
 #
-# Spark's `DataSourceWriter.commit()` runs elsewhere: in a Python worker beside Spark's JVM, on
-# another machine if that is where the JVM is. A driver that was stopped, or lost its lock, can't
-# hold it back, there is nothing to return, and an error comes out as text
-# (`with lockkit.spark.unwrapped():` makes it a `CommitConflict` again). The commit is fenced and
-# right in both; only, of one of them the driver knows nothing.
+# Spark's `DataSourceWriter.commit()` runs elsewhere: in a Python worker beside Spark's JVM,
+# possibly on another machine. A driver that is paused, or that has lost its lock, cannot hold it
+# back. It returns nothing, and an error arrives as text (`with lockkit.spark.unwrapped():` turns it
+# into a `CommitConflict` again). The commit is fenced and correct in both cases, but with `save()`
+# the driver does not know about it.
 #
 # **A retry repeats the write, not your program.** The conflict check covers what was committed
-# since the write *began*. What you read before that is yours to guard: begin again from the read,
-# and with `write(..., claim=...)` refuse to go on if the table has moved in between.
+# since the write *began*. Your program must guard what it read before that: begin again with the
+# read, and pass `write(..., claim=...)`, which refuses the write if the table has changed in
+# between.
 #
 # ## In production
 #
 # * **Apache Hudi** has the same unit of conflict and the same default: no retries
-#   (`hoodie.write.num.retries.on.conflict.failures` is 0). Whoever wants two programs at one table
-#   gives each partitions of its own, or more buckets.
-# * **Spark** retries *tasks* by itself, four times on a cluster, and repeats stages: that is why a
-#   file's name tells its attempt, and why what a lost task left behind is never published.
-# * **A thread is not a program:** a lock handle for each writer. `Lock` refuses to be used by two
-#   threads at once.
-# * **`mode("append")` of `format("lockkit")`** is an upsert by the table's key; streams should
+#   (`hoodie.write.num.retries.on.conflict.failures` is 0). To let two programs write to one table,
+#   give each its own partitions, or use more buckets.
+# * **Spark** retries *tasks* automatically, four times on a cluster, and repeats stages. So a
+#   file's name contains its attempt, and files of a lost task are never published.
+# * **A thread is not a program:** give each writer its own lock handle. `Lock` refuses to be used
+#   by two threads at once.
+# * **`mode("append")` of `format("lockkit")`** is an upsert by the table's key. Streams should
 #   write with `foreachBatch`, where a conflict can be retried in place.
 #
 # ## Your turn
 #
-# W1, W2 and W3 have one order each, all of region `eu`, and want to commit at the same moment
-# without meeting. A table has `hoodie.bucket.index.num.buckets` file groups in a partition. Find
+# W1, W2 and W3 have one order each, all in region `eu`, and want to commit at the same moment
+# without a conflict. A table has `hoodie.bucket.index.num.buckets` file groups in a partition. Find
 # the smallest number of `BUCKETS` with which all three commit at once; the checker has to agree.
-# (And what does a reader of the region pay for a large number?)
+# (And what does a large number cost a reader of the region?)
 
 # %%
 BUCKETS = 1

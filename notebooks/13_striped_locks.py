@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Striped locks: many keys, some locks, one order
 #
-# Apache Ozone's object store had one lock for each bucket. Two writers of different keys waited
-# for each other, so its designers planned locks of volume, bucket and key. Nobody keeps a lock
-# for every key there may ever be: keys are hashed onto a fixed number of *stripes*.
+# Apache Ozone's object store had one lock for each bucket, so writers of different keys waited for
+# each other. Its designers therefore planned separate locks for volume, bucket and key. Nobody can
+# keep a lock for every possible key, so keys are hashed onto a fixed number of *stripes*.
 #
 # What can go wrong between two clients that both lock exactly the keys that they need?
 #
@@ -24,29 +24,30 @@
 # %% [markdown]
 # ## Predict
 #
-# Two clients rename at the same moment, one `a` to `b`, the other `b` to `a`. Each locks its two
-# keys, one after the other, in the order in which its user named them, and holds both until it is
-# done.
+# Two clients rename at the same moment, one `a` to `b` and the other `b` to `a`. Each locks its two
+# keys one after the other, in the order in which its user named them, and holds both until it has
+# finished.
 
 # %%
 from lockkit.lab.widgets import Predict
 from lockkit.lab.course.striping import GUESSES, RACE_GUESSES, Deadlocks, operations, race
 from lockkit.lab.course.striping import rename_at_once, three_renames
 
-both = Predict("What is the worst that can come of it?", GUESSES)
+both = Predict("What is the worst possible outcome?", GUESSES)
 both
 
 # %% [markdown]
 # ## Run: the wrong version first
 #
-# Every order of the steps of both is searched; the shortest that does harm is shown.
+# The search tries every order of the steps of both clients and shows the shortest one that does
+# harm.
 
 # %%
 wrong = both.run(rename_at_once, ("a", "b"), ("b", "a"), ordered=False)
 wrong
 
 # %% [markdown]
-# Each of the planted mistakes has such a story. Choose one; *nothing* searches all of their
+# Each of the planted mistakes has such a story. Choose one. *Nothing* searches all of their
 # operations with every rule on.
 
 # %%
@@ -55,10 +56,10 @@ Deadlocks("upgrades")
 # %% [markdown]
 # ## See
 #
-# The cure is an order: volume before bucket before key, and of several stripes the lowest first,
-# each once and in the strongest mode that is wanted. Then nobody who waits is waited for by
-# somebody lower. The search is a proof within its bounds; the threads in the tests run the very
-# same plan.
+# The remedy is a fixed order: volume before bucket before key, and the lowest stripe first. Each
+# stripe is locked once, in the strongest mode that the operation needs. Then a client that holds a
+# stripe never waits for a lower one, so no circle of waiting clients can form. The search proves
+# this within its bounds. The threads in the tests run the same plan.
 
 # %%
 right = rename_at_once(("a", "b"), ("b", "a"))
@@ -66,7 +67,7 @@ assert wrong.violation and not right.violation
 right
 
 # %% [markdown]
-# Which operation takes what is data, row by row from the design document (HDDS-11898):
+# The locks of each operation are data, row by row from the design document (HDDS-11898):
 
 # %%
 operations("key")
@@ -74,13 +75,13 @@ operations("key")
 # %% [markdown]
 # ## Run: the same idea on object storage
 #
-# Google Cloud Storage takes one write a second per object. A lease costs its object two writes a
-# grant, so one lock object allows half a grant a second, however many writers wait for different
-# partitions. `StripedLock` spreads keys over many objects: here 64 of them, for six writers with a
-# key each.
+# Google Cloud Storage accepts one write per second to an object. A lease costs two writes per
+# grant, so one lock object allows half a grant per second, however many writers wait for different
+# partitions. `StripedLock` spreads the keys over many objects: here 64 of them, for six writers
+# with one key each.
 
 # %%
-faster = Predict("How many commits do they make, against one lock object?", RACE_GUESSES)
+faster = Predict("How many commits do they make, compared with one lock object?", RACE_GUESSES)
 faster
 
 # %%
@@ -92,26 +93,27 @@ raced.figure()
 # %% [markdown]
 # ## Why
 #
-# A stripe is an ordinary lease, with its own epoch and fence; the keys of one call are locked in
-# the order of their stripes, within one deadline, and all of them are given back if one cannot be
-# had. Two keys on one stripe only wait for each other: that costs time, never safety. What does
-# cost safety is two clients that hash onto different numbers of stripes: the first writes the
-# number beside the stripes, once, and whoever has another is refused.
+# A stripe is an ordinary lease with its own epoch and fence. The keys of one call are locked in the
+# order of their stripes, within one deadline. If one of them cannot be acquired, all are released.
+# Two keys on the same stripe only wait for each other, which costs time but never safety. Two
+# clients that hash onto different numbers of stripes would be unsafe. So the first client writes
+# the number beside the stripes, once, and a client with another number is refused.
 #
-# More stripes meet less often, and cost more where a call needs many: the chance that a key
-# shares its stripe with one of *k* others is 1 − (1 − 1/S)^k.
+# With more stripes fewer keys collide, but a call that needs many keys costs more. The chance that
+# a key shares its stripe with one of *k* others is 1 − (1 − 1/S)^k.
 #
 # ## In production
 #
-# `StripedLock("gs://bucket/locks", stripes=64)`, then `with striped.keys("part=7", "part=9"):`.
-# For a table's own commits none of this is needed: `lockkit`'s commits hold one lock for a moment
-# only, and lose nothing when they meet. `make bench BENCH_ARGS=striped` measures eight processes.
+# `StripedLock("gs://bucket/locks", stripes=64)`, then `with striped.keys("part=7", "part=9"):`. A
+# table's own commits do not need this: `lockkit`'s commits hold one lock for a moment only, and
+# lose nothing when they contend. `make bench BENCH_ARGS=striped` measures eight processes.
 #
 # ## Your turn
 #
-# Without an order, two renames need not do harm, even if they share a key. Find **three** renames,
-# of keys `a`, `b` and `c`, of which any two go well together in every order of their steps, and all
-# three at once may wait for ever. (It is how deadlocks get into systems that were tested in pairs.)
+# Without an order, two renames need not do harm, even if they share a key. Find **three** renames
+# of the keys `a`, `b` and `c` of which any two always finish, in every order of their steps, while
+# all three together may wait for ever. (This is how deadlocks reach systems that were only tested
+# in pairs.)
 
 # %%
 RENAMES = ("a", "b"), ("b", "a"), ("a", "c")

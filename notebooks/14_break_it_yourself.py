@@ -13,19 +13,19 @@
 # %% [markdown]
 # # Break it yourself
 #
-# Every rule of these protocols is there because something breaks without it. The simulator plays
-# the library's own code in thousands of worlds, each made by a number, its *seed*: clocks are
-# wrong, answers get lost, processes sleep and die. If you switch one rule off, how soon does a
+# Every rule of these protocols exists because something breaks without it. The simulator runs the
+# library's own code in thousands of worlds. A number, its *seed*, determines each world: clocks are
+# wrong, answers are lost, processes pause and die. If you switch one rule off, how soon does a
 # world go wrong, and what does the shortest such world look like?
 #
-# This takes about a minute; the ladder at the end takes as long as you like.
+# This takes about a minute. The ladder at the end takes as long as you like.
 
 # %% [markdown]
 # ## Predict
 #
-# Clocks of computers differ. Who takes over a lease that has run out waits a moment longer, the
-# *drift*, in case the holder's clock is slow. Here nobody waits, and clocks differ by up to a
-# second; a lease lasts ten.
+# The clocks of different computers disagree. A client that takes over an expired lease waits a
+# moment longer, the *drift*, in case the holder's clock is slow. Here that rule is off: no client
+# waits, and clocks differ by up to a second. A lease lasts ten seconds.
 
 # %%
 from lockkit.lab.widgets import Predict
@@ -44,21 +44,21 @@ print(repr(found.shortest))
 # %% [markdown]
 # ## See
 #
-# Most seeds do no harm: it takes clocks that are wrong in the right direction, and a client that
-# looks at the right moment. That is why nobody meets such a mistake while testing by hand, and
-# somebody does every week with a thousand tables. This is the shortest of them:
+# Most seeds do no harm. It takes clocks that are wrong in the right direction and a client that
+# looks at the right moment. So a test by hand hardly ever meets such a mistake, but somebody with a
+# thousand tables meets it every week. This is the shortest of these worlds:
 
 # %%
 found.shortest.draw()
 
 # %% [markdown]
-# The simulator stops at the first harm and says which invariant broke. The history is then judged
-# once more, by the checker that judges histories of real buckets; it knows nothing of the
-# simulation, and comes to the same conclusion.
+# The simulator stops at the first harm and names the violated invariant. Then the checker judges
+# the history again. It also judges histories of real buckets and knows nothing about the
+# simulation, and it reaches the same conclusion.
 #
 # ## Check: it was the rule
 #
-# The same seed is the same world. With the rule on, it goes well.
+# The same seed gives the same world. With the rule on, no harm is done.
 
 # %%
 broken, sound = found.shortest, play("lease", "", found.shortest.seed)
@@ -69,9 +69,9 @@ assert not sound.harm and sound.verdict.kind == "VALID"
 # %% [markdown]
 # ## Choose your own
 #
-# Eight scenarios: a lease, transactions on a table, the same with cleans and rollbacks, a leader
-# election, a write-ahead log, a queue, Terraform's state lock, and locks of many keys. Choose one,
-# switch a rule off, say how soon it will be missed, and press **Play**.
+# There are eight scenarios: a lease, transactions on a table, the same with cleans and rollbacks, a
+# leader election, a write-ahead log, a queue, Terraform's state lock, and locks of many keys.
+# Choose one, switch a rule off, guess how soon that does harm, and press **Play**.
 
 # %%
 from lockkit.lab.course.breaker import Breaker
@@ -80,9 +80,10 @@ breaker = Breaker("election", "recognise")
 breaker
 
 # %% [markdown]
-# ## Which rules are missed soonest?
+# ## Which missing rule does harm soonest?
 #
-# Every rule of the lease, off in turn. **Guess first:** which is missed last?
+# Here every rule of the lease is switched off in turn. **Guess first:** which one takes the longest
+# to do harm?
 
 # %%
 table = survey("lease", seeds=300)
@@ -90,37 +91,39 @@ assert table.hidden == ["confirm"]
 table
 
 # %% [markdown]
-# One of them is not missed in three hundred worlds. It is no decoration. Without it a client that
-# comes back to an old claim of its own takes it for a new grant. It counts the lease from its look;
-# the others count from when the claim was written. A *search* of every order of a few moves finds
-# that story in seconds (`lockkit explore`); chance needs some two thousand worlds. Both are needed:
-# the search is complete and small, the worlds are large.
+# One missing rule does no harm in three hundred worlds, and yet it is needed. Without it, a client
+# that returns to its own old claim mistakes it for a new grant. It counts the lease from the time
+# of its read, but the others count from the time when the claim was written. A *search* of every
+# order of a few moves finds that story in seconds (`lockkit explore`). Random seeds need some two
+# thousand worlds. Both methods are needed: the search is complete but small, and the worlds are
+# large but random.
 #
 # ## Why
 #
-# A run that goes well proves nothing about a rule: without it, most of 300 went well, too. So a
-# test of a safety rule is only worth something if it has been seen to fail without it. All the
-# rules here are in the library's tests as planted mistakes: a mistake that nothing finds would be a
-# hole in the net, and the tests would say so.
+# A run without harm proves nothing about a rule: most of the 300 worlds went well without it. A
+# test of a safety rule is worth something only if it has been seen to fail without the rule. In the
+# library's tests, each of these rules has a planted mistake that removes it, and a test fails if no
+# search finds the mistake.
 #
-# And a seed is worth more than a stack trace. It is the whole world in one number:
+# A seed is also worth more than a stack trace, because one number contains the whole world:
 # `lease/drift:279` is the same history on your machine, today and next year.
 #
 # ## In production
 #
-# * **Antithesis, FoundationDB, TigerBeetle** test in this way: one seed, all of time, storage and
-#   network simulated, faults at will. **Jepsen** does it with real processes, and judges a history.
-# * **Hudi #14373, OpenTofu #4405, Terraform's force-unlock**: each is a rule in these lists
-#   (`claim_412 lost`, `settle`, `delete_version`), and was found in production.
-# * **Here:** `lockkit simulate --scenario lease --seeds 1..1000 --mutant drift`; add
+# * **Antithesis, FoundationDB and TigerBeetle** test in this way: one seed, with simulated time,
+#   storage and network, and any fault on demand. **Jepsen** does it with real processes and judges
+#   a history.
+# * **Hudi #14373, OpenTofu #4405, Terraform's force-unlock**: each is a missing rule of these lists
+#   (`claim_412 lost`, `settle`, `delete_version`) that was found in production.
+# * **In lockkit:** `lockkit simulate --scenario lease --seeds 1..1000 --mutant drift`. Add
 #   `--history run.jsonl` and open that file with `Workbench.replay`.
 #
 # ## Your turn: the ladder
 #
-# Six rungs, in any order. Name a scenario, a rule that is off, and a seed; run the second cell as
-# often as you like, the ladder remembers. `hunt` and `survey` find seeds, the panel above lists the
-# rules. (For the fifth: what guards a commit against a writer that wakes up late? For the last: the
-# table above.)
+# The ladder has six rungs, in any order. Name a scenario, the rule that is off, and a seed. Run the
+# second cell as often as you like; the ladder remembers. `hunt` and `survey` find seeds, and the
+# panel above lists the rules. (For the fifth rung: what guards a commit against a writer that
+# resumes late? For the last: see the table above.)
 
 # %%
 ladder = Ladder()

@@ -13,26 +13,26 @@
 # %% [markdown]
 # # Probe a store: may anybody lock on it?
 #
-# A lock on an object store is one promise of the store: *of several conditional writes to one
-# object, at most one succeeds*. Many stores speak S3's protocol; not all of them keep the promise.
-# Some refuse the condition (501), which is honest. Some ignore it and answer 200. And some look at
-# the condition first and write a moment later, so that the promise holds until two writers meet.
+# A lock on an object store depends on one promise of the store: *of several conditional writes to
+# one object, at most one succeeds*. Many stores speak S3's protocol, but not all of them keep the
+# promise. Some refuse the condition (501), which is honest. Some ignore it and answer 200. And some
+# check the condition first and write a moment later, so the promise holds only until two writers
+# meet.
 #
-# How many requests does it take to find out which of them you have?
+# How many requests does it take to find out which kind you have?
 #
-# The cells take about twenty seconds; the panel, as long as you like.
+# The cells take about twenty seconds. The panel takes as long as you like.
 
 # %% [markdown]
 # ## Predict
 #
-# Choose a store, and say what you expect of it: the button is locked until then.
+# Choose a store and say what you expect of it. The button is locked until then.
 #
 # ## Run
 #
-# Press **Probe**. Each of the named ones is the embedded
-# server, made to behave as that provider does. For a store of your own choose *another, by its
-# URL*: it is asked with the credentials of your environment, on scratch objects under that prefix,
-# which are deleted afterwards.
+# Press **Probe**. Each named store is the embedded server, which imitates that provider. For a
+# store of your own choose *another, by its URL*. The probe uses the credentials of your environment
+# and scratch objects under that prefix, which it deletes afterwards.
 
 # %%
 from lockkit.lab.widgets import StoreProbe
@@ -43,11 +43,12 @@ probe
 # %% [markdown]
 # ## See
 #
-# Above all checks stands one sentence: what the probe found, and from how many races. Every check
-# says what was tried and what came back. Under them: what it costs to ask whether an object
-# changed, against reading it again. A client that waits for a lock asks that all the time.
+# The sentence above the checks says what the probe found, and from how many races. Every check
+# shows what was tried and what the store answered. Below them is the cost of asking whether an
+# object has changed, compared with reading it again. A client that waits for a lock asks this all
+# the time.
 #
-# The same by code. A store on which no violation is found:
+# The same in code, for a store without a violation:
 
 # %%
 sound = probe.run("aws", rounds=5, requests=20)
@@ -55,7 +56,7 @@ print(sound.sentence)
 assert sound.report.safe
 
 # %% [markdown]
-# One that ignores conditions. Two requests are enough to see it: create, and create again.
+# This one ignores conditions. Two requests are enough to see it: create, and create again.
 
 # %%
 ignores = probe.quick("spaces")
@@ -63,8 +64,8 @@ print(ignores.conclusion)
 assert not ignores.safe
 
 # %% [markdown]
-# The same software can be two stores. Ceph's gateway, as it was measured, honours conditions, but
-# on a bucket that keeps versions it ignores `If-None-Match`.
+# One product can be two stores. Ceph's gateway, as measured, honours conditions. But on a bucket
+# that keeps versions it ignores `If-None-Match`.
 
 # %%
 for place in ("rgw", "rgw, versioned bucket"):
@@ -73,8 +74,8 @@ for place in ("rgw", "rgw, versioned bucket"):
 # %% [markdown]
 # ## What needs a race
 #
-# This server looks first and writes ten milliseconds later. One request after another, it is
-# perfect.
+# This server checks first and writes ten milliseconds later. With one request at a time, it behaves
+# perfectly.
 
 # %%
 print(probe.quick("two-steps").conclusion)
@@ -83,16 +84,16 @@ print(raced.sentence)
 assert raced.report.verdict.value == "not-atomic"
 
 # %% [markdown]
-# Races can prove a store unsafe, never safe. That is why the sentence names their number, and why a
-# probe without races calls no store safe. moto, which many test suites run on, has two winners in
-# one race of about five hundred: 200 rounds passed, and the next day's build failed.
+# Races can prove a store unsafe, never safe. So the sentence names their number, and a probe
+# without races calls no store safe. moto, on which many test suites run, has two winners in one
+# race of about five hundred: 200 rounds passed, and the next day's build failed.
 
 # %% [markdown]
 # ## Check
 #
-# The matrix: what each maker documents, what a probe found, and when. Rows called *probed* are
-# made by the tests of this checkout, on the embedded server and on other people's; nobody typed
-# their verdicts.
+# The matrix shows what each maker documents, what a probe found, and when. The tests of this
+# checkout produce the rows called *probed*, on the embedded server and on other servers. Nobody
+# typed their verdicts.
 
 # %%
 from lockkit.lab.probe.providers import PROBED, providers
@@ -104,31 +105,32 @@ for row in providers():
 # %% [markdown]
 # ## Why
 #
-# A conditional write is a comparison and a write *in one step*. Only the store can make it one: it
-# alone sees all writers. So a lock library can do everything right and still hand one lock to two
-# owners, if the store drops a header that it does not know, which is what HTTP tells servers to do.
-# The failure is silent on both sides: two 200s.
+# A conditional write is a comparison and a write *in one step*. Only the store can do both in one
+# step, because only the store sees all writers. HTTP tells servers to ignore headers that they do
+# not know. If a store does that with a condition, a correct lock library still gives one lock to
+# two owners. The failure is silent on both sides: two answers of 200.
 #
-# Documentation does not settle it. It says what was meant, for the current release, for one kind of
-# bucket. The probe asks *this* endpoint, with *this* bucket and *these* credentials.
+# Documentation does not settle the question. It describes the intent, for the current release and
+# for one kind of bucket. The probe tests *this* endpoint, with *this* bucket and *these*
+# credentials.
 #
-# And a loser need not be told that it lost: a 5xx in a race, as from Ceph's gateway, says nothing.
-# lockkit takes it for *unknown*, reads the object back and looks for its own attempt.
+# A loser may not even learn that it lost: a 5xx answer in a race, as from Ceph's gateway, says
+# nothing about the write. lockkit treats it as *unknown*, reads the object back and looks for its
+# own attempt.
 #
 # ## In production
 #
-# `lockkit probe s3://bucket/scratch` once for each endpoint, bucket and change of the server's
-# version; it exits 0 if it found no violation, 1 if it found one, and 3 if the store could not be
-# tested. `--rounds 600` where you have doubts, through every node of a cluster.
-# `lockkit probe --matrix` prints the matrix, `lockkit bench conditional-get s3://bucket/scratch`
-# the cost of waiting.
+# Run `lockkit probe s3://bucket/scratch` once for each endpoint, bucket and server version. It
+# exits with 0 if it found no violation, 1 if it found one, and 3 if the store could not be tested.
+# If in doubt, use `--rounds 600`, through every node of a cluster. `lockkit probe --matrix` prints
+# the matrix, and `lockkit bench conditional-get s3://bucket/scratch` prints the cost of waiting.
 #
 # ## Your turn
 #
-# Six places in the panel's list speak S3's protocol: `aws`, `spaces`, `rgw`, `two-steps`,
-# `rgw, versioned bucket` and `rgw, quoted ETags`. Put those into `UNSAFE` that one request after
-# another proves unsafe, and only those; all six are then probed. (Not every unsafe store is caught
-# like that.)
+# Six entries of the panel's list speak S3's protocol: `aws`, `spaces`, `rgw`, `two-steps`, `rgw,
+# versioned bucket` and `rgw, quoted ETags`. Put into `UNSAFE` those that one request at a time
+# proves unsafe, and no others. All six are then probed. (Not every unsafe store is detected in this
+# way.)
 
 # %%
 from lockkit.lab.course.honest import sort_out
