@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 RENEWALS_PER_LEASE = 10
 """Hudi's rule: the validity is at least ten renew intervals."""
 TTL_S_MAX = 86_400.0
 HUDI = "hoodie.write.lock.storage."
 RENEW_KEYS = frozenset({HUDI + "renew.interval.secs", HUDI + "heartbeat.poll.secs"})
-UNSET: Any = object()
-"""The default of a keyword whose None means something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +57,6 @@ def request_timeout_s(ttl_s: float, asked_s: float | None = None) -> float:
     """The longest that one request about a lease may take: several must fit into it."""
     longest_s = min(10.0, max(0.2, ttl_s / 5))
     return longest_s if asked_s is None else min(asked_s, longest_s)
-
-
-def longest_wait_s(acquire_timeout: float | None, timeout: float | None) -> float | None:
-    """How long `with` waits for a lock; `timeout` is the older name of `acquire_timeout`."""
-    if timeout is UNSET:
-        return acquire_timeout
-    if acquire_timeout not in (60.0, timeout):
-        raise TypeError("timeout is the older name of acquire_timeout; give one of the two")
-    return timeout
 
 
 def limit_s(blocking: bool, timeout: float | None) -> float | None:

@@ -55,11 +55,11 @@ with Lock(bucket.url, **bucket.of("W1")) as lock:
     print(lock, "is held:", lock.fence)
 
 # %% [markdown]
-# `with` waits up to `timeout` seconds (60 by default). Then it raises `LockBusy` and does not run
-# the block. The message names the holder, the end of its lease, and what to do next.
+# `with` waits up to `acquire_timeout` seconds (60 by default). Then it raises `LockBusy` and does
+# not run the block. The message names the holder, the end of its lease, and what to do next.
 
 # %%
-one, two = (Lock(bucket.url, timeout=0, **bucket.of(name)) for name in ("W1", "W2"))
+one, two = (Lock(bucket.url, acquire_timeout=0, **bucket.of(name)) for name in ("W1", "W2"))
 try:
     with one, two:
         print("two holders: never printed")
@@ -159,8 +159,8 @@ assert (by_lock_alone.balance, guarded.balance) == (10, 20)
 # ## In production
 #
 # * **`Lock`** works on S3, Google Cloud Storage, Azure and file systems. `ttl_s` is 300 by default,
-#   as in Hudi. Use one handle per thread, `lock.check()` before expensive work, and `on_lost` to be
-#   notified at once.
+#   as in Hudi. Use one handle per thread, `lock.assert_held()` before expensive work, and `on_lost`
+#   to be notified at once.
 # * **Apache Hudi** has the lock, and nothing behind it: its storage lock is a lease by clocks
 #   ([RFC-91](https://github.com/apache/hudi/blob/master/rfc/rfc-91/rfc-91.md)), and a writer
 #   creates its completed file no matter who holds the lock by then. Notebook 08 shows the

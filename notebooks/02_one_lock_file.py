@@ -149,7 +149,7 @@ print(said(bucket.verdict))
 #   the first three fields; `If-None-Match: *` and `If-Match` on S3 and Azure, `ifGenerationMatch`
 #   on Google Cloud Storage. It does not delete the object either, but has no epoch: a grant to a
 #   Hudi writer removes ours. On a shared table the fence therefore remembers the epoch as well
-#   (`lock.heard`).
+#   (`lock.observe_epoch`).
 # * **Stuck lock files that people delete by hand** are an old problem
 #   ([#9015](https://github.com/apache/hudi/issues/9015),
 #   [#11347](https://github.com/apache/hudi/issues/11347), both of the file system provider).

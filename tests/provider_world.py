@@ -106,7 +106,7 @@ def _zookeeper(key: str, service: Service, _: Path) -> World:
 def _dynamodb(key: str, service: DynamoDB, _: Path) -> World:
     config = service.recipe() | {f"{LOCK}dynamodb.partition_key": key} | AT_ONCE
     options = {"aws": {"aws_access_key_id": "x", "aws_secret_access_key": "x"}}
-    with open_lock(config, **options | {"timeout": PATIENCE_S}):
+    with open_lock(config, **options | {"acquire_timeout": PATIENCE_S}):
         pass  # makes the table: whoever comes first is told to ask again
     restart = partial(_restarted, service) if service.engine == "dynalite" else None
     return World(config, options, {"lease_s": 1.5}, restart=restart, turns=3)
@@ -187,8 +187,8 @@ class _Told:
     def renew(self) -> None:
         self.lock.renew()
 
-    def check(self) -> None:
-        self.lock.check()
+    def assert_held(self) -> None:
+        self.lock.assert_held()
 
     def owned(self) -> bool:
         return bool(self.lock.owned())
@@ -196,14 +196,14 @@ class _Told:
     def locked(self) -> bool:
         return bool(self.lock.locked())
 
-    def busy_because(self) -> str:
-        return str(self.lock.busy_because())
+    def busy_reason(self) -> str:
+        return str(self.lock.busy_reason())
 
     def count(self, path: str, times: int) -> list[tuple[int, int | None]]:
         """Adds to a number in a file, by no other care than the lock; (number, token) of each."""
         seen = []
         for _ in range(times):
-            assert self.lock.acquire(timeout=PATIENCE_S), self.lock.busy_because()
+            assert self.lock.acquire(timeout=PATIENCE_S), self.lock.busy_reason()
             number = add_one(path)
             fence = None if isinstance(self.lock, DoubleLock) else self.lock.fence
             seen.append((number, fence and fence.epoch))

@@ -107,7 +107,7 @@ def test_an_expired_lease_that_the_server_renews_is_not_taken_up_again(
     own.slept_ms += 15_000
     until(lambda: tale.of("lost"))
     with pytest.raises(LockLost, match="the lease ran out"):
-        mine.check()
+        mine.assert_held()
     with pytest.raises(LockLost):
         mine.release()
     assert other.acquire(timeout=0), "what was renewed was given back"
@@ -132,15 +132,15 @@ def test_only_who_says_so_breaks_a_lease_and_its_holder_is_told(
     assert for_ever.acquire(timeout=0)
     clock.offset_ms += 86_400_000
     assert not other.acquire(timeout=0)
-    for_ever.check()
+    for_ever.assert_held()
     other.break_lease()
     until(lambda: tale.of("lost"))
     with pytest.raises(LockLost, match="over, broken or another's"):
-        for_ever.check()
+        for_ever.assert_held()
     assert other.acquire(timeout=0)
     with pytest.raises(LockLost):
         for_ever.release()
-    other.check()
+    other.assert_held()
     other.release()
 
 
@@ -223,7 +223,7 @@ def test_a_service_that_falls_silent_costs_the_lock(
         assert mine.acquire(timeout=0)
         proxy.inject(Fault("status", code=503, next="every"))
         until(lambda: tale.of("danger"))
-        mine.check()
+        mine.assert_held()
         own.slept_ms += 30_000
         until(lambda: tale.of("lost"))
         with pytest.raises(LockLost, match="the lease ran out"):

@@ -165,7 +165,7 @@ def test_hudis_client_and_ours_exclude_each_other_and_tokens_rise_across_its_tur
             assert not java.try_acquire(), "a heartbeat makes it count anew"
         assert java.try_acquire()
         assert not mine.acquire(timeout=0)
-        assert java.owner in mine.busy_because()
+        assert java.owner in mine.busy_reason()
         assert java.heartbeat()
         assert not mine.acquire(timeout=0)
         assert java.release(delete=delete)
@@ -211,7 +211,7 @@ def test_an_unchanged_version_is_waited_for_a_whole_lease_of_its_own_and_a_chang
         holder.renew()
     with pytest.raises(LockLost):
         holder.release()
-    waiter.check()
+    waiter.assert_held()
     waiter.release()
 
 
@@ -333,7 +333,7 @@ def test_throttling_is_waited_out_by_who_asks_and_by_who_holds(
         proxy.inject(Fault("status", code=400, operation="put"))
         with pytest.raises(NoAnswer, match="throttled"):
             mine.renew()
-        mine.check()
+        mine.assert_held()
         proxy.inject(Fault("status", code=400, operation="delete"))
         mine.release()
         assert [each["method"] for each in proxy.faults] == ["other", "other", "put", "delete"]
@@ -359,11 +359,11 @@ def test_a_service_that_falls_silent_costs_the_lock_and_the_next_holder_has_it(
         assert not next_one.acquire(timeout=0)
         proxy.inject(Fault("reset", next="every"))
         until(lambda: tale.of("danger"))
-        mine.check()
+        mine.assert_held()
         clock.slept_ms += 31_000
         until(lambda: tale.of("lost"))
         with pytest.raises(LockLost, match="the lease ran out"):
-            mine.check()
+            mine.assert_held()
         assert not next_one.acquire(timeout=0)
         clock.slept_ms += 31_000
         assert next_one.acquire(timeout=0)

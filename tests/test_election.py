@@ -77,18 +77,18 @@ def test_one_leads_the_others_follow_and_after_a_resignation_the_next_epoch_begi
     elect: Make,
 ) -> None:
     one, other = elect(name="one"), elect(name="other")
-    assert one.campaign(timeout=0)
-    assert not other.campaign(timeout=0)
+    assert one.campaign(acquire_timeout=0)
+    assert not other.campaign(acquire_timeout=0)
     assert "'one'" in other.because()
     with pytest.raises(NotLeader):
-        other.check()
+        other.assert_held()
     assert one.resign()
     with pytest.raises(NotLeader):
-        one.check()
-    assert other.campaign(timeout=0)
-    assert other.check() == 2
+        one.assert_held()
+    assert other.campaign(acquire_timeout=0)
+    assert other.assert_held() == 2
     assert body(one, 1).expired
-    assert not one.campaign(timeout=0)
+    assert not one.campaign(acquire_timeout=0)
 
 
 def test_of_four_that_race_one_leads(elect: Make) -> None:
@@ -98,7 +98,7 @@ def test_of_four_that_race_one_leads(elect: Make) -> None:
 
     def race(node: Election) -> None:
         gate.wait()
-        if node.campaign(timeout=0):
+        if node.campaign(acquire_timeout=0):
             won.append(node)
 
     threads = [threading.Thread(target=race, args=(node,)) for node in nodes]
@@ -106,16 +106,16 @@ def test_of_four_that_race_one_leads(elect: Make) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [node.check() for node in won] == [1]
+    assert [node.assert_held() for node in won] == [1]
 
 
 def test_a_write_goes_with_its_epoch_and_a_deposed_leader_writes_no_more(elect: Make) -> None:
     old, new = elect(), elect()
-    assert old.campaign(timeout=0)
+    assert old.campaign(acquire_timeout=0)
     assert old.write("plan.json", lambda was: [was]) == [None]
     old._candidate.term.until_ms += 3_600_000  # type: ignore[union-attr,operator]  # it is slow
     leave(old, epoch_key(1), b'{"expired": true}')
-    assert new.campaign(timeout=0)
+    assert new.campaign(acquire_timeout=0)
     assert new.write("plan.json", lambda was: [*was, "new"]) == [None, "new"]
     with pytest.raises(NotLeader, match="epoch 2"):
         old.write("plan.json", lambda was: "old")
@@ -125,13 +125,13 @@ def test_a_write_goes_with_its_epoch_and_a_deposed_leader_writes_no_more(elect: 
 def test_past_epochs_are_collected_and_the_highest_never(elect: Make) -> None:
     node = elect()
     for _ in range(4):
-        assert node.campaign(timeout=0)
+        assert node.campaign(acquire_timeout=0)
         assert node.resign()
     assert node.collect(keep=0) == 3
     assert epochs_in(node.store.list("lock_")) == [4]
-    assert node.campaign(timeout=0)
+    assert node.campaign(acquire_timeout=0)
     assert elect().collect(KEPT) == 0
-    assert node.check() == 5
+    assert node.assert_held() == 5
 
 
 @pytest.mark.parametrize(("kind", "fault"), STRUCK, ids=str)
@@ -143,8 +143,8 @@ def test_a_create_renewal_or_resignation_without_an_answer_is_settled(
         with closing(Election(url, endpoint=proxy.url, ttl_s=60.0)) as node:
             strike = Fault(**{**fault, "operation": "put", "key": "*lock_*"})
             proxy.inject(strike)
-            assert node.campaign(timeout=0)
-            assert node.check() == 1
+            assert node.campaign(acquire_timeout=0)
+            assert node.assert_held() == 1
             proxy.inject(strike)
             before = body(node, 1).attempt
             for _ in range(3):
@@ -170,10 +170,10 @@ def test_a_leader_that_is_killed_is_followed_when_its_validity_is_over(
     with closing(Election(url, **options)) as heir:
         with process(leader, url, options) as (child, pipe):
             assert said(pipe)
-            assert not heir.campaign(timeout=0)
+            assert not heir.campaign(acquire_timeout=0)
             os.kill(child.pid or 0, signal.SIGKILL)
-        assert heir.campaign(timeout=60)
-        assert heir.check() == 2
+        assert heir.campaign(acquire_timeout=60)
+        assert heir.assert_held() == 2
         assert not body(heir, 1).expired
 
 
@@ -182,14 +182,14 @@ def test_a_leader_renews_for_as_long_as_it_leads_and_is_deposed_by_a_later_epoch
 ) -> None:
     url = f"s3://{bucket}/e"
     with closing(Election(url, endpoint=shared_emulator.s3, ttl_s=10.0)) as node:
-        assert node.campaign(timeout=0)
+        assert node.campaign(acquire_timeout=0)
         first = body(node, 1).attempt
         until(lambda: body(node, 1).attempt != first)
         usurper = Record("usurper", Clock().wall_ms() + 60_000, epoch=2, attempt="u", ttl_ms=60_000)
         leave(node, epoch_key(2), encode(usurper))
         until(lambda: node._candidate.leads() is None)
         with pytest.raises(NotLeader):
-            node.check()
+            node.assert_held()
 
 
 def test_ctrl_c_between_a_create_and_its_answer_leaves_a_node_that_knows_its_own_epoch() -> None:
@@ -212,9 +212,9 @@ def test_ctrl_c_between_a_create_and_its_answer_leaves_a_node_that_knows_its_own
     with closing(Election(memory(), ttl_s=TTL_S)) as node:
         node.store = Interrupted(node.store)
         with pytest.raises(KeyboardInterrupt):
-            node.campaign(timeout=0)
-        assert node.campaign(timeout=0)
-        assert node.check() == 1
+            node.campaign(acquire_timeout=0)
+        assert node.campaign(acquire_timeout=0)
+        assert node.assert_held() == 1
 
 
 # --- what may lie there ---------------------------------------------------------------------------
@@ -228,21 +228,21 @@ def test_ctrl_c_between_a_create_and_its_answer_leaves_a_node_that_knows_its_own
 def test_a_body_that_is_no_record_is_never_taken_for_over(text: bytes) -> None:
     with closing(Election(memory())) as node:
         leave(node, epoch_key(7), text)
-        assert not node.campaign(timeout=0)
+        assert not node.campaign(acquire_timeout=0)
         assert "is no epoch's record" in node.because()
         assert "deleted, its number would come again" in node.because()
         assert len(node.because()) < 500
         leave(node, epoch_key(7), b' {"expired" : true}\n')
-        assert node.campaign(timeout=0)
-        assert node.check() == 8
+        assert node.campaign(acquire_timeout=0)
+        assert node.assert_held() == 8
 
 
 def test_other_names_under_the_prefix_are_left_alone() -> None:
     with closing(Election(memory())) as node:
         for key in ("lock_7.json", "lock_00000000009.json", "lock_0000000009.json.bak", "lock_x"):
             leave(node, key, b"?")
-        assert node.campaign(timeout=0)
-        assert node.check() == 1
+        assert node.campaign(acquire_timeout=0)
+        assert node.assert_held() == 1
         assert node.collect(keep=1) == 0
         assert len(node.store.list("lock_")) == 5
 
@@ -251,16 +251,16 @@ def test_after_the_last_epoch_that_has_a_name_there_is_none() -> None:
     with closing(Election(memory())) as node:
         leave(node, "lock_9999999999.json", b'{"expired": true}')
         with pytest.raises(ElectionError, match="last epoch"):
-            node.campaign(timeout=0)
+            node.campaign(acquire_timeout=0)
 
 
 def test_a_highest_epoch_that_was_deleted_is_told_and_its_number_not_given_again() -> None:
     with closing(Election(memory())) as node:
-        assert node.campaign(timeout=0)
+        assert node.campaign(acquire_timeout=0)
         assert node.resign()
         assert isinstance(node.store.delete(epoch_key(1)), Applied)
         with pytest.raises(ElectionError, match=r"lock_0000000001.json is gone.*expired"):
-            node.campaign(timeout=0)
+            node.campaign(acquire_timeout=0)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_a_highest_epoch_that_was_deleted_is_told_and_its_number_not_given_again
 def test_a_foreign_value_is_not_overwritten(text: bytes) -> None:
     with closing(Election(memory())) as node:
         leave(node, "plan.json", text)
-        assert node.campaign(timeout=0)
+        assert node.campaign(acquire_timeout=0)
         with pytest.raises(NotGuarded, match="no guarded value"):
             node.write("plan.json", lambda was: 1)
         found = node.store.get("plan.json")
@@ -283,8 +283,8 @@ def test_a_listing_of_several_pages_is_read_to_its_end(bucket: str, shared_emula
         key = f"e/{epoch_key(epoch)}"
         shared_emulator.objects.write(bucket, key, b'{"expired": true}')
     with closing(Election(f"s3://{bucket}/e", endpoint=shared_emulator.s3, ttl_s=60.0)) as node:
-        assert node.campaign(timeout=0)
-        assert node.check() == 1_003
+        assert node.campaign(acquire_timeout=0)
+        assert node.assert_held() == 1_003
 
 
 def test_a_node_lists_only_what_is_above_the_epoch_that_it_knows() -> None:
@@ -304,11 +304,11 @@ def test_a_node_lists_only_what_is_above_the_epoch_that_it_knows() -> None:
             return done.value
 
     store.put(epoch_key(41), b'{"expired": true}', IfAbsent())
-    assert follow(node.check())
+    assert follow(node.assert_held())
     assert [each.after for each in asked] == ["", epoch_key(42)]
     assert follow(node.resign())
     asked.clear()
-    assert follow(node.check())
+    assert follow(node.assert_held())
     assert [each.after for each in asked] == [epoch_key(42), epoch_key(43)]
     assert run(collect(), store, clock) == 0
 
@@ -317,7 +317,7 @@ def test_a_store_that_ignores_conditions_is_refused(bucket: str) -> None:
     with Emulator(profile="spaces") as server:
         node = Election(f"s3://{bucket}/e", endpoint=server.s3)
         with closing(node), pytest.raises(UnsafeStore, match="ignored a write condition"):
-            node.campaign(timeout=0)
+            node.campaign(acquire_timeout=0)
 
 
 def test_epochs_are_read_from_names_alone() -> None:

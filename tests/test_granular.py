@@ -373,7 +373,9 @@ def test_eight_threads_rename_in_every_direction_and_all_come_to_their_end() -> 
         dice = random.Random(me)
         for _ in range(200):
             keys = [f"k{dice.randrange(12)}" for _ in range(3)]
-            with locks.hold(KEY_OPERATIONS["DeleteKeys"], "v", "b", keys, timeout=60) as held:
+            with locks.hold(
+                KEY_OPERATIONS["DeleteKeys"], "v", "b", keys, acquire_timeout=60
+            ) as held:
                 mine = [each.stripe for each in held.wants if each.level is Level.KEY]
                 inside.update(mine)
                 wrong.extend(f"{each}" for each in mine if inside[each] != 1)
@@ -401,11 +403,11 @@ def test_one_deadline_is_for_all_that_a_call_takes() -> None:
     free_first, free_second = in_a_thread(locks, COMMIT, first), in_a_thread(locks, COMMIT, second)
     clock.meanwhile = [free_first]  # three of five seconds are gone by then
     with pytest.raises(LockBusy, match="was not free to write within 5 s"):
-        locks.hold(RENAME, "v", "b", ["a", "b"], timeout=5).__enter__()
+        locks.hold(RENAME, "v", "b", ["a", "b"], acquire_timeout=5).__enter__()
     assert clock.asked_s == [5, 2]
     assert locks.figures()["key write"].timed_out == 1
     assert locks.figures()["key write"].waited_ms == 5_000
-    with locks.hold(COMMIT, "v", "b", [first], timeout=0):
+    with locks.hold(COMMIT, "v", "b", [first], acquire_timeout=0):
         pass  # what it had got was given back
     free_second()
 
@@ -414,7 +416,7 @@ def test_a_call_that_times_out_or_is_interrupted_leaves_nothing_held() -> None:
     locks = GranularLocks()
     let_go = in_a_thread(locks, COMMIT, "a")
     with pytest.raises(LockBusy, match=r"CommitKey: the key lock .* try again"):
-        locks.hold(COMMIT, "v", "b", ["a"], timeout=0).__enter__()
+        locks.hold(COMMIT, "v", "b", ["a"], acquire_timeout=0).__enter__()
     assert not locks.holds()
 
     def interrupt() -> None:
@@ -422,16 +424,16 @@ def test_a_call_that_times_out_or_is_interrupted_leaves_nothing_held() -> None:
 
     kept, locks.clock = locks.clock, Stepping(interrupt)
     with pytest.raises(KeyboardInterrupt):
-        locks.hold(RENAME, "v", "b", ["a", "b"], timeout=5).__enter__()
+        locks.hold(RENAME, "v", "b", ["a", "b"], acquire_timeout=5).__enter__()
     locks.clock = kept
     assert [(name, count) for name, count, _ in locks.calls()] == [("CommitKey", 2)]
     let_go()
     assert locks.calls() == []
-    with locks.hold(RENAME, "v", "b", ["a", "b"], timeout=0):
+    with locks.hold(RENAME, "v", "b", ["a", "b"], acquire_timeout=0):
         pass
-    with locks.hold(VOLUME_OPERATIONS["DeleteVolume"], "v", timeout=0):
+    with locks.hold(VOLUME_OPERATIONS["DeleteVolume"], "v", acquire_timeout=0):
         pass
-    with locks.hold(DELETE_BUCKET, "v", "b", timeout=0):
+    with locks.hold(DELETE_BUCKET, "v", "b", acquire_timeout=0):
         assert [each[:2] for each in locks.calls()] == [("DeleteBucket", 2)]
 
 
@@ -439,7 +441,7 @@ def test_what_is_raised_under_the_locks_reaches_the_caller_and_they_are_free() -
     locks = GranularLocks()
     with pytest.raises(ZeroDivisionError), locks.hold(RENAME, "v", "b", ["a", "b"]):
         raise ZeroDivisionError
-    with locks.hold(DELETE_BUCKET, "v", "b", timeout=0):
+    with locks.hold(DELETE_BUCKET, "v", "b", acquire_timeout=0):
         pass
 
 
@@ -478,7 +480,7 @@ def test_readers_do_not_starve_a_writer_and_go_on_when_it_gives_up() -> None:
 
         def go() -> None:
             try:
-                locks.hold(COMMIT, "v", "b", ["c"], timeout=0).__enter__()
+                locks.hold(COMMIT, "v", "b", ["c"], acquire_timeout=0).__enter__()
             except BaseException as error:  # noqa: BLE001 - raised in the test's thread
                 errors.append(error)
 
@@ -490,8 +492,8 @@ def test_readers_do_not_starve_a_writer_and_go_on_when_it_gives_up() -> None:
 
     clock.meanwhile = [second_reader]
     with pytest.raises(LockBusy, match=r"bucket lock .* to write"):
-        locks.hold(DELETE_BUCKET, "v", "b", timeout=5).__enter__()
-    with locks.hold(COMMIT, "v", "b", ["c"], timeout=0):
+        locks.hold(DELETE_BUCKET, "v", "b", acquire_timeout=5).__enter__()
+    with locks.hold(COMMIT, "v", "b", ["c"], acquire_timeout=0):
         pass
     let_go()
 
@@ -502,12 +504,12 @@ def test_a_reader_that_waits_behind_a_writer_is_let_in_when_that_one_gives_up() 
 
     def give_up() -> None:
         with pytest.raises(LockBusy):
-            locks.hold(DELETE_BUCKET, "v", "b", timeout=1).__enter__()
+            locks.hold(DELETE_BUCKET, "v", "b", acquire_timeout=1).__enter__()
 
     wants_to_write = threading.Thread(target=give_up)
     wants_to_write.start()
     until(lambda: len(locks.calls()) == 2)
-    with locks.hold(COMMIT, "v", "b", ["c"], timeout=30):
+    with locks.hold(COMMIT, "v", "b", ["c"], acquire_timeout=30):
         pass
     wants_to_write.join(30)
     let_go()
@@ -526,7 +528,7 @@ def test_a_batch_is_not_atomic_and_says_for_each_key_what_happened() -> None:
         return f"deleted {item[0]}"
 
     items = [("a",), ("busy",), ("broken",), ("b",), ("a",)]
-    found = run_batch(locks, BATCHES["deleteKeys"], "v", "b", items, delete, timeout=5)
+    found = run_batch(locks, BATCHES["deleteKeys"], "v", "b", items, delete, acquire_timeout=5)
     let_go()
     assert list(found) == [("a",), ("busy",), ("broken",), ("b",)]
     assert found["a",] == OperationDone("deleted a")
@@ -541,18 +543,20 @@ def test_a_batch_is_not_atomic_and_says_for_each_key_what_happened() -> None:
 def test_a_batch_of_renames_that_cross_comes_to_its_end() -> None:
     locks = GranularLocks(stripes=dict.fromkeys(Level, 4))
     items = [(f"k{n % 5}", f"k{(n * 3 + 1) % 7}", str(n)) for n in range(60)]
-    found = run_batch(locks, BATCHES["renameKeys"], "v", "b", items, len, timeout=60)
+    found = run_batch(locks, BATCHES["renameKeys"], "v", "b", items, len, acquire_timeout=60)
     assert Counter(type(each) for each in found.values()) == {OperationDone: 60}
 
 
 def test_a_batch_inside_of_a_call_is_refused_for_it_would_wait_for_its_caller() -> None:
     locks = GranularLocks()
     with locks.hold(COMMIT, "v", "b", ["a"]), pytest.raises(OutOfOrder, match="let go first"):
-        run_batch(locks, "DeleteKey", "v", "b", [("b",)], len, timeout=None)
+        run_batch(locks, "DeleteKey", "v", "b", [("b",)], len, acquire_timeout=None)
 
 
 def test_without_the_rule_a_thread_does_wait_for_itself() -> None:
     """The mistake `once`, by real threads: only the deadline ends it."""
     locks = GranularLocks()
     with MISTAKES["once"].mutant.planted(), pytest.raises(LockBusy, match="key lock"):
-        locks.hold(KEY_OPERATIONS["DeleteKeys"], "v", "b", ["a", "a"], timeout=0).__enter__()
+        locks.hold(
+            KEY_OPERATIONS["DeleteKeys"], "v", "b", ["a", "a"], acquire_timeout=0
+        ).__enter__()

@@ -52,7 +52,7 @@ def test_every_handle_keeps_the_contract(handle: Callable[[], LockHandle]) -> No
     assert isinstance(lock, LockHandle)
     with lock:
         lock.extend()
-        lock.check()
+        lock.assert_held()
     with pytest.raises(LockLost):
         lock.extend()
     lock.close()
@@ -105,7 +105,7 @@ def test_every_handle_can_be_awaited(handle: Callable[[], Any]) -> None:
     async def go() -> None:
         one, two = AsyncLock(handle()), AsyncLock(handle())
         async with one:
-            one.check()
+            one.assert_held()
             await one.extend()
             assert not await asyncio.create_task(two.acquire(timeout=0.05))
             waits = asyncio.create_task(two.acquire(timeout=SOON_S))
@@ -188,7 +188,7 @@ def test_a_task_that_holds_a_lock_of_this_process_is_refused_it_again_and_anothe
 def test_it_is_held_within_async_with_and_nobody_else_has_it_meanwhile(url: str) -> None:
     async def go() -> tuple[int, int]:
         async with AsyncLock(url, ttl_s=TTL_S) as one:
-            one.check()
+            one.assert_held()
             await one.extend()
             assert await AsyncLock(url, ttl_s=TTL_S).locked()
             with pytest.raises(LockBusy):
@@ -241,7 +241,7 @@ def test_the_lease_is_renewed_while_the_event_loop_is_blocked(url: str) -> None:
     async def go() -> None:
         async with AsyncLock(url, ttl_s=1.0) as lock:
             time.sleep(2.5)
-            lock.check()
+            lock.assert_held()
 
     asyncio.run(go())
 

@@ -92,7 +92,7 @@ def test_hudis_request_and_ours_exclude_each_other(
     lock.release()
     theirs, state = beside.ask_as_hudi()
     assert state == hive.LockState.ACQUIRED
-    with pytest.raises(LockBusy, match="hudi on there"), make(timeout=0):
+    with pytest.raises(LockBusy, match="hudi on there"), make(acquire_timeout=0):
         pass
     beside.unlock(theirs)
 

@@ -168,7 +168,7 @@ def test_a_waiter_gets_it_soon_after_the_release() -> None:
     lock.acquire()
     with ThreadPoolExecutor(1) as threads:
         got = threads.submit(other.acquire, timeout=10)
-        until(lambda: other.busy_because().find("held by") > 0)
+        until(lambda: other.busy_reason().find("held by") > 0)
         lock.release()
         began = time.monotonic()
         assert got.result() is True
@@ -223,7 +223,7 @@ def test_with_raises_who_holds_it_until_when_and_what_next() -> None:
     url = memory()
     with Lock(url, owner="7f3c0b1e", client="orders", ttl_s=10):
         with pytest.raises(LockBusy) as busy:
-            with Lock(url, timeout=0.05):
+            with Lock(url, acquire_timeout=0.05):
                 pytest.fail("the block ran without the lock")
     text = str(busy.value)
     assert "'7f3c0b1e'" in text and "/orders'" in text and "epoch 1" in text
@@ -237,7 +237,7 @@ def test_an_owner_with_markup_and_control_characters_is_escaped() -> None:
     with lock:
         other = Lock(url)
         assert not other.acquire(timeout=0)
-    text = other.busy_because()
+    text = other.busy_reason()
     assert "\\x1b[31m<b>\\u202e\\n" in text
     assert text.isprintable() and len(text) < 500
 
@@ -272,7 +272,7 @@ def test_two_threads_on_one_handle_are_refused() -> None:
     lock = Lock(url)
     with Lock(url, ttl_s=10), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lock.acquire, timeout=0.3)
-        until(lambda: "held by" in lock.busy_because())
+        until(lambda: "held by" in lock.busy_reason())
         with pytest.raises(RuntimeError, match="two threads acquire one handle"):
             lock.acquire(timeout=0)
         assert waiting.result() is False
@@ -294,7 +294,7 @@ def test_of_two_threads_that_release_one_is_refused() -> None:
     assert outcomes[0] == "released" and "not held" in outcomes[1]
 
 
-@pytest.mark.parametrize("use", ["acquire", "release", "renew", "check", "fence", "locked"])
+@pytest.mark.parametrize("use", ["acquire", "release", "renew", "assert_held", "fence", "locked"])
 def test_a_forked_child_is_refused_with_the_reason(use: str) -> None:
     lock = Lock(memory(), ttl_s=10)
     lock.acquire()
@@ -334,9 +334,9 @@ def test_a_loss_before_publishing_is_raised_on_leaving_with() -> None:
         with lock:
             lost(lock, clock)
             with pytest.raises(LockLost, match="start over"):
-                lock.check()
+                lock.assert_held()
     with lock:  # the handle can be used again
-        lock.check()
+        lock.assert_held()
 
 
 def test_a_loss_after_publishing_is_only_a_warning() -> None:
@@ -344,7 +344,7 @@ def test_a_loss_after_publishing_is_only_a_warning() -> None:
     lock = Lock(memory(), ttl_s=10, clock=clock)
     with pytest.warns(LateLoss, match="after the work was published"):
         with lock:
-            lock.published()
+            lock.mark_committed()
             lost(lock, clock)
     with pytest.raises(LockLost):  # that was the last grant's; this one published nothing
         with lock:
@@ -397,7 +397,7 @@ def test_a_lock_that_was_taken_away_by_hand_is_lost(by: str) -> None:
         overwrite(lock, as_hudi(until_ms=int(time.time() * 1000) + 60_000))
     until(lambda: told)
     with pytest.raises(LockLost):
-        lock.check()
+        lock.assert_held()
     with pytest.raises(LockLost):
         lock.release()
     if by == "taken":
@@ -502,9 +502,9 @@ def test_a_thread_that_works_under_the_lock_keeps_it_alive() -> None:
     thread = threading.Thread(target=lock.acquire)
     thread.start()
     thread.join()
-    lock.check()  # this thread uses it now
+    lock.assert_held()  # this thread uses it now
     time.sleep(1.2)
-    lock.check()
+    lock.assert_held()
     lock.release()
 
 
@@ -564,7 +564,7 @@ def test_a_hudi_writers_lease_is_respected_and_taken_500_ms_after_its_end() -> N
     ends_ms = int(time.time() * 1000) + 300
     overwrite(lock, as_hudi(until_ms=ends_ms))
     assert not lock.acquire(timeout=0)
-    assert "a Hudi writer" in lock.busy_because()
+    assert "a Hudi writer" in lock.busy_reason()
     assert lock.acquire(timeout=10)
     assert time.time() * 1000 > ends_ms + 500
     lock.release()
@@ -580,12 +580,12 @@ def test_epochs_go_on_after_hudi_dropped_our_fields() -> None:
         assert lock.fence.epoch == 4  # this handle remembers
     overwrite(lock, as_hudi(until_ms=1, expired=True))
     newcomer = Lock(lock.url, ttl_s=10)
-    newcomer.heard(41)  # from the fence
+    newcomer.observe_epoch(41)  # from the fence
     with newcomer:
         assert newcomer.fence.epoch == 42
     for wrong in (-1, True, "7", 2**63):
         with pytest.raises(ValueError, match="no epoch"):
-            newcomer.heard(wrong)  # type: ignore[arg-type]
+            newcomer.observe_epoch(wrong)  # type: ignore[arg-type]
 
 
 # --- Hudi's configuration ------------------------------------------------------------------------
@@ -612,7 +612,11 @@ def test_hudis_configuration_passes_over_no_key_in_silence() -> None:
 
 def test_hudis_keys_and_defaults_describe_a_lock() -> None:
     lock = Lock.from_hudi({"hoodie.base.path": memory()})
-    assert (lock._client.me.ttl_ms, lock._client.renew_ms, lock.timeout) == (300_000, 30_000, 60)
+    assert (lock._client.me.ttl_ms, lock._client.renew_ms, lock.acquire_timeout) == (
+        300_000,
+        30_000,
+        60,
+    )
     lock = Lock.from_hudi(
         {
             "hoodie.base.path": memory(),
@@ -621,7 +625,11 @@ def test_hudis_keys_and_defaults_describe_a_lock() -> None:
             "hoodie.write.lock.wait_time_ms": "1500",
         }
     )
-    assert (lock._client.me.ttl_ms, lock._client.renew_ms, lock.timeout) == (20_000, 2_000, 1.5)
+    assert (lock._client.me.ttl_ms, lock._client.renew_ms, lock.acquire_timeout) == (
+        20_000,
+        2_000,
+        1.5,
+    )
 
 
 @pytest.mark.parametrize(
@@ -760,7 +768,7 @@ def test_danger_is_reported_before_loss_from_the_thread_that_watches_the_clock()
     ]
     assert any("access is denied" in each["text"] for each in tale.of("note"))
     with pytest.raises(LockLost, match="ran out"):
-        lock.check()
+        lock.assert_held()
 
 
 def test_a_callback_that_raises_costs_neither_lease_nor_loss() -> None:
@@ -792,11 +800,11 @@ def test_an_exception_that_nobody_foresaw_is_no_silent_death_of_the_heartbeat() 
     until(lambda: tale.of("note"))
     lock.store.put = put  # type: ignore[method-assign]
     until(lambda: len(tale.of("renewed")) >= 3)
-    lock.check()  # some beats failed, the next ones did not
+    lock.assert_held()  # some beats failed, the next ones did not
     lock.store.put = lock.store.get = broken  # type: ignore[method-assign]
     until(lambda: told)
     with pytest.raises(LockLost):
-        lock.check()
+        lock.assert_held()
 
 
 def test_a_broken_protocol_step_is_a_loss_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -811,7 +819,7 @@ def test_a_broken_protocol_step_is_a_loss_that_says_so(monkeypatch: pytest.Monke
     until(lambda: told)
     assert "heartbeat died" in told[0] and "a bug of ours" in told[0]
     with pytest.raises(LockLost, match="heartbeat died"):
-        lock.check()
+        lock.assert_held()
 
 
 def test_an_observer_that_fails_costs_no_lease() -> None:
@@ -822,7 +830,7 @@ def test_an_observer_that_fails_costs_no_lease() -> None:
     with pytest.warns(ObserverFailed, match="its history has a gap") as told:
         with lock:
             time.sleep(1.2)
-            lock.check()
+            lock.assert_held()
     assert len(told) == 1
 
 
@@ -835,7 +843,7 @@ def test_closing_tells_a_waiter_and_abandons_the_lease() -> None:
     lock.acquire()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(other.acquire, timeout=30)
-        until(lambda: "held by" in other.busy_because())
+        until(lambda: "held by" in other.busy_reason())
         other.close()
         with pytest.raises(RuntimeError, match="closed while it waited"):
             waiting.result(5)
@@ -920,13 +928,13 @@ def test_a_holder_that_was_stopped_for_longer_than_its_lease_has_lost_it(
         other = Lock(url, endpoint=shared_emulator.s3, ttl_s=10)
         assert other.acquire(timeout=20)
         go_on(child.pid)
-        pipe.send(("check", {}))
+        pipe.send(("assert_held", {}))
         outcome, text = said(pipe)
         assert outcome == "raised" and text.startswith("LockLost")
         pipe.send(("release", {}))
         outcome, text = said(pipe)
         assert outcome == "raised" and text.startswith("LockLost")
-        other.check()
+        other.assert_held()
         assert record(other).owner == other.owner and not record(other).expired
         other.release()
 

@@ -90,7 +90,7 @@ def test_what_is_broken_is_free_for_the_next_epoch_and_logged(
     logged = json.loads(found.body)
     assert (logged["owner"], logged["epoch"], logged["version"]) == ("W1", 7, version)
     assert logged["attempt"] == tombstone.attempt
-    with Lock(url, ttl_s=30, timeout=10) as lock:
+    with Lock(url, ttl_s=30, acquire_timeout=10) as lock:
         assert lock.fence.epoch == 9
 
 
@@ -189,7 +189,7 @@ def test_what_is_no_lock_record_is_replaced_by_a_tombstone_once_it_was_shown(
     line = capsys.readouterr().out.partition("break it: ")[2].splitlines()[0]
     assert command(*shlex.split(line)[3:]) == 0
     assert stands(store).expired
-    with Lock(url, ttl_s=30, timeout=10) as lock:
+    with Lock(url, ttl_s=30, acquire_timeout=10) as lock:
         assert lock.fence.epoch == stands(store).epoch > 0
 
 
@@ -231,7 +231,7 @@ def garble(store: Store) -> str:
 
 
 def granted(url: str) -> int:
-    with Lock(url, ttl_s=30, timeout=10) as lock:
+    with Lock(url, ttl_s=30, acquire_timeout=10) as lock:
         return lock.fence.epoch
 
 
@@ -321,7 +321,7 @@ def test_an_epoch_that_leaves_no_room_is_not_granted_after_until_it_is_broken(
 
 
 def test_an_epoch_that_leaves_no_room_is_nothing_to_rise_above(url: str) -> None:
-    with Lock(url, ttl_s=30, timeout=10) as lock:
+    with Lock(url, ttl_s=30, acquire_timeout=10) as lock:
         for epoch in (2**62, EPOCH_MAX - 1, EPOCH_MAX):
             with pytest.raises(ValueError, match=r"leaves no room.*repair-fence"):
                 lock.rise_above(epoch)

@@ -85,7 +85,7 @@ def test_acquire_returns_in_time_from_a_server_that_trickles(kind: str) -> None:
     with trickle(slow.body) as server:
         lock = Lock(f"{SCHEMES[kind]}://b/table", endpoint=server.url, ttl_s=TTL_S)
         assert not ends_within(LATE_S + BUSY_S, lambda: lock.acquire(timeout=0))
-        assert "in the time that it may take" in lock.busy_because()
+        assert "in the time that it may take" in lock.busy_reason()
 
 
 def test_a_claim_whose_answer_trickles_ends_acquire_in_time(relay: tuple[str, Relay]) -> None:

@@ -144,7 +144,7 @@ def test_a_claim_that_is_settled_at_the_last_moment_is_a_grant(place: Place) -> 
     place.fault("drop", operation="put")
     place.fault("status", code=503, when="before", operation="get", nth=2)
     assert lock.acquire(timeout=0)
-    lock.check()
+    lock.assert_held()
     lock.release()
 
 
@@ -185,7 +185,7 @@ def test_a_store_that_fails_every_write_is_asked_with_patience(place: Place) -> 
     place.fault("status", code=500, when="before", operation="put", next="every")
     assert not lock.acquire(timeout=1.0)
     assert len(tale.of("ask")) < 80
-    assert "the store's last answer was" in lock.busy_because() and "500" in lock.busy_because()
+    assert "the store's last answer was" in lock.busy_reason() and "500" in lock.busy_reason()
     place.proxy.clear()
     assert lock.acquire(timeout=0)
     lock.release()
@@ -214,7 +214,7 @@ def test_a_renewal_whose_answer_was_lost_is_settled_before_the_next_beat(
         place.fault("drop", operation="put")
         until(lambda: "renew Unknown" in tale.ops())
         until(lambda: len(tale.of("renewed")) >= 3)
-        lock.check()
+        lock.assert_held()
     at = tale.ops().index("renew Unknown")
     assert tale.ops()[at + 1 : at + 3] == ["look Found", "confirm Applied"]
     assert {each["epoch"] for each in tale.of("renewed")} == {2}
@@ -265,7 +265,7 @@ def test_a_412_that_a_hidden_retry_made_of_our_own_success_keeps_the_lease(
     lock.store.put = twice  # type: ignore[method-assign]
     until(lambda: struck and len(tale.of("renewed")) >= 2)
     assert "renew PreconditionFailed" in tale.ops()
-    lock.check()
+    lock.assert_held()
     lock.release()
 
 
@@ -278,7 +278,7 @@ def test_renewals_that_are_refused_are_a_danger_and_then_made_good(
     lock.acquire()
     place.fault("status", code=code, when="before", operation="put", next="every")
     until(lambda: dangers)
-    lock.check()
+    lock.assert_held()
     place.proxy.clear()
     count = len(tale.of("renewed"))
     until(lambda: len(tale.of("renewed")) > count)
@@ -299,7 +299,7 @@ def test_renewals_that_hang_end_in_danger_then_loss_and_the_block_learns_of_it(
             place.fault("hang", operation="put", next="every", when="before")
             until(lambda: "lost" in told)
             place.proxy.clear()
-            lock.check()
+            lock.assert_held()
     assert told["lost"] - told["danger"] > 0.5, "time to act on it"
 
 
@@ -400,7 +400,7 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
 def test_a_body_that_is_no_record_is_never_free_and_says_what_to_do(body: bytes) -> None:
-    lock = Lock(memory(), ttl_s=10, timeout=0.05)
+    lock = Lock(memory(), ttl_s=10, acquire_timeout=0.05)
     overwrite(lock, body)
     assert lock.locked()
     with pytest.warns(
@@ -421,7 +421,7 @@ def test_a_waiter_goes_on_when_somebody_repairs_the_object() -> None:
     overwrite(lock, b"{")
     with pytest.warns(UnexpectedRecord), ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(lock.acquire, timeout=10)
-        until(lambda: "no lock record" in lock.busy_because())
+        until(lambda: "no lock record" in lock.busy_reason())
         overwrite(lock, as_hudi(until_ms=1, expired=True))
         assert waiting.result() is True
     lock.release()
@@ -433,7 +433,7 @@ def test_of_ten_megabytes_of_noise_a_waiter_reads_little(place: Place) -> None:
     overwrite(lock, b"x" * 10_000_000)
     with pytest.warns(UnexpectedRecord, match="longer than"):
         assert not lock.acquire(timeout=0)
-    seen = lock.look()
+    seen = lock.inspect()
     assert seen.sight.version is not None
 
 
@@ -483,7 +483,7 @@ def test_a_name_that_does_not_resolve_surfaces_as_itself() -> None:
 def test_a_server_that_is_away_is_waited_for_and_named() -> None:
     lock = Lock("s3://b/t", endpoint="http://127.0.0.1:9", ttl_s=2)
     assert not lock.acquire(timeout=0.3)
-    assert "the store's last answer was" in lock.busy_because()
+    assert "the store's last answer was" in lock.busy_reason()
 
 
 def test_a_refusal_during_the_proof_leaves_no_lock_behind(
@@ -553,7 +553,7 @@ def test_ctrl_c_in_a_blocked_acquire_ends_it_and_leaves_nothing(
             until(lambda: _asked(shared_emulator, f"{bucket}-waiter", "get") >= 3)
             os.kill(child.pid or 0, signal.SIGINT)
             assert said(pipe, 5) == ("raised", "KeyboardInterrupt")
-        lock.check()
+        lock.assert_held()
     with Lock(url, endpoint=endpoint, ttl_s=10) as lock:
         assert lock.fence.epoch == 2
 
@@ -569,7 +569,7 @@ def test_ctrl_c_in_the_middle_of_a_claim_gives_back_what_it_had_won(
         until(lambda: _asked(shared_emulator, f"{bucket}-claimer", "put") == 1)
         os.kill(child.pid or 0, signal.SIGINT)
         assert said(pipe, 5) == ("raised", "KeyboardInterrupt")
-    with place.lock(timeout=2) as lock:  # of the 60 s of its lease nothing is left
+    with place.lock(acquire_timeout=2) as lock:  # of the 60 s of its lease nothing is left
         assert lock.fence.epoch >= 3
 
 

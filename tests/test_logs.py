@@ -97,7 +97,7 @@ def test_the_repr_of_a_lock_says_its_state(url: str) -> None:
         with lock:
             assert repr(lock).startswith(f"<Lock {url}: held by me, epoch 1, until 20")
             with pytest.raises(LockBusy) as busy:
-                other.timeout = 0
+                other.acquire_timeout = 0
                 other.__enter__()
             assert (busy.value.owner, busy.value.epoch) == ("me", 1)
             assert busy.value.until is not None

@@ -124,7 +124,7 @@ def test_every_lock_takes_the_same_keywords(url: str) -> None:
     with closing(
         open_lock(url, ttl_s=20, owner="me", client="W1", acquire_timeout=1.5)
     ) as lock:
-        assert (lock.owner, lock.lane, lock.timeout) == ("me", "W1", 1.5)
+        assert (lock.owner, lock.lane, lock.acquire_timeout) == ("me", "W1", 1.5)
         if not isinstance(lock, Lock) and type(lock).lease_keyword is not None:
             assert lock.ttl_s == 20
 
@@ -135,13 +135,11 @@ def test_every_lock_service_refuses_a_misspelt_keyword(url: str) -> None:
         open_lock(url, ttl=30)
 
 
-def test_the_wait_has_one_name_and_an_older_one() -> None:
-    with closing(Lock("memory://options", timeout=None)) as lock:
-        assert lock.timeout is None
+def test_the_wait_has_one_name() -> None:
     with closing(Lock("memory://options", acquire_timeout=None)) as lock:
-        assert lock.timeout is None
-    with pytest.raises(TypeError, match="timeout is the older name of acquire_timeout"):
-        Lock("memory://options", timeout=1, acquire_timeout=2)
+        assert lock.acquire_timeout is None
+    with pytest.raises(TypeError, match="no keyword 'timeout'"):
+        Lock("memory://options", timeout=2)
 
 
 def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth_of_it() -> None:

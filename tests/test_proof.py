@@ -507,7 +507,7 @@ def test_a_proof_that_is_there_already_is_made_again_by_another_process(emulator
 
 def test_a_lock_waits_for_the_proof_and_no_longer_than_it_may(bucket: str, emulator: Any) -> None:
     with Proxy(emulator.s3) as proxy:
-        lock = Lock(f"s3://{bucket}/t", endpoint=proxy.url, ttl_s=10, timeout=0.3)
+        lock = Lock(f"s3://{bucket}/t", endpoint=proxy.url, ttl_s=10, acquire_timeout=0.3)
         proxy.inject(Fault("status", code=500, key="*conditions.json", operation="put", next=1_000))
         with pytest.raises(LockBusy, match="could not be tested whether"), lock:
             pass
@@ -535,7 +535,7 @@ CONFIG = TableConfig(name="orders", record_key="id", partition_by="region")
 
 def _elect(url: str, **options: Any) -> None:
     with closing(Election(url, **options)) as node:
-        node.campaign(timeout=0)
+        node.campaign(acquire_timeout=0)
 
 
 def _log(url: str, **options: Any) -> None:

@@ -144,13 +144,13 @@ def test_what_one_holds_another_neither_gets_nor_gives_back_nor_takes_twice(
     holder, other = parties(2, world)
     assert holder.ask("acquire", timeout=0) is True
     assert other.ask("acquire", timeout=0) is False
-    assert "held by" in other.ask("busy_because")
+    assert "held by" in other.ask("busy_reason")
     assert "RuntimeError" in other.refused("release")
-    assert "never acquired" in other.refused("check")
+    assert "never acquired" in other.refused("assert_held")
     assert "not reentrant" in holder.refused("acquire", timeout=0)
     assert (holder.ask("owned"), other.ask("owned")) == (True, False)
     assert other.ask("locked") is True
-    holder.ask("check")
+    holder.ask("assert_held")
     assert other.ask("acquire", timeout=0) is False
     holder.ask("release")
     assert other.ask("locked") is False
@@ -231,9 +231,9 @@ def test_a_stopped_holder_learns_of_its_loss_and_a_killed_one_stands_in_nobodys_
     if world.age:  # by its own clock it may still hold it: the service's word tells it
         assert "LockLost" in stopped.refused("renew")
     assert stopped.ask("owned") is False
-    assert "LockLost" in stopped.refused("check")
+    assert "LockLost" in stopped.refused("assert_held")
     assert "LockLost" in stopped.refused("release")
-    after_stopped.ask("check")  # the release of who had lost it took it from nobody
+    after_stopped.ask("assert_held")  # the release of who had lost it took it from nobody
     for each in (after_stopped, after_killed):
         each.ask("release")
 
@@ -371,7 +371,7 @@ def test_an_empty_lock_file_is_told_as_what_hudi_leaves_and_since_when(tmp_path:
     os.utime(tmp_path / "lock", (1_767_694_320, 1_767_694_320))
     lock = FilesystemLock(tmp_path)
     assert not lock.acquire(timeout=0)
-    assert "as Hudi does, since 2026-01-06T10:12:00" in lock.busy_because()
+    assert "as Hudi does, since 2026-01-06T10:12:00" in lock.busy_reason()
 
 
 def test_hudis_lock_file_is_respected_until_it_is_too_old_by_its_modification_time(
@@ -380,7 +380,7 @@ def test_hudis_lock_file_is_respected_until_it_is_too_old_by_its_modification_ti
     path = lock_file(tmp_path)
     lock = FilesystemLock(tmp_path, expire_minutes=1)
     assert not lock.acquire(timeout=0)
-    assert "Hudi's thread main since 2026-01-06" in lock.busy_because()
+    assert "Hudi's thread main since 2026-01-06" in lock.busy_reason()
     made_s = path.stat().st_mtime
     os.utime(path, (made_s - 50, made_s - 50))
     assert not lock.acquire(timeout=0)
@@ -400,14 +400,14 @@ def test_a_dead_process_of_this_host_is_named_with_what_to_do(tmp_path: Path) ->
     assert died.returncode == -signal.SIGKILL, died.stderr
     lock = FilesystemLock(tmp_path)
     with pytest.raises(LockBusy, match=rf"(?s)process {died.stdout.strip()} of .* no longer runs"):
-        lock.timeout = 0.0
+        lock.acquire_timeout = 0.0
         lock.__enter__()
-    assert str(tmp_path / "lock") in lock.busy_because()
+    assert str(tmp_path / "lock") in lock.busy_reason()
     mine = FilesystemLock(tmp_path / "other")
     mine.acquire()
     alive = FilesystemLock(tmp_path / "other")
     assert not alive.acquire(timeout=0)
-    assert "no longer runs" not in alive.busy_because()
+    assert "no longer runs" not in alive.busy_reason()
     mine.release()
 
 
@@ -508,7 +508,7 @@ def test_open_lock_takes_hudis_class_names_and_keys(tmp_path: Path) -> None:
     base = {"hoodie.base.path": f"file://{tmp_path}"}
     storage = open_lock(hudi("StorageBasedLockProvider", wait_time_ms=7000) | base)
     assert isinstance(storage, Lock)
-    assert (storage.timeout, storage._client.me.ttl_ms) == (7.0, 300_000)
+    assert (storage.acquire_timeout, storage._client.me.ttl_ms) == (7.0, 300_000)
     (tmp_path / ".hoodie").mkdir()
     file = open_lock(hudi("FileSystemBasedLockProvider", filesystem__expire=5) | base)
     assert isinstance(file, FilesystemLock)
@@ -665,7 +665,7 @@ def test_credentials_for_another_cloud_than_the_locks_are_not_passed_over(tmp_pa
 def test_hudis_default_wait_is_told_as_55_minutes_and_what_to_set() -> None:
     config = {PROVIDER: HUDI + "InProcessLockProvider", "hoodie.base.path": "x"}
     with pytest.warns(LongWait, match=r"55 minutes.*51 tries of 60 s.*50 pauses of 5 s.*set ") as _:
-        assert open_lock(config).timeout == 51 * 60 + 50 * 5
+        assert open_lock(config).acquire_timeout == 51 * 60 + 50 * 5
 
 
 def test_the_retries_are_waited_for_in_all_and_then_it_is_busy(tmp_path: Path) -> None:
@@ -676,7 +676,7 @@ def test_the_retries_are_waited_for_in_all_and_then_it_is_busy(tmp_path: Path) -
     }
     with FilesystemLock(tmp_path):
         lock = open_lock(config)
-        assert lock.timeout == pytest.approx(0.18)
+        assert lock.acquire_timeout == pytest.approx(0.18)
         with pytest.raises(LockBusy):
             lock.__enter__()
     with lock:
@@ -686,9 +686,9 @@ def test_the_retries_are_waited_for_in_all_and_then_it_is_busy(tmp_path: Path) -
 def test_open_lock_takes_urls(tmp_path: Path) -> None:
     assert isinstance(open_lock(f"file://{tmp_path}"), Lock)
     assert isinstance(open_lock("memory://x/table", ttl_s=10), Lock)
-    file = open_lock(f"filesystem://{tmp_path}/a%20b?expire_minutes=5", timeout=3)
+    file = open_lock(f"filesystem://{tmp_path}/a%20b?expire_minutes=5", acquire_timeout=3)
     assert isinstance(file, FilesystemLock)
-    assert (file.url, file.ttl_s, file.timeout) == (f"{tmp_path}/a b/lock", 300, 3)
+    assert (file.url, file.ttl_s, file.acquire_timeout) == (f"{tmp_path}/a b/lock", 300, 3)
     assert open_lock("process://orders/x").url == "orders/x"
     assert open_lock("zookeeper://h:2181/hudi/me@home").url.endswith("/me@home")
     zookeeper = open_lock("zookeeper://h:1,i:2/hudi/locks/orders?session_timeout_s=5")
@@ -834,12 +834,12 @@ def test_writers_move_one_by_one_and_no_increment_is_lost(
 def test_the_loss_of_either_is_the_loss_of_both(tmp_path: Path) -> None:
     both = stages(tmp_path)["both"]()
     both.acquire(timeout=0)
-    both.check()
+    both.assert_held()
     (tmp_path / "old" / "lock").unlink()
     with pytest.raises(LockLost):
         both.renew()
     with pytest.raises(LockLost):
-        both.check()
+        both.assert_held()
     assert not both.owned()
     with pytest.raises(LockLost):
         both.release()
@@ -867,7 +867,7 @@ def test_both_are_waited_for_under_one_deadline_and_none_is_kept(tmp_path: Path)
     made = stages(tmp_path)
     holder, both = made["new"](), made["both"]()
     holder.acquire()
-    both.timeout = 0.05
+    both.acquire_timeout = 0.05
     with pytest.raises(LockBusy, match="/new"):
         both.__enter__()
     assert not both.locked() or not both.old.locked()

@@ -217,7 +217,7 @@ def test_a_held_lock_is_said_to_be_held_and_nothing_is_published(
     store = open_store(url, endpoint=server.s3)
     prepared = prepare_inserts(store, rows([0]))
     with Lock(url, endpoint=server.s3, ttl_s=30) as held:
-        with closing(Lock(url, endpoint=server.s3, ttl_s=30, timeout=0)) as mine:
+        with closing(Lock(url, endpoint=server.s3, ttl_s=30, acquire_timeout=0)) as mine:
             with pytest.raises(LockBusy, match=held.owner):
                 publish(prepared, mine, store, CLOCK)
     assert read_table(store).num_rows == 0
@@ -249,7 +249,7 @@ def test_ctrl_c_in_a_commit_says_what_may_have_become_of_it_and_frees_the_lock(
         if kind == where:
             raise KeyboardInterrupt
 
-    with closing(Lock(url, endpoint=server.s3, ttl_s=30, timeout=5)) as lock:
+    with closing(Lock(url, endpoint=server.s3, ttl_s=30, acquire_timeout=5)) as lock:
         with pytest.raises(KeyboardInterrupt) as interrupted:
             publish(prepared, lock, store, CLOCK, interrupts)
         assert f"whether {prepared.instant} was committed is not known" in str(

@@ -412,7 +412,7 @@ def test_an_increment_that_is_held_back_says_by_whom_and_what_to_do(store: Store
         assert (held.instant, held.action, held.waiting) == (slow.instant, "commit", 1)
         assert f"by instant {slow.instant} (writer alive: last heartbeat 20" in str(held)
         assert read_increment(store, end=slow.instant)[1].held_back is None, "nothing is left out"
-        heart.check()
+        heart.assert_alive()
     # Leaving the block ends the heartbeat without a commit: the writer gave up.
     held = read_increment(store, increment.end)[1].held_back
     assert held is not None and not held.alive and held.waiting == 1

@@ -28,7 +28,7 @@ def server() -> Iterator[str]:
 
 def a_turn(server: str, client: str = "W1", url: str = URL) -> None:
     with Lock(url, endpoint=server, client=client, ttl_s=10) as lock:
-        lock.check()
+        lock.assert_held()
     lock.close()
 
 

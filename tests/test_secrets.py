@@ -158,7 +158,7 @@ def test_a_store_that_repeats_what_it_was_sent_finds_no_echo(
                 lambda s=store: run(asking(), s, CLOCK),
                 lambda s=store: (s.options, s), lambda s=store: s.list(""),
                 lambda s=store: s.versions("k"), lambda s=store: s.delete("k"),
-                lambda s=store: probe(s, rounds=1, racers=2).to_json(), lock.busy_because,
+                lambda s=store: probe(s, rounds=1, racers=2).to_json(), lock.busy_reason,
             ):  # fmt: skip
                 assert_clean(trace=trace_of(call))
             told = [each.to_json() for each in tale.events]
@@ -186,15 +186,15 @@ def test_lock_table_faults_record_and_page_hold_none(
         proxy.on_fault = faults.append
         store = new_table(url, endpoint=proxy.url, **explicit)
         lock = Lock(url, endpoint=proxy.url, ttl_s=10, emit=tale, **explicit)
-        rival = Lock(url, endpoint=proxy.url, ttl_s=10, timeout=0.1, emit=tale, **explicit)
+        rival = Lock(url, endpoint=proxy.url, ttl_s=10, acquire_timeout=0.1, emit=tale, **explicit)
         prepared = prepare_inserts(store, rows([1]), emit=tale)
         assert lock.acquire(timeout=0)
         with pytest.raises(LockBusy) as busy, rival:
             pass
         proxy.inject(Fault("drop", operation="put", key="table_lock.json"))
         lock.renew()
-        run(commit(prepared, lock.fence, believe=lock.check), store, CLOCK, tale)
-        lock.published()
+        run(commit(prepared, lock.fence, believe=lock.assert_held), store, CLOCK, tale)
+        lock.mark_committed()
         proxy.inject(Fault("status", code=403, operation="put", key="table_lock.json"))
         with pytest.raises(StoreError) as refused:
             lock.release()

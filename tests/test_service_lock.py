@@ -73,7 +73,7 @@ def test_danger_and_loss_are_reported_on_time_while_the_service_hangs_in_a_renew
     assert [what for what, _ in heard] == ["danger", "the lease ran out"]
     assert heard[1][1] - began < 5 * TTL_S, "the renewal hangs for 30 s"
     with pytest.raises(LockLost) as lost:
-        lock.check()
+        lock.assert_held()
     assert lost.value.reason is LossReason.EXPIRED
     hangs.set()
     with pytest.raises(LockLost):

@@ -129,7 +129,7 @@ def timeline(store: Store) -> Timeline:
 
 def other_process(url: str, server: Emulator, store: Store, **of: Any) -> TableService:
     """Model C, as far as the table can tell."""
-    turns = OptimisticConcurrency(Lock(url, endpoint=server.s3, ttl_s=30, timeout=30))
+    turns = OptimisticConcurrency(Lock(url, endpoint=server.s3, ttl_s=30, acquire_timeout=30))
     return TableService(url, store, turns, clock=CLOCK, rules=ServiceRules(**of))
 
 
@@ -444,7 +444,7 @@ def test_lazy_takes_back_only_what_has_no_heartbeat_any_more(
     taken_back = other_process(url, server, store).run().taken_back
     assert [each.target for each in taken_back] == [dead.instant]
     assert [is_pending(store, each) for each in (dead, lives, begins)] == [False, True, True]
-    heart.check()
+    heart.assert_alive()
     run(commit(lives, EpochGuard(1000)), store, CLOCK)
     heart.finish()
     assert ids(store) == keys(0)

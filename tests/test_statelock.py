@@ -209,7 +209,7 @@ def test_what_is_no_lock_file_locks_all_the_same_and_is_never_removed(body: byte
     with closing(StateLock(memory() + "/s")) as state:
         assert isinstance(state.store.put(state.key, body, IfAbsent()), Applied)
         with pytest.raises(StateLocked, match="no lock file") as told:
-            state.lock(timeout=3600)
+            state.lock(acquire_timeout=3600)
         assert len(str(told.value)) < 500
         with pytest.raises(NotLocked, match="no lock file"):
             state.force_unlock("")
@@ -323,7 +323,7 @@ def test_it_waits_as_terraform_does_a_second_doubling_to_sixteen() -> None:
     with closing(StateLock(url)) as one, closing(StateLock(url, clock=clock)) as other:
         one.lock()
         with pytest.raises(StateLocked):
-            other.lock(timeout=50)
+            other.lock(acquire_timeout=50)
         assert clock.waits == [1, 2, 4, 8, 16, 16, 3]
 
 

@@ -76,17 +76,17 @@ def test_disjoint_keys_do_not_meet_and_a_common_one_excludes(
 ) -> None:
     one, other = place(client="one"), place(client="other")
     with one.keys(A, B) as held:
-        held.check()
+        held.assert_held()
         with other.keys(C) as beside:
-            beside.check()
-        assert not other.keys(C, B, timeout=0).acquire()
+            beside.assert_held()
+        assert not other.keys(C, B, acquire_timeout=0).acquire()
         with pytest.raises(LockBusy, match="stripe 2 was not free within 0 s, and none"):
-            other.keys(B, timeout=0).__enter__()
-        with other.keys(C, timeout=0):
+            other.keys(B, acquire_timeout=0).__enter__()
+        with other.keys(C, acquire_timeout=0):
             pass  # given back by the call that could not have both
         fences = held.fences
         assert set(fences) == {A, B}
-    with other.keys(B, A, timeout=PATIENCE_S) as after:
+    with other.keys(B, A, acquire_timeout=PATIENCE_S) as after:
         assert all(after.fences[key].epoch > fences[key].epoch for key in (A, B))
     one.close()
     other.close()
@@ -97,7 +97,7 @@ def moving(url: str, options: dict[str, Any], folder: str, me: int, pipe: Connec
     striped, dice = StripedLock(url, stripes=4, **options), random.Random(me)
     for _ in range(6):
         names = dice.sample(["x", "y", "z"], 2)
-        with striped.keys(*names, timeout=PATIENCE_S):
+        with striped.keys(*names, acquire_timeout=PATIENCE_S):
             for name in names:
                 add_one(f"{folder}/{name}")
     pipe.send("done")
@@ -145,7 +145,7 @@ def test_what_was_taken_is_given_back_in_reverse_where_one_cannot_be_had(
 ) -> None:
     tale = Tale()
     with here().keys(C):
-        assert not here(emit=tale).keys(A, B, C, timeout=0).acquire()
+        assert not here(emit=tale).keys(A, B, C, acquire_timeout=0).acquire()
     done = [(each.kind, each["stripe"]) for each in tale.events
             if each.kind in ("held", "released")]  # fmt: skip
     assert done == [("held", 1), ("held", 2), ("released", 2), ("released", 1)]
@@ -175,7 +175,7 @@ def test_one_deadline_is_for_all_stripes_of_a_call(here: Callable[..., StripedLo
     assert one.acquire()
     assert other.acquire()
     clock = Stepping(one.release)
-    waits = here(clock=clock).keys(A, B, timeout=5)
+    waits = here(clock=clock).keys(A, B, acquire_timeout=5)
     assert not waits.acquire()
     assert "stripe 2 was not free within 5" in str(waits.busy)
     assert 3_000 <= clock.ahead_ms <= 5_001
@@ -191,11 +191,11 @@ def test_an_interrupt_while_one_is_waited_for_leaves_none_held(
     other, striped = here().keys(C), here(clock=Stepping(interrupt))
     assert other.acquire()
     with pytest.raises(KeyboardInterrupt):
-        striped.keys(A, B, C, timeout=None).acquire()
-    with here().keys(A, B, timeout=0):
+        striped.keys(A, B, C, acquire_timeout=None).acquire()
+    with here().keys(A, B, acquire_timeout=0):
         pass
     other.release()
-    with striped.keys(A, B, C, timeout=0):
+    with striped.keys(A, B, C, acquire_timeout=0):
         pass  # and the handle is of use again
 
 
@@ -212,13 +212,13 @@ def test_the_loss_of_any_stripe_reaches_the_holder_and_the_others_are_free(
     overwrite(striped.lock_of(2), b"{}")
     assert lost.wait(PATIENCE_S)
     with pytest.raises(LockLost, match=r"stripes/2"):
-        held.check()
+        held.assert_held()
     with pytest.raises(LockLost, match=r"stripes/2"):
         held.release()
-    with place().keys(A, C, timeout=PATIENCE_S):
+    with place().keys(A, C, acquire_timeout=PATIENCE_S):
         pass
     with pytest.raises(LockLost, match="not held"):
-        held.check()
+        held.assert_held()
 
 
 def test_a_first_stripe_that_is_lost_while_the_last_is_waited_for_is_told_and_nothing_is_held(
@@ -233,8 +233,8 @@ def test_a_first_stripe_that_is_lost_while_the_last_is_waited_for_is_told_and_no
 
     striped.clock.wait = Stepping(lose_the_first).wait  # type: ignore[method-assign]
     with pytest.raises(LockLost, match="the machine slept"):
-        striped.keys(A, C, timeout=PATIENCE_S).acquire()
-    assert here().keys(C, timeout=0).acquire()
+        striped.keys(A, C, acquire_timeout=PATIENCE_S).acquire()
+    assert here().keys(C, acquire_timeout=0).acquire()
 
 
 def test_the_blocks_own_error_goes_first_and_published_work_is_only_warned_of(
@@ -246,7 +246,7 @@ def test_the_blocks_own_error_goes_first_and_published_work_is_only_warned_of(
             striped.lock_of(1)._client.lose("the machine slept")
             raise ZeroDivisionError
     with pytest.warns(UserWarning, match="after the work was published"), striped.keys(A) as held:
-        held.published()
+        held.mark_committed()
         striped.lock_of(1)._client.lose("the machine slept")
 
 
@@ -260,7 +260,7 @@ def test_a_second_call_within_the_first_is_refused_for_it_could_close_a_circle(
     with striped.keys(A) as held:
         with pytest.raises(RuntimeError, match="take all keys in one call"):
             striped.keys(B).acquire()
-        held.check()
+        held.assert_held()
     with pytest.raises(RuntimeError, match="are not held"):
         held.release()
     with striped.keys(B):
@@ -290,7 +290,7 @@ def test_only_so_many_handles_are_kept(
                 pass
             assert len(striped._locks) <= 2
     with striped.keys(A, B, C) as held:
-        held.check()
+        held.assert_held()
 
 
 # --- how many stripes -----------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_a_handle_with_another_number_of_stripes_is_refused_and_locks_nothing(
         pass
     with pytest.raises(StripesDiffer, match=r"says 8 stripes, .* has 16: .* stripes=8\)"):
         here(stripes=16).keys(A).acquire()
-    with here().keys(A, timeout=0):
+    with here().keys(A, acquire_timeout=0):
         pass
 
 
@@ -317,7 +317,7 @@ def test_of_handles_that_race_with_different_numbers_only_those_of_one_number_lo
         striped = StripedLock(f"s3://{bucket}/t", stripes=stripes, endpoint=shared_emulator.s3)
         gate.wait(PATIENCE_S)
         try:
-            with striped.keys("a", timeout=PATIENCE_S):
+            with striped.keys("a", acquire_timeout=PATIENCE_S):
                 told.append((stripes, True))
         except StripesDiffer:
             told.append((stripes, False))
@@ -372,10 +372,10 @@ def test_lost_answers_cost_a_read_and_leave_one_record_and_one_holder(
         proxy.inject(Fault("drop", key="stripes/2/.hoodie/.locks/table_lock.json", operation="put"))
         one = StripedLock(url, stripes=STRIPES, endpoint=proxy.url)
         with one.keys(A, B, C) as held:
-            held.check()
+            held.assert_held()
             other = StripedLock(url, stripes=STRIPES, endpoint=proxy.url)
-            assert not other.keys(B, timeout=0).acquire()
-        with other.keys(B, timeout=PATIENCE_S):
+            assert not other.keys(B, acquire_timeout=0).acquire()
+        with other.keys(B, acquire_timeout=PATIENCE_S):
             pass
         recorded = one.store.get(LAYOUT_KEY)
         assert isinstance(recorded, Found)

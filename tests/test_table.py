@@ -828,12 +828,12 @@ def test_a_commit_takes_a_real_locks_guard_and_belief(object_server: Any) -> Non
         for each in range(3):
             prepared = prepare_inserts(store, rows([each]))
             with lock:
-                run(commit(prepared, lock.fence, believe=lock.check), store, CLOCK)
-                lock.published()
+                run(commit(prepared, lock.fence, believe=lock.assert_held), store, CLOCK)
+                lock.mark_committed()
                 epochs.append(lock.fence.epoch)
         with pytest.raises(LockLost):
             run(
-                commit(prepare_inserts(store, rows([9])), Holder(9), believe=lock.check),
+                commit(prepare_inserts(store, rows([9])), Holder(9), believe=lock.assert_held),
                 store,
                 CLOCK,
             )

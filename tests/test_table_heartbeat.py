@@ -73,7 +73,7 @@ def until(true: Callable[[], Any], *, within_s: float = 20.0) -> None:
 
 def gone(heart: Heartbeat) -> bool:
     try:
-        heart.check()
+        heart.assert_alive()
     except HeartbeatExpired:
         return True
     return False
@@ -476,7 +476,7 @@ def test_it_beats_by_itself_until_it_is_finished(memory: Store) -> None:
     heart = Heartbeat(T, memory, rules=QUICK)
     first = run(look(T), memory, CLOCK).version
     until(lambda: run(look(T), memory, CLOCK).version != first)
-    heart.check()
+    heart.assert_alive()
     heart.finish()
     assert run(look(T), memory, CLOCK).version is None
     heart.finish()  # twice is once
@@ -506,7 +506,7 @@ def test_a_commit_that_may_have_been_made_is_nobodys_prey_before_its_heartbeat_e
 def test_it_goes_on_from_a_beat_that_was_made_before_the_instant_was_taken(memory: Store) -> None:
     begun = run(start(HeartbeatState(T, QUICK.ttl_ms)), memory, CLOCK)
     with Heartbeat(T, memory, rules=QUICK, begun=begun) as heart:
-        heart.check()
+        heart.assert_alive()
         assert run(look(T), memory, CLOCK).version != begun.version
 
 
@@ -518,10 +518,10 @@ def test_a_writer_whose_heartbeat_was_ended_fails_at_once(
     store = open_store(url, **({} if where == "memory" else {"endpoint": shared_emulator.s3}))
     with Heartbeat(T, store, rules=QUICK) as heart:
         while not run(end(run(look(T), store, CLOCK)), store, CLOCK):
-            heart.check()  # a beat came between: it lives
+            heart.assert_alive()  # a beat came between: it lives
         until(lambda: gone(heart))
         with pytest.raises(HeartbeatExpired, match=r"another writer ended it.*begin again"):
-            heart.check()
+            heart.assert_alive()
     assert run(look(T), store, CLOCK).ended
 
 
@@ -533,7 +533,7 @@ def test_a_writer_whose_store_is_silent_stops_by_its_own_clock(memory: Store) ->
         lossy.from_on = None
         left = run(look(T), memory, CLOCK).version
         with pytest.raises(HeartbeatExpired, match="no beat was proven"):
-            heart.check()  # and it stays so, though the store answers again
+            heart.assert_alive()  # and it stays so, though the store answers again
     assert run(look(T), memory, CLOCK).version != left  # given up on leaving, for others to see
 
 
@@ -550,14 +550,14 @@ def test_nobody_beats_for_a_thread_that_has_ended(memory: Store) -> None:
 
 
 def _writer(url: str, endpoint: str, pipe: Connection) -> None:
-    """A process of its own: takes an instant, beats, and tells what `check` says when asked."""
+    """A process of its own: takes an instant, beats, and reports what `assert_alive` says."""
     store = open_store(url, endpoint=endpoint)
     store.put(V6.requested(T), b"", IfAbsent())
     heart = Heartbeat(T, store, rules=HeartbeatRules(interval_ms=500, misses=4))
     pipe.send("ready")
     for _ in iter(pipe.recv, "stop"):
         try:
-            heart.check()
+            heart.assert_alive()
             pipe.send("lives")
         except HeartbeatExpired as error:
             pipe.send(str(error))

@@ -107,7 +107,7 @@ def test_a_table_takes_any_handle_and_leaves_it_open(table: Store, tmp_path: Pat
 
 
 def test_both_locks_are_held_for_a_commit(table: Store, tmp_path: Path) -> None:
-    both = DoubleLock(Lock(table.url), FilesystemLock(tmp_path), timeout=0.05)
+    both = DoubleLock(Lock(table.url), FilesystemLock(tmp_path), acquire_timeout=0.05)
     with closing(both), Table(table.url, lock=both) as mine:
         with closing(FilesystemLock(tmp_path)) as other, other, pytest.raises(LockBusy):
             mine.append(rows([1]))
@@ -136,8 +136,8 @@ class Stalls(ProcessLock):
 
     meanwhile: Any = None
 
-    def check(self) -> None:
-        super().check()
+    def assert_held(self) -> None:
+        super().assert_held()
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             meanwhile()
@@ -170,7 +170,7 @@ def test_a_holder_whose_grant_is_over_does_not_commit(table: Store) -> None:
 
     def lose() -> None:
         lock._client.lose("it was taken away", LossReason.REVOKED)
-        lock.check()
+        lock.assert_held()
 
     lock.meanwhile = lose
     with pytest.raises(LockLost, match="it was taken away"):

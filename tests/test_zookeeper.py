@@ -130,7 +130,7 @@ def test_they_come_in_the_order_of_their_nodes_and_tokens_rise(
 def test_who_gives_up_waiting_leaves_no_node_and_says_who_has_it(
     make: Callable[..., ZookeeperLock], server: Callable[..., KazooClient], key: str
 ) -> None:
-    holder, other = make(owner="alice"), make(timeout=0)
+    holder, other = make(owner="alice"), make(acquire_timeout=0)
     assert holder.acquire(timeout=30)
     with pytest.raises(LockBusy, match="held by 'alice'"), other:
         pass
@@ -213,7 +213,7 @@ def hold(pipe: Any, address: str, key: str) -> None:
     pipe.recv()
     by_kazoo = lock._session._client.state if lock._session else "none"
     try:
-        lock.check()
+        lock.assert_held()
         pipe.send(("still held", by_kazoo))
     except LockLost as lost:
         pipe.send((str(lost), by_kazoo))

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(plain(error), code=USAGE) from None
     waits = args.timeout is None or args.timeout > 0
     if not lock.acquire(blocking=waits, timeout=args.timeout if waits else None):
-        raise CommandError(plain(lock.busy_because(), limit=1000), code=BUSY)
+        raise CommandError(plain(lock.busy_reason(), limit=1000), code=BUSY)
     code = LOST
     try:
         if rise_above_fence(lock):

@@ -86,7 +86,7 @@ def accept_instant(args: argparse.Namespace) -> int:
             _say(args, said, "nothing was changed; to go on from there, add --yes")
             return OK
         with _locked(args) as lock:
-            done = run(accept(args.instant, believe=lock.check), store, Clock())
+            done = run(accept(args.instant, believe=lock.assert_held), store, Clock())
     _say(args, {"accepted": done, "instant": args.instant}, "new instants follow it now")
     return OK
 
@@ -110,7 +110,7 @@ def repair(args: argparse.Namespace) -> int:
         with _locked(args) as lock:
             plan = _planned(store, args.decided)  # what it would do now, with nobody beside it
             forward = () if plan is None else run(
-                carry_out(plan, lock.fence, believe=lock.check), store, Clock()
+                carry_out(plan, lock.fence, believe=lock.assert_held), store, Clock()
             )  # fmt: skip
     visible = f"; {', '.join(forward)} is visible now" if forward else ""
     _say(args, {"repaired": True, "published": list(forward)} | said, f"repaired{visible}")
@@ -164,7 +164,7 @@ def mode(args: argparse.Namespace) -> int:
             _say(args, done, "nothing was changed; to do it, add --yes")
             return OK
         with _locked(args) as lock:
-            way = switch_mode(args.mode, lock.fence, believe=lock.check)
+            way = switch_mode(args.mode, lock.fence, believe=lock.assert_held)
             switched = run(way, store, Clock())
     said = "it is in that mode now" if switched else "it was in that mode already"
     _say(args, {"mode": args.mode, "switched": switched}, f"{args.mode}: {said}")
@@ -191,7 +191,7 @@ def _locked(args: argparse.Namespace) -> Iterator[Lock]:
     how.pop("timeout_s")  # the lock's own requests are bounded by its lease
     with closing(Lock(args.url, ttl_s=LOCK_TTL_S, client="lockkit-table", **how)) as lock:
         if not lock.acquire(timeout=LOCK_TIMEOUT_S):
-            raise CommandError(plain(lock.busy_because(), limit=1000), code=BUSY)
+            raise CommandError(plain(lock.busy_reason(), limit=1000), code=BUSY)
         try:
             yield lock
         finally:

@@ -70,7 +70,7 @@ class AsyncLock:
 
     async def renew(self) -> None:
         """As `Lock.renew`: extend the lease now. Raises `LockLost` if it is no longer ours."""
-        self._lock.check()
+        self._lock.assert_held()
         await self._carry_out(self._lock.renewing())
 
     async def extend(self) -> None:
@@ -84,32 +84,32 @@ class AsyncLock:
     # --- what is known without a request ----------------------------------------------------------
 
     @property
-    def timeout(self) -> float | None:
+    def acquire_timeout(self) -> float | None:
         """The longest wait of `async with`, its constructor's `acquire_timeout`, in seconds."""
-        return self._lock.timeout
+        return self._lock.acquire_timeout
 
     @property
     def fence(self) -> Any:
         """As the handle's `fence`: the guard for a commit. Raises `LockLost` if it is not held."""
         return getattr(self._lock, "fence")  # noqa: B009 - `Both` has none: two are not comparable
 
-    def check(self) -> None:
+    def assert_held(self) -> None:
         """Raise `LockLost` unless this handle may act as the holder at this moment."""
-        self._lock.check()
+        self._lock.assert_held()
 
     def owned(self) -> bool:
         return self._lock.owned()
 
-    def published(self) -> None:
+    def mark_committed(self) -> None:
         """Say that the work is published: losing the lease is then only a warning."""
-        self._lock.published()
+        self._lock.mark_committed()
 
     def contenders(self) -> list[str] | None:
         """As the handle's. None: the service does not know its waiters, as an object store."""
         return self._lock.contenders()
 
-    def busy_because(self) -> str:
-        return self._lock.busy_because()
+    def busy_reason(self) -> str:
+        return self._lock.busy_reason()
 
     def busy_error(self) -> LockBusy:
         return self._lock.busy_error()
@@ -125,7 +125,7 @@ class AsyncLock:
         await _in_thread(self._lock.close)
 
     async def __aenter__(self) -> AsyncLock:
-        if not await self.acquire(timeout=self.timeout):
+        if not await self.acquire(timeout=self.acquire_timeout):
             raise self.busy_error()
         return self
 

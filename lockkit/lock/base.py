@@ -49,7 +49,7 @@ class AcquireWait:
 
     def __init__(self) -> None:
         self.woken = Wakeup()
-        """Ends a wait early; then `check` says why."""
+        """Ends a wait early; then `raise_if_cancelled` says why."""
         self._for: threading.Event | None = None
         self._turn = threading.Lock()
         self._under_way = self._cancelled = False
@@ -79,7 +79,7 @@ class AcquireWait:
         if self._for is not None:
             self._for.set()
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Raise `Cancelled`, once."""
         with self._turn:
             if self._cancelled:
@@ -110,12 +110,14 @@ class BaseLock(ABC):
     on_danger: Callable[[Any], None] | None
     on_lost: Callable[[Any, str], None] | None
 
-    def __init__(self, url: str, client: LeaseClient, *, lane: str, timeout: float | None) -> None:
+    def __init__(
+        self, url: str, client: LeaseClient, *, lane: str, acquire_timeout: float | None
+    ) -> None:
         self.url, self._client, self.clock = url, client, client.clock
-        self.lane, self.timeout = lane, timeout
+        self.lane, self.acquire_timeout = lane, acquire_timeout
         self._waiting = AcquireWait()
         self._closed = threading.Event()
-        self._published = False
+        self._committed = False
         self._pid = os.getpid()
 
     # --- the public face -------------------------------------------------------------------------
@@ -168,13 +170,13 @@ class BaseLock(ABC):
         """`renew` under redis-py's name: the lease lasts its whole length again from now."""
         self.renew()
 
-    def check(self) -> None:
+    def assert_held(self) -> None:
         """Raise `LockLost` unless this handle may act as the holder at this moment. No request."""
         self._guard_process()
         renewal = self._client.renewal
         if renewal is not None:
             renewal.used()
-        grant.check(self._client, self)
+        grant.assert_held(self._client, self)
 
     def owned(self) -> bool:
         """Whether this handle holds it, by its own knowledge. No request."""
@@ -184,11 +186,11 @@ class BaseLock(ABC):
     def locked(self) -> bool:
         """Whether anybody holds it. One read."""
 
-    def published(self) -> None:
+    def mark_committed(self) -> None:
         """Say that the work under the lock is published: losing the lease is now only a warning."""
-        self._published = True
+        self._committed = True
 
-    def busy_because(self) -> str:
+    def busy_reason(self) -> str:
         """Who has it, until when, and what next."""
         return str(self.busy_error())
 
@@ -210,7 +212,7 @@ class BaseLock(ABC):
         self._shut()
 
     def __enter__(self) -> Self:
-        if not self.acquire(timeout=self.timeout):
+        if not self.acquire(timeout=self.acquire_timeout):
             raise self.busy_error()
         return self
 
@@ -255,7 +257,7 @@ class BaseLock(ABC):
         yield from self._waiting.wait(request)
         if self._closed.is_set():
             raise RuntimeError(f"{self}: closed while it waited")
-        self._waiting.check()
+        self._waiting.raise_if_cancelled()
 
     @contextmanager
     def _acquires(
@@ -267,7 +269,7 @@ class BaseLock(ABC):
             raise RuntimeError(f"{self}: two threads acquire one handle; give each its own")
         try:
             self._guard_double_use()
-            self._published = False
+            self._committed = False
             self._prepare(party, beside)
             yield self._client
         finally:
@@ -296,7 +298,7 @@ class BaseLock(ABC):
 
     def renewing(self) -> Procedure[None]:
         """`renew` as a procedure."""
-        return grant.renew(self._client, self.check)
+        return grant.renew(self._client, self.assert_held)
 
     def release_by(self, party: object) -> None:
         """`release`; `party` is the thread or the task that calls it."""
@@ -312,7 +314,7 @@ class BaseLock(ABC):
             text = f"{self}: the release was never answered; it ends by itself with its lease"
             warnings.warn(UnprovenRelease(text), stacklevel=4)
         loss = ended.loss
-        if loss and not self._published:
+        if loss and not self._committed:
             raise grant.lost_error(self, loss, "what was not published must be done again")
         if loss:
             text = f"{self}: {loss.why}, after the work was published"

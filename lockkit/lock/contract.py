@@ -12,21 +12,24 @@ class LockHandle(Protocol):
     """A handle of one lock. It has one holder at a time and is not reentrant.
 
     All times are seconds. A method raises `StoreError` where the service cannot be used, and
-    `RuntimeError` for double use and for use after fork. `LockLost` comes from `check`, `renew`,
-    `extend` and `release` once the grant is over.
+    `RuntimeError` for double use and for use after fork. `LockLost` comes from `assert_held`,
+    `renew`, `extend` and `release` once the grant is over.
     """
 
-    timeout: float | None
+    acquire_timeout: float | None
     """The longest wait of `with`, its constructor's `acquire_timeout`; None: for ever."""
     lane: str
     """What events call this handle."""
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take the lock; False if it was not free in time, or `cancel` ended the wait."""
+        """Take the lock; False if it was not free in time, or `cancel` ended the wait.
+
+        The parameters are those of `threading.Lock.acquire`, which a handle can replace.
+        """
         ...
 
     def release(self) -> None:
-        """Let go. Raises `LockLost` if it was lost before `published` was called."""
+        """Let go. Raises `LockLost` if it was lost before `mark_committed` was called."""
         ...
 
     def renew(self) -> None:
@@ -45,7 +48,7 @@ class LockHandle(Protocol):
         """Who holds and awaits the lock, in order; None: the service does not know its waiters."""
         ...
 
-    def check(self) -> None:
+    def assert_held(self) -> None:
         """Raise `LockLost` unless this handle may act as the holder now. No request."""
         ...
 
@@ -57,11 +60,11 @@ class LockHandle(Protocol):
         """Whether anybody holds it. One read."""
         ...
 
-    def published(self) -> None:
+    def mark_committed(self) -> None:
         """Say that the work is published: losing the lock is then only a warning."""
         ...
 
-    def busy_because(self) -> str:
+    def busy_reason(self) -> str:
         """Who has it, and what next."""
         ...
 

@@ -200,14 +200,14 @@ def _note_ghost(client: LeaseClient) -> None:
 # --- renew ----------------------------------------------------------------------------------------
 
 
-def renew(client: LeaseClient, check: Callable[[], None], floor: int = 0) -> Procedure[None]:
+def renew(client: LeaseClient, assert_held: Callable[[], None], floor: int = 0) -> Procedure[None]:
     """Renew until it is proven; the epoch is then above `floor`.
 
-    Each try begins with `check()`, which raises `LockLost` once the lease is over.
+    Each try begins with `assert_held()`, which raises `LockLost` once the lease is over.
     """
     clock, failures = client.clock, 0
     while True:
-        check()
+        assert_held()
         told: list[Action] = yield Exclusive(_renew_once(client, floor))
         if any(isinstance(each, Renewed) for each in told):
             return
@@ -217,16 +217,16 @@ def renew(client: LeaseClient, check: Callable[[], None], floor: int = 0) -> Pro
 
 
 def rise_above(
-    client: LeaseClient, where: Any, check: Callable[[], None], epoch: int
+    client: LeaseClient, where: Any, assert_held: Callable[[], None], epoch: int
 ) -> Procedure[None]:
     """Renew until the grant's epoch is above `epoch`. Raises `LockLost` if it is no longer ours."""
     for _ in range(RISES_MAX):
         held = client.grant
         if held is None:
-            check()
+            assert_held()
         elif held.epoch > epoch:
             return
-        yield from renew(client, check, epoch_after(epoch) - 1)
+        yield from renew(client, assert_held, epoch_after(epoch) - 1)
     own = client.grant.epoch if client.grant else 0
     why = f"its epoch {own} could not be raised above {epoch}"
     loss = LeaseLost(own, why, LossReason.SUPERSEDED)
@@ -238,7 +238,7 @@ def _renew_once(client: LeaseClient, floor: int) -> Procedure[list[Action]]:
     return (yield from client.steps(client.due(floor)))
 
 
-def check(client: LeaseClient, where: Any) -> None:
+def assert_held(client: LeaseClient, where: Any) -> None:
     """Raise `LockLost` unless this client may act as the holder at this moment. No request."""
     if client.believes():
         return

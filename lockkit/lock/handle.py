@@ -61,7 +61,6 @@ class Lock(BaseLock):
         owner: str | None = None,
         policy: Policy = Policy(),
         acquire_timeout: float | None = 60.0,
-        timeout: float | None = settings.UNSET,
         timeout_s: float | None = None,
         on_danger: Callable[[Lock], None] | None = None,
         on_lost: Callable[[Lock, str], None] | None = None,
@@ -101,10 +100,9 @@ class Lock(BaseLock):
             request_s=request_s,
             late_ms=min(grant.LATE_S, request_s) * 1000,
         )
-        longest_s = settings.longest_wait_s(acquire_timeout, timeout)
-        super().__init__(url, asks, lane=lane, timeout=longest_s)
+        super().__init__(url, asks, lane=lane, acquire_timeout=acquire_timeout)
         self._client: StorageClient = asks
-        self._heard = 0
+        self._floor_epoch = 0
 
     @classmethod
     def from_hudi(cls, config: Mapping[str, str], **options: Any) -> Lock:
@@ -120,8 +118,6 @@ class Lock(BaseLock):
             raise ValueError(f"{PROVIDER} names another lock than a {STORAGE}; call open_lock")
         warn_of_unused(config, "pass them as options, or call open_lock", stacklevel=3)
         said = settings.from_hudi(config)
-        if "timeout" in options:
-            options["acquire_timeout"] = options.pop("timeout")
         described: dict[str, Any] = {
             "ttl_s": said.ttl_s,
             "renew_interval_s": said.renew_interval_s,
@@ -157,17 +153,17 @@ class Lock(BaseLock):
         can have been granted the lock in between. Raises `LockLost` if it is no longer ours.
         """
         self._guard_process()
-        self.heard(epoch)
-        self._client.carry_out(grant.rise_above(self._client, self, self.check, epoch))
+        self.observe_epoch(epoch)
+        self._client.carry_out(grant.rise_above(self._client, self, self.assert_held, epoch))
 
     def locked(self) -> bool:
         """Whether anybody holds it, by the expiry policy in force. One read."""
         self._guard_process()
         if self.owned():
             return True
-        return not free(self.look(), self.clock.now(), self.policy)
+        return not free(self.inspect(), self.clock.now(), self.policy)
 
-    def look(self) -> LastObservation:
+    def inspect(self) -> LastObservation:
         """The lock object as it is now; changes nothing, also not in this handle."""
         self._guard_process()
         match self.store.get(LOCK_KEY, limit=RECORD_BYTES_MAX):
@@ -180,7 +176,7 @@ class Lock(BaseLock):
         now_ms = self.clock.boot_ms()
         return LastObservation(sight, now_ms, now_ms)
 
-    def heard(self, epoch: int) -> None:
+    def observe_epoch(self, epoch: int) -> None:
         """An epoch seen elsewhere, e.g. in the fence: the next grant exceeds it.
 
         A Hudi writer drops our fields when it rewrites the lock object, and a hand may delete it;
@@ -193,7 +189,7 @@ class Lock(BaseLock):
                 f"{epoch} is no epoch of {self}: it leaves no room for the grants to come; a fence "
                 f"that has it is repaired by lockkit table repair-fence {self.url}"
             )
-        self._heard = max(self._heard, epoch)
+        self._floor_epoch = max(self._floor_epoch, epoch)
 
     @property
     def fence(self) -> FencingToken:
@@ -201,7 +197,7 @@ class Lock(BaseLock):
         self._guard_process()
         held = self._client.state.grant
         if held is None:
-            self.check()
+            self.assert_held()
         assert held is not None
         return FencingToken(held.epoch, self.owner)
 
@@ -222,7 +218,7 @@ class Lock(BaseLock):
         self._client.beside = beside
 
     def _floor(self) -> int:
-        return self._heard
+        return self._floor_epoch
 
     def _test(self, seconds: float) -> None:
         if not self.store.server:

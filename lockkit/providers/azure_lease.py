@@ -117,7 +117,7 @@ class AzureBlobLease(LeasedLock):
         Azure refuses any other while the lease lasts (412 LeaseIdMissing, LeaseIdMismatch...), and
         this one when it is over. Raises `LockLost` where it is not held.
         """
-        self.check()
+        self.assert_held()
         return self._id
 
     def break_lease(self) -> None:
@@ -168,7 +168,7 @@ class AzureBlobLease(LeasedLock):
         if not was_ours:
             raise GrantOver("Azure says that the lease was over, broken or another's")
 
-    def _look(self) -> NotFree | None:
+    def _inspect(self) -> NotFree | None:
         found = self._send("look at it", self._blob.get_blob_properties)
         if isinstance(found, ErrorResponse | Unknown):
             if isinstance(found, ErrorResponse) and found.status == 404:
@@ -219,5 +219,5 @@ class AzureBlobLease(LeasedLock):
                 said = send()
         except self._errors as error:
             return self._store.refusal(error, doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         return said

@@ -26,15 +26,16 @@ T = TypeVar("T")
 class DoubleLock:
     """The old lock, then the new one, under one deadline; given back in reverse.
 
-    It is held while both are, and lost with either. `timeout` is that of `with`, in seconds (None:
-    the old lock's). Fences of two services are not comparable: `fences` has that of each.
+    It is held while both are, and lost with either. `acquire_timeout` is that of `with`, in seconds
+    (None: the old lock's). Fences of two services are not comparable: `fences` has that of each.
     """
 
     def __init__(
-        self, old: Lock | LeasedLock, new: Lock | LeasedLock, *, timeout: float | None = None
+        self, old: Lock | LeasedLock, new: Lock | LeasedLock, *,
+        acquire_timeout: float | None = None,
     ) -> None:
         self.old, self.new = old, new
-        self.timeout = old.timeout if timeout is None else timeout
+        self.acquire_timeout = old.acquire_timeout if acquire_timeout is None else acquire_timeout
         self._busy = old
         self.lane = new.lane
 
@@ -56,7 +57,7 @@ class DoubleLock:
             self._busy = self.new
             got = yield from _calls(self.new, self.new.acquiring(left_s, party))
             if got:
-                self.old.check()  # it may have been lost while the new one was waited for
+                self.old.assert_held()  # it may have been lost while the new one was waited for
         except GeneratorExit:  # the process is gone, and sends nothing more
             raise
         except BaseException:
@@ -106,10 +107,10 @@ class DoubleLock:
         """Those of the new lock; None where its service does not know them."""
         return self.new.contenders()
 
-    def check(self) -> None:
+    def assert_held(self) -> None:
         """Raise `LockLost` unless both are held at this moment. No request."""
-        self.old.check()
-        self.new.check()
+        self.old.assert_held()
+        self.new.assert_held()
 
     def owned(self) -> bool:
         return self.old.owned() and self.new.owned()
@@ -118,16 +119,16 @@ class DoubleLock:
         """Whether anybody holds either."""
         return self.old.locked() or self.new.locked()
 
-    def published(self) -> None:
-        self.old.published()
-        self.new.published()
+    def mark_committed(self) -> None:
+        self.old.mark_committed()
+        self.new.mark_committed()
 
     @property
     def fences(self) -> tuple[FencingToken | None, FencingToken | None]:
         return self.old.fence, self.new.fence
 
-    def busy_because(self) -> str:
-        return self._busy.busy_because()
+    def busy_reason(self) -> str:
+        return self._busy.busy_reason()
 
     def busy_error(self) -> LockBusy:
         return self._busy.busy_error()
@@ -137,7 +138,7 @@ class DoubleLock:
         self.old.close()
 
     def __enter__(self) -> Self:
-        if not self.acquire(timeout=self.timeout):
+        if not self.acquire(timeout=self.acquire_timeout):
             raise self.busy_error()
         return self
 

@@ -158,7 +158,7 @@ class DynamoDBLock(LeasedLock):
         self._delete()
         self._versions.clear()
 
-    def _look(self) -> NotFree | None:
+    def _inspect(self) -> NotFree | None:
         found = self._read()
         return None if found is None or found.free else NotFree(found.owner)
 

@@ -146,7 +146,7 @@ class DynamoTable:
                 )
         except aws.SDK_ERRORS as error:
             return aws.refusal(error, self._endpoint, doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         return said
 
     def _guard_key(self, said: Mapping[str, Any]) -> None:

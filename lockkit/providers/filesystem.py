@@ -140,7 +140,7 @@ class FilesystemLock(LeasedLock):
         self._ask("delete", lambda: self._while_mine(taken, self._file.unlink))
         self._attempt = ""
 
-    def _look(self) -> NotFree | None:
+    def _inspect(self) -> NotFree | None:
         found = self._ask("read", self._read)
         if found is None or self._expired(found, self.clock.wall_ns()):
             return None

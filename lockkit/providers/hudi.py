@@ -41,9 +41,6 @@ def lock_of(config: Config, options: Options) -> Lock | LeasedLock:
     on_s3 = config.get(BASE_PATH, "").lower().startswith(("s3://", "s3a://"))
     if not name.startswith(_AWS) and not (name == STORAGE_PROVIDER and on_s3):
         warn_of_unused(config, "this lock is on no service of AWS", stacklevel=4)
-    if "timeout" in options:
-        options = {each: options[each] for each in options if each != "timeout"} | {
-            "acquire_timeout": options["timeout"]}  # fmt: skip
     patience = patience_of(config)
     return PROVIDERS[name](config, {"acquire_timeout": patience.longest_s} | options)
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lockkit import config as settings
 from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LossReason, NoAnswer, StoreError
 from lockkit.lock.base import BaseLock, FencingToken
@@ -342,7 +341,6 @@ class LeasedLock(BaseLock):
         ttl_s: float | None,
         beat_s: float | None = None,
         acquire_timeout: float | None = 60.0,
-        timeout: float | None = settings.UNSET,
         owner: str | None = None,
         client: str = "",
         on_danger: Callable[[Any], None] | None = None,
@@ -363,8 +361,7 @@ class LeasedLock(BaseLock):
             where=where, clock=clock, tell=self._emit, service=weakref.proxy(self),
             ttl_s=ttl_s, beat_s=beat_s,
         )  # fmt: skip
-        longest_s = settings.longest_wait_s(acquire_timeout, timeout)
-        super().__init__(where, asks, lane=lane, timeout=longest_s)
+        super().__init__(where, asks, lane=lane, acquire_timeout=acquire_timeout)
         self._client: ServiceClient = asks
 
     @property
@@ -389,10 +386,8 @@ class LeasedLock(BaseLock):
 
     @classmethod
     def named(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """`options` with `ttl_s` and `timeout` under the names that the constructor has."""
+        """`options` with `ttl_s` under the name that the constructor has."""
         found = dict(options)
-        if "timeout" in found:
-            found["acquire_timeout"] = found.pop("timeout")
         ttl_s = found.pop("ttl_s", None)
         if ttl_s is not None and cls.lease_keyword is not None:
             name, unit = cls.lease_keyword
@@ -423,7 +418,7 @@ class LeasedLock(BaseLock):
         """Returns when the service has confirmed it. Raises `GrantOver` or `NoAnswer`."""
 
     @abstractmethod
-    def _look(self) -> NotFree | None:
+    def _inspect(self) -> NotFree | None:
         """Who has it now; None: it is free. Changes nothing."""
 
     def _abandon(self) -> None:
@@ -457,7 +452,7 @@ class LeasedLock(BaseLock):
     def locked(self) -> bool:
         """Whether anybody holds it. One look."""
         self._guard_process()
-        return self.owned() or self._look() is not None
+        return self.owned() or self._inspect() is not None
 
     @property
     def fence(self) -> FencingToken | None:
@@ -465,7 +460,7 @@ class LeasedLock(BaseLock):
         self._guard_process()
         taken = self._client.grant
         if taken is None:
-            self.check()
+            self.assert_held()
         assert isinstance(taken, ServiceGrant)
         return None if taken.token is None else FencingToken(taken.token, self.owner)
 

@@ -120,7 +120,7 @@ class ProcessLock(LeasedLock):
                 raise GrantOver("another thread has it")
             self._slot.free()
 
-    def _look(self) -> NotFree | None:
+    def _inspect(self) -> NotFree | None:
         with _TURN:
             return None if self._slot.holder is None else NotFree(_named(self._slot))
 

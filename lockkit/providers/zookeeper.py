@@ -146,7 +146,7 @@ class ZookeeperLock(LeasedLock):
             raise
         self._place, self._deleting = None, False
 
-    def _look(self) -> NotFree | None:
+    def _inspect(self) -> NotFree | None:
         session = self._opened()
         names = self._contenders(session)
         return NotFree(self._owner(session, names[0])) if names else None

@@ -147,7 +147,7 @@ class MicroBatch:
             )
         with lock:
             ways = roll_back(
-                instant, guard_of(lock), known, believe=lock.check, base=hadoop_base(self.url)
+                instant, guard_of(lock), known, believe=lock.assert_held, base=hadoop_base(self.url)
             )
             outcome = run(ways, self.store, self.clock, self.emit)
         run(forget(instant), self.store, self.clock)

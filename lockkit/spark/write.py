@@ -337,10 +337,10 @@ def _ends_with(heart: Heartbeat, frame: DataFrame, tag: str) -> Iterator[None]:
     put_on(tag)
     heart.on_lost = lambda: cancel(tag)
     try:
-        heart.check()
+        heart.assert_alive()
         yield
     except Exception as error:
-        heart.check()  # then this is why
+        heart.assert_alive()  # then this is why
         if isinstance(old := unwrap(str(error)), OldRows):
             raise old from None
         raise

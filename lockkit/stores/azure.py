@@ -164,7 +164,7 @@ class AzureStore:
             if isinstance(refusal, ErrorResponse) and refusal.status == 416 and limit is not None:
                 return self.get(key, unless=unless)  # an empty blob has no range at all
             return self._endpoint.read(TABLE, refusal, doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         if len(body) != download.size:
             return Unknown(f"{len(body)} of {download.size} bytes of {key} arrived")
         return Found(
@@ -191,7 +191,7 @@ class AzureStore:
             answer = self.blob(key).upload_blob(body, length=len(body), **guard)
         except SDK_ERRORS as error:
             return self._endpoint.write(TABLE, self.refusal(error, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         if not answer.get("etag"):
             return Unknown(f"a 201 without an ETag to {doing}")
         return Applied(_quoted(answer["etag"]))
@@ -203,7 +203,7 @@ class AzureStore:
             answer = self.blob(key).upload_blob(source, length=size, overwrite=False)
         except SDK_ERRORS as error:
             return self._endpoint.write(TABLE, self.refusal(error, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         return Applied(_quoted(answer.get("etag") or ""))
 
     @in_time
@@ -214,7 +214,7 @@ class AzureStore:
             length = download.readinto(into)
         except SDK_ERRORS as error:
             return self._endpoint.read(TABLE, self.refusal(error, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         if length != download.size:
             return Unknown(f"{length} of {download.size} bytes of {key} arrived")
         return Found(b"", _quoted(download.properties.etag))
@@ -242,7 +242,7 @@ class AzureStore:
             self.blob(key).delete_blob(**guard)
         except SDK_ERRORS as error:
             return self._endpoint.delete(TABLE, self.refusal(error, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         return Applied("")
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:

@@ -187,7 +187,7 @@ class Endpoint:
         if not service_of(self.server):
             self._who += f" at {self.server.partition('://')[2]}"
 
-    def heard(self) -> None:
+    def mark_answered(self) -> None:
         self._has_answered = True
 
     def write(self, table: Table, refusal: ErrorResponse | Unknown, doing: str) -> WriteAnswer:

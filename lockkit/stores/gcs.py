@@ -150,7 +150,7 @@ class GcsStore:
             with closing(self._download(key, query)) as answer:
                 if answer.status_code != 200:
                     return self._endpoint.read(TABLE, _refusal(answer), doing)
-                self._endpoint.heard()
+                self._endpoint.mark_answered()
                 amount = None if limit is None else limit + 1
                 body = answer.raw.read(amount, decode_content=False)
         except SDK_ERRORS as error:
@@ -191,7 +191,7 @@ class GcsStore:
             )
         except SDK_ERRORS as error:
             return self._endpoint.write(WRITES, self._refusal(error, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         if not blob.generation:
             return Unknown(f"a 200 without a generation to {doing}")
         return Applied(str(blob.generation))
@@ -211,7 +211,7 @@ class GcsStore:
             )
         except SDK_ERRORS as error:
             return self._endpoint.write(WRITES, self._refusal(error, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         return Applied(str(blob.generation))
 
     @in_time
@@ -221,7 +221,7 @@ class GcsStore:
             with closing(self._download(key, "")) as answer:
                 if answer.status_code != 200:
                     return self._endpoint.read(TABLE, _refusal(answer), doing)
-                self._endpoint.heard()
+                self._endpoint.mark_answered()
                 while chunk := answer.raw.read(CHUNK_BYTES, decode_content=False):
                     length += into.write(chunk)
         except SDK_ERRORS as error:
@@ -256,7 +256,7 @@ class GcsStore:
             )
         except SDK_ERRORS as error:
             return self._endpoint.delete(TABLE, self._refusal(error, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         return Applied("")
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:

@@ -130,7 +130,7 @@ class S3Store:
         condition = {} if unless is None else {"IfNoneMatch": unless}
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key), **condition)
-            self._endpoint.heard()
+            self._endpoint.mark_answered()
             # Not a Range: an empty object answers 416 to any. Closing drops what was not read.
             with closing(answer["Body"]) as stream:
                 body = stream.read() if limit is None else stream.read(limit + 1)
@@ -170,7 +170,7 @@ class S3Store:
             )
         except aws.SDK_ERRORS as error:
             return self._endpoint.write(TABLE, aws.refusal(error, self._endpoint, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         if not answer.get("ETag"):
             return Unknown(f"a 200 without an ETag to {doing}")
         return Applied(answer["ETag"])
@@ -186,7 +186,7 @@ class S3Store:
             )  # fmt: skip
         except aws.SDK_ERRORS as error:
             return self._endpoint.write(TABLE, aws.refusal(error, self._endpoint, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         return Applied(answer.get("ETag", ""))
 
     @in_time
@@ -194,7 +194,7 @@ class S3Store:
         doing, length = f"read {key}", 0
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._full(key))
-            self._endpoint.heard()
+            self._endpoint.mark_answered()
             with closing(answer["Body"]) as stream:
                 for chunk in stream.iter_chunks(CHUNK_BYTES):
                     length += into.write(chunk)
@@ -227,7 +227,7 @@ class S3Store:
             self._client.delete_object(Bucket=self._bucket, Key=self._full(key), **header)
         except aws.SDK_ERRORS as error:
             return self._endpoint.delete(TABLE, aws.refusal(error, self._endpoint, doing), doing)
-        self._endpoint.heard()
+        self._endpoint.mark_answered()
         return Applied("")
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:

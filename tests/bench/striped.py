@@ -33,7 +33,7 @@ def _commits(endpoint: str, bucket: str, key: str) -> dict[str, tuple[Any, Commi
     from lockkit.recipes.striped import StripedLock
 
     store = open_store(f"gs://{bucket}/data", endpoint=endpoint)
-    single = Lock(f"gs://{bucket}/single", timeout=None, ttl_s=TTL_S, endpoint=endpoint)
+    single = Lock(f"gs://{bucket}/single", acquire_timeout=None, ttl_s=TTL_S, endpoint=endpoint)
     striped = StripedLock(
         f"gs://{bucket}/striped", stripes=STRIPES, lock={"ttl_s": TTL_S}, endpoint=endpoint
     )
@@ -53,7 +53,7 @@ def _commits(endpoint: str, bucket: str, key: str) -> dict[str, tuple[Any, Commi
 
     return {
         SINGLE: (single, commit(f"{key}/under-single")),
-        STRIPED: (striped.keys(key, timeout=None), commit(f"{key}/under-striped")),
+        STRIPED: (striped.keys(key, acquire_timeout=None), commit(f"{key}/under-striped")),
     }
 
 

@@ -76,7 +76,12 @@ class Writer:
         self.url = url
         self.store = open_store(url, endpoint=endpoint, client=client)
         self.lock = Lock(
-            url, endpoint=endpoint, client=client, ttl_s=15.0, renew_interval_s=1.0, timeout=120.0
+            url,
+            endpoint=endpoint,
+            client=client,
+            ttl_s=15.0,
+            renew_interval_s=1.0,
+            acquire_timeout=120.0,
         )
         self._beats: dict[str, Heartbeat] = {}
 

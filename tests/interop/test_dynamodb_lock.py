@@ -54,7 +54,7 @@ def test_the_java_client_and_ours_exclude_and_succeed_each_other(
         assert mine.acquire(timeout=5)
         assert not theirs("acquire 1000"), "it waits for a lease of ours and a second, and we beat"
         assert mine.fence and mine.fence.epoch == 2
-        mine.check()
+        mine.assert_held()
         mine.release()
         assert theirs("acquire 1000")
         theirs.kill()

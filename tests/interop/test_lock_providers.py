@@ -244,7 +244,7 @@ def test_hudis_lock_file_is_empty_and_told_as_hudis(
     assert theirs("acquire 0")
     assert Path(world.place).read_bytes() == b""
     assert not ours.ask("acquire", timeout=0)
-    assert "as Hudi does, since " in ours.ask("busy_because")
+    assert "as Hudi does, since " in ours.ask("busy_reason")
     assert theirs("release")
 
 

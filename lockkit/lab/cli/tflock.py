@@ -125,7 +125,7 @@ def show(args: argparse.Namespace) -> int:
 
 def lock(args: argparse.Namespace) -> int:
     with opened(args) as state:
-        mine = state.lock(operation=args.operation, timeout=args.lock_timeout)
+        mine = state.lock(operation=args.operation, acquire_timeout=args.lock_timeout)
     if args.json:
         say_json({"url": args.url, "key": state.key, **fields(mine)})
     else:

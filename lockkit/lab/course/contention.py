@@ -167,7 +167,7 @@ def _behind(lease_s: float, config: dict[str, str]) -> _Attempt:
             dead.acquire()
         waiter = open_lock(config, client="W2", emit=emit_of("W2"), **options)
         with closing(waiter):
-            began_ms, longest_s = clock.boot_ms(), waiter.timeout or 0.0
+            began_ms, longest_s = clock.boot_ms(), waiter.acquire_timeout or 0.0
             granted = waiter.acquire(timeout=min(longest_s, GIVE_UP_S + 1))
             seconds = (clock.boot_ms() - began_ms) / 1000
             if granted:

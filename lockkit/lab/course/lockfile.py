@@ -199,6 +199,6 @@ def _granted(names: tuple[str, ...], body: bytes = b"") -> LockHandoff:
             ground.put("hand", LOCK_KEY, body)
         epochs = []
         for name in names:
-            with ground.lock(name, ttl_s=TTL_S, timeout=0) as lock:
+            with ground.lock(name, ttl_s=TTL_S, acquire_timeout=0) as lock:
                 epochs.append(lock.fence.epoch)
         return LockHandoff(epochs=tuple(epochs), kept=kept(ground), verdict=ground.verdict)

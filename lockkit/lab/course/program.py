@@ -213,7 +213,12 @@ def table_of(rows: list[Row]) -> Any:
 
 def lock_of(url: str, emit: Emit, **place: Any) -> Lock:
     return Lock(
-        url, ttl_s=TTL_S, renew_interval_s=TTL_S / 10, timeout=LOCK_TIMEOUT_S, emit=emit, **place
+        url,
+        ttl_s=TTL_S,
+        renew_interval_s=TTL_S / 10,
+        acquire_timeout=LOCK_TIMEOUT_S,
+        emit=emit,
+        **place,
     )
 
 

@@ -197,7 +197,7 @@ def race(
     with Emulator(profile="gcs", latency_ms=LATENCY_MS) as server:
         options: dict[str, Any] = {"endpoint": server.gcs}
         singles = [
-            Lock("gs://lake/single", ttl_s=TTL_S, timeout=None, **options) for _ in keys
+            Lock("gs://lake/single", ttl_s=TTL_S, acquire_timeout=None, **options) for _ in keys
         ]
         handles = [
             StripedLock("gs://lake/striped", stripes=stripes, lock={"ttl_s": TTL_S}, **options)
@@ -206,7 +206,9 @@ def race(
         tell(f"one lock object, for {seconds:g} s …")
         single = _contend(singles, seconds, singles)
         tell(f"{stripes} stripes, for {seconds:g} s …")
-        grants = [each.keys(key, timeout=None) for each, key in zip(handles, keys, strict=True)]
+        grants = [
+            each.keys(key, acquire_timeout=None) for each, key in zip(handles, keys, strict=True)
+        ]
         striped = _contend(grants, seconds, handles)
     return Race(writers, seconds, single, striped, len({index_of(key, stripes) for key in keys}))
 

@@ -157,7 +157,7 @@ class FleetWriter:
             )
             prepared = self._prepare(transaction, self._aims())
             if heart:
-                heart.check()
+                heart.assert_alive()
             self._commit(prepared)
             if heart:
                 heart.finish()
@@ -262,7 +262,7 @@ def main(channel: Channel) -> int:
                 plan.url,
                 ttl_s=plan.ttl_s,
                 renew_interval_s=plan.renew_interval_s,
-                timeout=max(LOCK_TIMEOUT_MIN_S, LOCK_TIMEOUT_LEASES * plan.ttl_s),
+                acquire_timeout=max(LOCK_TIMEOUT_MIN_S, LOCK_TIMEOUT_LEASES * plan.ttl_s),
                 emit=control.emit,
                 endpoint=plan.endpoint,
                 client=plan.name,

@@ -76,7 +76,7 @@ def keeper(plan: ObserverPlan, store: Store, channel: Channel) -> Callable[[], N
     lock = Lock(
         plan.url, endpoint=plan.endpoint, client=plan.name, emit=channel.emit,
         ttl_s=plan.ttl_s, renew_interval_s=plan.renew_interval_s,
-        timeout=LOCK_TIMEOUT_LEASES * plan.ttl_s,
+        acquire_timeout=LOCK_TIMEOUT_LEASES * plan.ttl_s,
     )  # fmt: skip
     options = {
         CLEAN_KEY: "true",

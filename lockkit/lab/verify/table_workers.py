@@ -131,7 +131,7 @@ def publish(
 
         def both(believe: Callable[[], None] = believe) -> None:
             believe()
-            heart.check()
+            heart.assert_alive()
 
         refused: Exception | None = None
         try:

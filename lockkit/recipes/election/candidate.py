@@ -68,7 +68,7 @@ class Term:
 
 @dataclass(slots=True)
 class Candidate:
-    """One node's part, as procedures: look and lead (`check`), renew, resign.
+    """One node's part, as procedures: look and lead (`confirm`), renew, resign.
 
     Belief is measured on `clock`. Not for two threads at once.
     """
@@ -148,7 +148,7 @@ class Candidate:
 
     # --- looking, and leading where nobody does --------------------------------------------------
 
-    def check(self) -> Procedure[bool]:
+    def confirm(self) -> Procedure[bool]:
         """Whether this node leads: it creates the next epoch where the highest one is over.
 
         False: another leads (`seen`), or the store did not say. Raises `Unanswered`,

@@ -76,15 +76,18 @@ class Election:
 
     # --- to lead ----------------------------------------------------------------------------------
 
-    def campaign(self, timeout: float | None = None) -> bool:
-        """Whether this node leads, at the latest after `timeout` seconds; None: wait for ever."""
-        ends_ms = math.inf if timeout is None else self.clock.boot_ms() + timeout * 1000
+    def campaign(self, acquire_timeout: float | None = None) -> bool:
+        """Whether this node leads, at the latest after `acquire_timeout` seconds; None: wait for
+        ever.
+        """
+        wait_ms = math.inf if acquire_timeout is None else acquire_timeout * 1000
+        ends_ms = self.clock.boot_ms() + wait_ms
         while True:
             left_s = (ends_ms - self.clock.boot_ms()) / 1000
             try:
                 self._enter()
                 prove_conditions(self.store, self.clock, tries_max=1)
-                if self._do(lambda candidate: candidate.check()):
+                if self._do(lambda candidate: candidate.confirm()):
                     self._begin_renewing()
                     return True
             except (Unanswered, NoAnswer):
@@ -94,7 +97,7 @@ class Election:
                 return False
             self.clock.sleep(min(self._look_s(), left_s))
 
-    def check(self) -> int:
+    def assert_held(self) -> int:
         """The epoch that this node leads in at this moment; else `NotLeader`. No request."""
         term = self._candidate.leads() if os.getpid() == self._pid else None
         if term is None:
@@ -107,7 +110,7 @@ class Election:
         `NotLeader` also where a later leader has written before.
         """
         with self._turn:
-            procedure = write_guarded(key, change, self.check())
+            procedure = write_guarded(key, change, self.assert_held())
             return run(procedure, self.store, self.clock)
 
     def read(self, key: str) -> tuple[Any, int]:

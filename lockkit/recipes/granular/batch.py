@@ -44,24 +44,24 @@ class OperationNotBegun:
 
 def run_batch(
     locks: GranularLocks, operation: str, volume: str, bucket: str, items: Iterable[Names],
-    do: Callable[[Names], Any], *, timeout: float | None, threads: int = THREADS,
+    do: Callable[[Names], Any], *, acquire_timeout: float | None, threads: int = THREADS,
 ) -> dict[Names, OperationDone | OperationFailed | OperationNotBegun]:  # fmt: skip
     """Carry out `do(item)` for each item (its keys) under the locks of the key operation.
 
-    One deadline, `timeout` s from now, for all of them to have begun. An item that is named twice
-    is carried out once. Raises `OutOfOrder` inside of another call.
+    One deadline, `acquire_timeout` s from now, for all of them to have begun. An item that is named
+    twice is carried out once. Raises `OutOfOrder` inside of another call.
     """
     if locks.holds():
         # Its threads would wait for what this one holds, or behind a writer who waits for it.
         raise OutOfOrder("a batch within a held lock would wait for its own caller; let go first")
-    row, most_s = KEY_OPERATIONS[operation], limit_s(True, timeout)
+    row, most_s = KEY_OPERATIONS[operation], limit_s(True, acquire_timeout)
     began_ms = locks.clock.boot_ms()
 
     def one(item: Names) -> OperationDone | OperationFailed | OperationNotBegun:
         spent_s = (locks.clock.boot_ms() - began_ms) / 1000
         left_s = None if most_s is None else max(0.0, most_s - spent_s)
         try:
-            with locks.hold(row, volume, bucket, item, timeout=left_s):
+            with locks.hold(row, volume, bucket, item, acquire_timeout=left_s):
                 try:
                     return OperationDone(do(item))
                 except Exception as error:  # noqa: BLE001 - told for its item

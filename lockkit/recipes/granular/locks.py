@@ -1,7 +1,7 @@
 """Ozone's granular locks in one process: readers and writers on stripes, for threads.
 
     locks = GranularLocks()
-    with locks.hold(KEY_OPERATIONS["RenameKey"], "vol", "bucket", ["a", "b"], timeout=5):
+    with locks.hold(KEY_OPERATIONS["RenameKey"], "vol", "bucket", ["a", "b"], acquire_timeout=5):
         ...
 
 First come, first served on each stripe, one deadline for all that a call takes (plain blocking
@@ -129,23 +129,27 @@ class GranularLocks:
     @contextmanager
     def hold(
         self, operation: Operation, volume: str, bucket: str = "", keys: Sequence[str] = (), *,
-        timeout: float | None = TIMEOUT_S,
+        acquire_timeout: float | None = TIMEOUT_S,
     ) -> Iterator[HeldLocks]:  # fmt: skip
-        """All locks of the operation, within `timeout` seconds together (None: for ever).
+        """All locks of the operation, within `acquire_timeout` seconds together (None: for ever).
 
         Raises `LockBusy` after the timeout, `OutOfOrder` at once for what could close a circle; in
         both cases nothing of it is held.
         """
         wants = wants_of(operation, volume, bucket, keys, stripes=self.stripes)
-        with self.hold_all(operation.name, wants, timeout=timeout) as held:
+        with self.hold_all(operation.name, wants, acquire_timeout=acquire_timeout) as held:
             yield held
 
     @contextmanager
     def hold_all(
-        self, name: str, wants: Sequence[StripeRequest], *, timeout: float | None = TIMEOUT_S
+        self,
+        name: str,
+        wants: Sequence[StripeRequest],
+        *,
+        acquire_timeout: float | None = TIMEOUT_S,
     ) -> Iterator[HeldLocks]:
         """`hold`, of locks that are in no table."""
-        most_s = limit_s(True, timeout)
+        most_s = limit_s(True, acquire_timeout)
         held = HeldLocks(name, plan(wants))
         mine: list[HeldLocks] = self._mine.__dict__.setdefault("held", [])
         refuse_to_nest((each for call in mine for each in call.since_ms), held.wants)

@@ -1,9 +1,9 @@
 """A lock for each of n stripes of keys on object storage: disjoint keys meet on no hot object.
 
     striped = StripedLock("gs://lake/orders", stripes=64)
-    with striped.keys("part=DE", "part=US", timeout=30) as held:
+    with striped.keys("part=DE", "part=US", acquire_timeout=30) as held:
         ...
-        held.check()
+        held.assert_held()
 
 GCS takes one write per second to one object, so that a single lock object is good for one grant
 every two seconds, whatever the writers have to do with one another. A stripe is an ordinary `Lock`,
@@ -62,11 +62,13 @@ class StripedLock:
         self._agreed = False
         self._busy = threading.Lock()
 
-    def keys(self, *keys: str, timeout: float | None = TIMEOUT_S) -> StripedKeys:
-        """The locks of these keys, for one `with`: all of them within `timeout` s, or none."""
+    def keys(self, *keys: str, acquire_timeout: float | None = TIMEOUT_S) -> StripedKeys:
+        """The locks of these keys, for one `with`: all of them within `acquire_timeout` s, or
+        none.
+        """
         if not keys or not all(isinstance(each, str) for each in keys):
             raise ValueError("name the keys to lock, each a string")
-        return StripedKeys(self, keys, timeout)
+        return StripedKeys(self, keys, acquire_timeout)
 
     def stripe_of(self, key: str) -> int:
         """Where a key is locked: `<url>/stripes/<this>`."""
@@ -123,8 +125,10 @@ class StripedLock:
 class StripedKeys:
     """Some keys of a striped lock, to be held together."""
 
-    def __init__(self, striped: StripedLock, keys: tuple[str, ...], timeout: float | None) -> None:
-        self.keys, self.timeout = keys, limit_s(True, timeout)
+    def __init__(
+        self, striped: StripedLock, keys: tuple[str, ...], acquire_timeout: float | None
+    ) -> None:
+        self.keys, self._limit_s = keys, limit_s(True, acquire_timeout)
         self.stripes = indexes(keys, striped.stripes)
         self.busy: LockBusy | None = None
         """After an `acquire` that was not in time: whose it is, until when, and what next."""
@@ -147,7 +151,7 @@ class StripedKeys:
 
             def take(stripe: int) -> bool:
                 spent_s = (striped.clock.boot_ms() - began_ms) / 1000
-                left_s = None if self.timeout is None else max(0.0, self.timeout - spent_s)
+                left_s = None if self._limit_s is None else max(0.0, self._limit_s - spent_s)
                 return self._locks[stripe].acquire(timeout=left_s)
 
             missed = carry_out(take_all(self.stripes), take, self._give_unused)
@@ -159,7 +163,7 @@ class StripedKeys:
         self._held = missed is None
         if missed is not None:
             self.busy = self._locks[missed].busy_error().within(
-                f"stripe {missed} was not free within {self.timeout} s, and none of the keys is "
+                f"stripe {missed} was not free within {self._limit_s} s, and none of the keys is "
                 "held"
             )
             striped.end()
@@ -176,7 +180,7 @@ class StripedKeys:
             self._held = False
             striped.end()
 
-    def check(self) -> None:
+    def assert_held(self) -> None:
         """Raise `LockLost` unless every one of them is held at this moment. No request."""
         if not self._held:
             raise LockLost(
@@ -184,12 +188,12 @@ class StripedKeys:
                 reason=LossReason.NEVER_ACQUIRED,
             )  # fmt: skip
         for each in self._locks.values():
-            each.check()
+            each.assert_held()
 
-    def published(self) -> None:
+    def mark_committed(self) -> None:
         """Say that the work under them is published: a loss is now only a warning."""
         for each in self._locks.values():
-            each.published()
+            each.mark_committed()
 
     @property
     def fences(self) -> dict[str, FencingToken]:
@@ -215,7 +219,7 @@ class StripedKeys:
             return
         try:
             for each in self._locks.values():
-                each.check()
+                each.assert_held()
         except LockLost:
             carry_out(give_all(self.stripes), lambda _: False, self._give_unused)
             raise

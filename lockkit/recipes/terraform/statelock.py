@@ -262,7 +262,7 @@ def _unlock_in_doubt(key: str, id: str) -> LockUnknown:
 
 
 class StateLock:
-    """The lock of a Terraform state at `url`; `with` waits for `timeout` seconds.
+    """The lock of a Terraform state at `url`; `with` waits for `acquire_timeout` seconds.
 
     Raises `StateLocked`, `NotLocked`, `LockUnknown`, and `StoreError` where the store cannot be
     used. Terraform itself finds the lock where `use_lockfile` is set; an error names its holder.
@@ -274,13 +274,13 @@ class StateLock:
         *,
         workspace: str = DEFAULT,
         workspace_key_prefix: str = WORKSPACE_PREFIX,
-        timeout: float = 0.0,
+        acquire_timeout: float = 0.0,
         emit: Emit = silent,
         clock: Clock | None = None,
         **store_options: Any,
     ) -> None:
         place, bucket, key = state_place(url)
-        self.url, self.timeout = url, timeout
+        self.url, self.acquire_timeout = url, acquire_timeout
         self.key = lock_key(key, workspace, workspace_key_prefix)
         self.path = f"{bucket}/{self.key.removesuffix(SUFFIX)}"
         self.clock = clock or Clock()
@@ -291,8 +291,11 @@ class StateLock:
     def show(self) -> StateRead:
         return self._run(look(self.key))
 
-    def lock(self, *, operation: str = "", info: str = "", timeout: float = 0.0) -> LockInfo:
-        """What is written there now. `timeout` is in seconds of waiting for others, 0 tries once.
+    def lock(
+        self, *, operation: str = "", info: str = "", acquire_timeout: float = 0.0
+    ) -> LockInfo:
+        """What is written there now. `acquire_timeout` is in seconds of waiting for others, 0 tries
+        once.
 
         A store that does not answer is given `ANSWER_S` more. After an interrupt the lock file is
         deleted, or a note on the interrupt names the ID to unlock.
@@ -304,8 +307,8 @@ class StateLock:
             version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
         )  # fmt: skip
         try:
-            with within(timeout + ANSWER_S):
-                self._run(lock(self.key, mine, timeout_s=timeout))
+            with within(acquire_timeout + ANSWER_S):
+                self._run(lock(self.key, mine, timeout_s=acquire_timeout))
         except Exception:
             raise
         except BaseException as interrupt:
@@ -358,7 +361,7 @@ class StateLock:
         self.store.close()
 
     def __enter__(self) -> LockInfo:
-        return self.lock(timeout=self.timeout)
+        return self.lock(acquire_timeout=self.acquire_timeout)
 
     def __exit__(self, *_: object) -> None:
         self.unlock()

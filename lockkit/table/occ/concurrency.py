@@ -51,7 +51,8 @@ class StateChange:
     """A held lock or mutex: what a state change attaches to its decision, and how it checks the
     lease.
 
-    `believe` raises `LockLost` once the turn is over. After a commit, `published` says that it is.
+    `believe` raises `LockLost` once the turn is over. After a commit, `mark_committed` says that it
+    is.
     """
 
     guard: Guard
@@ -118,7 +119,7 @@ class OptimisticConcurrency:
     def hold(self) -> Iterator[StateChange]:
         """Raises `LockBusy`. A failed release does not fail a block that succeeded."""
         with self._mutex, held(self.lock) as published:
-            yield StateChange(guard_of(self.lock), self.lock.check, published)
+            yield StateChange(guard_of(self.lock), self.lock.assert_held, published)
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Clock, emit: Emit = silent, *,
@@ -178,7 +179,7 @@ def _publish_under(
     strategy: ConflictStrategy,
 ) -> Committed:
     """Publish under another service's lock; where the table has a fence, the fence decides."""
-    way = commit_alone(prepared, strategy=strategy, believe=lock.check, newer=1)
+    way = commit_alone(prepared, strategy=strategy, believe=lock.assert_held, newer=1)
     with told_if_interrupted(prepared), deferred(emit) as later, held(lock) as published:
         done: Committed = run(way, store, clock, later)
         published()

@@ -144,7 +144,7 @@ class HeartbeatSchedule:
     def interval_s(self) -> float:
         return self.rules.interval_ms / 1000
 
-    def check(self) -> None:
+    def assert_alive(self) -> None:
         """Raise `HeartbeatExpired` once others may take this writer for dead."""
         if self.lost is None and self.clock.boot_ms() >= self.until_ms:
             self.lost = f"no beat was proven for {self.rules.belief_ms} ms"
@@ -170,7 +170,7 @@ class HeartbeatSchedule:
     def renewed(self) -> Procedure[bool]:
         """One more beat: whether it is proven."""
         try:
-            self.check()
+            self.assert_alive()
             return (yield from self._beat())
         except HeartbeatExpired as error:
             self.lost = error.why
@@ -204,7 +204,8 @@ class HeartbeatSchedule:
 
 
 class Heartbeat:
-    """Renews a writer's heartbeat from construction on; `check` before every step that matters.
+    """Renews a writer's heartbeat from construction on; `assert_alive` before every step that
+    matters.
 
     `with` gives it up on leaving, unless `finish` was called, or the commit may have been made all
     the same (`CommitUnknown`, Ctrl-C): then it expires by itself.
@@ -261,9 +262,9 @@ class Heartbeat:
             with suppress(Exception):  # whatever a cancelled job's engine may raise
                 self.on_lost()
 
-    def check(self) -> None:
+    def assert_alive(self) -> None:
         """Raise `HeartbeatExpired` once others may take this writer for dead."""
-        self._beats.check()
+        self._beats.assert_alive()
 
     def stop(self) -> None:
         """No more beats; what is there expires by itself. Does not wait for one under way."""
@@ -316,7 +317,7 @@ class Pulsing(OnStore):
 
     def notice_end(self) -> None:
         with suppress(HeartbeatExpired):
-            self._beats.check()
+            self._beats.assert_alive()
 
     def lose(self, why: str) -> None:
         self._beats.lost = why

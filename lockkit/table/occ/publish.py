@@ -202,17 +202,17 @@ def held(lock: LockHandle) -> Iterator[Callable[[], None]]:
     """As `with lock`; once the block has called what it is given, the release cannot fail it."""
     done = False
 
-    def published() -> None:
+    def mark_committed() -> None:
         nonlocal done
         done = True
-        lock.published()
+        lock.mark_committed()
 
     acquired = False
     try:
-        acquired = lock.acquire(timeout=lock.timeout)
+        acquired = lock.acquire(timeout=lock.acquire_timeout)
         if not acquired:
             raise lock.busy_error()
-        yield published
+        yield mark_committed
         if done:
             _let_go(lock)
         else:
@@ -249,7 +249,7 @@ class _LockCommit:
         return self._lock.fence
 
     def believe(self) -> None:
-        self._lock.check()
+        self._lock.assert_held()
 
     def run(self, way: Procedure[T]) -> Procedure[T]:
         yield from ()
@@ -263,7 +263,9 @@ class _LockCommit:
             run(scout.look(claiming), self._store, self._clock)
 
         lock = self._lock
-        self._acquired = lock.acquire(timeout=lock.timeout, beside=beside if scout else None)
+        self._acquired = lock.acquire(
+            timeout=lock.acquire_timeout, beside=beside if scout else None
+        )
         if not self._acquired:
             raise lock.busy_error()
         self._letting_go.begin()
@@ -274,7 +276,7 @@ class _LockCommit:
 
     def complete(self, way: Procedure[T]) -> Procedure[T]:
         yield from ()
-        self._lock.published()
+        self._lock.mark_committed()
         self._letting_go.go()
         try:
             return run(way, self._store, self._clock, self._emit)

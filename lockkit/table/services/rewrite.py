@@ -105,7 +105,7 @@ def _rewritten(
     assert plan.inputs is not None and snapshot.schema is not None
     desk.tell(f"rewriting {len(plan.inputs)} file groups", transaction.instant)
     stats = Rewrite(
-        plan, snapshot, transaction.target, desk.store, desk.clock, heart.check
+        plan, snapshot, transaction.target, desk.store, desk.clock, heart.assert_alive
     ).carry_out()
     prepared: Prepared = desk.run(prepare(
         transaction, stats, schema=snapshot.schema, operation="CLUSTER", replaced=plan.inputs,
@@ -131,7 +131,7 @@ def _yield_to_writers(desk: ServiceContext, prepared: Prepared) -> None:
 class Rewrite:
     """One plan on its way to new files; each is marked, then written, then put.
 
-    `check` is asked before each file: it raises if this clustering must stop.
+    `assert_alive` is asked before each file: it raises if this clustering must stop.
     """
 
     plan: ReplacePlan
@@ -139,7 +139,7 @@ class Rewrite:
     target: Target
     store: Store
     clock: Clock
-    check: Callable[[], None]
+    assert_alive: Callable[[], None]
     _stats: list[WriteStat] = field(default_factory=list)
     _open: ExitStack = field(default_factory=ExitStack)
 
@@ -201,7 +201,7 @@ class Rewrite:
                         yield source, rows
 
     def _begin(self, source: Slice, file_id: str) -> BaseFileWriter:
-        self.check()
+        self.assert_alive()
         assert self.snapshot.schema is not None
         columns = arrow_schema(self.snapshot.schema)
         out: Any = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
@@ -217,7 +217,7 @@ class Rewrite:
         with draft.out:
             stat = replace(draft.close(inserts=0), previous=NO_COMMIT)
             stat = replace(stat, inserts=stat.writes)
-            self.check()
+            self.assert_alive()
             put_data_file(self.store, stat.path, draft.out, stat.size_bytes, self.clock)
         self._stats.append(stat)
 

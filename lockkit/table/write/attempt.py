@@ -33,7 +33,7 @@ T = TypeVar("T")
 class AttemptHeartbeat(Protocol):
     """The heartbeat of one instant."""
 
-    def check(self) -> None:
+    def assert_alive(self) -> None:
         """Raise `HeartbeatExpired` once other writers may treat this one as dead."""
 
     def stop(self) -> None:
@@ -223,7 +223,7 @@ class WriteAttempt:
 
     def _publish(self, prepared: Prepared) -> Procedure[Committed]:
         assert self._heart is not None
-        self._heart.check()
+        self._heart.assert_alive()
         self._undecided = False
         return (yield from settled(
             lambda: self.host.publish(prepared, self.strategy), prepared, self._undo

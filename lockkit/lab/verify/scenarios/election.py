@@ -167,7 +167,7 @@ class ElectionRun:
         """With whatever patience; gives up in the middle now and then."""
         dice = self.world.dice.random
         for _ in range(LOOKS_MAX):
-            if (yield from session.candidate.check()):
+            if (yield from session.candidate.confirm()):
                 return True
             if dice() < 0.1:
                 break

@@ -186,7 +186,7 @@ class StripedRun:
         yield from played(give_all(plan), take, give)
 
     def checked(self, actor: StripedClient, plan: tuple[int, ...]) -> bool:
-        """As `StripedKeys.check`."""
+        """As `StripedKeys.assert_held`."""
         now = actor.node.clock.now()
         return all(believes(actor.held[each].client.state, now) for each in plan)
 

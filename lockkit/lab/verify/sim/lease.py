@@ -2,7 +2,7 @@
 
 Each runs what `Lock` runs: the procedures of `grant` to acquire, renew and release, and `Renewal`
 beside them. Under its grant it replaces one resource as the fence's rule allows. The run is judged
-while it goes, and by `check`.
+while it goes, and by `assert_held`.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class LeaseSession:
     """Whether one of its procedures has the client to itself."""
     orphaned: bool = False
 
-    def check(self) -> None:
-        grant.check(self.client, self.node.name)
+    def assert_held(self) -> None:
+        grant.assert_held(self.client, self.node.name)
 
 
 @dataclass(slots=True)
@@ -279,7 +279,7 @@ class LeaseRun:
             yield Sleep(dice() * dice() * TTL_MS * 1.2 / 1000)
             if dice() < 0.2:
                 try:
-                    yield from self.in_turn(session, grant.renew(client, session.check))
+                    yield from self.in_turn(session, grant.renew(client, session.assert_held))
                 except LockLost:
                     return
             if client.state.until_ms is None:

@@ -50,8 +50,8 @@ class SimHeartbeat:
         until_ms = self.node.clock.true_ms(self.beats.until_ms)
         return not (self.over or self.beats.lost) and self.world.time.now_ms < until_ms
 
-    def check(self) -> None:
-        self.beats.check()
+    def assert_alive(self) -> None:
+        self.beats.assert_alive()
 
     def stop(self) -> None:
         self.over = True

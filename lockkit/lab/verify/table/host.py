@@ -170,7 +170,7 @@ class SimCommitLock:
     def rise_above(self, epoch: int) -> Procedure[None]:
         """As `Lock.rise_above`."""
         session = self.session
-        procedure = grant.rise_above(session.client, "the lock", session.check, epoch)
+        procedure = grant.rise_above(session.client, "the lock", session.assert_held, epoch)
         return self.table.leases.in_turn(session, procedure)
 
     def complete(self, way: Procedure[T]) -> Procedure[T]:

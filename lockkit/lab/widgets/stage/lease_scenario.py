@@ -77,7 +77,7 @@ def bring_on(steps: PatternSteps) -> None:
 
 def use(client: StorageClient, fence: CommitGuard) -> Procedure[str]:
     """Acquire, work, renew, write, release: as a program does with a `Lock` in its hand."""
-    stand = partial(grant.check, client, "the lock")
+    stand = partial(grant.assert_held, client, "the lock")
     if not (yield from grant.acquire(client, WAIT_S, hold=NoRenewal)):
         raise LockLost("the lock", "it was never free", AGAIN, reason=LossReason.NEVER_ACQUIRED)
     held = client.state.grant

@@ -135,7 +135,7 @@ def _elect(steps: PatternSteps) -> None:
 
 def _lead(candidate: Candidate, name: str) -> Procedure[str]:
     for _ in range(LOOKS_MAX):
-        if (yield from candidate.check()):
+        if (yield from candidate.confirm()):
             break
     term = candidate.leads()
     if term is None:
