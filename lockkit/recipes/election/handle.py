@@ -77,9 +77,7 @@ class Election:
     # --- to lead ----------------------------------------------------------------------------------
 
     def campaign(self, acquire_timeout: float | None = None) -> bool:
-        """Whether this node leads, at the latest after `acquire_timeout` seconds; None: wait for
-        ever.
-        """
+        """Whether this node leads. Waits at most `acquire_timeout` seconds; None: for ever."""
         wait_ms = math.inf if acquire_timeout is None else acquire_timeout * 1000
         ends_ms = self.clock.boot_ms() + wait_ms
         while True:

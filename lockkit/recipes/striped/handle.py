@@ -63,9 +63,7 @@ class StripedLock:
         self._busy = threading.Lock()
 
     def keys(self, *keys: str, acquire_timeout: float | None = TIMEOUT_S) -> StripedKeys:
-        """The locks of these keys, for one `with`: all of them within `acquire_timeout` s, or
-        none.
-        """
+        """The locks of these keys, for one `with`: all within `acquire_timeout` s, or none."""
         if not keys or not all(isinstance(each, str) for each in keys):
             raise ValueError("name the keys to lock, each a string")
         return StripedKeys(self, keys, acquire_timeout)

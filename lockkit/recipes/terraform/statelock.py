@@ -279,8 +279,8 @@ class StateLock:
         clock: Clock | None = None,
         **store_options: Any,
     ) -> None:
-        place, bucket, key = state_place(url)
         self.url, self.acquire_timeout = url, acquire_timeout
+        place, bucket, key = state_place(url)
         self.key = lock_key(key, workspace, workspace_key_prefix)
         self.path = f"{bucket}/{self.key.removesuffix(SUFFIX)}"
         self.clock = clock or Clock()
@@ -294,11 +294,10 @@ class StateLock:
     def lock(
         self, *, operation: str = "", info: str = "", acquire_timeout: float = 0.0
     ) -> LockInfo:
-        """What is written there now. `acquire_timeout` is in seconds of waiting for others, 0 tries
-        once.
+        """Create the lock file and return it. Waits `acquire_timeout` s for others; 0 tries once.
 
-        A store that does not answer is given `ANSWER_S` more. After an interrupt the lock file is
-        deleted, or a note on the interrupt names the ID to unlock.
+        A store that does not answer gets `ANSWER_S` more. An interrupt deletes the lock file, or
+        carries a note that names the ID to unlock.
         """
         if self.held is not None:
             raise RuntimeError(f"{self} is held by this handle already: unlock it first")
@@ -384,14 +383,12 @@ def state_place(url: str) -> tuple[str, str, str]:
     """
     scheme, _, rest = url.partition("://")
     if scheme.lower() == "file":
-        folder, _, key = rest.rpartition("/")
-        bucket = folder
+        bucket, _, key = rest.rpartition("/")
     else:
         bucket, key = split_url(url)
-        folder = bucket
     if not key:
         raise StoreError(f"{url!r} names no state; write s3://bucket/path/terraform.tfstate")
-    return f"{scheme}://{folder}", bucket, key
+    return f"{scheme}://{bucket}", bucket, key
 
 
 def who() -> str:
