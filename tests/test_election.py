@@ -304,11 +304,11 @@ def test_a_node_lists_only_what_is_above_the_epoch_that_it_knows() -> None:
             return done.value
 
     store.put(epoch_key(41), b'{"expired": true}', IfAbsent())
-    assert follow(node.assert_held())
+    assert follow(node.confirm())
     assert [each.after for each in asked] == ["", epoch_key(42)]
     assert follow(node.resign())
     asked.clear()
-    assert follow(node.assert_held())
+    assert follow(node.confirm())
     assert [each.after for each in asked] == [epoch_key(42), epoch_key(43)]
     assert run(collect(), store, clock) == 0
 
