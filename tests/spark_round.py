@@ -20,7 +20,8 @@ from lockkit.spark import foreach_batch, read, register, unwrapped, write
 def session(master: str) -> Any:
     from pyspark.sql import SparkSession
 
-    from lockkit.spark.connect import LEAN_JVM, connect_session
+    from lockkit.spark.connect import connect_session
+    from lockkit.spark.java import LEAN_JVM
 
     if master.startswith("sc://"):
         return connect_session(master)

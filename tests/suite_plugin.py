@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -35,6 +35,12 @@ MARKS = {"slow": 10.0, "spark": 4.0}
 QUICK = 0.3
 """Seconds that a group, a test with this mark, or any other test takes. Only the order counts."""
 SOAK = "soak"
+
+
+def rest_in_soak(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """A parameter's values, of which `make test` takes the quick ones only."""
+    later = pytest.mark.soak
+    return [each if each in quick else pytest.param(each, marks=later) for each in values]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

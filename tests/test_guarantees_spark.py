@@ -43,6 +43,7 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[1]
 WRITERS, ROUNDS = 3, 2
+PULL_PAUSE_S = 0.1
 REGIONS = ("EU", "US", "ASIA")
 KEYS = {"record_key": "id", "precombine": "at", "partition_path": "region"}
 WROTE = "note wrote"
@@ -159,7 +160,7 @@ def busy(writers: list[Writer], shared_emulator: Any) -> Seen:
     def pull() -> None:
         start, last = "", False
         while not last:
-            last = done.is_set()
+            last = done.wait(PULL_PAUSE_S)
             rows, increment = read_increment(store, start, meta=True)
             if increment.end != start:
                 columns = (rows[name].to_pylist() for name in ("id", "v", "_hoodie_commit_time"))

@@ -57,6 +57,7 @@ def test_a_writer_killed_before_its_decision_landed_published_nothing_and_after_
     assert found == [NO] * decided + [NEXT] * 2 + [YES] * (len(found) - decided - 2)
 
 
+@pytest.mark.soak
 def test_a_cleaner_killed_before_its_decision_took_nothing_back_and_after_it_for_ever(
     measured: Measured,
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_cleaner_killed_before_its_decision_took_nothing_back_and_after_it_for
     assert found == [UNDECIDED] * decided + [NO] * (len(found) - decided)
 
 
+@pytest.mark.soak
 def test_a_clean_that_is_killed_is_finished_by_the_next_one(measured: Measured) -> None:
     found = outcomes(measured(CLEAN))
     assert found == [ANEW] + [BY_PLAN] * (len(found) - 2) + [DONE]
@@ -72,8 +74,12 @@ def test_a_clean_that_is_killed_is_finished_by_the_next_one(measured: Measured) 
 
 @pytest.mark.parametrize(
     "lost",
-    [partial(Fault, "drop", when="after"), partial(Fault, "late", delay_s=0.1)],
-    ids=["of what landed", "of what lands late"],
+    [
+        pytest.param(partial(Fault, "drop", when="after"), id="of what landed"),
+        pytest.param(
+            partial(Fault, "late", delay_s=0.1), id="of what lands late", marks=pytest.mark.soak
+        ),
+    ],
 )
 def test_a_lost_answer_to_any_write_of_a_commit_costs_no_row(lost: partial[Fault]) -> None:
     with Emulator() as server, Nursery() as nursery:
@@ -81,6 +87,7 @@ def test_a_lost_answer_to_any_write_of_a_commit_costs_no_row(lost: partial[Fault
             survive(server, point, lost)
 
 
+@pytest.mark.soak
 def test_the_page_of_guarantees_has_the_kill_points_as_measured(measured: Measured) -> None:
     measurements = {each: measured(each) for each in (COMMIT, ROLLBACK, CLEAN)}
     section("concepts/guarantees.md", "kill-points", told(measurements))

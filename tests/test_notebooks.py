@@ -57,6 +57,7 @@ def made_again(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @each_notebook
+@pytest.mark.xdist_group("notebooks made again")
 def test_the_stored_notebook_is_the_source_and_nothing_else(
     source: Path, made_again: Path
 ) -> None:

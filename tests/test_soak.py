@@ -68,7 +68,7 @@ def outcome(tmp_path: Path) -> Any:
     return json.loads((tmp_path / "soak.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(180)
 def test_a_minute_of_all_kinds_of_trouble_loses_nothing(tmp_path: Path) -> None:
     code = main(arguments(tmp_path, MINUTE, "--minutes", "1"))

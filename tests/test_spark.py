@@ -17,6 +17,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
 from lockkit.lab.processes.fleet import Fleet, leftovers
@@ -226,7 +227,7 @@ JOB = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark processes")
 @pytest.mark.timeout(240)
@@ -267,7 +268,7 @@ class TestSparkWriters:
             assert until(lambda: "the Spark Connect server ended" in (fleet.error or ""))
         assert leftovers(fleet.id) == []
 
-    @pytest.mark.parametrize("kind", ["connect", "jvm"])
+    @pytest.mark.parametrize("kind", rest_in_soak(["connect", "jvm"], "jvm"))
     def test_temporary_files_stay_in_the_run_and_end_with_it(self, tmp_path, monkeypatch, kind):
         elsewhere = tmp_path / "elsewhere"  # in the place of /tmp, for Python and for each JVM
         elsewhere.mkdir()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fresh_world import WAYS, first, load, more, other, retried, save, saved, seen, view
 from spark_world import MARKS, SAID, batches, own_spark, stored
+from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
 from lockkit.errors import OldRows
@@ -48,13 +49,15 @@ def nothing_kept(spark: Any) -> Iterator[None]:
     spark.catalog.clearCache()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", rest_in_soak(WAYS, "loaded", "joined", "a cached view", "checkpoint", "read by Arrow")
+)
 def test_a_retry_reads_again_or_is_refused(spark: Any, url: str, way: str) -> None:
     assert retried(spark, url, WAYS[way]) == (AGAIN if way in ANEW else REFUSED)
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("way", ["loaded", "loaded and seen", "checkpoint"])
+@pytest.mark.parametrize("way", rest_in_soak(["loaded", "loaded and seen", "checkpoint"], "loaded"))
 def test_a_save_of_rows_that_were_loaded_before_another_commit_is_refused(
     spark: Any, url: str, way: str, mode: str
 ) -> None:

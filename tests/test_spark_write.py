@@ -486,7 +486,7 @@ def test_many_partitions_and_odd_values_find_their_folders(spark: Any, here: Any
     assert len(str(refused.value)) < 400
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_ten_thousand_partitions(spark: Any, here: Any) -> None:
     rows = spark.range(10_000).selectExpr("concat('k', id) id", "id region", "1L at", "id v")
     write(rows, operation="insert", **KEYS, **here)

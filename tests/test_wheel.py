@@ -29,6 +29,9 @@ def call(
     )  # fmt: skip
 
 
+pytestmark = pytest.mark.xdist_group("wheel")  # built once
+
+
 @pytest.fixture(scope="module")
 def lockkit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The installed script, without any extra. Building downloads hatchling: skips offline."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.spark.java import cache_folder
+from lockkit.spark.java import LEAN_JVM, cache_folder, spark_env
 
 SWITCH = "LOCKKIT_APPCDS"
 MAKING_S_MAX = 300
@@ -91,7 +91,19 @@ def make(archive: Path, flags: str) -> None:
     archive.with_suffix(".making").unlink(missing_ok=True)
 
 
+def make_now() -> None:
+    """Make the archive for a writer's JVM in this process, unless it is there."""
+    os.environ.update(spark_env())
+    archive = archive_path(LEAN_JVM, os.environ)
+    if not archive.is_file():
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        make(archive, LEAN_JVM)
+
+
 if __name__ == "__main__":
     signal.alarm(MAKING_S_MAX)
-    os.nice(10)
-    make(Path(sys.argv[1]), sys.argv[2])
+    if len(sys.argv) > 1:
+        os.nice(10)
+        make(Path(sys.argv[1]), sys.argv[2])
+    else:
+        make_now()

@@ -18,6 +18,7 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.errors import LockkitError
 from lockkit.spark.archive import archive_options
+from lockkit.spark.java import LEAN_JVM, spark_env
 
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 READY_TIMEOUT_S = 90.0
@@ -27,8 +28,6 @@ TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 # a writer that was stopped for a while must not take its connection for dead when it goes on.
 PARAMETERS = ";grpc_keepalive_enabled=false"
 HEAP = "512m"
-# Half the CPU at start, a third less memory; the teaching load never reaches C2 anyway.
-LEAN_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Xss1m"
 
 CONF = {
     "spark.ui.enabled": "false",
@@ -66,6 +65,7 @@ class Server:
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
             "spark.sql.warehouse.dir": str(run_dir / "warehouse"),
+            "spark.driver.extraJavaOptions": LEAN_JVM + archive_options(LEAN_JVM, spark_env()),
         }
         command = [
             sys.executable, "-m", "lockkit.spark.process", str(os.getpid()),
