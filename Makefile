@@ -28,13 +28,13 @@ providers: $(READY)  ## ZooKeeper, Hive, DynamoDB, Azurite on loopback, until Ct
 
 # Three workers on two cores: most tests wait for processes. Tests that share something
 # heavy name it with xdist_group and stay together.
-test: $(READY_TO_TEST)  ## every test, notebooks and browser included (TEST_ARGS="-k lease -n 0")
+test: $(READY_TO_TEST)  ## the tests, notebooks and browser included (TEST_ARGS="-k lease -n 0")
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup --max-worker-restart 30 $(TEST_ARGS)
 
 soak: $(READY_TO_TEST)  ## ten minutes of real writers in trouble, then long tests and the big explorer runs (SOAK_ARGS="--minutes 60")
 	@mkdir -p runs
 	@$(BIN)/python -m lockkit soak --minutes 10 --writers 5 --spark 1 --html runs/soak.html $(SOAK_ARGS)
-	@$(BIN)/python -m pytest -n 0 -m soak --timeout 600
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 30 -m soak --timeout 600
 	@LOCKKIT_SEEDS=100 $(BIN)/python -m pytest -n 0 --timeout 3600 tests/test_guarantees.py
 	@$(BIN)/python -m lockkit explore --big
 

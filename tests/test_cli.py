@@ -494,6 +494,7 @@ def test_a_dead_writer_ends_the_demo_with_its_error_and_its_log(tmp_path: Path) 
     [((), 0), pytest.param(("--no-fence",), 1, marks=pytest.mark.soak)],
     ids=["fence on", "fence off"],
 )
+@pytest.mark.soak
 def test_the_demo_runs_from_real_pyspark_processes(options: tuple[str, ...], code: int) -> None:
     pytest.importorskip("pyspark", reason="pip install lockkit[spark], or make lab")
     result = process("demo", *options, timeout_s=280)

@@ -114,6 +114,7 @@ def test_every_scenario_has_rules_and_no_harm_with_all_of_them_on() -> None:
         assert rules_of(name) and not play(name, "", 1).harm
 
 
+@pytest.mark.soak
 def test_a_survey_puts_the_soonest_first_and_names_what_chance_does_not_find() -> None:
     found = survey("lease", 60)
     firsts = [first for _, first in found.firsts if first]

@@ -136,6 +136,7 @@ def test_where_each_program_writes_by_itself_its_file_groups_are_sparks(
 @pytest.mark.xdist_group("spark processes")
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(bool(NO_JAVA), reason=NO_JAVA)
+@pytest.mark.soak
 def test_a_commit_that_was_handed_to_spark_is_made_while_its_driver_stands_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

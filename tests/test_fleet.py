@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
 from lockkit.events import Event, read
@@ -221,6 +222,7 @@ def _next(fleet: Fleet, since: int, kind: str, *, not_by: str, timeout_s: float 
     return next(each for each in fleet.events(since) if such(each))
 
 
+@pytest.mark.soak
 def test_without_the_fence_the_late_commit_is_accepted_and_the_checker_says_so(fleets):
     fleet = fleets(overlap=1.0, fence=False)
     with fleet:
@@ -447,6 +449,7 @@ def test_a_silent_client_ends_the_fleet_where_it_asked_for_that(fleets):
 # --- nothing acknowledged is lost ---
 
 
+@pytest.mark.soak
 def test_a_suspended_machine_loses_no_acknowledged_commit(fleets):
     fleet = fleets(overlap=1.0)
     with fleet:
@@ -467,7 +470,7 @@ def test_a_suspended_machine_loses_no_acknowledged_commit(fleets):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_in_soak(range(3), 0))
 def test_kill_at_random_points_loses_no_acknowledged_commit(fleets, seed):
     dice = random.Random(seed)
     fleet = fleets(overlap=0.7, pause_s=0.05)

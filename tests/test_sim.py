@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from suite_plugin import rest_in_soak
 from table_mutants import MUTANTS as TABLE_MUTANTS
 from table_mutants import planted
 from test_table_schedules import SEARCHES
@@ -35,7 +36,7 @@ from lockkit.protocol.policy import Policy
 SEEDS: dict[str, Any] = json.loads((Path(__file__).parent / "seeds.json").read_text())
 FOUND_BY: dict[str, dict[str, Any]] = SEEDS["mutants"]
 ONCE_WRONG: list[dict[str, Any]] = SEEDS["once wrong"]
-LEASE_SEEDS, LEASE_SEEDS_MANY, TABLE_SEEDS = 400, 5_000, 60
+LEASE_SEEDS, LEASE_SEEDS_MANY, TABLE_SEEDS = 400, 5_000, 30
 
 
 def seed_of(entry: dict[str, Any]) -> str:
@@ -77,7 +78,7 @@ def test_those_worlds_reached_what_they_are_for(leases: list[SeedOutcome]) -> No
 
 
 @pytest.mark.parametrize("scenario", TABLES, ids=lambda each: each.name)
-def test_the_table_is_right_in_sixty_worlds(scenario: SimScenario) -> None:
+def test_the_table_is_right_in_thirty_worlds(scenario: SimScenario) -> None:
     outcomes = [simulate(scenario, seed) for seed in range(1, TABLE_SEEDS + 1)]
     wrong = [f"seed {each.seed}: {each.violation}" for each in outcomes if each.violation]
     assert not wrong
@@ -95,7 +96,7 @@ def test_the_same_seed_plays_the_same_again(scenario: SimScenario) -> None:
     assert one.trace_hash != other.trace_hash
 
 
-@pytest.mark.parametrize("scenario", ["lease", "clean"])
+@pytest.mark.parametrize("scenario", rest_in_soak(["lease", "clean"], "lease"))
 def test_nor_does_another_process_play_it_otherwise(scenario: str) -> None:
     """Also where strings hash otherwise, and sets are in another order."""
     command = [sys.executable, "-m", "lockkit", "simulate", "--scenario", scenario]

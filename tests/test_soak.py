@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from suite_plugin import rest_in_soak
 
 from lockkit.cli.main import main
 from lockkit.clock import Clock
@@ -96,7 +97,7 @@ def test_without_the_fence_a_late_writer_is_caught_with_the_proof(tmp_path: Path
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", rest_in_soak([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
 def test_a_signal_ends_it_with_the_verdict_over_what_there_is(
     tmp_path: Path, how: signal.Signals
 ) -> None:

@@ -17,7 +17,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
 from lockkit.lab.processes.fleet import Fleet, leftovers
@@ -268,7 +267,8 @@ class TestSparkWriters:
             assert until(lambda: "the Spark Connect server ended" in (fleet.error or ""))
         assert leftovers(fleet.id) == []
 
-    @pytest.mark.parametrize("kind", rest_in_soak(["connect", "jvm"], "jvm"))
+    @pytest.mark.soak
+    @pytest.mark.parametrize("kind", ["connect", "jvm"])
     def test_temporary_files_stay_in_the_run_and_end_with_it(self, tmp_path, monkeypatch, kind):
         elsewhere = tmp_path / "elsewhere"  # in the place of /tmp, for Python and for each JVM
         elsewhere.mkdir()

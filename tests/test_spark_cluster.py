@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from spark_world import APART, by_hudi_rs, stored
-from suite_plugin import rest_in_soak
 
 from lockkit.spark.connect import Server, await_server, free_port, spark_home
 from lockkit.spark.java import LEAN_JVM, spark_env
 from lockkit.spark.process import kill_tree
 
-pytestmark = [*APART, pytest.mark.xdist_group("spark processes"), pytest.mark.slow]
+pytestmark = [*APART, pytest.mark.xdist_group("spark processes"), pytest.mark.soak]
 HERE = Path(__file__).parent
 DEPLOY = "org.apache.spark.deploy"
 
@@ -64,7 +63,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
         yield master, {}
 
 
-@pytest.mark.parametrize("kind", rest_in_soak([connect, cluster], connect))
+@pytest.mark.parametrize("kind", [connect, cluster])
 def test_the_same_program_runs_on_connect_and_on_a_cluster(
     kind: Any, emulator: Any, tmp_path: Path
 ) -> None:

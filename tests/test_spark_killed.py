@@ -22,7 +22,7 @@ from lockkit.spark.connect import CONF
 from lockkit.stores import open_store
 from lockkit.table.format.timeline import V9, load_timeline
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.soak]
 
 OLD = [("a", "EU", 1, 1), ("b", "US", 1, 1)]
 NEW = [("a", "EU", 2, 2), ("b", "US", 2, 2), ("c", "EU", 2, 2)]

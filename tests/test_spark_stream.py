@@ -351,6 +351,7 @@ def test_a_query_pulls_each_commit_once_and_on_version_6_never_past_a_pending_on
     assert pulled(spark, place, tmp_path / "new", **start) == [("d", 5)]
 
 
+@pytest.mark.soak
 def test_a_query_of_a_new_table_is_not_held_back_by_a_pending_instant(
     spark: Any, here: Any, tmp_path: Path
 ) -> None:
@@ -473,6 +474,7 @@ def test_what_a_streamer_cannot_do_is_said(tmp_path: Path, arguments: Any, why: 
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_streamer_that_is_killed_and_started_again_loses_and_repeats_nothing(
     emulator: Any, tmp_path: Path
 ) -> None:

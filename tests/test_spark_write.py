@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stored
+from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
 from lockkit.errors import CommitConflict, EarlyConflict, HeartbeatExpired, StoreError, TableError
@@ -78,7 +79,7 @@ def test_every_operation_does_what_hudi_says_and_hudi_rs_sees_it(spark: Any, pla
     assert stored(place) == [("y", "EU", 11), ("z", "ASIA", 1)] == by_hudi_rs(place)
 
 
-@pytest.mark.parametrize("partitioned", [True, False])
+@pytest.mark.parametrize("partitioned", rest_in_soak([True, False], True))
 def test_a_table_is_what_a_dictionary_is(spark: Any, here: Any, partitioned: bool) -> None:
     """Seeded upserts, deletes and inserts of new keys, in any order, over several commits."""
     dice, model, fresh = random.Random(7), {}, iter(range(1000, 2000))

@@ -161,7 +161,7 @@ def search(runs: int, faults: int) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("runs", "faults", "states"),
-    [(2, 1, 743), (2, 2, 6_698), pytest.param(3, 1, 16_821, marks=pytest.mark.slow)],
+    [(2, 1, 743), (2, 2, 6_698), pytest.param(3, 1, 16_821, marks=pytest.mark.soak)],
 )
 def test_no_order_of_requests_goes_wrong(runs: int, faults: int, states: int) -> None:
     assert search(runs, faults) == (states, "")

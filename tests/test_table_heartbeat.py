@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+from suite_plugin import rest_in_soak
 from table_world import AFTER, BEFORE, CLOCK, LATE, Lossy
 
 from lockkit.clock import Clock
@@ -363,7 +364,9 @@ def every_play(*, tidy: bool, faults: int) -> Iterator[list[str]]:
             todo += [[*taken[:place], other] for other in range(1, widths[place])]
 
 
-@pytest.mark.parametrize("tidy", [False, True], ids=["tombstone", "deleted afterwards"])
+@pytest.mark.parametrize(
+    "tidy", rest_in_soak([False, True], False), ids=["tombstone", "deleted afterwards"]
+)
 def test_no_beat_is_proven_after_its_heartbeat_was_ended_in_any_interleaving(tidy: bool) -> None:
     """With an answer lost, a write refused, or one that arrives late, at any place.
 

@@ -31,6 +31,7 @@ from schedules import (
     World,
     begin_and_commit,
 )
+from suite_plugin import rest_in_soak
 from table_mutants import ROOMS, planted
 from table_world import CLOCK, CONFIG, Holder, prepare_inserts, prepare_upserts, rows
 
@@ -144,7 +145,10 @@ def unfenced(prepared: Prepared, guard: Holder) -> Procedure[Committed]:
 # --- nothing goes wrong ---------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["version 6", "version 9", "a fence that remembers one decision"])
+CONFIGS = ("version 6", "version 9", "a fence that remembers one decision")
+
+
+@pytest.fixture(params=rest_in_soak(CONFIGS, *CONFIGS[:2]))
 def config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TableConfig:
     if request.param.startswith("a fence"):
         monkeypatch.setattr(ROOMS["fence"], "WINDOW_MAX", 1)

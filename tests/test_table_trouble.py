@@ -377,6 +377,7 @@ def test_on_a_full_disk_a_commit_is_made_or_not_and_the_next_goes_on(
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.soak
 def test_ten_thousand_partitions_in_one_commit_are_found_one_by_one_and_conflict() -> None:
     """More than the fence names: whoever meets such a commit reads its file."""
     plain, config = table()

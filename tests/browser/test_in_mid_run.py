@@ -42,6 +42,7 @@ def stopped(page: Any) -> None:
     page.wait_for_selector(f"{BENCH}[data-state=stopped][data-verdict=VALID]", timeout=SOON_MS)
 
 
+@pytest.mark.soak
 def test_a_reload_in_mid_run_loses_nothing_and_a_restart_leaves_nothing(
     lab: Server, page: Any
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_reload_in_mid_run_loses_nothing_and_a_restart_leaves_nothing(
     assert elsewhere(page, lab) == [] and trouble == []
 
 
+@pytest.mark.soak
 def test_keys_alone_launch_stop_and_walk_and_a_frozen_kernel_is_not_asked(
     lab: Server, page: Any, context: Any, tmp_path: Path
 ) -> None:
@@ -136,6 +138,7 @@ def look_at_export(context: Any, file: Path) -> None:
     page.close()
 
 
+@pytest.mark.soak
 def test_a_run_is_locked_until_a_guess_is_picked_then_both_stand_side_by_side(
     lab: Server, page: Any
 ) -> None:

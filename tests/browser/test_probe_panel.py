@@ -24,6 +24,7 @@ pytestmark = [
 ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_a_store_is_probed_by_a_click_after_a_prediction(lab: Server, page: Any) -> None:
     """One sentence, the checks, a picture; a URL full of markup is told as text."""
     code = ("from lockkit.lab.widgets import StoreProbe", "StoreProbe(rounds=5, requests=20)")

@@ -30,6 +30,7 @@ def guess(page: Any) -> None:
     shown.click()
 
 
+@pytest.mark.soak
 def test_two_commits_are_stepped_through_by_clicks(lab: Server, page: Any) -> None:
     """W1 checks and pauses, W2 commits, W1 is refused; with the lock alone it is not."""
     run_all_cells(page, lab, "08_timeline_and_occ.ipynb")
@@ -60,6 +61,7 @@ def test_two_commits_are_stepped_through_by_clicks(lab: Server, page: Any) -> No
     assert elsewhere(page, lab) == [] and page.trouble == []
 
 
+@pytest.mark.soak
 def test_a_lost_answer_is_seen_to_double_a_record_of_the_log(lab: Server, page: Any) -> None:
     """Each pattern of the page has its own stage; a mistake is chosen, and shows."""
     run_all_cells(page, lab, "12_patterns.ipynb")

@@ -26,6 +26,7 @@ def no_kernel(server: Server) -> bool:
     return server.kernels() == []
 
 
+@pytest.mark.soak
 def test_a_closed_tab_of_jupyterlab_ends_the_writers_then_the_kernel(
     one_guest_house: Server, page: Any
 ) -> None:
@@ -38,6 +39,7 @@ def test_a_closed_tab_of_jupyterlab_ends_the_writers_then_the_kernel(
     assert no_kernel(one_guest_house)
 
 
+@pytest.mark.soak
 def test_a_voila_page_whose_farewell_is_refused_leaves_nothing_either(
     one_guest_house: Server, page: Any
 ) -> None:
@@ -53,6 +55,7 @@ def test_a_voila_page_whose_farewell_is_refused_leaves_nothing_either(
     assert no_kernel(one_guest_house)
 
 
+@pytest.mark.soak
 def test_a_voila_page_with_the_servers_cookie_takes_its_kernel_along(
     one_guest_house: Server, page: Any
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_stage_is_shown_in_voila_once_a_guess_is_picked(voila: Server, page: A
     assert elsewhere(page, voila) == [] and page.trouble == []
 
 
+@pytest.mark.soak
 def test_two_services_side_by_side_start_once_a_guess_is_picked(voila: Server, page: Any) -> None:
     """Plotly's pictures fill from processes that run; Stop ends every one of them."""
     page.goto(f"{voila.url}/voila/render/07_providers.ipynb?theme=dark", timeout=LATER_MS)
