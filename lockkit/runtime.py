@@ -10,6 +10,7 @@ One file because it holds the requests, the procedures and the interpreter that 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.sinks import LOG, Emit, log_request, silent
 from lockkit.stores import Listing, Store
+from lockkit.stores.deadline import left_s, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,8 @@ def run(
     """Carry out each request as it is yielded; returns what the procedure returns.
 
     A `StoreError` is thrown into the procedure at the request that met it. Raises
-    `SiblingInterrupted` before the next request once `stop` is set.
+    `SiblingInterrupted` before the next request once `stop` is set. `within` bounds pauses as well
+    as requests: after its end no request is sent and nothing is slept.
     """
     answer: Any = None
     try:
@@ -150,7 +153,7 @@ def run(
             if stop is not None and stop.is_set():
                 raise SiblingInterrupted
             try:
-                answer = perform(request, store, clock, emit, stop)
+                answer = perform(_in_time(request), store, clock, emit, stop)
                 if LOG.isEnabledFor(DEBUG):
                     _log(request, store, answer)
             except Exception as error:  # noqa: BLE001 - handed to the procedure, not swallowed
@@ -160,6 +163,14 @@ def run(
     except StopIteration as done:
         result: T = done.value
         return result
+
+
+def _in_time(request: Request) -> Request:
+    """The same request; a pause is no longer than what `within` leaves."""
+    left = left_s()
+    if isinstance(request, Sleep) and left is not None:
+        return Sleep(min(request.seconds, left), request.woken)
+    return request
 
 
 def _log(request: Request, store: Store, answer: object) -> None:
@@ -251,10 +262,12 @@ def _at_once(
     """
     results: list[Any] = [None] * len(procedures)
     errors: dict[int, BaseException] = {}
+    left = left_s()
 
     def one(place: int) -> None:
         try:
-            results[place] = run(procedures[place], store, clock, emit, stop)
+            with within(math.inf if left is None else left):  # threads do not inherit it
+                results[place] = run(procedures[place], store, clock, emit, stop)
         except BaseException as error:  # noqa: BLE001 - raised below, by the thread that asked
             errors[place] = error
             if not isinstance(error, Exception):

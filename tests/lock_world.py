@@ -97,11 +97,13 @@ def overwrite(lock: Lock, new: bytes) -> None:
     store = open_store(
         lock.url, endpoint=lock.store.options.endpoint, timeout_s=10, **lock.store.options.extra
     )
-    match store.get(LOCK_KEY):
-        case Found(_, version):
-            assert isinstance(store.put(LOCK_KEY, new, over(version)), Applied)
-        case Missing():
-            assert isinstance(store.put(LOCK_KEY, new, over(None)), Applied)
+    for _ in range(20):  # the holder may renew between the read and the write
+        found = store.get(LOCK_KEY)
+        assert isinstance(found, Found | Missing), found
+        version = found.version if isinstance(found, Found) else None
+        if isinstance(store.put(LOCK_KEY, new, over(version)), Applied):
+            return
+    raise AssertionError("the lock object was renewed between each read and write")
 
 
 def as_hudi(*, until_ms: int, owner: str | None = None, expired: bool = False) -> bytes:

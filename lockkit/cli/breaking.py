@@ -51,7 +51,7 @@ def add(verbs: Any) -> None:
         "--watch-s", type=float, default=3.0, metavar="S", help="how long to watch it (default 3)"
     )
     parser.add_argument("--json", action="store_true", help="JSON, for programs")
-    add_store(parser)
+    add_store(parser, time_is="for all requests together, beside the watch")
     parser.set_defaults(run=run, name="lock break", extra="s3,gcs,azure")
 
 
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened
     from lockkit.errors import BreakRefused
     from lockkit.runtime import run as carry_out
+    from lockkit.stores.deadline import within
     from lockkit.table.inspect.standing import watch
     from lockkit.table.inspect.takeover import me, take_over
     from lockkit.table.inspect.versions import highest_epoch
@@ -68,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--watch-s must be a number of seconds from 0 to 3600", code=USAGE)
     if args.epoch is not None and args.version is None:
         raise CommandError("--epoch goes with the --version that was shown", code=USAGE)
-    with opened(args.url, store_options(args)) as store:
+    ends = within(args.watch_s + args.timeout_s)
+    with opened(args.url, store_options(args)) as store, ends:
         holder = carry_out(watch(args.watch_s), store, Clock())
         if not args.json:
             say(plain(args.url), *(f"  {line}" for line in lock_lines(holder)))

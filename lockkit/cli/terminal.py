@@ -150,7 +150,9 @@ def command(
     return parser
 
 
-def add_store(parser: argparse.ArgumentParser, *, per_request: bool = True) -> None:
+def add_store(
+    parser: argparse.ArgumentParser, *, per_request: bool = True, time_is: str = "per request"
+) -> None:
     """Options of a command that talks to a store. A lock chooses its own time per request."""
     parser.add_argument("--endpoint", metavar="URL", help="another server than the provider's own")
     parser.add_argument("--region", metavar="NAME", help="region of an S3 bucket")
@@ -160,7 +162,7 @@ def add_store(parser: argparse.ArgumentParser, *, per_request: bool = True) -> N
     if per_request:
         parser.add_argument(
             "--timeout-s", type=seconds_above_0, default=10.0, metavar="S",
-            help="per request (default 10)",
+            help=f"{time_is} (default 10)",
         )  # fmt: skip
 
 

@@ -61,7 +61,9 @@ class LeaseClient(ABC):
     """No request is under way after this moment of the boot clock; an acquire or release sets it.
     """
     late_ms: float = math.inf
-    """How long a request may go on after the time of a wait is over."""
+    """How long a look or claim may take at least, also one that begins at the end of a wait."""
+    undo_ms: float = BACK_OUT_S * 1000
+    """How long requests may go on that settle what a failed acquire may have won."""
     loss: LeaseLost | None = None
     trouble: str = ""
     """Why the last request had no useful answer; "" after one that had."""

@@ -60,7 +60,8 @@ def prove_conditions(
 
     Two paths of one host are two servers. A provider's own servers are not tested. Raises
     `UnsafeStore` if a false condition passes or a true one does not, and `NoAnswer` if the store
-    did not say within `tries_max` tries, or another thread's test outlasts `within`.
+    did not say within `tries_max` tries and the time of `within`, or another thread's test
+    outlasts it.
     """
     place = place_of(store)
     if place is None or place in proven:
@@ -85,7 +86,11 @@ def _prove(store: Store, clock: Clock, key: str, tries_max: int) -> None:
     why: str | None = ""
     for tries in range(tries_max):
         if tries:
-            clock.sleep(PAUSE_FIRST_S * 4**tries)
+            left = left_s()
+            if left == 0:
+                break
+            pause = PAUSE_FIRST_S * 4**tries
+            clock.sleep(pause if left is None else min(pause, left))
         why = run(prove(name, key, interval_s), store, clock)
         if why is None:
             return

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockLost, LossReason, NoAnswer, StoreError
-from lockkit.lock.client import BACK_OUT_S, LeaseClient
+from lockkit.lock.client import LeaseClient
 from lockkit.lock.polling import asked_s
 from lockkit.protocol.record import epoch_after
 from lockkit.protocol.state import (
@@ -35,7 +35,8 @@ from lockkit.runtime import BlockingCall, Exclusive, Procedure, Sleep
 
 RETRY_FIRST_S, RETRY_LONGEST_S = 0.05, 2.0
 LATE_S = 3.0
-"""How long a request may go on after the time of a wait is over, and how long settling may take."""
+"""A look or claim has this long at least, also if it begins at the end of a wait; so has settling
+what became of it."""
 RISES_MAX = 5
 """Renewals that try to raise an epoch; a second is needed where an older one had landed instead."""
 
@@ -99,7 +100,7 @@ def _tested(
     """Before the first claim: whether the store said in time that it enforces conditions."""
     clock, failures = client.clock, 0
     while True:
-        left_s = (deadline_ms - clock.boot_ms()) / 1000 + LATE_S
+        left_s = max(LATE_S, (deadline_ms - clock.boot_ms()) / 1000)
         try:
             yield BlockingCall(lambda left_s=left_s: test(left_s))  # type: ignore[misc]
             return True
@@ -121,10 +122,10 @@ def _poll(
 ) -> Procedure[bool]:
     clock = client.clock
     client.begin()
-    client.ends_ms = max(deadline_ms, clock.boot_ms()) + client.late_ms
     failures = 0
     event: Event = AcquireRequested(clock.now(), floor)
     while True:
+        client.ends_ms = max(deadline_ms, clock.boot_ms() + client.late_ms)
         told: list[Action] = yield Exclusive(_claim(client, event, hold))
         if any(isinstance(each, Granted) for each in told):
             return True
@@ -179,7 +180,7 @@ def undo(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
 def _back_out(client: LeaseClient, *, interrupted: bool) -> Procedure[None]:
     clock = client.clock
     stop_renewing(client)
-    client.ends_ms = clock.boot_ms() + BACK_OUT_S * 1000
+    client.ends_ms = clock.boot_ms() + client.undo_ms
     if client.grant is None:
         if interrupted:
             client.doubt_what_is_out()

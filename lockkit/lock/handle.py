@@ -135,9 +135,10 @@ class Lock(BaseLock):
     ) -> bool:  # fmt: skip
         """Take the lock; False if it is still somebody else's when the time is over.
 
-        `timeout=None` waits for ever, 0 tries once. Whatever the store does, it returns at most 6 s
-        after `timeout` (9 s where the store's conditions are tested first): in that time a claim
-        without an answer is looked for once more. An exception (`StoreError`, Ctrl-C) leaves
+        `timeout=None` waits for ever, 0 tries once. If the store never answers it returns about at
+        `timeout`, but tries for 3 s at least. Whatever the store does, it returns at most 6 s after
+        `timeout` (9 s where the store's conditions are tested first): in that time a claim without
+        an answer is looked for once more. An exception (`StoreError`, Ctrl-C) leaves
         nothing half-held. `beside(claiming)` is called in another thread beside each look at the
         lock object (False) and each claim of it (True): what it reads beside the claim that wins is
         as good as read under the lock, since that claim replaced the very version that was seen

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.leased import GrantOver
 from lockkit.providers.telling import LeaseEvents
+from lockkit.stores.deadline import DeadlinePassed, TimedSocket, deadline, left_s
 
 PORT = 9083
 TEXT_BYTES_MAX, ROWS_MAX = 1 << 20, 100_000
@@ -87,10 +88,14 @@ class MetastoreConnection:
         with self._turn:
             protocol, whole = self._connected(), True
             try:
-                return call(protocol, method, *arguments)
+                with deadline(self.answer_s) as mine:
+                    # A metastore's answer has no head that says how long it is.
+                    self._socket.handle.asked(mine)
+                    self._socket.handle.answered(200, None)
+                    return call(protocol, method, *arguments)
             except NoSuchLock:
                 raise GrantOver("the metastore took it away: it heard nothing in time") from None
-            except (TTransportException, OSError, EOFError) as error:
+            except (TTransportException, OSError, EOFError, DeadlinePassed) as error:
                 whole = False
                 raise NoAnswer(f"{self} did not answer ({method}: {error})") from None
             except (TProtocolException, TApplicationException) as error:
@@ -110,8 +115,10 @@ class MetastoreConnection:
                     self._drop()
 
     def _connected(self) -> Any:
+        left = left_s()
+        wait_ms = max(1.0, 1000 * (self.answer_s if left is None else min(self.answer_s, left)))
         if self._protocol is not None:
-            self._socket.setTimeout(self.answer_s * 1000)
+            self._socket.setTimeout(wait_ms)
             return self._protocol
         from thrift.protocol.TBinaryProtocol import TBinaryProtocol
         from thrift.transport.TSocket import TSocket
@@ -120,7 +127,7 @@ class MetastoreConnection:
         why = ""
         for host, port in self.at:
             socket = TSocket(host, port)
-            socket.setTimeout(self.answer_s * 1000)
+            socket.setTimeout(wait_ms)
             protocol = TBinaryProtocol(
                 TBufferedTransport(socket), strictRead=True,
                 string_length_limit=TEXT_BYTES_MAX, container_length_limit=ROWS_MAX,
@@ -130,6 +137,7 @@ class MetastoreConnection:
             except (TTransportException, OSError) as error:
                 why = str(error)
             else:
+                socket.setHandle(TimedSocket(socket.handle, None))
                 self._protocol, self._socket = protocol, socket
                 return protocol
         raise NoAnswer(f"{self} cannot be reached ({why}); is it running?")

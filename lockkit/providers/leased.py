@@ -20,6 +20,7 @@ from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LossReason, NoAnswer, StoreError
 from lockkit.lock.base import BaseLock, FencingToken
 from lockkit.lock.client import BACK_OUT_S, LeaseClient, Wakeup
+from lockkit.lock.grant import LATE_S
 from lockkit.protocol.state import (
     Action,
     Event,
@@ -37,6 +38,7 @@ from lockkit.providers.telling import LeaseEvents, during
 from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import keywords_of, unknown_keyword
+from lockkit.stores.deadline import within
 
 MARGIN_S_MAX, MARGIN_SHARE = 1.0, 0.1
 """A holder stops believing so long before its lease ends, as with the storage lock."""
@@ -131,7 +133,8 @@ class ServiceClient(LeaseClient):
     def perform_one(self, request: Request) -> Any:
         match request:
             case BlockingCall(function):
-                return function()
+                with within((self.ends_ms - self.clock.boot_ms()) / 1000):
+                    return function()
             case Sleep(seconds, woken) if woken is not None:
                 return self.clock.wait(woken, max(seconds, LOOK_S_MIN))
             case Sleep(seconds):
@@ -359,7 +362,7 @@ class LeasedLock(BaseLock):
         self._telling = LeaseEvents(self._emit, where)
         asks = ServiceClient(
             where=where, clock=clock, tell=self._emit, service=weakref.proxy(self),
-            ttl_s=ttl_s, beat_s=beat_s,
+            ttl_s=ttl_s, beat_s=beat_s, late_ms=LATE_S * 1000, undo_ms=LATE_S * 1000,
         )  # fmt: skip
         super().__init__(where, asks, lane=lane, acquire_timeout=acquire_timeout)
         self._client: ServiceClient = asks

@@ -47,8 +47,7 @@ class ZookeeperLock(LeasedLock):
     The session, and with it the grant, lasts as long as the server granted, at most
     `session_timeout_s`. With `auth` (scheme and credential: "digest", "user:password") the nodes
     are that identity's alone; the lock's own node must be too, or let nobody else delete there.
-    The token is the node's czxid, which rises over the whole of ZooKeeper. `acquire` may take
-    `connection_timeout_s` longer than its timeout where no server answers.
+    The token is the node's czxid, which rises over the whole of ZooKeeper.
     """
 
     service = "zookeeper"

@@ -12,6 +12,7 @@ from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.leased import GrantOver
 from lockkit.providers.telling import LeaseEvents
+from lockkit.stores.deadline import left_s
 
 ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
 RECONNECT_S_MAX = 1.0
@@ -71,11 +72,12 @@ class ZookeeperSession:
         if not self._started:
             self._started = True
             self._client.start_async()
-        if not Clock().wait(self._ready, self._connect_s):
+        wait_s = self._connect_s if (left := left_s()) is None else min(self._connect_s, left)
+        if not Clock().wait(self._ready, wait_s):
             if self._client.client_state == "AUTH_FAILED":
                 raise StoreError(f"ZooKeeper at {self.hosts} refused the credentials")
             raise NoAnswer(
-                f"no ZooKeeper at {self.hosts} granted a session within {self._connect_s:g} s; "
+                f"no ZooKeeper at {self.hosts} granted a session within {wait_s:.3g} s; "
                 "is it running, and is this its client port?"
             )
 
@@ -122,6 +124,8 @@ class ZookeeperSession:
             raise NoAnswer(f"no connection to ZooKeeper at {self.hosts}")
         try:
             answer_s = min(self.granted_s / 3, ANSWER_S_MAX)
+            if (left := left_s()) is not None:
+                answer_s = min(answer_s, left)
             return send(*arguments, **more).get(timeout=answer_s)
         except said.NoNodeError:
             raise

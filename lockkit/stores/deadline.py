@@ -144,7 +144,11 @@ def deadline(timeout_s: float, attempts: int = 1) -> Iterator[Deadline]:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """No call that this thread makes inside takes longer than that, whatever its store allows."""
+    """No call that this thread makes inside takes longer than that, whatever its store allows.
+
+    All calls share the time. One that begins after it ends at once, unanswered, so that a procedure
+    (`runtime.run`) inside ends in that time, however many requests and pauses it has.
+    """
     outer_ms = getattr(_thread, "limit_ms", math.inf)
     _thread.limit_ms = min(outer_ms, _clock.boot_ms() + seconds * 1000)
     try:

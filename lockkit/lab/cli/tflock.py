@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -76,15 +77,16 @@ def add(commands: Any) -> None:
         parser.add_argument("--workspace", default="default", metavar="NAME")
         parser.add_argument("--workspace-key-prefix", default="env:", metavar="PREFIX")
         parser.add_argument("--json", action="store_true", help="JSON, for programs")
-        add_store(parser)
+        add_store(parser, time_is="per request" if name == "lock" else "for all requests together")
         parser.set_defaults(run=run, name=f"tflock {name}", extra="s3,gcs,azure")
 
 
 @contextmanager
 def opened(args: argparse.Namespace) -> Iterator[StateLock]:
-    """Its errors as exit codes."""
+    """Its errors as exit codes. All requests of a look or an unlock share the time of one."""
     from lockkit.errors import LockUnknown, NotLocked, StateLocked
     from lockkit.recipes.terraform.statelock import StateLock
+    from lockkit.stores.deadline import within
 
     def tell(kind: str, **data: Any) -> None:
         if kind == "note":
@@ -94,7 +96,9 @@ def opened(args: argparse.Namespace) -> Iterator[StateLock]:
         args.url, workspace=args.workspace, workspace_key_prefix=args.workspace_key_prefix,
         emit=tell, **store_options(args),
     )  # fmt: skip
-    with closing(state):
+    # `lock` has its own limit, and time afterwards to prove or to undo what it has written.
+    limit_s = math.inf if args.name == "tflock lock" else args.timeout_s
+    with closing(state), within(limit_s):
         try:
             yield state
         except StateLocked as error:

@@ -19,6 +19,7 @@ from lockkit.clock import Clock, utc
 from lockkit.config import renew_interval_s
 from lockkit.errors import ElectionError, NoAnswer, NotLeader, StoreError, Unanswered
 from lockkit.lock.conformance import prove_conditions
+from lockkit.lock.grant import LATE_S
 from lockkit.lock.on_store import OnStore
 from lockkit.lock.renewal import Renewer
 from lockkit.protocol.policy import Policy
@@ -30,6 +31,7 @@ from lockkit.recipes.guarded import read_guarded, write_guarded
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store, open_store
+from lockkit.stores.deadline import within
 
 __all__ = ["Election", "ElectionError", "NotLeader"]
 
@@ -77,22 +79,31 @@ class Election:
     # --- to lead ----------------------------------------------------------------------------------
 
     def campaign(self, acquire_timeout: float | None = None) -> bool:
-        """Whether this node leads. Waits at most `acquire_timeout` seconds; None: for ever."""
+        """Whether this node leads. Waits at most `acquire_timeout` seconds; None: for ever.
+
+        A try has `LATE_S` at least, also one that begins at the end. `NoAnswer` or `Unanswered`
+        where the store did not answer the last try.
+        """
         wait_ms = math.inf if acquire_timeout is None else acquire_timeout * 1000
         ends_ms = self.clock.boot_ms() + wait_ms
         while True:
             left_s = (ends_ms - self.clock.boot_ms()) / 1000
+            unanswered: Unanswered | NoAnswer | None = None
             try:
                 self._enter()
-                prove_conditions(self.store, self.clock, tries_max=1)
-                if self._do(lambda candidate: candidate.confirm()):
+                with within(max(LATE_S, left_s)):
+                    prove_conditions(self.store, self.clock, tries_max=1)
+                    leads = self._do(lambda candidate: candidate.confirm())
+                if leads:
                     self._begin_renewing()
                     return True
-            except (Unanswered, NoAnswer):
-                if left_s <= 0:
-                    raise
+            except (Unanswered, NoAnswer) as error:
+                unanswered, left_s = error, (ends_ms - self.clock.boot_ms()) / 1000
             if left_s <= 0:
+                if unanswered is not None:
+                    raise unanswered
                 return False
+            left_s = max(0.0, (ends_ms - self.clock.boot_ms()) / 1000)
             self.clock.sleep(min(self._look_s(), left_s))
 
     def assert_held(self) -> int:

@@ -12,6 +12,7 @@ at `<url>/stripes/<i>`; how many there are is agreed on in `<url>/stripes.json`.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from lockkit.config import limit_s, request_timeout_s
 from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, Unanswered
 from lockkit.lock.base import FencingToken, leave
 from lockkit.lock.conformance import prove_conditions
+from lockkit.lock.grant import LATE_S
 from lockkit.lock.handle import Lock
 from lockkit.recipes.striped.layout import STRIPES_MAX, agree, stripe_key
 from lockkit.recipes.stripes import index_of, indexes, rounded
@@ -31,6 +33,7 @@ from lockkit.runtime import Parallel, Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store
 from lockkit.stores.below import SubStore
+from lockkit.stores.deadline import within
 
 HANDLES_MAX = 1_024
 """Stripes that are remembered while nothing is held: their next claim needs no look."""
@@ -80,8 +83,13 @@ class StripedLock:
 
     # --- for Keys --------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """One call at a time: a second one inside of the first could close a circle."""
+    def begin(self, limit_s: float | None) -> None:
+        """One call at a time: a second one inside of the first could close a circle.
+
+        The first call sees that the store enforces conditions and how many stripes there are; it
+        raises `NoAnswer` where the store does not say within `limit_s`, or `LATE_S` if that is
+        longer.
+        """
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(
                 f"{self}: it is held or being taken; take all keys in one call, and give each "
@@ -89,11 +97,12 @@ class StripedLock:
             )
         try:
             if not self._agreed:
-                prove_conditions(self.store, self.clock)
-                try:
-                    run(agree(self.stripes, self.url), self.store, self.clock, self._emit)
-                except Unanswered as error:
-                    raise NoAnswer(f"{self}: {error}") from error
+                with within(math.inf if limit_s is None else max(LATE_S, limit_s)):
+                    prove_conditions(self.store, self.clock)
+                    try:
+                        run(agree(self.stripes, self.url), self.store, self.clock, self._emit)
+                    except Unanswered as error:
+                        raise NoAnswer(f"{self}: {error}") from error
                 self._agreed = True
         except BaseException:
             self._busy.release()
@@ -139,12 +148,13 @@ class StripedKeys:
 
         Then, and after any exception, nothing is held. Raises `LockLost` if one was lost while
         another was waited for, `StripesDiffer` for a handle with another number of stripes than is
-        recorded, `StoreError` where the store cannot be used, `RuntimeError` for double use.
+        recorded, `StoreError` where the store cannot be used, `NoAnswer` where it does not answer
+        in time, `RuntimeError` for double use.
         """
         striped = self._striped
-        striped.begin()
+        began_ms = striped.clock.boot_ms()
+        striped.begin(self._limit_s)
         try:
-            began_ms = striped.clock.boot_ms()
             self._locks = {each: striped.lock_of(each) for each in self.stripes}
 
             def take(stripe: int) -> bool:

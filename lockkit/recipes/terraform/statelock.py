@@ -28,6 +28,7 @@ from lockkit.lock.conformance import (
     place_of,
     proven,
 )
+from lockkit.lock.grant import LATE_S
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -48,7 +49,7 @@ SUFFIX = ".tflock"
 WAIT_FIRST_S, WAIT_LONGEST_S = 1.0, 16.0
 """Terraform's own: doubled from one to the other."""
 ANSWER_S = 10.0
-"""How long, beyond its timeout, `StateLock.lock` gives a store that does not answer."""
+"""How long `StateLock.lock` gives a store that does not answer, if it is to try only once."""
 DEFAULT, WORKSPACE_PREFIX = "default", "env:"
 
 T = TypeVar("T")
@@ -296,8 +297,8 @@ class StateLock:
     ) -> LockInfo:
         """Create the lock file and return it. Waits `acquire_timeout` s for others; 0 tries once.
 
-        A store that does not answer gets `ANSWER_S` more. An interrupt deletes the lock file, or
-        carries a note that names the ID to unlock.
+        A store that does not answer gets `LATE_S` more, `ANSWER_S` for a wait of 0. An interrupt
+        deletes the lock file, or carries a note that names the ID to unlock.
         """
         if self.held is not None:
             raise RuntimeError(f"{self} is held by this handle already: unlock it first")
@@ -306,7 +307,7 @@ class StateLock:
             version=f"lockkit {__version__}", created=utc(self.clock.wall_ms()), path=self.path,
         )  # fmt: skip
         try:
-            with within(acquire_timeout + ANSWER_S):
+            with within(acquire_timeout + LATE_S if acquire_timeout else ANSWER_S):
                 self._run(lock(self.key, mine, timeout_s=acquire_timeout))
         except Exception:
             raise
@@ -337,10 +338,9 @@ class StateLock:
 
         On the lock file itself: Terraform's own rights may cover nothing but the state and this.
         """
-        place = place_of(self.store)
+        place, swaps = place_of(self.store), self.store.capabilities.conditional_delete
         if place is not None and place not in proven | _proven:
             name = f"{self} at {self.store.server}"
-            swaps = self.store.capabilities.conditional_delete
             if self._run(prove_by_lock(self.key, encode(mine), name, swaps=swaps)):
                 _proven.add(place)
 
