@@ -90,7 +90,7 @@ def test_a_program_that_ends_is_told_by_its_last_words(crew: Programs) -> None:
     """An order that nobody knows; the others go on without it."""
     member = crew._members["W3"]
     member.tell(do="dance", url=crew.url)
-    with pytest.raises(TimeoutError, match=r"(?s)W3 says nothing more.*no attribute 'dance'"):
+    with pytest.raises(TimeoutError, match=r"(?s)W3 ended.*no attribute 'dance'"):
         member.hear()
 
 
@@ -157,4 +157,4 @@ def test_a_commit_that_was_handed_to_spark_is_made_while_its_driver_stands_still
 def test_what_was_skipped_is_told() -> None:
     assert SKIPPED in repr(StoppedDriver(way="save", did=SKIPPED))
     woken = StoppedDriver(way="save", did=FATES[1], told=replace(told(True)[0], said="returned"))
-    assert repr(woken).endswith("Woken, W1 was told: returned")
+    assert repr(woken).endswith("After it resumed, W1 was told: returned")

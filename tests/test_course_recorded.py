@@ -35,7 +35,7 @@ def test_the_challenge_wants_a_refusal_and_a_lost_answer_and_a_valid_run() -> No
         recorded(str(HISTORIES / name)).verdict
         for name in ("bad/stalled_commit_accepted.jsonl", "good/stalled_commit_refused.jsonl")
     )
-    assert lacking(None) == "nothing has run: press Launch"
+    assert lacking(None) == "no writer has run: press Launch"
     assert lacking(refused) == "no answer was lost"
     both = replace(refused, reached=("refused commit", "lost response"))
     assert lacking(both) == ""

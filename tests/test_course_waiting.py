@@ -50,7 +50,7 @@ def test_two_believers_of_either_side_are_told() -> None:
     well, badly = SideFigures(grants=3), SideFigures(grants=3, overlap_s=1.25, taken_over_s=(2.0,))
     assert str(ServiceHandoff((("a", well), ("b", well)))) == NOT_AT_ALL
     handed = ServiceHandoff((("a", well), ("b", badly)))
-    assert str(handed) == "for 1.2 s" and "taken over after 2.0 s" in repr(handed)
+    assert str(handed) == "for 1.2 s" and "takeover after 2.0 s" in repr(handed)
 
 
 # --- 13: renames at once --------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_a_late_leader_writes_last_unless_the_resource_looks_at_the_epoch() -> N
 
 
 def test_what_is_not_played_here_is_told() -> None:
-    with pytest.raises(ValueError, match="no worst moment of 'chess' here; there are election"):
+    with pytest.raises(ValueError, match="no worst moment for 'chess'; there are election"):
         play("chess")
     with pytest.raises(ValueError, match="wal has no mistake 'hope'"):
         play("wal", "hope")

@@ -1,1 +1,1 @@
-"""What a notebook of the course shows, where no other room has it: one file for each."""
+"""What the notebooks show and no other package offers: one file for each subject."""

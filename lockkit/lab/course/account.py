@@ -1,4 +1,4 @@
-"""An account in one object: what payments at once, and one that comes late, make of its balance."""
+"""An account in one object: concurrent payments and a late payment, with and without a fence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AccountRead:
 
 
 class Account:
-    """A balance beside the lock, which payments read, change and write whole."""
+    """A balance beside the lock; each payment reads, changes and rewrites it."""
 
     def __init__(self, ground: LockTestbed) -> None:
         self.ground = ground
@@ -46,13 +46,13 @@ class Account:
         return AccountRead(json.loads(found.body)["amount"], found.version)
 
     def write(self, name: str, amount: int, over: str = "") -> int:
-        """The whole object anew, in place of version `over` or of whatever is there; the status."""
+        """Write the whole object over version `over`, or unconditionally; return the status."""
         condition = {"If_Match": over} if over else {}
         body = json.dumps({"amount": amount, "by": name}).encode()
         return self.ground.put(name, BALANCE, body, **condition)
 
     def pay(self, name: str, amount: int) -> int:
-        """Read, add, write; the balance that `name` has written."""
+        """Read, add and write; return the balance that `name` wrote."""
         balance = self.read(name).amount + amount
         self.write(name, balance)
         return balance
@@ -63,14 +63,14 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaymentOutcome:
-    """Two payments into an empty account, and what is there in the end."""
+    """Two payments into an empty account, and the final balance."""
 
     balance: int
     writes: tuple[Event, ...]
-    """Of the balance, in the store's order."""
+    """The writes of the balance, in the store's order."""
     events: tuple[Event, ...]
     verdict: Any
-    """Of the checker, about the lock."""
+    """The checker's verdict on the lock."""
 
     def __str__(self) -> str:
         refused = any(each["status"] == 412 for each in self.writes)
@@ -78,7 +78,7 @@ class PaymentOutcome:
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
-        """Who wrote, on what condition, and what was answered."""
+        """One line per write: the client, its condition and the answer."""
         return [
             (each["client"], "if it is as I read it" if each["condition"] else "no condition",
              f"{each['status']}, {'written' if each['applied'] else 'refused'}")
@@ -105,7 +105,7 @@ def at_once() -> PaymentOutcome:
 
 
 def in_turn() -> PaymentOutcome:
-    """Each pays while it holds the lock."""
+    """Each client pays while it holds the lock."""
     with LockTestbed("s3") as ground:
         account = Account(ground)
         for name, amount in (("W1", ONE), ("W2", TWO)):

@@ -1,4 +1,4 @@
-"""The panel of a hunt: choose a scenario, switch a rule off, predict, play seeds, see the harm."""
+"""The hunt's panel: choose a scenario, switch a rule off, predict, play seeds, see the harm."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Breaker:
         )
         self.rule = widgets.Dropdown(options=_rules(scenario), description="Rule off", layout=wide)
         self.button = _button("Play", "play", "success", f"Play up to {self.seeds} seeds")
-        self.stop = _button("Stop", "stop", "danger", "End this hunt; what was found is shown")
+        self.stop = _button("Stop", "stop", "danger", "End this hunt and show what was found")
         self.stop.disabled = True
         self.bar = widgets.IntProgress(max=self.seeds, layout=widgets.Layout(width="260px"))
         self._said, self._guess, self._drawn = widgets.HTML(), widgets.Box(), widgets.Box()
@@ -66,7 +66,7 @@ class Breaker:
         self.rule.options = _rules(self.scenario.value)
 
     def _ask_first(self) -> None:
-        """A guess is of one rule."""
+        """A guess applies to one rule only."""
         self.predict = Predict("How soon does a seed do harm?", GUESSES)
         self.predict.locks(self.button)
         self._guess.children = [self.predict.view]
@@ -92,7 +92,7 @@ class Breaker:
     # --- the same by code -------------------------------------------------------------------------
 
     def play(self) -> MutantHunt:
-        """What the Play button does; returns when the hunt is over."""
+        """Do what the Play button does; return when the hunt is over."""
         self._stopped.clear()
         self._running(True)
         try:
@@ -117,7 +117,7 @@ class Breaker:
         self._drawn.children = (found.shortest.draw(),) if found.harms else ()
 
     def close(self) -> None:
-        """Leave the panel without effect; a hunt under way ends with its seed."""
+        """Disable the panel; a running hunt ends after its current seed."""
         self._closed.set()
         self._asked.put(False)
         self._running(True)
@@ -128,7 +128,7 @@ class Breaker:
         self._said.value = f"<span role='status'>{escape(text)}</span>"
 
     def __repr__(self) -> str:
-        found = repr(self.hunt) if self.hunt else "nothing was played yet"
+        found = repr(self.hunt) if self.hunt else "no seed was played yet"
         return f"{self.scenario.value} without {self.rule.value!r}: {found}"
 
     def _repr_mimebundle_(self, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The simulator with one safety rule off: how soon harm is found, and the shortest that was."""
+"""The simulator with one safety rule off: how soon it does harm, and the shortest such run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ AT_ONCE, SOON, LATE, NEVER = (
 GUESSES = (AT_ONCE, SOON, LATE, NEVER)
 SEEDS, SOON_SEEDS = 300, 20
 AFTER_MS = 500.0
-SIMULATOR = "so says the simulator, which sees more than the history"
+SIMULATOR = "according to the simulator, which sees more than the history"
 
 
 def rules_of(scenario: str) -> dict[str, Mutant]:
-    """What may be switched off there, by name. `ValueError` for a scenario that there is not."""
+    """The rules that can be switched off, by name. `ValueError` for an unknown scenario."""
     name = scenario_of(scenario).name
     mutants: dict[str, Mutant] = SCENES[name].MUTANTS if name in SCENES else LEASE_MUTANTS
     return mutants
@@ -41,26 +41,26 @@ def rules_of(scenario: str) -> dict[str, Mutant]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutantRun:
-    """One seed's run, with a rule off or with all of them on (""), and what came of it."""
+    """One seed's run with a rule off, or with all rules on (""), and its outcome."""
 
     scenario: str
     rule: str
     seed: int
     moves: int
     faults: int
-    """Requests and answers that were lost, late, doubled or refused; pauses and crashes aside."""
+    """Lost, late, doubled or refused requests and answers; no pauses or crashes."""
     harm: str
-    """What the simulator's own judge found while it ran; "" nothing."""
+    """What the simulator's own judge found during the run; "" if nothing."""
     events: tuple[Event, ...]
 
     @property
     def verdict(self) -> Any:
-        """The checker's, of the same history."""
+        """The checker's verdict on the same history."""
         return check(self.events)
 
     @property
     def calm(self) -> bool:
-        """Whether nothing at all went wrong in that world but clocks and the order of moves."""
+        """Whether nothing went wrong in that world but the clocks and the order of moves."""
         troubles = {"fault", "stalled", "killed"}
         return not self.faults and not any(each.kind in troubles for each in self.events)
 
@@ -79,7 +79,7 @@ class MutantRun:
         return lanes
 
     def _stopped(self) -> list[Event]:
-        """A while after the last move: who believes at the end is seen to."""
+        """A while after the last move, so that whoever believes at the end is drawn."""
         if not self.harm:
             return []
         last = max(self.events, key=lambda each: each.at_ms)
@@ -101,7 +101,7 @@ class MutantRun:
 
 
 def play(scenario: str, rule: str, seed: int) -> MutantRun:
-    """Raises `ValueError` for a scenario or a rule that there is not."""
+    """Raises `ValueError` for an unknown scenario or rule."""
     outcome = _simulate(scenario, rule, seed)
     world = outcome.run.world
     return MutantRun(
@@ -121,16 +121,16 @@ def _simulate(scenario: str, rule: str, seed: int) -> SeedOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutantHunt:
-    """What so many seeds made of a rule that is off."""
+    """The outcome of so many seeds with one rule off."""
 
     scenario: str
     rule: str
     seeds: int
-    """Played, from 1 on."""
+    """The number of seeds played, from 1 on."""
     moves: int
-    """Of all of them."""
+    """Of all seeds."""
     harms: tuple[tuple[int, int], ...] = ()
-    """(Moves, seed) of each that did harm, in the order of the seeds."""
+    """(Moves, seed) of each seed that did harm, in the order of the seeds."""
 
     @property
     def first(self) -> int | None:
@@ -139,7 +139,7 @@ class MutantHunt:
 
     @property
     def shortest(self) -> MutantRun:
-        """The run with the fewest moves, played again. `ValueError` where none did harm."""
+        """The run with the fewest moves, played again. `ValueError` if no seed did harm."""
         if not self.harms:
             raise ValueError(f"none of {self.seeds} seeds did harm: there is nothing to see")
         return play(self.scenario, self.rule, min(self.harms)[1])
@@ -161,7 +161,7 @@ class MutantHunt:
 
 
 def hunting(scenario: str, rule: str, seeds: int = SEEDS) -> Iterator[MutantHunt]:
-    """The hunt after each seed, for who wants to show it, or to stop."""
+    """Yield the hunt after each seed, so that the caller can show it or stop."""
     moves, harms = 0, list[tuple[int, int]]()
     for seed in range(1, seeds + 1):
         outcome = _simulate(scenario, rule, seed)
@@ -176,7 +176,7 @@ def hunt(
 ) -> MutantHunt:
     """So many seeds, from 1 on; tells four times how it goes. `ValueError` for less than one."""
     if seeds < 1:
-        raise ValueError("one seed at least is played")
+        raise ValueError("play at least one seed")
     for found in hunting(scenario, rule, seeds):
         if found.seeds % max(1, seeds // 4) == 0:
             tell(repr(found))
@@ -185,7 +185,7 @@ def hunt(
 
 @dataclass(frozen=True, slots=True)
 class ScenarioSurvey:
-    """How soon each rule of a scenario is missed, the soonest first."""
+    """How soon each missing rule of a scenario does harm, the soonest first."""
 
     scenario: str
     seeds: int
@@ -194,7 +194,7 @@ class ScenarioSurvey:
 
     @property
     def hidden(self) -> list[str]:
-        """Rules that no seed missed."""
+        """Rules whose absence did no harm with any seed."""
         return [rule for rule, first in self.firsts if first is None]
 
     def __repr__(self) -> str:
@@ -215,7 +215,7 @@ class ScenarioSurvey:
 
 
 def survey(scenario: str, seeds: int = SEEDS) -> ScenarioSurvey:
-    """Each rule off in turn, until a seed does harm."""
+    """Switch off each rule in turn, until a seed does harm."""
     firsts: list[tuple[str, int | None]] = []
     for rule in rules_of(scenario):
         hunts = hunting(scenario, rule, seeds)
@@ -241,7 +241,7 @@ def _bar(first: int | None, widest: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One task, and who judges it."""
+    """One task and its judge."""
 
     task: str
     done: Callable[[MutantRun], bool]
@@ -256,38 +256,38 @@ def _lost(run: MutantRun) -> bool:
 
 
 def _hidden(run: MutantRun) -> bool:
-    """Judged by playing what came before."""
+    """Judged by the earlier seeds."""
     return bool(run.harm) and run.seed > 100 and not any(
         each.harms for each in hunting(run.scenario, run.rule, 100)
     )  # fmt: skip
 
 
 RUNGS = (
-    Rung("Two believers: the checker says so.", _two_believers),
-    Rung("As short as can be: harm within 25 moves.", lambda run: run.moves <= 25),
+    Rung("Two believers: the checker finds them.", _two_believers),
+    Rung("A short story: harm within 25 moves.", lambda run: run.moves <= 25),
     Rung("Another protocol than the lease.", lambda run: run.scenario != LEASE.name),
-    Rung("In fair weather: no fault, no pause, no crash in the whole run.", lambda run: run.calm),
-    Rung("Make it worse: a table (commit, clean) whose acknowledged rows are gone.", _lost),
+    Rung("Without faults: no fault, no pause and no crash in the whole run.", lambda run: run.calm),
+    Rung("Lost data: a table (commit, clean) that loses acknowledged rows.", _lost),
     Rung("Well hidden: the first 100 seeds find nothing, and yours does.", _hidden),
 )
 
 
 @dataclass(slots=True)
 class Ladder:
-    """Which of the rungs have been climbed, in any order."""
+    """The rungs climbed so far, in any order."""
 
     rungs: tuple[Rung, ...] = RUNGS
     by: dict[int, MutantRun] = field(default_factory=dict)
-    """Of each rung that was climbed: the run that did it first."""
+    """The first run that climbed each rung."""
     last: MutantRun | None = None
 
     def climb(self, scenario: str, rule: str, seed: int) -> Ladder:
-        """Play that seed with that rule off, and see which rungs it is good for.
+        """Play that seed with that rule off, and report which rungs it climbs.
 
         Raises `ValueError` without a rule: harm there would be a bug of lockkit's own.
         """
         if not rule:
-            raise ValueError(f"switch a rule off; there are: {', '.join(rules_of(scenario))}")
+            raise ValueError(f"switch a rule off; the rules are: {', '.join(rules_of(scenario))}")
         self.last = play(scenario, rule, seed)
         for number, rung in enumerate(self.rungs):
             if number not in self.by and self.last.harm and rung.done(self.last):

@@ -20,12 +20,12 @@ TTL_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockEncounter:
-    """W1 holds the lock and renews it; W2 came once."""
+    """W1 holds the lock and renews it; W2 tried once."""
 
     events: tuple[Event, ...]
     verdict: Any
     warned: tuple[str, ...]
-    """What the locks said of the clocks."""
+    """The warnings of the locks about the clocks."""
 
     def __str__(self) -> str:
         return ONE if self.verdict.kind == "VALID" else TWO
@@ -71,5 +71,5 @@ class SearchSummary:
 
 
 def search(name: str) -> SearchSummary:
-    """One row of the explorer by its name."""
+    """Run one row of the explorer by its name."""
     return SearchSummary(explore_rows([name])[0])

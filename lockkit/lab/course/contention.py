@@ -1,4 +1,4 @@
-"""Waiting for a lock: what a stalled holder makes of two services, what Hudi's keys of a waiter."""
+"""Waiting for a lock: two services with a stalled holder, and Hudi's retry keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockkit.lock.handle import Lock
 from lockkit.providers import open_lock
 
 NOT_AT_ALL, UNTIL_IT_LOOKS, LEASE_AND_A_HALF = (
-    "not at all", "until it looks at the lock again", "for a lease and a half",
+    "not at all", "until the first one looks at the lock again", "for a lease and a half",
 )  # fmt: skip
 GUESSES = (LEASE_AND_A_HALF, UNTIL_IT_LOOKS, NOT_AT_ALL)
 GRANTS = 6
@@ -33,13 +33,13 @@ PREFIX = "hoodie.write.lock."
 
 @dataclass(frozen=True, slots=True)
 class ServiceHandoff:
-    """What two services came to whose holder was stopped for two and a half leases."""
+    """The outcome of two services whose holder was paused for two and a half leases."""
 
     sides: tuple[tuple[str, SideFigures], ...]
 
     @property
     def overlap_s(self) -> float:
-        """For how long two believed in one lock, at worst."""
+        """The longest time for which two processes believed in one lock."""
         return max(figures.overlap_s for _, figures in self.sides)
 
     def __str__(self) -> str:
@@ -47,8 +47,9 @@ class ServiceHandoff:
 
     def __repr__(self) -> str:
         return "\n".join(
-            f"{name:12}{each.grants} grants; taken over after "
-            f"{', '.join(f'{s:.1f} s' for s in each.taken_over_s)}; two believed {self._said(each)}"
+            f"{name:12}{each.grants} grants; takeover after "
+            f"{', '.join(f'{s:.1f} s' for s in each.taken_over_s)}; "
+            f"two believed {self._said(each)}"
             for name, each in self.sides
         )
 
@@ -61,7 +62,7 @@ def stall_both(
     first: str = "storage", second: str = "filesystem", *, lease_s: float = 2.0,
     tell: Callable[[str], None] = print,
 ) -> ServiceHandoff:  # fmt: skip
-    """Three processes on each; whoever holds is stopped, on both, until somebody took over."""
+    """Start three processes on each and pause both holders until another process takes over."""
     contest = Contention((first, second), lease_s=lease_s)
     try:
         tell(f"until each was granted {GRANTS} times …")
@@ -79,7 +80,7 @@ def stall_both(
 
 @dataclass
 class SkippedWaits(LeapingClock):
-    """For the thread that made it, every wait is over at once: the clock goes on by itself."""
+    """A clock on which waiting takes no real time, for the thread that made it."""
 
     of: threading.Thread = field(default_factory=threading.current_thread)
 
@@ -96,14 +97,14 @@ class SkippedWaits(LeapingClock):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitOutcome:
-    """What a writer with these keys did behind two dead holders, whose leases it doesn't choose."""
+    """How a writer with these keys fared behind two dead holders with given leases."""
 
     longest_s: float
-    """What the keys come to."""
+    """The longest total wait that the keys allow."""
     outlived: bool
-    """It had the lock in the end, after a lease of a minute."""
+    """Whether it got the lock after a lease of one minute."""
     gave_up_s: float | None
-    """After how long it told that the lock is not to be had; None: not within two minutes."""
+    """When it reported that it cannot get the lock; None: not within two minutes."""
     events: tuple[Event, ...]
     kinds: tuple[Kind, ...]
 
@@ -116,17 +117,17 @@ class WaitOutcome:
 
     def __repr__(self) -> str:
         minute = "it got the lock" if self.outlived else "it gave up too early"
-        told = f"after {self.gave_up_s:.0f} s it said so" if self.gave_up_s else (
-            f"after {GIVE_UP_S:g} s it still waits")  # fmt: skip
+        told = f"after {self.gave_up_s:.0f} s it gave up" if self.gave_up_s else (
+            f"after {GIVE_UP_S:g} s it was still waiting")  # fmt: skip
         return (
-            f"{self}. These keys come to {self.longest_s:g} s. A holder died with a minute's "
-            f"lease: {minute}. One died with an hour's: {told}. The checker: "
+            f"{self}. These keys allow {self.longest_s:g} s. One holder died with a one-minute "
+            f"lease: {minute}. Another died with a lease of one hour: {told}. The checker: "
             f"{' and '.join(self.kinds)}"
         )
 
 
 def wait(wait_time_ms: int, num_retries: int, wait_between_ms: int = 5_000) -> WaitOutcome:
-    """Hudi's three keys, behind a holder that died. Raises `ValueError` for what no key may be."""
+    """Try Hudi's three keys behind a dead holder. Raises `ValueError` for an invalid value."""
     config = {
         "hoodie.base.path": URL,
         f"{PREFIX}provider": "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider",
@@ -151,7 +152,7 @@ class _Attempt:
 
 
 def _behind(lease_s: float, config: dict[str, str]) -> _Attempt:
-    """One who died right after its grant, and one who waits for it; no time goes by."""
+    """One client that died right after its grant and one that waits; no real time passes."""
     clock, told = SkippedWaits(), list[Event]()
 
     def emit_of(who: str) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""A writer that is dead, or only seems so: what it leaves, who may take it away, and who wins."""
+"""A writer that is dead or only seems dead: what it leaves, and who may roll it back."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ STALL_S = 300.0
 PAUSE_S, GONE_WITHIN_S = 100.0, 300.0
 UNDER_WAY_S = 6.0
 TORN, WHOLE, REFUSED = (
-    "a commit whose file is gone", "W1's commit, with its rows", "no commit: W1 was refused",
+    "a commit whose file is missing", "W1's commit, with its rows", "no commit: W1 was refused",
 )  # fmt: skip
 GUESSES = (WHOLE, TORN, REFUSED)
-SAVED, WASTED = "the service lets go, and W1 commits", "W1's work is thrown away"
+SAVED, WASTED = "the service gives up, and W1 commits", "W1's work is lost"
 RACE_GUESSES = (SAVED, WASTED)
 AGES_S = (0, 60, 110, 130, 600)
 POLICIES: tuple[Policy, ...] = ("EAGER", "LAZY", "NEVER")
 
 _MEANS = (
-    (r"\.hoodie/\d+\.commit\.requested", "the instant is taken", "whoever rolls it back, last"),
-    (r"\.hoodie/\d+\.inflight", "what the commit will say, to the byte", "whoever rolls it back"),
-    (r"\.hoodie/\.heartbeat/\d+", "its writer lives, as of this object's date",
-     "its writer, or whoever found it expired"),
-    (r"\.hoodie/\.temp/\d+/.*", "told before: this file is about to be written",
-     "whoever commits it or rolls it back"),
+    (r"\.hoodie/\d+\.commit\.requested", "this instant is in use", "the rollback, last of all"),
+    (r"\.hoodie/\d+\.inflight", "the exact content of the commit", "whoever rolls it back"),
+    (r"\.hoodie/\.heartbeat/\d+", "its writer was alive at this object's date",
+     "its writer, or a service that found it expired"),
+    (r"\.hoodie/\.temp/\d+/.*", "written first: this file is about to be written",
+     "the commit or the rollback"),
     (r".*_\d+\.parquet", "rows that no reader sees", "whoever rolls it back"),
 )  # fmt: skip
 
@@ -48,14 +48,14 @@ _MEANS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WokenWriter:
-    """A writer that stood still inside its commit, was taken back meanwhile, and went on."""
+    """A writer that was paused inside its commit, was rolled back meanwhile, and resumed."""
 
     told: str
-    """What it was told."""
+    """The answer that it got."""
     reader: str
-    """What a reader got after that."""
+    """What a reader then got."""
     again: str
-    """What a reader got once it had begun again; nothing where it had no reason to."""
+    """What a reader got after it began again; empty if it had no reason to."""
     events: tuple[Event, ...]
     verdict: Any
 
@@ -65,12 +65,12 @@ class WokenWriter:
         return TORN if self.reader.startswith("an error") else WHOLE
 
     def __repr__(self) -> str:
-        again = f"\nAnd once W1 had begun again: {self.again}" if self.again else ""
-        return f"W1 was told: {self.told}\nA reader got: {self.reader}{again}"
+        again = f"\nAfter W1 began again: {self.again}" if self.again else ""
+        return f"W1's answer: {self.told}\nA reader got: {self.reader}{again}"
 
 
 def wake(fence: bool) -> WokenWriter:
-    """W1 stands still for five minutes between its last check and the write that publishes."""
+    """Pause W1 for five minutes between its last check and the write that publishes."""
     with TableTestbed() as lake:
         slow, other = lake.writer("W1"), lake.writer("W2")
         slow.publish(slow.insert(["k1", "k2"], 1))
@@ -91,7 +91,7 @@ def wake(fence: bool) -> WokenWriter:
 
 
 def _published(writer: TestbedWriter, prepared: Prepared, fence: bool | None = None) -> str:
-    """A first refusal may only say that the lock was lost: then the same is tried once more."""
+    """The first refusal may only mean that the lock was lost: then it tries once more."""
     for tries in range(2):
         try:
             writer.publish(prepared, fence=fence)
@@ -110,7 +110,7 @@ class InstantRemains:
     """The objects of one instant."""
 
     rows: tuple[tuple[str, str, str], ...]
-    """Key, what it means, and who deletes it."""
+    """Rows of key, meaning, and who deletes it."""
 
     def __str__(self) -> str:
         return f"{len(self.rows)} objects"
@@ -124,7 +124,7 @@ class InstantRemains:
 
 
 def remains() -> InstantRemains:
-    """W1 has written its file, and dies before its commit."""
+    """W1 writes its file and dies before its commit."""
     with TableTestbed() as lake:
         instant = lake.writer("W1").insert(["k1"], 1).instant
         return InstantRemains(tuple((key, *_meaning(key)) for key in lake.files(instant)))
@@ -136,7 +136,7 @@ def _meaning(key: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAges:
-    """Whether a service may take a silent writer back, by the age of its last beat and policy."""
+    """Whether a service may roll back a silent writer, by its last beat and the policy."""
 
     rows: tuple[tuple[str, ...], ...]
 
@@ -159,7 +159,7 @@ TAKEN, SPARED = "✗ taken back", "spared"
 
 
 def ages() -> HeartbeatAges:
-    """W1 beats once, by Hudi's defaults (every 60 s, two misses), and is silent from then on."""
+    """W1 beats once, with Hudi's defaults (every 60 s, two misses), and then stays silent."""
     with TableTestbed() as lake:
         writer, service = lake.writer("W1"), lake.writer("W2")
         instant, rows, before = writer.insert(["k1"], 1).instant, [], 0
@@ -189,7 +189,7 @@ def _dead(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRace:
-    """A heartbeat that a service found expired, and whose next beat landed right after that."""
+    """A heartbeat that a service found expired just before the next beat arrived."""
 
     ended: bool
     told: str
@@ -200,14 +200,15 @@ class HeartbeatRace:
         return SAVED if self.told == "committed" else WASTED
 
     def __repr__(self) -> str:
-        went = "went on to roll it back" if self.ended else "was told: that heartbeat has moved on"
-        return f"{self}. The service {went}; W1 was told: {self.told}"
+        went = "went on and rolled it back" if self.ended else "was refused: a newer beat exists"
+        return f"{self}. The service {went}; W1's answer: {self.told}"
 
 
 def late_beat(guarded: bool) -> HeartbeatRace:
-    """W1's beat was sent in time, and was under way for six seconds.
+    """W1's beat was sent in time and took six seconds to arrive.
 
-    Unguarded, the service goes by what it has seen. Guarded, it first ends that very heartbeat.
+    Unguarded, the service trusts its
+    earlier read. Guarded, it first ends exactly the heartbeat that it read.
     """
     rules = HeartbeatRules()
     with TableTestbed() as lake:
@@ -230,21 +231,21 @@ def late_beat(guarded: bool) -> HeartbeatRace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteEncounter:
-    """A writer whose file group somebody else is rewriting."""
+    """A writer whose file group another writer is rewriting."""
 
     files: int
-    """That it wrote in vain."""
+    """Files that it wrote in vain."""
     why: str
 
     def __str__(self) -> str:
         return f"{self.files} file{'s' * (self.files != 1)} written in vain"
 
     def __repr__(self) -> str:
-        return f"{self}. W2 was told: {self.why}"
+        return f"{self}. W2's answer: {self.why}"
 
 
 def meet(early: bool) -> RewriteEncounter:
-    """W1 is rewriting k1's file group; W2 wants to. It asks the markers first, or its commit."""
+    """W1 is rewriting k1's file group; W2 wants to. It checks the markers, or only commits."""
     with TableTestbed() as lake:
         first, second = lake.writer("W1"), lake.writer("W2")
         first.publish(first.insert(["k1"], 1))
@@ -272,12 +273,12 @@ def meet(early: bool) -> RewriteEncounter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatTuning:
-    """What an interval and a number of misses make of a pause, and of a death."""
+    """How an interval and a number of misses judge a paused writer and a dead one."""
 
     slow: str
-    """What became of the writer that only paused."""
+    """The outcome of the writer that was only paused."""
     dead: str
-    """And of the one that died."""
+    """The outcome of the writer that died."""
     events: tuple[Event, ...]
     verdict: Any
 
@@ -291,7 +292,7 @@ class HeartbeatTuning:
 
     def __repr__(self) -> str:
         return (
-            f"{self}. The slow one: {self.slow}. The dead one after {GONE_WITHIN_S:g} s: "
+            f"{self}. The slow writer: {self.slow}. The dead writer after {GONE_WITHIN_S:g} s: "
             f"{self.dead}. The checker: {self.verdict.kind}"
         )
 
@@ -302,7 +303,7 @@ def tune(interval_s: float, misses: int) -> HeartbeatTuning:
     Raises `ValueError` for what is no rule.
     """
     if interval_s < 1 or misses < 1:
-        raise ValueError("an interval is a second or more, and there is one miss at least")
+        raise ValueError("the interval must be at least one second, with at least one miss")
     rules = HeartbeatRules(interval_ms=round(interval_s * 1000), misses=misses)
     with TableTestbed() as lake:
         slow, dead, service = lake.writer("W1", rules), lake.writer("W2", rules), lake.writer("W3")
@@ -323,10 +324,10 @@ def tune(interval_s: float, misses: int) -> HeartbeatTuning:
 
 
 def _after_pause(writer: TestbedWriter, prepared: Prepared, *, late: bool) -> str:
-    """As `Heartbeat` does: who could not prove for too long that it lives, stops."""
+    """As in `Heartbeat`: a writer stops if no beat was acknowledged for too long."""
     try:
         if late:
-            raise HeartbeatExpired(prepared.instant, "no beat was proven for too long")
+            raise HeartbeatExpired(prepared.instant, "no beat was acknowledged for too long")
         writer.beat()
     except HeartbeatExpired as error:
         return f"stopped: {error}"

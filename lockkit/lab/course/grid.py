@@ -1,4 +1,4 @@
-"""What came of a run, as a grid of text: read from the left, and nothing in it is markup."""
+"""The outcome of a run as a grid of plain text, read from left to right."""
 
 from __future__ import annotations
 

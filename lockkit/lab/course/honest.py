@@ -1,4 +1,4 @@
-"""Stores that refuse a condition they don't keep, and those that drop it: named, then probed."""
+"""Stores that refuse a condition they cannot keep, and stores that drop it: named, then probed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SPEAK_S3 = tuple(name for name, place in PLACES.items() if place.dialect == "s3"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BehaviourCheck:
-    """What one request after another found of each place, beside what was said of it."""
+    """What sequential requests found for each place, beside the reader's answer."""
 
     named: frozenset[str]
     found: tuple[tuple[str, Suitability], ...]
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Places that were named and pass every check, or were not named and fail one."""
+        """Places that were named but pass every check, or were not named but fail one."""
         return tuple(place for place, verdict in self.found
                      if (place in self.named) is (verdict is Suitability.UNTESTED))  # fmt: skip
 

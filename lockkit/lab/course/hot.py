@@ -1,4 +1,4 @@
-"""A hot object: what one write a second costs a lock, and what its waiters ask meanwhile."""
+"""A hot object: what one write per second costs a lock, and what its waiters poll meanwhile."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WAIT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockUse:
-    """A lock that was taken and given back, or waited for, and what the store saw of it."""
+    """A lock that was acquired and released, or waited for, and the store's record of it."""
 
     free: bool
-    """What the lock object says in the end."""
+    """The final content of the lock object."""
     seconds: float
     events: tuple[Event, ...]
     verdict: Any = None
@@ -48,7 +48,7 @@ class LockUse:
 
 
 class FrozenClock(Clock):
-    """A server's clock that stands still: on it, two writes come within one second."""
+    """A server's clock that does not advance, so two writes come within one second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def release_once(provider: str) -> LockUse:
 
 
 def use(provider: str, times: int = 2) -> LockUse:
-    """`Lock` taken and given back so often, one after the other, with no work in between."""
+    """Acquire and release `Lock` so many times in a row, with no work in between."""
     clock = Clock()
     began_ms = clock.boot_ms()
     with LockTestbed(provider) as ground:

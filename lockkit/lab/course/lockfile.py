@@ -1,4 +1,4 @@
-"""The lock object: what it says, what it said before, and what goes wrong without a condition."""
+"""The lock object, its earlier versions, and what goes wrong without a condition."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BY_HAND = "by hand/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockFile:
-    """The object as one GET told it."""
+    """The object as one GET returned it."""
 
     body: str
     version: str
@@ -52,13 +52,13 @@ def look(ground: LockTestbed) -> LockFile:
         found = store.get(LOCK_KEY)
     assert isinstance(found, Found), found
     body = json.dumps(json.loads(found.body), indent=2)
-    modified = utc(found.modified_ms) if found.modified_ms is not None else "at an untold time"
+    modified = utc(found.modified_ms) if found.modified_ms is not None else "at an unknown time"
     return LockFile(body=body, version=found.version, modified=modified)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectHistory:
-    """Every state that the bucket kept of the lock object, oldest first."""
+    """Every version of the lock object that the bucket kept, oldest first."""
 
     states: tuple[Generation, ...]
 
@@ -95,7 +95,7 @@ def _told(each: Generation) -> tuple[str, ...]:
 
 
 def version_of(provider: str) -> str:
-    """What that provider calls the first state of a lock object that was just created."""
+    """The version that this provider gives to a newly created lock object."""
     record = Record("W1", Clock().wall_ms() + round(TTL_S * 1000), epoch=1, attempt="W1/1")
     with (
         LockTestbed(provider) as ground,
@@ -111,7 +111,7 @@ def version_of(provider: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompetingClaims:
-    """Two writers found nothing, and each wrote its record."""
+    """Two writers found no object, and each wrote its record."""
 
     statuses: tuple[int, ...]
     events: tuple[Event, ...]
@@ -137,7 +137,7 @@ def claim_at_once(*, conditional: bool) -> CompetingClaims:
         condition = {"If_None_Match": "*"} if conditional else {}
         for name in ("W1", "W2"):
             with closing(open_store(ground.url, endpoint=ground.proxy.url, client=name)) as store:
-                assert isinstance(store.get(LOCK_KEY), Missing), "nobody has written yet"
+                assert isinstance(store.get(LOCK_KEY), Missing), "no writer has written yet"
         statuses = []
         for request, name in enumerate(("W1", "W2"), 1):
             until_ms = clock.wall_ms() + round(TTL_S * 1000)
@@ -160,7 +160,7 @@ def claim_at_once(*, conditional: bool) -> CompetingClaims:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHandoff:
-    """W1 took the lock and let go of it, then W2."""
+    """W1 acquired and released the lock, then W2."""
 
     epochs: tuple[int, ...]
     """Of the grants, in order."""

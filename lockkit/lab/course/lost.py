@@ -1,4 +1,4 @@
-"""An answer that was lost: what each SDK makes of it as it comes, and what a lock does about it."""
+"""A lost answer: how each SDK reports it by default, and how a lock handles it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockkit.stores import open_store
 
 WON, LOST, NOTHING = "that it won", "that somebody else won", "nothing: the connection broke"
 GUESSES = (WON, LOST, NOTHING)
-"""What may be told to a writer whose object was written, and whose answer was lost."""
+"""What a writer may be told when its object was written and the answer was lost."""
 TRUSTING, CAREFUL = "412 is somebody else", "read it back"
 MINE = "W1/1"
 KEY = f"orders/{LOCK_KEY}"
@@ -32,7 +32,7 @@ SAID_CHARS_MAX = 160
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SdkReport:
-    """What an SDK told its caller, beside what the store had done."""
+    """What an SDK reported to its caller, beside what the store had done."""
 
     sdk: str
     said: str
@@ -164,7 +164,7 @@ SDKS: dict[str, tuple[str, Create]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireTrial:
-    """One acquire whose first claim's answer was lost."""
+    """One acquire in which the answer to the first claim was lost."""
 
     holds: bool
     events: tuple[Event, ...]

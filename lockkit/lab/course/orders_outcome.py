@@ -1,4 +1,4 @@
-"""What came of orders that several programs were given: what each was told, and what is there."""
+"""The outcome of orders that several programs wrote: each program's answer, and the table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockkit.lab.course.grid import grid
 
 @dataclass(frozen=True, slots=True)
 class ProgramReport:
-    """What one program was told at the end of its order."""
+    """The answer that one program got for its order."""
 
     who: str
     done: bool
@@ -28,7 +28,7 @@ class ProgramReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersOutcome:
-    """What came of orders that were given at the same time, to one table of their own."""
+    """The outcome of orders given at the same time to one new table."""
 
     did: str
     """In the words of a guess."""
@@ -65,7 +65,7 @@ class OrdersOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedDriver:
-    """What became of a commit whose driver was stopped."""
+    """The outcome of a commit whose driver was paused."""
 
     way: str
     did: str
@@ -75,5 +75,5 @@ class StoppedDriver:
         return self.did
 
     def __repr__(self) -> str:
-        woken = f" Woken, W1 was told: {self.told.said}" if self.told else ""
+        woken = f" After it resumed, W1 was told: {self.told.said}" if self.told else ""
         return f"{self.way}(): {self.did}.{woken}"

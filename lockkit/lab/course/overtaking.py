@@ -1,4 +1,4 @@
-"""One commit overtakes another: of which writes both may stand, and who finds out by what."""
+"""One commit overtakes another: which pairs of writes may both stand, and who detects it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from lockkit.table.occ.prepared import Prepared
 UPDATE_1, UPDATE_2, INSERT_3, OVERWRITE = WRITES = (
     "update order-1", "update order-2", "insert order-3", "overwrite all",
 )  # fmt: skip
-"""What a writer may have in hand. Order-1 and order-2 are in two files, each a file group."""
-REFUSED, BOTH = "W1 is refused", "both are told that they have committed"
-AGAIN = "W1 is refused once, checks again, and both have committed"
+"""What a writer may be about to write. Order-1 and order-2 are in two files, each a file group."""
+REFUSED, BOTH = "W1 is refused", "both commits are acknowledged"
+AGAIN = "W1 is refused once and checks again, and both commit"
 GUESSES = (REFUSED, AGAIN, BOTH)
 CHECKED = "checked"
 
@@ -105,7 +105,7 @@ class StagedOrders(Stage):
 
 
 def _orders(write: str) -> tuple[str, ...]:
-    """Which orders a write brings; of the first, both that there are."""
+    """The orders that a write contains."""
     match write:
         case "":
             return "order-1", "order-2"
@@ -134,10 +134,10 @@ def _rows() -> Procedure[list[tuple[str, int]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OvertakenWriter:
-    """W1 had checked, and stood still; W2 committed from beginning to end; W1 went on."""
+    """W1 checked and was paused; W2 committed from beginning to end; W1 resumed."""
 
     ended: Mapping[str, str]
-    """How each ended, in a sentence."""
+    """How each writer ended, in a sentence."""
     rounds: int
     """Conflict checks of W1; 0: it did not commit."""
     rows: tuple[tuple[str, int], ...]

@@ -1,4 +1,4 @@
-"""A crew's hold of its programs: orders in, events and answers out, and a trap that stops one."""
+"""Control of the child programs: orders in, events and answers out, and a trap that pauses one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAR_TIMEOUT_S = 150.0
 
 
 class ClaimTrap:
-    """Stops a process as the store has applied its claim of the lock, and not yet answered it."""
+    """Pauses a process once the store has applied its claim but has not answered yet."""
 
     def __init__(self, pid: int, url: str) -> None:
         self._pid, self._lock = pid, f"{url.rpartition('/')[2]}/{LOCK_KEY}"
@@ -73,7 +73,7 @@ class ProgramProcess:
         except Empty:
             said = None
         if said is None:
-            raise TimeoutError(f"{self.name} says nothing more: {last_words(self.log, lines=4)}")
+            raise TimeoutError(f"{self.name} ended: {last_words(self.log, lines=4)}")
         if said["message"] in ("ready", "waits"):
             return None
         notes = [each for each in self._events if each.kind == "note"]
@@ -85,7 +85,7 @@ class ProgramProcess:
 
     def heard_out(self) -> ProgramReport:
         told = self.hear()
-        assert told is not None, "it holds still once at the most"
+        assert told is not None, "it waits at most once"
         return told
 
     def take(self) -> list[Event]:

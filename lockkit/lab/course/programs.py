@@ -1,4 +1,4 @@
-"""Programs that write to one table at the same time: who meets whom, and who commits where."""
+"""Programs that write to one table at the same time: conflicts, and where commits run."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ __all__ = ["ANEW", "COLUMNS", "ONCE", "Programs"]  # the first three are what a 
 
 NAMES = ("W1", "W2", "W3")
 MORE, RETRIES = 10, 20
-ALL_COUNT = "30: every update counts"
-TWO_LOST = "10: all three are told that they committed"
-REFUSED = "10: one commits, and two give up"
+ALL_COUNT = "30: no update is lost"
+TWO_LOST = "10: all three commits are acknowledged"
+REFUSED = "10: one commits and two give up"
 SUMS = (ALL_COUNT, TWO_LOST, REFUSED)
 COUNTS = THREE, TWO, ONE = "all three", "two of the three", "one of the three"
-FATES = STOOD, WENT = "it stands still with its driver", "it is made all the same"
+FATES = STOOD, WENT = "it pauses with its driver", "it is made anyway"
 NO_SPARK = "no Spark with LOCKKIT_FAST, or on less than 4 GB of memory"
 SKIPPED = f"skipped: {NO_SPARK}"
 FIRST: list[Row] = [("a", "eu", 1, 0), ("b", "eu", 1, 0), ("c", "eu", 1, 0), ("d", "us", 1, 0)]
@@ -174,7 +174,7 @@ class Programs:
         caught = self._trap = ClaimTrap(driver.pid, url)
         driver.tell(do={"write": "put", "save": "save"}[way], url=url, rows=[("e", "eu", 1, 5)])
         caught.wait(driver)
-        self._tell("W1's driver is stopped, and its commit has the lock; W2 wants to commit …")
+        self._tell("W1's driver is paused and its commit holds the lock; W2 wants to commit …")
         other.tell(do="put", url=url, rows=[("f", "us", 1, 7)])
         other.hear()
         decided = [each["client"] for each in self._requests(url) if _decides(each)]
@@ -187,7 +187,7 @@ class Programs:
         self, orders: Mapping[str, dict[str, Any]], buckets: int,
         did: Callable[[tuple[ProgramReport, ...], dict[str, int]], str],
     ) -> OrdersOutcome:  # fmt: skip
-        """Each writes its files and holds still; when the last has, all of them commit."""
+        """Each writes its files and waits; when the last is ready, all commit."""
         url = self._new_table(buckets)
         for name, order in orders.items():
             self._members[name].tell(hold=WROTE, url=url, **order)
@@ -213,7 +213,7 @@ class Programs:
 
     def _new_table(self, buckets: int) -> str:
         if not self._members:
-            raise RuntimeError("nobody is there to write: crew.start() comes first")
+            raise RuntimeError("no program is running: call crew.start() first")
         self._tables += 1
         url = f"{self.url}-{self._tables}"
         self._make(url, FIRST, buckets)

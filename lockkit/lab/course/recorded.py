@@ -1,4 +1,4 @@
-"""A recorded run: what became of the late commit in it; and what one's own run still lacks."""
+"""A recorded run: the fate of its late commit, and what the reader's own run still lacks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ REFUSED = "the store refuses it"
 NOTICED = "W1 notices that its lease has expired, and gives up"
 GUESSES = (REFUSED, NOTICED, ACCEPTED)
 WANTED = {"refused commit": "no commit was refused", "lost response": "no answer was lost"}
-"""What has to happen in a run of one's own, and how its absence is told."""
+"""What must happen in the reader's own run, and the message if it did not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """A history of a writer that was stopped at its commit, judged."""
+    """A judged history of a writer that was paused at its commit."""
 
     verdict: Any
     events: tuple[Event, ...] = field(repr=False)
@@ -44,16 +44,16 @@ class RecordedRun:
 
 
 def recorded(path: str) -> RecordedRun:
-    """A history from its file. Raises `HistoryError` for what is none."""
+    """Read a history from its file. Raises `HistoryError` if the file is no history."""
     with Path(path).open(encoding="utf-8") as lines:
         events = tuple(read(lines))
     return RecordedRun(events=events, verdict=check(events))
 
 
 def lacking(verdict: Any) -> str:
-    """What a run of one's own still lacks of the challenge; "" if it is solved."""
+    """What the reader's run still lacks for the challenge; "" if it is solved."""
     if verdict is None:
-        return "nothing has run: press Launch"
+        return "no writer has run: press Launch"
     for reached, absent in WANTED.items():
         if reached not in verdict.reached:
             return absent

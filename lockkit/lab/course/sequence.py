@@ -25,7 +25,7 @@ line-height:1.5;white-space:nowrap}
 
 
 def draw(events: Iterable[Event], because: str) -> widgets.HTML:
-    """The last of it, for harm comes at the end; above it, what is wrong ("": nothing)."""
+    """The last events, because harm comes at the end; `wrong` is shown above them ("": nothing)."""
     everything = [each for each in events if _said(each)]
     shown = everything[-ROWS_MAX:]
     who = sorted({_lane(each) for each in shown})
@@ -45,7 +45,7 @@ def _lane(each: Event) -> str:
 
 
 def _said(each: Event) -> str:
-    """In a few words; "" for what need not be shown."""
+    """An event in a few words; "" for one that is not shown."""
     data: dict[str, Any] = dict(each.data)
     match each.kind:
         case "request" if each.who == STORE:

@@ -1,4 +1,4 @@
-"""A writer that is stopped at its commit: one schedule, without the fence and with it."""
+"""A writer that is paused at its commit: one schedule, without the fence and with it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledRun:
-    """What became of W1's commit, and what a reader found afterwards."""
+    """The fate of W1's commit, and what a reader found afterwards."""
 
     fence: bool
     kind: str
@@ -47,9 +47,9 @@ class StalledRun:
     decided: str
     """What became of the commit that was stopped: one of the guesses."""
     told: int
-    """Orders of every commit that its writer was told is published."""
+    """The orders of every acknowledged commit."""
     there: int
-    """Those of them that a reader of the table finds."""
+    """Those of these orders that a reader of the table finds."""
     events: tuple[Event, ...]
     verdict: Any
 
@@ -66,7 +66,7 @@ class StalledRun:
 
     def __repr__(self) -> str:
         return (
-            f"{self.title}. W1's late commit: {self}. The writers were told of {self.told:,} "
+            f"{self.title}. W1's late commit: {self}. Acknowledged: {self.told:,} "
             f"orders, a reader finds {self.there:,} of them. {self.verdict.kind}: "
             f"{self.verdict.because}"
         )
@@ -77,13 +77,13 @@ class StalledRun:
         return (
             f"<div class='lockkit-stalled'><b>{escape(self.title)}</b><br>"
             f"W1's late commit: <b>{escape(str(self))}</b><br>"
-            f"orders told committed: {self.told:,}, found by a reader: {self.there:,}, "
+            f"acknowledged orders: {self.told:,}, found by a reader: {self.there:,}, "
             f"<b>{lost}</b></div>"
         )
 
 
 def stall(fence: bool, tell: Tell = print) -> StalledRun:
-    """W1 checks and stands still; W2 takes the lock over and commits; W1 goes on.
+    """W1 checks and is paused; W2 takes over the lock and commits; W1 resumes.
 
     Real processes: PySpark, or plain where `usual` says so. Raises `TimeoutError` if a step does
     not come.
@@ -100,16 +100,16 @@ def stall(fence: bool, tell: Tell = print) -> StalledRun:
         watch.say(f"{CREWS[chosen.kind]} start{slow} …")
         watch.until("W1", "stalled")
         epoch = watch.where_it_stands("W1")
-        watch.say(f"W1 has the lock (epoch {epoch}), has checked, and is stopped: SIGSTOP")
+        watch.say(f"W1 has the lock (epoch {epoch}), has checked, and is paused (SIGSTOP)")
         over = watch.until("W2", "published", epoch_above=epoch)
         watch.say(f"W2 waited for the lease's end, took over (epoch {over['epoch']}), committed")
         mark = len(fleet.events())
         fleet.resume("W1")
         late = watch.until("W1", "published", "refused", since=mark)
-        watch.say(f"W1 is woken and goes on with its commit: {decided(fleet.events(), late)}")
+        watch.say(f"W1 resumes and goes on with its commit: {decided(fleet.events(), late)}")
         if late.kind == "refused":
             watch.until("W1", "published")
-            watch.say("W1 begins again, on the table as it is now, and commits")
+            watch.say("W1 begins again with the current table, and commits")
         events = fleet.events()
         told, there = orders(fleet.url, fleet.endpoint, events)
         return StalledRun(
@@ -119,7 +119,7 @@ def stall(fence: bool, tell: Tell = print) -> StalledRun:
 
 
 class _Watch:
-    """Waits for a fleet's events, one after the other, and says what came and when."""
+    """Waits for a fleet's events, one after the other, and prints each with its time."""
 
     def __init__(self, fleet: Fleet, tell: Tell) -> None:
         self._fleet, self._tell, self._clock = fleet, tell, Clock()
@@ -160,7 +160,7 @@ class _Watch:
     def _why_not(self, who: str, *kinds: str) -> str:
         states = ", ".join(f"{name} {state}" for name, state in self._fleet.writers.items())
         why = self._fleet.error or f"{states}; logs in {self._fleet.run_dir}"
-        return f"{who} was not seen to be {' or '.join(kinds)}: {why}"
+        return f"{who} was not seen: {' or '.join(kinds)}: {why}"
 
 
 def decided(events: list[Event], late: Event) -> str:
@@ -197,14 +197,14 @@ def orders(url: str, endpoint: str | None, events: list[Event]) -> tuple[int, in
         for path in sorted(files):
             if path.removesuffix(".parquet").rpartition("_")[2] in published:
                 found = store.get(path)
-                assert isinstance(found, Found), f"{path} was published, and is gone"
+                assert isinstance(found, Found), f"{path} was published and is lost"
                 told.update(read_base_file(path, found.body)[TABLE.record_key].to_pylist())
         there = set(read_table(store)[TABLE.record_key].to_pylist())
     return len(told), len(told & there)
 
 
 def writes_only(scene: Scene) -> Scene:
-    """A picture in which nobody looks: a waiting writer does little else."""
+    """A picture without reads: a waiting writer sends little else."""
     return scene | {
         "arrows": [each for each in scene["arrows"] if each["kind"] != "read"],
         "bars": [each for each in scene["bars"] if each["kind"] != "polls"],

@@ -1,4 +1,4 @@
-"""Locks of many keys: the shortest way to a deadlock; one hot object for all of them, or many."""
+"""Locks of many keys: the shortest way to a deadlock, and one hot object against many."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ RACE_S, FAST_RACE_S = 10.0, 3.0
 TABLES = {"volume": VOLUME_OPERATIONS, "bucket": BUCKET_OPERATIONS, "key": KEY_OPERATIONS}
 RIGHT = "nothing: as it should be"
 FOR_EVER, TWICE, A_MOMENT = (
-    "they wait for each other for ever", "one key ends up under both names",
-    "one waits a moment for the other, no more",
+    "they wait for each other forever", "one key ends up under both names",
+    "one waits a moment for the other",
 )  # fmt: skip
 GUESSES = (A_MOMENT, TWICE, FOR_EVER)
 AS_MANY, SOME, PER_WRITER = "about as many", "two or three times", "four times or more"
@@ -46,7 +46,7 @@ STYLE = (
 
 
 def operations(level: str = "key") -> widgets.HTML:
-    """Which operation takes which locks: one table of Ozone's design document."""
+    """The locks of each operation: one table of Ozone's design document."""
     rows = "".join(
         f"<tr><td>{escape(each.name)}</td><td>{escape(each.said)}</td>"
         f"<td>{escape(each.names)}</td></tr>"
@@ -58,7 +58,7 @@ def operations(level: str = "key") -> widgets.HTML:
 
 @dataclass(frozen=True, slots=True)
 class ShortestHarm:
-    """The shortest way to harm, or that there is none."""
+    """The shortest story that does harm, or that there is none."""
 
     lines: tuple[str, ...]
     violation: str
@@ -80,12 +80,12 @@ def rename_at_once(*pairs: tuple[str, str], ordered: bool = True) -> ShortestHar
         found = deadlock(ops)
     if found.violation:
         return ShortestHarm(tuple(story(found)), found.violation)
-    return ShortestHarm((f"{found.states} states were seen, and nothing is wrong",), "")
+    return ShortestHarm((f"{found.states} states were searched, and no rule is violated",), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Trio:
-    """Three renames without an order: what any two of them do, and what all three do."""
+    """Three renames without an order: the outcome of each pair, and of all three."""
 
     twos: tuple[ShortestHarm, ...]
     three: ShortestHarm
@@ -127,14 +127,14 @@ class Deadlocks:
         name = self.mistake.value
         if name:
             found = MISTAKES[name].search()
-            return [*story(found), f"{found.states} states were seen"]
+            return [*story(found), f"{found.states} states were searched"]
         seen = 0
         for each in MISTAKES.values():
             found = deadlock(each.ops, hangs=each.hangs)
             if found.violation:
                 return story(found)
             seen += found.states
-        return [f"every order of all these operations: {seen} states, and nothing is wrong"]
+        return [f"every order of all these operations: {seen} states, and no rule is violated"]
 
     def show(self) -> None:
         lines = "<br>".join(map(escape, self.lines))
@@ -152,7 +152,7 @@ class Deadlocks:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Commits that writers with a key each made under one lock, and under a striped one."""
+    """The commits of writers with one key each, under one lock and under a striped lock."""
 
     writers: int
     seconds: float
@@ -214,7 +214,7 @@ def race(
 
 
 def _contend(grants: list[Any], seconds: float, handles: Sequence[Any]) -> tuple[int, ...]:
-    """How often each could take and give back its lock until the time was over.
+    """How often each writer acquired and released its lock within the time.
 
     Then the handles are closed: who still waits for a hot object would wait for long.
     """

@@ -1,6 +1,6 @@
-"""A table of orders on an embedded server, whose writers stand still where they are told to.
+"""A table of orders on an embedded server, whose writers pause where a test says so.
 
-Everybody is on one clock, which can be put forward: a stall of minutes takes none.
+All use one clock that can be moved forward, so a pause of minutes takes no real time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ URL = "az://lake/orders"  # of the three SDKs, the one whose clients are made so
 
 @dataclass
 class LeapingClock(Clock):
-    """A clock of a whole world: `leap` puts it forward for everybody at once."""
+    """The clock of a whole world: `leap` moves it forward for all processes at once."""
 
     ahead_ms: int = 0
 
@@ -93,7 +93,7 @@ class TableTestbed:
         return run(way, self.store, self.clock)
 
     def writer(self, name: str, beats: HeartbeatRules = HeartbeatRules()) -> TestbedWriter:
-        """A process of its own, as far as the table can tell; closed with the lake."""
+        """A writer that is a separate process to the table; closed with the lake."""
         store = open_store(URL, endpoint=self.server.azure, client=name)
         writer = TestbedWriter(self, name, store, beats)
         self._open.callback(writer.lock.close)  # and so the store, which it shares
@@ -113,7 +113,7 @@ class TableTestbed:
 
     @property
     def events(self) -> list[Event]:
-        """Truth and beliefs, in order of time."""
+        """The store's record and the writers' beliefs, in order of time."""
         return sorted([*self.server.requests(), *self._told], key=lambda each: each.at_ms)
 
     @property
@@ -131,7 +131,7 @@ class TestbedWriter:
     beats: HeartbeatRules
     lock: Lock = field(init=False)
     heart: HeartbeatState = field(init=False)
-    """Of the transaction that was begun last."""
+    """The instant of the transaction that was begun last."""
     _stops: dict[str, Callable[[], object]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -159,18 +159,18 @@ class TestbedWriter:
     # --- its transaction, step by step ------------------------------------------------------------
 
     def begin(self) -> Transaction:
-        """An instant, and its first beat."""
+        """Begin an instant and send its first beat."""
         transaction: Transaction = self.run(begin())
         beating = HeartbeatState(transaction.instant, self.beats.ttl_ms, self.name)
         self.heart = self.run(start(beating))
         return transaction
 
     def beat(self) -> None:
-        """`HeartbeatExpired` where somebody ended it."""
+        """Raises `HeartbeatExpired` if another process ended it."""
         self.heart = self.run(beat(self.heart))
 
     def insert(self, ids: Iterable[str], amount: int, began: Transaction | None = None) -> Prepared:
-        """A file group of its own for each of these rows."""
+        """Write a new file group for each of these rows."""
         transaction, files = began or self.begin(), []
         for id in ids:
             rows = orders([id], amount)
@@ -179,7 +179,7 @@ class TestbedWriter:
         return self._prepare(transaction, files)
 
     def update(self, ids: Iterable[str], amount: int, began: Transaction | None = None) -> Prepared:
-        """The file groups that have one of these rows, rewritten."""
+        """Rewrite the file groups that contain one of these rows."""
         transaction, wanted = began or self.begin(), set(ids)
         snapshot: Snapshot = self.run(load_snapshot(covering=transaction.covered))
         files = []
@@ -192,7 +192,7 @@ class TestbedWriter:
         return self._prepare(transaction, files)
 
     def _write(self, transaction: Transaction, file: Any, io: Any) -> None:
-        """The marker first, so that no file is ever without."""
+        """The marker first, so that no file is ever without one."""
         self.run(mark(transaction.instant, file.key, io))
         self.run(create(file.key, file.body))
 
@@ -235,7 +235,7 @@ def amounts(rows: pa.Table) -> dict[str, int]:
 
 
 def seen(lake: TableTestbed) -> str:
-    """What a reader gets, in one line."""
+    """What a reader gets, as one line."""
     try:
         rows = lake.rows()
     except TableError as error:

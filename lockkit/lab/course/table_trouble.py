@@ -1,4 +1,4 @@
-"""A table in trouble, on an embedded server: two writers whose clocks disagree, and both dead."""
+"""A table with a problem, on an embedded server: two dead writers whose clocks disagreed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True, slots=True)
 class NoLock:
-    """For a commit that nobody can come between: it needs no lock."""
+    """For a commit without concurrent writers, which needs no lock."""
 
     epoch: int = 0
 
@@ -64,7 +64,7 @@ class TroubledTable:
         self._clock.offset_ms = 0
 
     def requests(self, since: int = 0) -> list[Event]:
-        """The server's record, from the `since`-th on."""
+        """The server's record, from entry `since` on."""
         return self._server.requests(since)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Table services beside writers and readers: what a clean takes away, and who gives way to whom."""
+"""Table services beside writers and readers: what a clean deletes, and who gives way."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ AS_IT_WAS, ERROR, AS_IT_IS = (
     "the rows as they were when it began", "an error: a file is gone", "the rows as they are now",
 )  # fmt: skip
 READER_GUESSES = (AS_IT_IS, AS_IT_WAS, ERROR)
-UPSERT, CLUSTERING, NOBODY = "the upsert", "the clustering", "nobody: both are committed"
-LOST = "nobody, and the upsert's rows are lost"
+UPSERT, CLUSTERING, NOBODY = "the upsert", "the clustering", "nobody: both commit"
+LOST = "nobody: the upsert's rows are lost"
 CLASH_GUESSES = (UPSERT, CLUSTERING, NOBODY, LOST)
 BEFORE, AFTER, LATE, OTHER = (
     "began before the plan, commits during the rewrite",
@@ -45,17 +45,17 @@ COMMITS, BEGAN_AT = 7, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowRead:
-    """A reader that opened the table, was slow, and read on after cleans."""
+    """A slow reader: it opened the table and read on after cleans."""
 
     got: str
     files: int
-    """Data files that are left."""
+    """The number of data files left."""
     events: tuple[Event, ...]
     verdict: Any
 
     @property
     def solved(self) -> bool:
-        """Every row as it was, and not one file more than that takes."""
+        """Whether the reader got every row with the fewest files."""
         return str(self) == AS_IT_WAS and self.files == COMMITS - BEGAN_AT + 1
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ def read_slowly(retained: int, commits: int = COMMITS) -> SlowRead:
     Raises `ValueError` for a retention that is none.
     """
     if retained < 1:
-        raise ValueError("a clean keeps the files of one commit at least")
+        raise ValueError("a clean must keep the files of at least one commit")
     rules = ServiceRules(clean=CleanRules(commits=retained))
     with TableTestbed() as lake:
         writer, reader = lake.writer("W1"), lake.writer("R")
@@ -102,13 +102,13 @@ def _rows_of(reader: TestbedWriter, snapshot: Snapshot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HeldBackCleans:
-    """What cleans could delete while a writer was pending, and once it had been taken back."""
+    """What cleans could delete while a writer was pending, and after its rollback."""
 
     beside: int
     after: int
 
     def __str__(self) -> str:
-        return f"{self.beside} files beside the silent writer, {self.after} once it was taken back"
+        return f"{self.beside} files beside the silent writer, {self.after} after its rollback"
 
     __repr__ = __str__
 
@@ -138,7 +138,7 @@ def _deleted(service: TableService) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterClash:
-    """A clustering and a write that met."""
+    """A clustering and a write that conflicted."""
 
     lost: str
     """Who gave way."""
@@ -151,13 +151,13 @@ class ClusterClash:
         return self.lost
 
     def __repr__(self) -> str:
-        why = f" It was told: {self.why}." if self.why else ""
+        why = f" Its answer: {self.why}." if self.why else ""
         return f"Gave way: {self.lost}.{why} A reader gets: {self.rows}"
 
 
 @dataclass(frozen=True, slots=True)
 class UnfencedService:
-    """Turns of a service whose commit is guarded by nothing but the lock."""
+    """Concurrency control of a service whose commit only the lock guards."""
 
     turns: OptimisticConcurrency
 
@@ -179,7 +179,7 @@ class UnfencedService:
 
 
 def oversleep(fence: bool) -> ClusterClash:
-    """The clustering stands still between its check and the write that publishes; W1 commits."""
+    """The clustering is paused between its check and the write that publishes; W1 commits."""
     with TableTestbed() as lake:
         writer, service = _three_files(lake)
         clustering = service.service(ServiceRules(cluster=SMALL))
@@ -236,14 +236,14 @@ def clash(order: str, *, writer_first: bool = False) -> ClusterClash:
 
 
 def _three_files(lake: TableTestbed) -> tuple[TestbedWriter, TestbedWriter]:
-    """k1, k2 and k3 in a file each: W1 wrote them, and C will join them."""
+    """k1, k2 and k3 in one file each: W1 wrote them, and C will merge them."""
     writer = lake.writer("W1")
     writer.publish(writer.insert(["k1", "k2", "k3"], 1))
     return writer, lake.writer("C")
 
 
 def _clustered(service: TableService) -> str:
-    """Why it gave way; "" where it was committed."""
+    """Why it gave way; "" if it was committed."""
     try:
         service.cluster()
     except (CommitConflict, LockLost) as refused:
@@ -265,12 +265,12 @@ class StrategyMatrix:
         return "\n".join(f"{order:52}{one:28}{two}" for order, one, two in self.rows)
 
     def _repr_html_(self) -> str:
-        head = ("the write …", "gives way, by default", "where writers go first")
+        head = ("the write …", "gives way, by default", "with PreferWriter")
         return grid("rows", head, self.rows)
 
 
 def matrix(tell: Callable[[str], None] = print) -> StrategyMatrix:
-    """Every order, by both strategies; says how far it is."""
+    """Try every order with both strategies; prints its progress."""
     rows, verdicts = [], []
     for number, order in enumerate(ORDERS, 1):
         tell(f"{number} of {len(ORDERS)}: the write {order} …")

@@ -1,4 +1,4 @@
-"""The worst moment of each protocol, played by code: with a mistake planted, and without."""
+"""The worst moment of each protocol, played by code with and without a planted mistake."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FORGETFUL = "the file does not remember past writes"
 UNASKED, UNGUARDED = (
     "a lost answer is not looked into", "an unlock deletes whatever is there by then",
 )  # fmt: skip
-OF_W2, OF_W1 = "what W2 wrote, who leads by then", "what W1 wrote, who leads no more"
+OF_W2, OF_W1 = "the value of W2, the current leader", "the value of W1, the former leader"
 GUESSES = (OF_W2, OF_W1)
-"""What stands in the end, where a leader was late."""
+"""The final content of the resource after a leader was late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstCase:
-    """How each of the two ended, and whether that agrees with what is there."""
+    """How both clients ended, and whether that agrees with the store."""
 
     pattern: str
     mistake: str
@@ -32,7 +32,7 @@ class WorstCase:
     well: bool
     because: str
     stands: str = ""
-    """Of the election: whose value is in the resource."""
+    """For the election: whose value is in the resource."""
 
     def __str__(self) -> str:
         return {"W1": OF_W1, "W2": OF_W2}.get(self.stands, self.because)
@@ -59,12 +59,12 @@ class WorstCase:
 
 
 def play(pattern: str, mistake: str = "") -> WorstCase:
-    """Take W1 to its worst moment, let happen to it what is worst then, and both go to the end.
+    """Take W1 to its worst moment, do the worst to it, and let both run to the end.
 
-    Raises `ValueError` for a pattern or a mistake that there is not.
+    Raises `ValueError` for an unknown pattern or mistake.
     """
     if pattern not in WORST:
-        raise ValueError(f"no worst moment of {pattern!r} here; there are {', '.join(WORST)}")
+        raise ValueError(f"no worst moment for {pattern!r}; there are {', '.join(WORST)}")
     steps = PatternSteps(pattern, mistake)
     WORST[pattern](steps)
     well, because = steps.verdict
@@ -78,14 +78,14 @@ def play(pattern: str, mistake: str = "") -> WorstCase:
 
 
 def _late_leader(steps: PatternSteps) -> None:
-    """W1 leads, and sleeps before its write; W2 leads after it."""
+    """W1 leads and is paused before its write; W2 leads after it."""
     steps.until("W1", RESOURCE_KEY, "PUT")
     steps.finish("W2")
     steps.finish("W1")
 
 
 def _untold_claim(steps: PatternSteps) -> None:
-    """W1 claims a slot and is not told; where it would take that for a yes, it never arrived."""
+    """W1's claim of a slot gets no answer; with `AS_YES` the claim itself is lost."""
     steps.until("W1", "1.json", "PUT")
     never_arrived = steps.mistake == AS_YES
     steps.step("W1", lose=not never_arrived, drop=never_arrived)
@@ -94,7 +94,7 @@ def _untold_claim(steps: PatternSteps) -> None:
 
 
 def _untold_push(steps: PatternSteps) -> None:
-    """W1 pushes a job and is not told; before it looks, W2 has done the job."""
+    """W1's push gets no answer; before W1 reads again, W2 has done the job."""
     steps.until("W1", "queue.json", "PUT")
     steps.step("W1", lose=True)
     steps.finish("W2")
@@ -102,7 +102,7 @@ def _untold_push(steps: PatternSteps) -> None:
 
 
 def _state(steps: PatternSteps) -> None:
-    """W1 is not told of its lock; or it is about to unlock when W2 breaks it, and locks."""
+    """W1's lock gets no answer; or W2 breaks the lock and takes it as W1 unlocks."""
     if steps.mistake == UNASKED:
         steps.until("W1", ".tflock", "PUT")
         steps.step("W1", lose=True)
