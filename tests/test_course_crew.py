@@ -78,7 +78,7 @@ def test_before_it_was_started_a_crew_says_so_and_a_second_one_ends_the_first(
 ) -> None:
     monkeypatch.setattr(course, "_newest", None)
     first = Programs("plain")
-    with pytest.raises(RuntimeError, match=r"crew\.start\(\) comes first"):
+    with pytest.raises(RuntimeError, match=r"call crew\.start\(\) first"):
         first.add(ONCE)
     folder = first._folder
     assert folder.exists()
