@@ -1,4 +1,4 @@
-"""The same contention on two lock services, side by side, and what is done to it. No widgets."""
+"""The same contention on two lock services, side by side, with its faults. No widgets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ AZURE = Price(5.0, 0.4, "Blob Storage, hot, LRS")
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """How one service is started, what a lock on it is told, and what a request costs."""
+    """How one service is started, the options of a lock on it, and the price of a request."""
 
     says: str
     make: Callable[[Path], Service | None]
@@ -137,7 +137,7 @@ class Side:
     # --- what is done to it ----------------------------------------------------------------------
 
     def holder(self) -> str | None:
-        """Who was granted it last, has not let go, and runs."""
+        """The process that was granted it last, has not released it, and runs."""
         last = next(
             (each for each in reversed(self.history) if each.kind in ("held", "released")), None
         )
@@ -209,7 +209,7 @@ class Side:
 
 
 class Contention:
-    """Some processes on each of two services' locks; by code what the panel does by click."""
+    """Processes that contend on each of two services; the panel's actions as methods."""
 
     def __init__(
         self, names: Sequence[str] = ("storage", "zookeeper"), *, contenders: int = CONTENDERS,
@@ -231,11 +231,11 @@ class Contention:
             raise
 
     def until_granted(self, times: int) -> bool:
-        """Until each side was granted so often; False: not within a minute."""
+        """Wait until each side was granted so often; False: not within a minute."""
         return self.until(lambda side: sum(each.kind == "held" for each in side.history) >= times)
 
     def until_taken_over(self) -> bool:
-        """Until somebody else holds what a stopped or killed holder had; False: not in a minute."""
+        """Wait until another process took over from each lost holder; False: not in a minute."""
 
         def taken_over(side: Side) -> bool:
             struck = sum(each.kind in ("stalled", "killed") for each in side.history)
@@ -244,7 +244,7 @@ class Contention:
         return self.until(taken_over)
 
     def until(self, enough: Callable[[Side], bool], timeout_s: float = 60.0) -> bool:
-        """Until that is so of every side; False: not within the time."""
+        """Wait until that is true of every side; False: not within the time."""
         clock = Clock()
         end_ms = clock.boot_ms() + timeout_s * 1000
         while not all(enough(side) for side in self.sides):

@@ -29,9 +29,9 @@ WINDOW_MS = 15_000.0
 LIVE_ARROWS_MAX = 120
 LOG_LINES_MAX = 40
 QUIET_TICKS = 4
-"""While nothing happens only the clock moves: the page is told once a second."""
+"""While nothing happens only the clock moves: the page is updated once a second."""
 DEADMAN_S = 120.0
-"""Browsers let a hidden tab speak once a minute: silence for less than that means nothing."""
+"""Browsers let a hidden tab send once a minute: a shorter silence means nothing."""
 VERDICT_SHARE = 0.1
 """At most this part of the time goes into checking: a long history is checked less often."""
 VERDICT_PAUSE_MS_MIN = 1_000.0
@@ -71,7 +71,7 @@ class PanelUpdate:
 
 @dataclass(slots=True)
 class Command:
-    """Something that somebody wants done, and a way to know that it is."""
+    """A request to the controller, and a way to learn that it is done."""
 
     do: str
     args: dict[str, Any] = field(default_factory=dict)
@@ -130,19 +130,19 @@ class Controller:
         return command
 
     def wait(self, command: Command) -> None:
-        """Until it is done; raises what went wrong with it."""
+        """Wait until it is done; raises what went wrong with it."""
         if not command.done.wait(COMMAND_TIMEOUT_S):
             raise TimeoutError(f"{command.do}: the workbench is busy; press Stop, then try again")
         if command.error is not None:
             raise command.error
 
     def beat(self) -> None:
-        """The page is there."""
+        """The page sent a sign of life."""
         self._page_seen.set()
         self._page_spoke.set()
 
     def busy(self) -> None:
-        """Our own caller blocks the kernel, so the page cannot be heard: that is no silence."""
+        """Our own caller blocks the kernel, so no message arrives: this is no silence."""
         self._page_spoke.set()
 
     @property

@@ -47,7 +47,7 @@ class BackgroundTask:
                 self._next[1].set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Until nothing is under way; tells whether that is so."""
+        """Wait until nothing is running; return whether that is so."""
         return self._idle.wait(timeout_s)
 
     def _run(self) -> None:

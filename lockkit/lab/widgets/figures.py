@@ -1,4 +1,4 @@
-"""What a contention for one lock came to, in figures, by its history alone."""
+"""The figures of a contention for one lock, computed from its history alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lockkit.events import Event
 from lockkit.lab.verify.check.lanes import Belief, sort
 
 WRITES = {"put_item", "update_item", "delete_item", "make its blob"}
-"""What the services call those requests that are billed as writes; an object's has an attempt."""
+"""The requests that a service bills as writes; on an object store a write has an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class SideFigures:
-    """What one side came to. A hand-off is from letting go to the next grant; times in seconds."""
+    """One side's figures. A hand-off lasts from a release to the next grant; times in seconds."""
 
     grants: int = 0
     per_s: float = 0.0
@@ -36,11 +36,11 @@ class SideFigures:
     taken_over_s: tuple[float, ...] = ()
     """From each stall or crash of a holder to the next grant."""
     overlap_s: float = 0.0
-    """For how long two believed that they held it."""
+    """For how long two processes believed that they held it."""
     requests_per_grant: float | None = None
-    """Of all who want it together, also of those who wait."""
+    """The requests of all contenders together, including the waiters."""
     million_grants_usd: float | None = None
-    """At this pace, for requests alone."""
+    """At this rate, for requests only."""
     price: Price | None = None
 
 

@@ -24,7 +24,7 @@ RING = 5_000
 """Requests that are kept; older ones leave the picture (the history file keeps everything)."""
 PENDING_MAX = 256
 JOIN_SLACK_MS = 50.0
-"""How far two recorders' stamps of one request may disagree on one machine."""
+"""How far two recorders' timestamps of one request may differ on one machine."""
 
 FAULT_SLACK_MS = 1_000.0
 STRUCK_MAX = 1_000
@@ -40,7 +40,7 @@ COMPLETED = (".commit", ".deltacommit", ".replacecommit")
 
 @dataclass(slots=True)
 class Exchange:
-    """One request of one client: asked, decided by the store (or never), answered (or not)."""
+    """One request of one client: sent, decided by the store or not, answered or not."""
 
     id: str
     who: str
@@ -55,7 +55,7 @@ class Exchange:
     decided_ms: float | None = None
     answered_ms: float | None = None
     outcome: str = ""
-    """What the client made of the answer; "" while it waits, or where it never says."""
+    """What the client concluded from the answer; "" while it waits, or if it never says."""
     why: str = ""
     status: int = 0
     applied: bool = False
@@ -66,7 +66,7 @@ class Exchange:
 
     @property
     def late(self) -> bool:
-        """It landed after its client had given up on it."""
+        """It was applied after its client had given up on it."""
         decided_ms, answered_ms = self.decided_ms, self.answered_ms
         return decided_ms is not None and answered_ms is not None and decided_ms > answered_ms
 
@@ -119,7 +119,7 @@ class BeliefSpan:
 
 @dataclass(slots=True)
 class Stall:
-    """From when to when a writer's process stood still."""
+    """The time in which a writer's process was paused."""
 
     id: str
     who: str
@@ -143,7 +143,7 @@ class LaneMoment:
 
 @dataclass
 class HistoryModel:
-    """What a history says so far. `add` events as they come; read the rings."""
+    """The state of a history so far. `add` events as they come; read the rings."""
 
     ring: int = RING
     started_ms: float | None = None
@@ -410,7 +410,7 @@ class HistoryModel:
     # --- what is known now --------------------------------------------------------------------
 
     def waiting(self, who: str) -> Event | None:
-        """What this client last saw while it waited for the lock; None if it does not wait."""
+        """What this client last read while it waited for the lock; None if it does not wait."""
         return self._waiting.get(who)
 
     def holder(self) -> LockGeneration | None:
@@ -436,7 +436,7 @@ def place(key: str) -> str:
 
 
 def drawn(each: Exchange) -> bool:
-    """Whether the picture shows a request; looks at the timeline would bury everything else."""
+    """Whether the picture shows a request; reads of the timeline would bury everything else."""
     published = each.place == "table" and not each.reads
     return published or each.place == "lock" or each.key.endswith("fence.json")
 
@@ -468,13 +468,13 @@ def whole(number: object) -> int:
 
 
 def brief(attempt: str) -> str:
-    """An attempt, as short as it can be told from others: its handle, the number of the write."""
+    """An attempt, shortened but still distinct: its handle and the number of the write."""
     handle, _, number = attempt.partition("/")
     return f"{handle[:8]}/{number}" if number else handle[:8]
 
 
 def short(version: str) -> str:
-    """Enough of a version to tell neighbours apart: an ETag's head, a generation's tail."""
+    """Enough of a version to distinguish neighbours: an ETag's head, a generation's tail."""
     bare = version.strip('"')
     if bare.isdigit() or bare.startswith("0x"):
         return bare[-4:]

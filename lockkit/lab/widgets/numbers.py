@@ -25,7 +25,7 @@ LOCK = "lock object"
 
 @dataclass(frozen=True, slots=True)
 class PlotPoint:
-    """`at_s`, how high, in which writer's colour, and what it says and stands for."""
+    """A point: `at_s`, its height, its writer's colour, its label and its event."""
 
     at_s: float
     y: float
@@ -37,7 +37,7 @@ class PlotPoint:
 
 @dataclass(frozen=True, slots=True)
 class Ribbon:
-    """From when to when a lane held, or believed it did; `over` where that was past its lease."""
+    """The time in which a lane held the lock or believed so; `over` if its lease had ended."""
 
     lane: str
     began_s: float
@@ -60,7 +60,7 @@ class NumbersFigure:
     lanes: tuple[str, ...]
     span_s: tuple[float, float]
     of: int
-    """How many points there would be, had none been left out."""
+    """The number of points before any were left out."""
 
 
 def numbers(scene: Scene) -> NumbersFigure:

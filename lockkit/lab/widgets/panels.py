@@ -59,7 +59,7 @@ STOP_TIMEOUT_S = 30.0
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """What is made meanwhile stays: to look for garbage in it takes a quarter of the time."""
+    """No garbage collection meanwhile: it would take a quarter of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -70,7 +70,7 @@ def _nothing_collected() -> Iterator[None]:
 
 
 class Workbench(Newest):
-    """Launch writers, stall one, lose a response, and watch the lock object meanwhile."""
+    """Launch writers, pause one, lose a response, and watch the lock object meanwhile."""
 
     def __init__(self, *, fleet_of: Callable[..., Any] | None = None, **settings: Any) -> None:
         self.close_older()
@@ -212,7 +212,7 @@ class Workbench(Newest):
         self._do("launch", settings=replace(self.settings(), **changes))
 
     def stall(self, writer: str, at: str = "commit") -> None:
-        """Stop a writer's process: at its next commit, while it holds the lock, or now."""
+        """Pause a writer's process: at its next commit, while it holds the lock, or now."""
         self._do("stall", writer=writer, at=at)
 
     def resume(self, writer: str) -> None:
@@ -251,7 +251,7 @@ class Workbench(Newest):
         raise TimeoutError(self._why_not(" or ".join(kinds), who, timeout_s))
 
     def rehearse(self, *, fence: bool = True, stall: str = "W1") -> Any:
-        """The whole story by itself: stall, takeover, late commit, lost answer; the verdict."""
+        """Play the whole story: pause, takeover, late commit, lost answer; return the verdict."""
         self.launch(fence=fence, overlap=1.0)
         self.stall(stall)
         self.until("stalled", who=stall)
@@ -315,7 +315,7 @@ class Workbench(Newest):
             )
 
     def close(self) -> None:
-        """Stop the writers and leave the panel without effect. Does not wait."""
+        """Stop the writers and disable the panel. Does not wait."""
         self._control.ask("close")
         with suppress(Exception):  # the page may be gone with its comm; the processes are not
             for each in (self.launch_button, self.stop_button, self.lose_button, *self._parameters):
@@ -330,7 +330,7 @@ class Workbench(Newest):
 
 
 def usual(**settings: Any) -> LaunchSettings:
-    """The settings of a first run: PySpark where the machine has room, plain writers where not."""
+    """The default settings: PySpark if the machine has enough memory, else plain writers."""
     if os.environ.get(FAST):
         settings = {"kind": "plain", "lease_s": FAST_LEASE_S, **settings}
     if "kind" not in settings:
@@ -339,7 +339,7 @@ def usual(**settings: Any) -> LaunchSettings:
 
 
 def memory_bytes() -> int:
-    """What this machine, or the container that we are in, lets us use."""
+    """The memory that this machine or container allows."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""A question with guesses: what is locked by it stays locked until one of them is picked."""
+"""A question with guesses; the next cell stays locked until the reader picks one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 
 class NotPredicted(LockkitError, RuntimeError):
-    """Something locked was run before a guess was picked."""
+    """A locked cell was run before the reader picked a guess."""
 
     def _render_traceback_(self) -> list[str]:
-        """IPython shows this in place of a traceback: it is no fault, and has no place."""
+        """IPython shows this instead of a traceback, because it is not a fault."""
         return [str(self)]
 
 
 class Predict(Shown):
-    """Pick a guess, then run; what was predicted then stands beside what it did.
+    """Pick a guess, then run; the panel then shows the guess beside the outcome.
 
     The guesses are radio buttons, for mouse, keyboard and screen reader. Raises `ValueError` for
     fewer than two guesses, or two that are alike.
@@ -43,7 +43,7 @@ class Predict(Shown):
         self.question, self.guesses = question, tuple(guesses)
         self._locked: list[Any] = []
         self.did: str | None = None
-        """What the first run did; its guess can't be changed any more."""
+        """The outcome of the first run; after it, the guess cannot change."""
         self.choice = widgets.RadioButtons(
             options=self.guesses, value=None, layout=widgets.Layout(width="auto")
         )
@@ -93,7 +93,7 @@ class Predict(Shown):
         return Veil(self, result)
 
     def show(self, did: str) -> None:
-        """Put what it did beside what was predicted; only the first time counts."""
+        """Show the outcome beside the guess; only the first outcome counts."""
         if self.did is not None:
             return
         self.did = did
@@ -121,7 +121,7 @@ class Predict(Shown):
 
 
 class Veil(Shown):
-    """What a prediction keeps out of sight; `open` is the same as a click on its button."""
+    """What a prediction hides; `open` is the same as a click on its button."""
 
     def __init__(self, predict: Predict, result: Any) -> None:
         self._predict, self._result = predict, result

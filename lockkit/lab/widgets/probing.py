@@ -46,7 +46,7 @@ MARKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerBehaviour:
-    """One behaviour of the embedded server; `store` is whose documentation it is held to."""
+    """One behaviour of the embedded server; `store` is the store that it imitates."""
 
     label: str
     profile: str
@@ -70,7 +70,7 @@ PLACES = {
     "rgw, quoted ETags": ServerBehaviour(label="Ceph RGW, as SDKs quote ETags",
     profile="rgw-quoted",
                                store="Ceph RGW"),
-    "two-steps": ServerBehaviour(label="a server that looks, then writes", profile="two-steps"),
+    "two-steps": ServerBehaviour(label="a server that checks, then writes", profile="two-steps"),
 }  # fmt: skip
 """All of them embedded: nothing leaves this machine."""
 SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
@@ -78,13 +78,13 @@ SCHEMES = {"s3": "s3", "gcs": "gs", "azure": "az"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeFindings:
-    """What came of one probe."""
+    """The outcome of one probe."""
 
     report: Report
     reads: tuple[Reads, ...]
     found: ProviderRow
     known: ProviderRow | None
-    """What its maker documents, where that is known."""
+    """What its maker documents, if that is known."""
 
     @property
     def sentence(self) -> str:
@@ -103,7 +103,7 @@ def at(place: str) -> ServerBehaviour:
 
 @contextmanager
 def embedded(place: ServerBehaviour) -> Iterator[Store]:
-    """A server of its own that behaves so, for as long as it is asked."""
+    """A new server with this behaviour, for the length of the probe."""
     with Emulator(profile=place.profile) as emulator:
         if place.versioned:
             url = f"{emulator.s3}/bucket?versioning"
@@ -132,7 +132,7 @@ def look_at(
 def look_at_url(
     url: str, endpoint: str | None, *, rounds: int, racers: int, requests: int, emit: Emit = silent
 ) -> ProbeFindings:
-    """Probe anybody's store, then time its reads; raises `StoreError` where it cannot be asked."""
+    """Probe any store, then time its reads; raises `StoreError` if it cannot be reached."""
     with closing(open_store(url, endpoint=endpoint, timeout_s=TIMEOUT_S)) as store:
         known = documented(url, elsewhere(store), providers())
         return _findings(store, known, rounds, racers, requests, emit)
@@ -186,7 +186,7 @@ def checks_html(report: Report) -> str:
 
 
 def matrix_html(rows: Sequence[ProviderRow], found: ProviderRow | None = None) -> str:
-    """Every row; first what was just found, then what is documented and was probed before."""
+    """Every row: first the new findings, then what is documented and what was probed before."""
     head = ("store", "basis", *CAPABILITIES.values(), "verdict", "limits and traps", "as of")
     every = ([found] if found else []) + [*rows]
     name = "lp-matrix lp-new" if found else "lp-matrix"

@@ -1,4 +1,4 @@
-"""Two lock services side by side: start both, stall or kill who holds, restart the service."""
+"""Two lock services side by side: start both, pause or kill the holders, restart the service."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHOWN_S = 45.0
 COLOURS = {"W1": "#0072B2", "W2": "#E69F00", "W3": "#009E73"}
 STALLED = "#D55E00"
 GUESSES = [
-    ("– predict first: after a stall of the holder, who hands over sooner? –", ""),
+    ("– predict first: after the holder is paused, which side hands over sooner? –", ""),
     ("the first", "first"), ("the second", "second"), ("neither does", "neither"),
 ]  # fmt: skip
 
@@ -87,7 +87,7 @@ class Providers(Newest):
             self.buttons["start"].disabled = True
 
     def _ask(self, do: Callable[[], None]) -> None:
-        """One thread owns the processes; no button can be pressed before it is done."""
+        """One thread owns the processes; the buttons are disabled until it is done."""
 
         def act(_: threading.Event) -> None:
             try:
@@ -105,7 +105,7 @@ class Providers(Newest):
     # --- the same by code ------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Raises `ServiceUnavailable` where a service is not here, `ServiceStartFailed`."""
+        """Raises `ServiceUnavailable` if a service is not installed, or `ServiceStartFailed`."""
         self.stop()
         self._status.say("Starting both services and their processes; a JVM takes some seconds…")
         self.contest = Contention((self.first.value, self.second.value))
@@ -113,7 +113,7 @@ class Providers(Newest):
         threading.Thread(target=self._redraw, args=(self.contest,), daemon=True).start()
 
     def stall(self) -> None:
-        """Whoever holds is stopped for two and a half leases, on both sides."""
+        """Pause the holder on both sides for two and a half leases."""
         self._strike("stall", "stopped")
 
     def kill(self) -> None:
@@ -173,7 +173,7 @@ def figure() -> go.FigureWidget:
 
 
 def draw(drawn: go.FigureWidget, side: Side) -> None:
-    """Who believed that it held the lock, and who stood still meanwhile (the narrow bars)."""
+    """Which process believed that it held the lock, and which was paused (the narrow bars)."""
     history = side.history
     if not history:
         return
@@ -199,7 +199,7 @@ def draw(drawn: go.FigureWidget, side: Side) -> None:
 
 
 def stalls(history: list[Any], end_ms: float) -> list[tuple[str, float, float]]:
-    """Who stood still, or was dead, from when to when (ms)."""
+    """The times (ms) in which a process was paused or dead."""
     open_: dict[str, float] = {}
     found = []
     for each in history:
@@ -216,7 +216,7 @@ ROWS: list[tuple[str, Callable[[SideFigures], str]]] = [
     ("hand-off, median", lambda f: _seconds(f.hand_off_p50_s)),
     ("longest wait of a process", lambda f: _seconds(f.wait_max_s)),
     ("most in a row to one", lambda f: str(f.longest_run)),
-    ("taken over after a stall or crash",
+    ("takeover after a pause or crash",
      lambda f: ", ".join(map(_seconds, f.taken_over_s)) or "–"),
     ("two believed at once for", lambda f: _seconds(f.overlap_s)),
     ("requests per grant, of all who want it",
@@ -234,7 +234,7 @@ def figures_html(rows: dict[str, SideFigures], prediction: str) -> str:
 
 
 def cost(side: SideFigures) -> str:
-    """For its requests, at this pace, or what is paid for instead."""
+    """The price of its requests at this rate, or of what is billed instead."""
     if side.price is None or side.million_grants_usd is None:
         return "–"
     if not side.price.writes:

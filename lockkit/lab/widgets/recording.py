@@ -1,4 +1,4 @@
-"""`with lockkit.record("run.html"):` everything that locks told within the block, as one file."""
+"""`with lockkit.record("run.html"):` the events of all locks within the block, as one file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lockkit.lab.widgets.scene import text
 from lockkit.sinks import listening
 
 EVENTS_MAX = 500_000
-"""Of one recording; what comes after them is counted, and not kept."""
+"""Most events of one recording; later ones are counted but not kept."""
 KINDS = (".html", ".jsonl")
 WORST_FIRST = ("INVALID", "UNKNOWN", "VALID")
 
 
 @dataclass(slots=True)
 class Recording:
-    """What was told so far; by the URL of the lock, where it was a lock that told it."""
+    """The events so far, by the URL of the lock that emitted them."""
 
     path: Path
     told: list[tuple[str, Event]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Recording:
 
     @property
     def locks(self) -> list[str]:
-        """The URLs of the locks and tables that told something, in order of appearance."""
+        """The URLs of the locks and tables that emitted events, in order of appearance."""
         return list(dict.fromkeys(url for url, _ in list(self.told) if url))
 
     def events(self, url: str = "") -> list[Event]:
@@ -55,14 +55,14 @@ class Recording:
         return sorted(kept, key=lambda each: each.at_ms)
 
     def verdicts(self) -> dict[str, Verdict]:
-        """By lock: each is a history of its own. Of "" where only a store told something."""
+        """One history for each lock; under "" if only a store emitted events."""
         urls = self.locks or ([""] if self.told else [])
         return {url: check(self.events(url)) for url in urls}
 
 
 @contextmanager
 def record(path: str | Path, *, title: str = "") -> Iterator[Recording]:
-    """Record what every lock and table of this process tells, and embedded servers and proxies.
+    """Record the events of every lock, table, embedded server and proxy of this process.
 
     At the end of the block, also where it raises, `path` is written at one blow: a page (`.html`)
     with the verdict, or the events as JSON lines (`.jsonl`), each with the `lock` that it is of.
@@ -106,7 +106,7 @@ def _line(url: str, each: Event) -> str:
 def _page(recording: Recording, title: str, ending: str) -> str:
     verdicts = recording.verdicts()
     url = min(verdicts, key=lambda each: WORST_FIRST.index(verdicts[each].kind), default="")
-    said = [f"Recorded: {text(url)}." if url else "No lock told anything within the block."]
+    said = [f"Recorded: {text(url)}." if url else "No lock emitted an event within the block."]
     said += [
         f"{text(each)} told something, too: {verdict.kind}."
         for each, verdict in verdicts.items()
@@ -121,7 +121,7 @@ def _page(recording: Recording, title: str, ending: str) -> str:
 
 
 def _save(path: Path, said: str) -> None:
-    """All of it or nothing; a file that was there stays until the new one is whole."""
+    """Written atomically: an existing file stays until the new one is complete."""
     part = path.with_name(f".{path.name}.{Clock().unique()}.part")
     try:
         with part.open("w", encoding="utf-8") as file:

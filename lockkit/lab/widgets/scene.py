@@ -38,7 +38,7 @@ TEXT_MAX = 240
 STALE_SLACK_MS = 1.0
 
 STATES = {"danger", "note", "began", "fenced"}
-"""Moments that the picture tells otherwise, or not at all."""
+"""Events that the picture shows in another way, or not at all."""
 
 
 def whole(events: Iterable[Event], *, evidence: Iterable[Event] = ()) -> Scene:
@@ -65,7 +65,7 @@ def scene(
 
 
 class _Painter:
-    """One scene in the making: holds the window, so that the parts below read as sentences."""
+    """Builds one scene; holds the window, so that each method draws one part."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class _Painter:
     # --- the window ---------------------------------------------------------------------------
 
     def _shown(self, window_ms: float | None, arrows_max: int) -> list[Exchange]:
-        """The newest requests in the window; mere looks do not count, they are drawn as one."""
+        """The newest requests in the window, without reads, which are drawn as one."""
         start = self.zero if window_ms is None else self.now - window_ms
         shown: list[Exchange] = []
         counted = 0
@@ -174,7 +174,7 @@ class _Painter:
     # --- requests -------------------------------------------------------------------------------
 
     def _arrows(self) -> tuple[list[Scene], list[Scene]]:
-        """Arrows, and the runs of mere looks that are drawn as one brace each."""
+        """Arrows, and the runs of reads that are drawn as one brace each."""
         arrows: list[Scene] = []
         polls: list[Scene] = []
         runs: dict[str, list[Exchange]] = {}
@@ -242,7 +242,7 @@ class _Painter:
         if each.answered_ms is not None:
             parts.append(f"told {self._clock(each.answered_ms)}: {text(each.outcome)}")
         if look == "proof":
-            parts.append("a write under a false condition: the lock makes sure that it is refused")
+            parts.append("a write with a false condition: a check that the store refuses it")
         if look in ("lost", "dropped", "late"):
             parts.append("the client cannot know")
         parts.extend(text(part) for part in (each.why, each.fault) if part)
@@ -309,7 +309,7 @@ class _Painter:
                 }
 
     def _over(self, each: BeliefSpan) -> float:
-        """When this belief stopped being true: its lease ran out, or another took the lock."""
+        """When this belief became false: its lease ended, or another client took the lock."""
         return min(each.until_ms, self._taken(each) or each.until_ms)
 
     def _taken(self, belief: BeliefSpan) -> float | None:
@@ -517,7 +517,7 @@ def appearance(each: Exchange) -> tuple[str, str]:
 
 
 def silent(each: Exchange) -> str:
-    """The outcome for a client that tells of no answers: by the store's record, and the faults."""
+    """The outcome for a client that records no answers: by the store's record and the faults."""
     if each.asked_ms is not None or each.decided_ms is None:
         return ""
     if each.fault.startswith(("drop", "reset", "hang", "status")):

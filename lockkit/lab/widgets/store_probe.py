@@ -136,11 +136,11 @@ class StoreProbe(Newest):
         return findings
 
     def wait(self, timeout_s: float) -> bool:
-        """Until what was clicked is done; tells whether it is."""
+        """Wait until the clicked action is done; return whether it is."""
         return self._errand.wait(timeout_s)
 
     def quick(self, place: str) -> Report:
-        """The same without races: what one request after another can tell."""
+        """The same without races: one request at a time."""
         return quick_look(place)
 
     def show(self, findings: ProbeFindings) -> None:
@@ -150,10 +150,10 @@ class StoreProbe(Newest):
         self._matrix.value = STYLE + matrix_html(providers(), findings.found)
         draw(self._figure, findings.reads)
         self._chart.layout.display = "flex" if findings.reads else "none"
-        self._status.say("Done." if findings.report.safe else "Done: no place for a lock.")
+        self._status.say("Done." if findings.report.safe else "Done: no store for a lock.")
 
     def close(self) -> None:
-        """Leave the panel without effect; a probe under way ends by itself."""
+        """Disable the panel; a running probe ends by itself."""
         self._closed = True
         self.button.disabled = True
         self._status.say("This panel was closed because its cell was run again. Use the newer one.")

@@ -1,4 +1,4 @@
-"""What every panel is made of: how it is shown, its buttons, its status line and escaped tables."""
+"""The parts of every panel: its view, its buttons, its status line and escaped tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockkit.events import plain
 TEXT_CHARS_MAX = 1_000
 TRACE_CHARS_MAX = 20_000
 EXPECTED = (LockkitError, ValueError, OSError)
-"""Errors that say what happened and what to do; any other one is a bug and shows its traceback."""
+"""Errors that say what happened and what to do; any other is a bug and shows its traceback."""
 
 FAST = "LOCKKIT_FAST"
 """Set to 1 to let notebooks run by themselves: plain writers, short leases, first guesses."""
@@ -104,7 +104,7 @@ class Shown:
 
 
 class Newest(Shown):
-    """A panel of which one is alive: running its cell again closes the panel before."""
+    """A panel with one live instance: running its cell again closes the earlier panel."""
 
     _alive: ClassVar[dict[Hashable, Newest]] = {}
 
@@ -115,12 +115,12 @@ class Newest(Shown):
         self._alive[type(self), key] = self
 
     def close(self) -> None:
-        """End what runs and leave the panel without effect."""
+        """End what runs and disable the panel."""
         raise NotImplementedError
 
 
 class Status(widgets.HTML):  # type: ignore[misc]  # ipywidgets has no types
-    """One line that says what happens, also to a screen reader."""
+    """A status line, also announced by a screen reader."""
 
     def say(self, text: str) -> None:
         self.say_html(shown(text))

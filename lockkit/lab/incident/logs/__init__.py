@@ -1,28 +1,20 @@
-"""Debug logs of the SDKs: botocore, azure-core, http.client and urllib3, read as what was sent."""
+"""Debug logs of the SDKs (botocore, azure-core, http.client and urllib3), read as requests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from lockkit.lab.incident.logs import azure_log, botocore_log, http_log, urllib3_log
 from lockkit.lab.incident.logs.clockwork import LogTimes
+from lockkit.lab.incident.logs.forms import FORMS, Form
 from lockkit.lab.incident.logs.wire import SentRequest
 
-FORMS = (
-    ("http.client's debug output", http_log),
-    ("botocore's debug log", botocore_log),
-    ("azure-core's log", azure_log),
-    ("urllib3's debug log", urllib3_log),
-)
-"""The form that says most goes first: a log often has several, of the same requests."""
 TIME_MS_MIN = 1e11
-"""What is less is no time of day, but the order of lines."""
+"""A smaller number is no time of day but the order of the lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedLog:
-    """What a log was found to say."""
+    """The requests that a log contains."""
 
     form: str
     sent: tuple[SentRequest, ...]
@@ -31,30 +23,30 @@ class ParsedLog:
     """Lines of this form that could not be read."""
     stamped: bool
     zone_ms: float
-    """How far its stamps were ahead of UTC; taken off already."""
+    """How far its timestamps were ahead of UTC; already subtracted."""
 
 
 def is_log(text: str) -> bool:
-    return any(form.MARK.search(text) for _, form in FORMS)
+    return any(form.mark.search(text) for form in FORMS)
 
 
 def read_log(text: str, who: str) -> ParsedLog:
-    """The requests in a log, in its order. `who` names the client where the log does not.
+    """The requests in a log, in its order. `who` names the client if the log does not.
 
-    Raises `ValueError` for a text that `is_log` would not call one.
+    Raises `ValueError` for a text that is not a log by `is_log`.
     """
     lines = text.splitlines()
-    found = [_in_form(name, form, lines, who) for name, form in FORMS if form.MARK.search(text)]
+    found = [_in_form(form, lines, who) for form in FORMS if form.mark.search(text)]
     return max(found, key=lambda log: len(log.sent))  # of equals, the form that says most
 
 
-def _in_form(name: str, form: Any, lines: list[str], who: str) -> ParsedLog:
+def _in_form(form: Form, lines: list[str], who: str) -> ParsedLog:
     times = LogTimes()
     sent, unread = form.exchanges(lines, who, times)
     zone_ms = times.zone_ms
     known_ms = next((ms for ms in map(_answered_ms, sent) if ms >= TIME_MS_MIN), 0.0)
     told = tuple(_at(each, zone_ms, known_ms) for each in sent)
-    return ParsedLog(name, told, len(lines), unread, times.stamped, zone_ms)
+    return ParsedLog(form.name, told, len(lines), unread, times.stamped, zone_ms)
 
 
 def _answered_ms(sent: SentRequest) -> float:

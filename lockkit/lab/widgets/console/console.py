@@ -36,11 +36,11 @@ from lockkit.table.inspect.versions import highest_epoch
 
 TIMEOUT_S = 10.0
 EVIDENCE_MAX = 8
-NOTHING = "Nothing was recorded here."
+NOTHING = "No history was recorded here."
 
 
 class ConsoleTable(Protocol):
-    """Where a demonstration's table stands."""
+    """The address of a demonstration's table."""
 
     url: str
     endpoint: str
@@ -60,7 +60,7 @@ class Console(Shown):
         self.diagnosis: Diagnosis | None = None
         self.events: tuple[Event, ...] = ()
         self.planned: PlannedBreak | None = None
-        """What the newest dry run showed; a break goes by it."""
+        """The newest dry run, on which a break is based."""
         self._demo, self._options = demo, store_options
         self._place: ConsoleTable | None = None
         self._at: tuple[str, str] = ("", "")
@@ -78,13 +78,13 @@ class Console(Shown):
         panel.epoch.observe(lambda _: self._allow(), "value")
 
     def _start(self, act: Callable[[], Any]) -> None:
-        """From a callback: a look takes seconds, and the page must not freeze."""
+        """For a callback: an inspection takes seconds, and the page must not freeze."""
         if self._errand.idle:
             self.panel.error.value = ""
             self._errand.ask(lambda _: act())
 
     def wait(self, timeout_s: float) -> bool:
-        """Until what was clicked is done; tells whether it is."""
+        """Wait until the clicked action is done; return whether it is."""
         return self._errand.wait(timeout_s)
 
     def _failed(self, error: Exception) -> None:
@@ -95,7 +95,7 @@ class Console(Shown):
         self._allow(busy=busy)
 
     def _allow(self, *, busy: bool = False) -> None:
-        """Break is only to be pressed after a dry run that would be done, or with its epoch."""
+        """Enable Break only after a dry run that would succeed, or with its epoch."""
         plan = self.planned
         may = plan is not None and (not plan.refused or self.panel.typed is not None)
         self.panel.break_it.disabled = busy or not may
@@ -125,7 +125,7 @@ class Console(Shown):
         if self._demo is None:
             raise ValueError("no table is named: give its URL, s3://bucket/table")
         if self._place is None:
-            self.panel.say("Making a table in trouble on an embedded server…")
+            self.panel.say("Making a table with a problem on an embedded server…")
             self._place = self._demo()
         return self._place.url, self._place.endpoint
 
@@ -175,9 +175,9 @@ class Console(Shown):
         if self.found is not None:
             return self.look(*self._at, watch_s=0.0).diagnosis
         panel, found = self.panel, diagnose(evidence.events)
-        panel.lock.value = "<p class='lk-note'>No table was looked at: this is from files.</p>"
+        panel.lock.value = "<p class='lk-note'>No table was inspected: this is from files.</p>"
         panel.generations.value = html.generations_html((), "no table was looked at")
-        panel.table.value = "<p class='lk-note'>No table was looked at.</p>"
+        panel.table.value = "<p class='lk-note'>No table was inspected.</p>"
         panel.audit.value = html.audit_html(evidence.validation, evidence.events)
         panel.files.value = html.taken_html(evidence.taken)
         panel.breaking.layout.display = "none"
@@ -213,7 +213,7 @@ class Console(Shown):
     def dry_run(self) -> PlannedBreak:
         """What a break would write, over what, and whether it would be refused; changes nothing."""
         if not self._at[0]:
-            raise ValueError("no table was looked at: look first, then break")
+            raise ValueError("no table was inspected: press Look first, then break")
         self.planned = None
         with closing(self._open(*self._at)) as store:
             holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
@@ -222,7 +222,7 @@ class Console(Shown):
         self.panel.lock.value = html.lock_html(holder, since_ms)
         self.planned = planned(holder, by=me(), wall_ms=Clock().wall_ms(), known=known)
         self.panel.plan.value = html.plan_html(self.planned, self._at[0])
-        self.panel.say("That is what it would do.")
+        self.panel.say("This is what it would do.")
         return self.planned
 
     def _break(self) -> None:
@@ -234,7 +234,7 @@ class Console(Shown):
         `epoch` breaks a lease that lasts or is renewed. Raises `BreakRefused`, `Unanswered`.
         """
         if self.planned is None:
-            raise BreakRefused("not broken: see by a dry run first what would be written")
+            raise BreakRefused("not broken: do a dry run first, to see what would be written")
         plan, self.planned = self.planned, None
         with closing(self._open(*self._at)) as store:
             holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
@@ -242,7 +242,7 @@ class Console(Shown):
             act = take_over(holder, shown=plan.version, epoch=epoch, by=me(), known=known)
             done = run(act, store, Clock())
         self.look(*self._at, watch_s=0.0)
-        self.panel.say(f"Broken: free for the next one, logged as {done.log}")
+        self.panel.say(f"Broken: the lock is free, logged as {done.log}")
         return done
 
     def __repr__(self) -> str:

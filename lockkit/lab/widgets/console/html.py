@@ -29,7 +29,7 @@ PILLS = {
     "released": ("○", "good", "free: released"),
     "garbled": ("✗", "bad", "garbled: no lock record"),
 }
-"""By state: a sign and a colour, for those who see only one of them, and words."""
+"""For each state a sign, a colour and words, so that colour is never the only cue."""
 NAMES = {
     "state": "owner", "since": "since", "until": "until", "left": "what is left",
     "renewed": "renewed?", "break": "safe to break?", "version": "version",
@@ -127,7 +127,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def audit_html(said: Validation | None, events: Iterable[Event]) -> str:
     """Hudi's verdict on its own log, and its lines."""
     if said is None:
-        return "<p class='lk-note'>There is none: Hudi's audit of the lock was never on.</p>"
+        return "<p class='lk-note'>There is none: Hudi's lock audit was never enabled.</p>"
     lines = "".join(f"<p class='lk-note'>{shown(line)}</p>" for line in audit_facts(said))
     rows = [
         (clock_time(each.at_ms), each.who, each.kind,

@@ -61,7 +61,7 @@ class Sweep(Newest):
         self._status.say(f"{total} simulated runs: {self._runs} for each point.")
 
     def start(self) -> None:
-        """As the button does: in a thread, until it is done or stopped."""
+        """Start it in a thread as the button does, until it is done or stopped."""
         self._errand.ask(self._sweep)
 
     def _busy(self, busy: bool) -> None:
@@ -77,7 +77,7 @@ class Sweep(Newest):
         return self.found
 
     def stop(self) -> None:
-        """At once; what was found stays."""
+        """Stop at once; the findings stay."""
         self._errand.stop()
 
     def wait(self, timeout_s: float = RUN_TIMEOUT_S) -> bool:

@@ -46,9 +46,9 @@ class Rerun(Newest):
         self.close_older()
         self.moment = SeedMoment.of(moment) if isinstance(moment, str) else moment
         self.found: dict[str, OtherOutcomes] = {}
-        """What other ways on came to, by the moment that they start from."""
+        """The outcomes of other continuations, by the moment from which they start."""
         self._drawing = False
-        """Whether it is we who change what the reader can change, too."""
+        """Whether the change comes from code and not from the reader."""
         self._errand = BackgroundTask(lambda error: self._status.fail(error))
         self._build()
         self.go(self.moment)
@@ -87,18 +87,18 @@ class Rerun(Newest):
     # --- by code ----------------------------------------------------------------------------------
 
     def go(self, moment: str | SeedMoment) -> SeedOutcome:
-        """Play up to a moment, and show it; what came of it. Raises `ValueError`."""
+        """Play up to a moment, show it and return its outcome. Raises `ValueError`."""
         self._go(SeedMoment.of(moment) if isinstance(moment, str) else moment)
         return self.outcome
 
     def others(self, runs: int = RUNS) -> OtherOutcomes:
-        """Other ways on from here: how many of them go wrong."""
+        """Other continuations from here: how many of them go wrong."""
         found = others(self.moment, runs)
         self._keep(found)
         return found
 
     def wait(self, timeout_s: float = WAIT_S) -> bool:
-        """Until what was clicked is done; tells whether it is."""
+        """Wait until the clicked action is done; return whether it is."""
         return self._errand.wait(timeout_s)
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ def _set_up(ratio: float, seed: str, steps: int, mutant: Mutant | None) -> Stall
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """What became of some runs: `first` is the moment of the first violation, "" without one."""
+    """The outcome of some runs: `first` is the moment of the first violation, "" without one."""
 
     way: str
     ratio: float

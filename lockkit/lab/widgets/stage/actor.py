@@ -1,4 +1,4 @@
-"""One actor of a stage: a procedure, where it stands, and what could happen to it next."""
+"""One actor of a stage: a procedure, its next request, and what could happen to it next."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RequestLine:
 
 @dataclass(slots=True)
 class Actor:
-    """One procedure: where it stands, and what it has asked so far."""
+    """One procedure: its next request, and its requests so far."""
 
     name: str
     clock: VirtualClock

@@ -34,14 +34,14 @@ DIFFERS = "<td title='this line differs between the two runs'>≠ differs</td>"
 
 BUTTONS = (
     (Choice.ANSWER, "Next", "carry out the next request, and let it be answered"),
-    (Choice.LOSE, "Next, answer lost", "carry out the next request; nobody hears the answer"),
+    (Choice.LOSE, "Next, answer lost", "carry out the next request; its answer is lost"),
     (Choice.DROP, "Next, request lost", "the next request never arrives"),
     (Choice.LATE, "Next, applied late",
-     "no answer comes, and the write is still on its way: it lands when you say so"),
+     "no answer comes, and the write is still on its way: you decide when it arrives"),
     (Choice.LAND, "Let it land", "the write that was on its way arrives now"),
-    (Choice.PAUSE, "Pause", "stop the process, as by SIGSTOP; its clock goes on"),
-    (Choice.WAKE, "Wake", "let the process go on where it stood"),
-    (Choice.KILL, "Kill", "end the process where it stands, as kill -9 does"),
+    (Choice.PAUSE, "Pause", "pause the process, as by SIGSTOP; its clock goes on"),
+    (Choice.WAKE, "Wake", "resume the process"),
+    (Choice.KILL, "Kill", "kill the process at this point, as kill -9 does"),
 )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ class StagePanel:
         ends = button(
             f"Let the lease end ({seconds} s pass)",
             partial(self._press, Decision(THE_LEASE, Choice.ENDS)), name="lease-ends",
-            tip="put every clock forward until what is held now has expired",
+            tip="move every clock forward until every lease has expired",
         )  # fmt: skip
         self.buttons[THE_LEASE, Choice.ENDS] = ends
         return ends

@@ -55,7 +55,7 @@ RIGHT = "nothing: as it should be"
 
 
 class Judgement(NamedTuple):
-    """Whether what was told and what is there agree, and why."""
+    """Whether the answers agree with the store's content, and why."""
 
     well: bool
     because: str

@@ -66,10 +66,10 @@ class StageView(Newest):
         self._both = widgets.HBox(layout=row_layout("stretch"))
         bar = row(again, self._past, self._fork, self._back, self._unfork)
         self.view = column("stepper", bar, self._status, self._both)
-        self._put(FIRST, self.steps, "Nothing is decided yet.")
+        self._put(FIRST, self.steps, "No request was decided yet.")
 
     def below(self, run: Any) -> str:
-        """What readers and the judge say of a run, as HTML."""
+        """What readers and the checker say about a run, as HTML."""
         raise NotImplementedError
 
     def close(self) -> None:
