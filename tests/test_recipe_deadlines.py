@@ -56,7 +56,8 @@ def campaign(server: str) -> Call:
 
 
 def stripes(server: str) -> Call:
-    return StripedLock(URL, stripes=4, endpoint=server).keys("a", "b", acquire_timeout=WAIT_S).acquire
+    striped = StripedLock(URL, stripes=4, endpoint=server)
+    return striped.keys("a", "b", acquire_timeout=WAIT_S).acquire
 
 
 def state(server: str) -> Call:

@@ -6,9 +6,10 @@ nothing: the clients may retry, as those of the lock and the timeline may not.
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from contextlib import ExitStack, suppress
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, TableError, Unanswered
@@ -27,17 +28,24 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
         with suppress(FileNotFoundError, NotADirectoryError):
             return (folder / key).open("rb")
         raise _gone(key)
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 - handed to the caller
+    try:
+        copy: Any = _LocalCopy(tempfile.TemporaryFile())  # noqa: SIM115 - handed to the caller
+    except OSError as error:
+        raise _no_room(key, error) from None
     with ExitStack() as unless_found:
         unless_found.callback(copy.close)
         for tries in range(TRIES_MAX):
             copy.seek(0)
             copy.truncate()
-            match store.get_file(key, copy):
+            answer = store.get_file(key, copy)
+            if copy.failed is not None:  # the SDK takes it for an error of its connection
+                raise _no_room(key, copy.failed)
+            match answer:
                 case Found():
                     unless_found.pop_all()
                     copy.seek(0)
-                    return copy
+                    file: BinaryIO = copy.file
+                    return file
                 case Missing():
                     raise _gone(key)
                 case Throttled(after_s):
@@ -51,6 +59,37 @@ def open_data_file(store: Store, key: str, clock: Clock) -> BinaryIO:
         f"{key} could not be read in {TRIES_MAX} tries ({why}); see that the store answers, then "
         "try again",
         doubt=False,
+    )
+
+
+class _LocalCopy:
+    """A temporary file that remembers why it could not be written: its disk may be full."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.failed: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            written: int = self.file.write(data)
+            self.file.flush()
+        except OSError as error:
+            self.failed = error
+            raise
+        return written
+
+    def close(self) -> None:
+        with suppress(OSError):  # what could not be written is tried once more
+            self.file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def _no_room(key: str, error: OSError) -> TableError:
+    return TableError(
+        f"{key} could not be copied to {tempfile.gettempdir()} of {socket.gethostname()} "
+        f"({str(error)[:120]}): the store answered; make room there, or set TMPDIR, then try again"
     )
 
 
