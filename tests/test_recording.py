@@ -119,9 +119,10 @@ def test_each_lock_is_judged_by_itself(server: str, tmp_path: Path) -> None:
     with lockkit.record(tmp_path / "run.html") as recorded:
         a_turn(server, "W1")
         a_turn(server, "W1", other)
-    assert {url: str(verdict.kind) for url, verdict in recorded.verdicts().items()} == {
-        URL: "VALID", other: "VALID"
-    }  # fmt: skip
+    verdicts = {url: str(verdict.kind) for url, verdict in recorded.verdicts().items()}
+    # A lock that another test lost may still renew in this process.
+    ours = {url: kind for url, kind in verdicts.items() if url.startswith("s3://lake/")}
+    assert ours == {URL: "VALID", other: "VALID"}
     page = (tmp_path / "run.html").read_text()
     assert f"{other} told something, too: VALID." in page
     own = [each for each in recorded.events(other) if each.who == STORE]

@@ -13,7 +13,7 @@ import trickle as slow
 from test_deadlines import PATIENCE_S, TIMEOUT_S, no_keys, ok
 from trickle import ends_within, trickle
 
-from lockkit.errors import NoAnswer
+from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import Found, IfAbsent, Unknown
 from lockkit.stores import Store, open_store, tokens
 from lockkit.stores.deadline import DeadlinePassed, deadline
@@ -68,7 +68,8 @@ def test_a_metadata_server_that_trickles_holds_no_opening_at_google(
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     with trickle(slow.headers) as metadata:
         monkeypatch.setenv("GCE_METADATA_IP", metadata.url.removeprefix("http://"))
-        with pytest.raises(NoAnswer, match="in the time that it may take"):
+        # On a busy machine Google's own three attempts may be over before the deadline is.
+        with pytest.raises(StoreError, match="in the time that it may take|no Google credentials"):
             ends_within(PATIENCE_S, lambda: open_store("gs://b/t", timeout_s=TIMEOUT_S))
 
 
