@@ -67,7 +67,7 @@ class Breaker:
 
     def _ask_first(self) -> None:
         """A guess applies to one rule only."""
-        self.predict = Predict("How soon does a seed do harm?", GUESSES)
+        self.predict = Predict("How soon does a seed do harm?", GUESSES, then="press Play")
         self.predict.locks(self.button)
         self._guess.children = [self.predict.view]
         self._drawn.children = ()

@@ -84,14 +84,14 @@ class MutantRun:
             return []
         last = max(self.events, key=lambda each: each.at_ms)
         who = next((each.who for each in reversed(self.events) if each.who != STORE), last.who)
-        text = f"the simulator stops here: {self.harm}"
+        text = f"the simulator stops here; violated: {self.harm}"
         return [event(last.at_ms + AFTER_MS, who, "note", text=text)]
 
     def __str__(self) -> str:
         return f"harm after {self.moves} moves" if self.harm else f"no harm in {self.moves} moves"
 
     def __repr__(self) -> str:
-        why = f": {self.harm}" if self.harm else ""
+        why = f"; violated: {self.harm}" if self.harm else ""
         return f"{self.moment}, {self}{why}"
 
     @property

@@ -37,10 +37,12 @@ class Predict(Shown):
     fewer than two guesses, or two that are alike.
     """
 
-    def __init__(self, question: str, guesses: Sequence[str]) -> None:
+    def __init__(
+        self, question: str, guesses: Sequence[str], *, then: str = "run the next cell"
+    ) -> None:
         if len(set(guesses)) != len(guesses) or len(guesses) < 2:
             raise ValueError(f"a prediction has two guesses or more, all different: {guesses!r}")
-        self.question, self.guesses = question, tuple(guesses)
+        self.question, self.guesses, self._then = question, tuple(guesses), then
         self._locked: list[Any] = []
         self.did: str | None = None
         """The outcome of the first run; after it, the guess cannot change."""
@@ -104,9 +106,9 @@ class Predict(Shown):
     def said(self) -> str:
         """You predicted / it did, in one line; before that, what to do."""
         if self.picked is None:
-            return "Pick a guess to unlock the next cell."
+            return f"Pick a guess, then {self._then}."
         if self.did is None:
-            return "Now run the next cell."
+            return f"Now {self._then}."
         if self.picked == self.did:
             return f"✓ You predicted it: {self.did}."
         return f"✗ You predicted: {self.picked}. It did: {self.did}."
