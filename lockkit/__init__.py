@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from lockkit.clock import Clock as Clock
-    from lockkit.errors import CommitConflict as CommitConflict
-    from lockkit.errors import CommitUnknown as CommitUnknown
     from lockkit.errors import LockBusy as LockBusy
     from lockkit.errors import LockkitError as LockkitError
     from lockkit.errors import LockLost as LockLost
@@ -57,6 +55,8 @@ if TYPE_CHECKING:
     from lockkit.protocol.policy import Policy as Policy
     from lockkit.providers import open_lock as open_lock
     from lockkit.stores import open_store as open_store
+    from lockkit.table.errors import CommitConflict as CommitConflict
+    from lockkit.table.errors import CommitUnknown as CommitUnknown
 
 _ROOM = {
     "Lock": "lockkit.lock.handle",
@@ -70,8 +70,8 @@ _ROOM = {
     "StoreError": "lockkit.errors",
     "UnsafeStore": "lockkit.errors",
     "TableError": "lockkit.errors",
-    "CommitConflict": "lockkit.errors",
-    "CommitUnknown": "lockkit.errors",
+    "CommitConflict": "lockkit.table.errors",
+    "CommitUnknown": "lockkit.table.errors",
     "Policy": "lockkit.protocol.policy",
     "Expiry": "lockkit.protocol.policy",
     "Event": "lockkit.events",

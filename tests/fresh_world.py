@@ -15,9 +15,10 @@ from typing import Any
 
 from spark_world import KEYS, SAID, frame, stored
 
-from lockkit.errors import CommitConflict, TableError
+from lockkit.errors import TableError
 from lockkit.spark import read, register, unwrapped, write
 from lockkit.spark.connect import connect_session
+from lockkit.table.errors import CommitConflict
 
 Way = Callable[[Any, str], Any]
 """Of a session and a table's address: the rows that are written back."""

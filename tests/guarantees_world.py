@@ -16,8 +16,9 @@ import pyarrow as pa
 from play import Faults, Play
 from table_world import AVRO, SCHEMA, Holder
 
-from lockkit.errors import CommitConflict, CommitUnknown, LockLost, TableError
-from lockkit.runtime import Procedure, Unique, create
+from lockkit.errors import LockLost, TableError
+from lockkit.runtime import Procedure, Unique
+from lockkit.runtime.proven import create
 from lockkit.table import (
     Prepared,
     TableConfig,
@@ -28,6 +29,7 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import Timeline, load_timeline

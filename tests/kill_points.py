@@ -30,7 +30,8 @@ from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lock.conformance import TABLE_KEY
 from lockkit.lock.handle import Lock
-from lockkit.runtime import create, run
+from lockkit.runtime import run
+from lockkit.runtime.proven import create
 from lockkit.stores import Store, open_store
 from lockkit.table import (
     Prepared,

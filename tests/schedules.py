@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from table_world import AVRO, CLOCK, Hasty, Holder
 
-from lockkit.errors import CommitConflict, CommitUnknown, LockLost
+from lockkit.errors import LockLost
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -54,6 +54,7 @@ from lockkit.runtime import (
 from lockkit.sinks import silent
 from lockkit.stores import ListEntry
 from lockkit.table import FENCE_KEY, PROPERTIES_KEY, Committed, Prepared, begin, commit, prepare
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.timeline import COMMITS, Timeline, TimelineNames, parse_timeline
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.covered import settle as cover

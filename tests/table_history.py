@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 from table_world import AVRO, CLOCK, Holder, prepare_inserts, prepare_upserts, rows
 
-from lockkit.errors import CommitConflict
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import Prepared, begin, commit, load_snapshot, prepare, write_inserts
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.layout import FileGroup
 
 

@@ -15,7 +15,8 @@ from unittest.mock import patch
 
 from lockkit.errors import LockLost, LossReason
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, over
-from lockkit.runtime import Get, Note, Procedure, Put, Unique, WallMs, create
+from lockkit.runtime import Get, Note, Procedure, Put, Unique, WallMs
+from lockkit.runtime.proven import create
 from lockkit.table import FENCE_KEY, Committed, Prepared
 from lockkit.table.format.timeline import TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import Fence, format_fence, read_fence

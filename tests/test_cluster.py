@@ -13,7 +13,7 @@ import pytest
 from table_history import History, add, publish, told
 from table_world import AVRO, CLOCK, CONFIG, Hasty, new_table, prepare_upserts, rows
 
-from lockkit.errors import CommitConflict, TableError
+from lockkit.errors import TableError
 from lockkit.protocol.outcome import IfAbsent
 from lockkit.protocol.policy import Expiry
 from lockkit.runtime import SiblingInterrupted, run
@@ -29,6 +29,7 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.timeline import Timeline, load_timeline
 from lockkit.table.format.xxhash import bucket_of
 from lockkit.table.occ.commit import EpochGuard

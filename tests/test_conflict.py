@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockkit.errors import CommitConflict, TableError
+from lockkit.errors import TableError
 from lockkit.stores import ListEntry
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.layout import NOWHERE, CommitFiles, FileGroup, Overwritten, WriteStat
 from lockkit.table.format.timeline import V6, parse_timeline
 from lockkit.table.occ.conflict import (

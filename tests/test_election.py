@@ -16,7 +16,7 @@ from faults_world import STRUCK
 from lock_world import SCHEMES, memory, process, said, until
 
 from lockkit.clock import Clock
-from lockkit.errors import ElectionError, NotGuarded, NotLeader, UnsafeStore
+from lockkit.errors import UnsafeStore
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
@@ -25,6 +25,7 @@ from lockkit.protocol.state import Identity
 from lockkit.recipes.election import Election
 from lockkit.recipes.election.candidate import Candidate
 from lockkit.recipes.election.epochs import KEPT, collect, epoch_key, epochs_in
+from lockkit.recipes.errors import ElectionError, NotGuarded, NotLeader
 from lockkit.runtime import List, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import ListEntry, open_store

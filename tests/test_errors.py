@@ -13,14 +13,18 @@ import pytest
 
 import lockkit
 from lockkit import errors
-from lockkit.errors import CommitUnknown, LockBusy, LockkitError, LossReason
+from lockkit.errors import LockBusy, LockkitError, LossReason
+from lockkit.recipes import errors as recipe_errors
 from lockkit.recipes.queue.asked import Claim
 from lockkit.stores import StoreOptions
 from lockkit.stores.endpoint import Endpoint, ErrorResponse
+from lockkit.table import errors as table_errors
+from lockkit.table.errors import CommitUnknown
 
 KINDS = [
-    kind for _, kind in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(kind, LockkitError)
+    kind for home in (errors, recipe_errors, table_errors)
+    for _, kind in inspect.getmembers(home, inspect.isclass)
+    if issubclass(kind, LockkitError) and kind.__module__ == home.__name__
 ]  # fmt: skip
 INTERNAL = {
     # caught before they reach a caller, or ends of a simulated process

@@ -7,7 +7,7 @@ Where one is meant: a failing test shows the new numbers, and then
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -34,11 +34,30 @@ from lockkit.lab.verify.mutants import Invariant
 from lockkit.lab.verify.planting import replaced
 from lockkit.protocol import actions
 from lockkit.protocol.actions import StepContext
-from lockkit.protocol.lease import EventCase, Transition, transition
-from lockkit.protocol.outcome import Version
+from lockkit.protocol.lease import ANYWHERE, TRANSITIONS, EventCase, Transition, step, transition
+from lockkit.protocol.outcome import Applied, Unknown, Version
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import Record
-from lockkit.protocol.state import Phase, Step, WritePurpose
+from lockkit.protocol.state import (
+    AcquireRequested,
+    Event,
+    GiveUp,
+    Identity,
+    Now,
+    Observation,
+    Phase,
+    ReadAnswered,
+    ReadFailed,
+    ReadRecord,
+    ReleaseRequested,
+    RenewDue,
+    State,
+    Step,
+    Tick,
+    WriteAnswered,
+    WritePurpose,
+    WriteRecord,
+)
 
 # name: (steps of the shortest counterexample, distinct states); 0 steps: all states, no violation
 RECORDED = {
@@ -276,6 +295,17 @@ def test_a_row_that_does_not_exist_is_named() -> None:
         explore_rows(["drift_for_everybody"])
 
 
+def silent_in(action: Callable[[StepContext, Phase], Step]) -> Callable[[StepContext, Phase], Step]:
+    """The same action, which must not send anything."""
+
+    def acted(turn: StepContext, to: Phase) -> Step:
+        state, told = action(turn, to)
+        assert not any(isinstance(each, ReadRecord | WriteRecord) for each in told)
+        return state, told
+
+    return acted
+
+
 @contextmanager
 def recorded() -> Iterator[set[tuple[Phase, EventCase]]]:
     """The rows of the transition table that are taken meanwhile."""
@@ -283,10 +313,56 @@ def recorded() -> Iterator[set[tuple[Phase, EventCase]]]:
 
     def noted(phase: Phase, case: EventCase) -> Transition:
         met.add((phase, case))
-        return transition(phase, case)
+        found = transition(phase, case)
+        if found.to is not Phase.WAITING:
+            return found
+        return found._replace(action=silent_in(found.action))
 
     with replaced("lockkit.protocol.lease:transition", noted):
         yield met
+
+
+def played(policy: Policy, *events: Event) -> State:
+    """One client that meets these events, one after the other."""
+    state = State()
+    for event in events:
+        state, _ = step(Identity("W1", 10_000), state, event, policy)
+    return state
+
+
+def scripted() -> None:
+    """Three rows that no small world reaches: a second acquire, a clock that is set back, and a
+    release whose first look is not answered.
+    """
+    theirs = Record("W2", 5_000, epoch=1, attempt="W2/1", ttl_ms=5_000)
+    seen = Observation("v1", theirs)
+    start, late, set_back = Now(0, 0), Now(60_000, 60_000), Now(120_000, 0)
+    wanted = AcquireRequested(start), ReadAnswered(start, seen), GiveUp(start)
+    assert played(WALL, *wanted, AcquireRequested(start)).phase is Phase.LOOKING
+    claimed = AcquireRequested(late), ReadAnswered(late, seen), WriteAnswered(late, Unknown("lost"))
+    assert played(WALL, *claimed, ReadAnswered(set_back, seen)).phase is Phase.WAITING
+    assert played(WALL, *claimed, ReadAnswered(set_back, seen), Tick(late)).phase is Phase.CLAIMING
+    absent = ReadAnswered(start, Observation(None, None))
+    held = AcquireRequested(start), absent, WriteAnswered(start, Applied("v1"))
+    renews = RenewDue(start), WriteAnswered(start, Unknown("lost")), ReadFailed(start, "lost")
+    quits = ReleaseRequested(start), ReadFailed(start, "lost"), Tick(start)
+    assert played(WALL, *held, *renews, *quits).phase is Phase.RELEASING
+
+
+def test_every_row_of_the_table_is_reached_and_no_other_transition_happens() -> None:
+    """Also: a client that waits has no request out, so the table has no answer for it there."""
+    table = {(phase, case) for phase, rows in TRANSITIONS.items() for case in rows}
+    table |= {(None, case) for case in ANYWHERE}
+    worlds = {each.name: each for each in ON}
+    with recorded() as met:
+        scripted()
+        for each in ("store", "alone, two faults"):
+            bounds = replace(worlds[each].bounds, **LARGE.get(each, {}))
+            assert search(LeaseWorld(worlds[each].policy, bounds)).violation is None
+        throttles = Bounds(renewals=(0, 0), tries=(2, 1), faults=1, gives_up=True)
+        assert search(LeaseWorld(STORE, throttles)).violation is None
+    # `recorded` looks each transition up in the table, so one that has no row raises KeyError.
+    assert {(None if case in ANYWHERE else phase, case) for phase, case in met} == table
 
 
 # --- the search itself --------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from table_world import (
     rows,
 )
 
-from lockkit.errors import BrokenFence, CannotTell, NewerFence, TableError
+from lockkit.errors import TableError
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Missing
 from lockkit.protocol.record import EPOCH_MAX
 from lockkit.runtime import List, Note, Procedure, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import Store
 from lockkit.table import FENCE_KEY, Prepared, TableConfig, commit, read_table
+from lockkit.table.errors import BrokenFence, CannotTell, NewerFence
 from lockkit.table.occ.commit import DecidedCommit, complete, decide
 from lockkit.table.occ.fence import digest, parse_fence, read_fence
 from lockkit.table.occ.liveness import HeartbeatRules

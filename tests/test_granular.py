@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from lock_world import until
 
 from lockkit.clock import Clock
-from lockkit.errors import LockBusy, OutOfOrder
+from lockkit.errors import LockBusy
 from lockkit.lab.verify.deadlocks import MISTAKES, GranularOperation, deadlock, story
+from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.granular.batch import (
     OperationDone,
     OperationFailed,

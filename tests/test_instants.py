@@ -21,7 +21,7 @@ import pytest
 from table_world import AVRO, CLOCK, Hasty, Holder, new_table, prepare_inserts, rows
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitConflict, CommitUnknown, LockLost, TableError
+from lockkit.errors import LockLost, TableError
 from lockkit.protocol.outcome import Found, IfAbsent, Missing, Throttled, Unknown
 from lockkit.runtime import run
 from lockkit.sinks import ObserverFailed
@@ -38,6 +38,7 @@ from lockkit.table import (
     roll_back,
     write_inserts,
 )
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import (

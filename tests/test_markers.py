@@ -26,11 +26,12 @@ from table_world import (
     rows,
 )
 
-from lockkit.errors import CommitConflict, EarlyConflict, TableError
+from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, IfAbsent
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table import commit
+from lockkit.table.errors import CommitConflict, EarlyConflict
 from lockkit.table.format.base_file import BaseFileWriter, Target
 from lockkit.table.format.layout import NO_COMMIT, FileGroup, TaskId, file_name, in_partition
 from lockkit.table.format.partition import is_inside

@@ -17,12 +17,13 @@ from table_world import (
     rows,
 )
 
-from lockkit.errors import CommitConflict, TableError
+from lockkit.errors import TableError
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion
 from lockkit.runtime import Note, Procedure, perform, run
 from lockkit.sinks import silent
 from lockkit.stores import Store, open_store
 from lockkit.table import FENCE_KEY, PROPERTIES_KEY, TableConfig, commit, read_table
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.java_properties import format_properties, parse_properties
 from lockkit.table.format.properties import FENCED, HUDI, MODE, load_config
 from lockkit.table.format.timeline import load_timeline

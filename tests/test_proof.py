@@ -45,9 +45,9 @@ from lockkit.recipes.terraform import StateLock
 from lockkit.recipes.wal import Wal
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
-from lockkit.stores.deadline import within
 from lockkit.stores.endpoint import is_providers_own
 from lockkit.stores.memory import MemoryStore
+from lockkit.stores.within import within
 from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.properties import PROPERTIES_KEY, TableConfig, to_properties
 from lockkit.table.handle import Table

@@ -23,14 +23,16 @@ from table_world import (
     rows,
 )
 
-from lockkit.errors import CommitConflict, LockBusy, LockLost, TableError
+from lockkit.errors import LockBusy, LockLost, TableError
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Missing
-from lockkit.runtime import LONGEST_ASKED_S, Parallel, Procedure, Put, pause_s, perform, run
+from lockkit.runtime import Parallel, Procedure, Put, perform, run
+from lockkit.runtime.proven import LONGEST_ASKED_S, pause_s
 from lockkit.sinks import silent
 from lockkit.stores import open_store
 from lockkit.table import begin, commit, prepare, read_table
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.java_properties import format_properties
 from lockkit.table.format.plans import hadoop_base, parse_rollback_plan
 from lockkit.table.format.properties import PROPERTIES_KEY, load_config, to_properties

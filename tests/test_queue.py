@@ -26,7 +26,6 @@ from schedules import Lane, Shelf, stand
 from table_world import Hasty
 
 from lockkit.clock import Clock
-from lockkit.errors import ForeignBroker, JobLost, QueueError, QueueUnknown
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.scenarios.queue import MUTANTS
@@ -38,6 +37,7 @@ from lockkit.protocol.outcome import (
     StillOut,
     Unknown,
 )
+from lockkit.recipes.errors import ForeignBroker, JobLost, QueueError, QueueUnknown
 from lockkit.recipes.queue import Queue
 from lockkit.recipes.queue import jobs as transitions
 from lockkit.recipes.queue.asked import (

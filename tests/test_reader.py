@@ -25,7 +25,8 @@ from table_world import (
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, IfAbsent, IfVersion
-from lockkit.runtime import AT_ONCE_MAX, Parallel, Procedure, all_of, perform, run
+from lockkit.runtime import Parallel, Procedure, perform, run
+from lockkit.runtime.proven import AT_ONCE_MAX, all_of
 from lockkit.sinks import silent
 from lockkit.stores import Store
 from lockkit.table import (

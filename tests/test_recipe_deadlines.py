@@ -13,18 +13,20 @@ from test_cli import assert_says, run
 from trickle import ends_within, trickle
 
 from lockkit.clock import Clock
-from lockkit.errors import LockUnknown, NoAnswer, QueueBusy, Unanswered
+from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lock.grant import LATE_S
 from lockkit.providers import open_lock
 from lockkit.recipes.election import Election
+from lockkit.recipes.errors import LockUnknown, QueueBusy
 from lockkit.recipes.queue.handle import Queue
 from lockkit.recipes.striped import StripedLock
 from lockkit.recipes.terraform import StateLock
 from lockkit.recipes.wal import Wal
-from lockkit.runtime import Parallel, Procedure, read
+from lockkit.runtime import Parallel, Procedure
 from lockkit.runtime import run as carry_out
+from lockkit.runtime.proven import read
 from lockkit.stores import open_store
-from lockkit.stores.deadline import within
+from lockkit.stores.within import within
 
 WAIT_S = 1.0
 BUSY_S = 6.0

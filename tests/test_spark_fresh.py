@@ -12,7 +12,6 @@ from spark_world import MARKS, SAID, batches, own_spark, stored
 from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
-from lockkit.errors import OldRows
 from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.errors import unwrapped
@@ -22,6 +21,7 @@ from lockkit.spark.read import read, register
 from lockkit.spark.source import Lockkit
 from lockkit.spark.spool import LocalSpool
 from lockkit.stores import open_store
+from lockkit.table.errors import OldRows
 from lockkit.table.format.timeline import V9, load_timeline
 
 pytestmark = MARKS

@@ -24,7 +24,7 @@ from spark_world import (
 )
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitConflict, CommitUnknown, LockLost, TableError
+from lockkit.errors import LockLost, TableError
 from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.errors import unwrap, unwrapped
@@ -35,6 +35,7 @@ from lockkit.spark.read import read, register
 from lockkit.spark.spool import SPOOLS
 from lockkit.stores import open_store
 from lockkit.table import load_snapshot
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.timeline import V6, V9, load_timeline
 from lockkit.table.read.buckets import is_bucketed
 

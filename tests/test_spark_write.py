@@ -13,7 +13,7 @@ from spark_world import COLUMNS, KEYS, MARKS, by_hudi_rs, frame, own_spark, stor
 from suite_plugin import rest_in_soak
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitConflict, EarlyConflict, HeartbeatExpired, StoreError, TableError
+from lockkit.errors import StoreError, TableError
 from lockkit.lab.course import program as member
 from lockkit.lab.course.program import ANEW, ONCE
 from lockkit.lock.handle import LOCK_KEY
@@ -24,6 +24,7 @@ from lockkit.spark.options import RETRIES, asked
 from lockkit.stores import open_store
 from lockkit.stores.local import LocalStore
 from lockkit.table import TableConfig, create_table, load_snapshot, read_table
+from lockkit.table.errors import CommitConflict, EarlyConflict, HeartbeatExpired
 from lockkit.table.format.timeline import V9, load_timeline
 from lockkit.table.occ.liveness import end, look
 from lockkit.table.occ.transaction import begin

@@ -21,7 +21,7 @@ from schedules import Shelf as Unconditional
 from test_cli import assert_says, run
 
 from lockkit.clock import Clock
-from lockkit.errors import LockUnknown, NotLocked, StateLocked, StoreError, Unanswered, UnsafeStore
+from lockkit.errors import StoreError, Unanswered, UnsafeStore
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.scenarios.statelock import KEY, MUTANTS
@@ -35,6 +35,7 @@ from lockkit.protocol.outcome import (
     Unknown,
     WriteAnswer,
 )
+from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
 from lockkit.recipes.terraform.lockinfo import ForeignLock, LockInfo, decode, encode
 from lockkit.recipes.terraform.statelock import (
     StateLock,
@@ -45,8 +46,9 @@ from lockkit.recipes.terraform.statelock import (
     state_place,
     unlock,
 )
-from lockkit.runtime import TRIES_MAX, Delete, Get, Note, Procedure, Put, perform
+from lockkit.runtime import Delete, Get, Note, Procedure, Put, perform
 from lockkit.runtime import run as carry_out
+from lockkit.runtime.proven import TRIES_MAX
 from lockkit.sinks import silent
 from lockkit.stores import open_store
 

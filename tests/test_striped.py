@@ -15,7 +15,7 @@ import pytest
 from lock_world import PATIENCE_S, SCHEMES, Tale, add_one, memory, overwrite, process, said
 
 from lockkit.clock import Clock
-from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError, StripesDiffer
+from lockkit.errors import LockBusy, LockLost, NoAnswer, StoreError
 from lockkit.events import event
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.verify.check import Kind, check
@@ -28,6 +28,7 @@ from lockkit.protocol.outcome import (
     Missing,
     PreconditionFailed,
 )
+from lockkit.recipes.errors import StripesDiffer
 from lockkit.recipes.striped import StripedLock
 from lockkit.recipes.striped import handle as module
 from lockkit.recipes.striped.layout import LAYOUT_KEY, of_stripe

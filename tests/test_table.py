@@ -29,15 +29,7 @@ from table_world import (
     rows,
 )
 
-from lockkit.errors import (
-    CommitConflict,
-    CommitUnknown,
-    LockLost,
-    LossReason,
-    StoreError,
-    TableError,
-    Unanswered,
-)
+from lockkit.errors import LockLost, LossReason, StoreError, TableError, Unanswered
 from lockkit.events import KINDS
 from lockkit.lab.server import Emulator
 from lockkit.lock.handle import Lock
@@ -58,6 +50,7 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.layout import Overwritten, WriteStat, file_name
 from lockkit.table.format.timeline import (
     LISTINGS_MAX,

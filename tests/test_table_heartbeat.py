@@ -20,7 +20,7 @@ from suite_plugin import rest_in_soak
 from table_world import AFTER, BEFORE, CLOCK, LATE, Lossy
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitUnknown, HeartbeatExpired, TableError, Unanswered
+from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -34,6 +34,7 @@ from lockkit.protocol.outcome import (
 from lockkit.protocol.policy import Expiry
 from lockkit.runtime import Delete, Get, List, Note, Put, Sleep, Unique, WallMs, run
 from lockkit.stores import Store, open_store
+from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.format.timeline import V6, instant_ms, instant_of, load_timeline
 from lockkit.table.occ.heartbeat import Heartbeat, HeartbeatState, beat, start
 from lockkit.table.occ.liveness import (

@@ -13,13 +13,14 @@ import pytest
 from table_world import CLOCK, CONFIG, new_table, prepare_inserts, prepare_upserts, rows
 
 from lockkit import Lock, LockBusy, LockLost, open_lock
-from lockkit.errors import CommitConflict, LossReason, TableError
+from lockkit.errors import LossReason, TableError
 from lockkit.providers.both import DoubleLock
 from lockkit.providers.filesystem import FilesystemLock
 from lockkit.providers.process import ProcessLock
 from lockkit.runtime import run
 from lockkit.stores import Store
 from lockkit.table import Table, read_table
+from lockkit.table.errors import CommitConflict
 from lockkit.table.occ.concurrency import OptimisticConcurrency
 from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.locks import open_table_lock

@@ -35,9 +35,9 @@ from suite_plugin import rest_in_soak
 from table_mutants import ROOMS, planted
 from table_world import CLOCK, CONFIG, Holder, prepare_inserts, prepare_upserts, rows
 
-from lockkit.errors import CommitUnknown
 from lockkit.runtime import Procedure, run
 from lockkit.table import Committed, Prepared, commit, create_table
+from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import instant_ms, load_timeline
 from lockkit.table.occ import fence as fencing

@@ -31,10 +31,11 @@ from table_world import (
     rows,
 )
 
-from lockkit.errors import CommitConflict, CommitUnknown, LockLost, StoreError, TableError
+from lockkit.errors import LockLost, StoreError, TableError
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.protocol.outcome import Applied, IfAbsent, Missing
-from lockkit.runtime import create, run
+from lockkit.runtime import run
+from lockkit.runtime.proven import create
 from lockkit.spark.options import asked as asked_for
 from lockkit.spark.options import known_config
 from lockkit.spark.place import TableAddress
@@ -53,6 +54,7 @@ from lockkit.table import (
     read_table,
     write_inserts,
 )
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.plans import RollbackPlan, format_rollback_plan
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.schema import arrow_schema, evolve

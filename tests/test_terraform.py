@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from lock_world import until
 
-from lockkit.errors import StateLocked
+from lockkit.recipes.errors import StateLocked
 from lockkit.recipes.terraform import StateLock
 from lockkit.recipes.terraform.lockinfo import LockInfo
 

@@ -21,16 +21,7 @@ from faults_world import SCHEMES
 from wal_orders import orders
 
 from lockkit.clock import Clock
-from lockkit.errors import (
-    AppendUnknown,
-    Damaged,
-    Fenced,
-    SameEpoch,
-    StoreError,
-    Unanswered,
-    UnsafeStore,
-    WalError,
-)
+from lockkit.errors import StoreError, Unanswered, UnsafeStore
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.server import Emulator
 from lockkit.lab.server.sigv4 import Credentials
@@ -44,6 +35,7 @@ from lockkit.protocol.outcome import (
     PreconditionFailed,
     Unknown,
 )
+from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.recipes.wal.claim import End, SlotLanded, SlotTaken, SlotUnknown, claim
 from lockkit.recipes.wal.handle import Cursor, LogTail, Position, Reader, Wal
 from lockkit.recipes.wal.reader import fold, look

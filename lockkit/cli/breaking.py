@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.cli.generations import opened
     from lockkit.errors import BreakRefused
     from lockkit.runtime import run as carry_out
-    from lockkit.stores.deadline import within
+    from lockkit.stores.within import within
     from lockkit.table.inspect.standing import watch
     from lockkit.table.inspect.takeover import me, take_over
     from lockkit.table.inspect.versions import highest_epoch

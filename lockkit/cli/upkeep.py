@@ -114,7 +114,7 @@ def clean(args: argparse.Namespace) -> int:
 
 
 def cluster(args: argparse.Namespace) -> int:
-    from lockkit.errors import CommitConflict
+    from lockkit.table.errors import CommitConflict
     from lockkit.table.services.rules import LAYOUT_KEY, SMALL_KEY, TARGET_KEY
 
     options = {

@@ -30,7 +30,7 @@ from lockkit.protocol.outcome import (
 )
 from lockkit.runtime import Get, Procedure, Put, Sleep, Unique, run
 from lockkit.stores import Store, split_url
-from lockkit.stores.deadline import left_s
+from lockkit.stores.within import left_s
 
 TABLE_KEY = ".hoodie/.locks/conditions.json"
 """The scratch object of a lock or a table. It is never deleted: a lock needs no right to delete."""
@@ -184,7 +184,10 @@ def _current(key: str, interval_s: float) -> Procedure[Version | object]:
 
 
 def _write(key: str, condition: Condition, interval_s: float) -> Procedure[WriteAnswer]:
-    """One write of bytes that no other write has; sent again while the store throttles."""
+    """One write of bytes that no other write has; sent again while the store throttles.
+
+    Not `settle_write`: the test is about the raw answers.
+    """
     unique = yield Unique()
     body = json.dumps({"about": ABOUT, "test": unique}).encode()
     answer: WriteAnswer = Throttled()

@@ -27,8 +27,8 @@ from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, is_believed
 from lockkit.protocol.state import Identity, LastObservation, Observation
 from lockkit.sinks import Emit, EventSink, silent
-from lockkit.stores import Store, check_keywords, open_store
-from lockkit.stores.deadline import within
+from lockkit.stores import Store, open_store
+from lockkit.stores.within import within
 
 NAME_CHARS_MAX = 1_000
 
@@ -76,7 +76,10 @@ class Lock(BaseLock):
             raise ValueError(f"owner and client are names, of at most {NAME_CHARS_MAX} characters")
         if store is not None and store_options:
             raise TypeError(f"store= is open already, and takes no {min(store_options)}=")
-        check_keywords(Lock, url, store_options)
+        if store_options:
+            from lockkit.stores.keywords import check_keywords  # why: see there
+
+            check_keywords(Lock, url, store_options)
         url, clock = url.rstrip("/"), clock or Clock()
         self.policy, self.on_danger, self.on_lost = policy, on_danger, on_lost
         self.owner = owner or clock.unique()
@@ -111,19 +114,21 @@ class Lock(BaseLock):
         Raises `ValueError` naming the key that is missing or cannot be, and warns (`UnknownKey`) of
         a key that has no effect.
         """
-        from lockkit.lock.hudi_keys import PROVIDER, STORAGE, checked, warn_of_unused
+        from lockkit.lock import hudi_keys as hudi
 
-        config = checked(config, stacklevel=3)
-        if not config.get(PROVIDER, STORAGE).endswith(STORAGE):
-            raise ValueError(f"{PROVIDER} names another lock than a {STORAGE}; call open_lock")
-        warn_of_unused(config, "pass them as options, or call open_lock", stacklevel=3)
-        said = settings.from_hudi(config)
+        config = hudi.checked(config, stacklevel=3)
+        if not config.get(hudi.PROVIDER, hudi.STORAGE).endswith(hudi.STORAGE):
+            raise ValueError(
+                f"{hudi.PROVIDER} names another lock than a {hudi.STORAGE}; call open_lock"
+            )
+        hudi.warn_of_unused(config, "pass them as options, or call open_lock", stacklevel=3)
+        said = hudi.from_hudi(config)
         described: dict[str, Any] = {
             "ttl_s": said.ttl_s,
             "renew_interval_s": said.renew_interval_s,
             "acquire_timeout": said.timeout_s,
         }
-        if "ttl_s" in options and settings.RENEW_KEYS.isdisjoint(config):
+        if "ttl_s" in options and hudi.RENEW_KEYS.isdisjoint(config):
             del described["renew_interval_s"]  # Hudi's default belongs to Hudi's lease of 300 s
         return cls(said.url, **described | options)
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import math
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from lockkit.stores.secret import carries_secret
 
 PREFIX = "hoodie.write.lock."
 PROVIDER = PREFIX + "provider"
+STORAGE_LOCK = PREFIX + "storage."
+RENEW_KEYS = frozenset({STORAGE_LOCK + "renew.interval.secs", STORAGE_LOCK + "heartbeat.poll.secs"})
 STORAGE = "StorageBasedLockProvider"
 BASE_PATH, TABLE_NAME = "hoodie.base.path", "hoodie.table.name"
 WAIT = PREFIX + "wait_time_ms"
@@ -123,3 +127,50 @@ def warn_of_unused(given: Iterable[str], why: str, *, stacklevel: int) -> None:
     if unused := sorted(set(given) & AWS_KEYS.keys()):
         text = f"{', '.join(unused)} has no effect: {why}"
         warnings.warn(UnknownKey(text), stacklevel=stacklevel)
+
+
+# --- what they say of a storage lock --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockSettings:
+    """Where a lock is, how long its lease is, how often it is renewed, how long to wait for it."""
+
+    url: str
+    ttl_s: float
+    renew_interval_s: float
+    timeout_s: float
+
+
+def from_hudi(config: Mapping[str, str]) -> LockSettings:
+    """Hudi's keys, defaults and rules. Raises `ValueError` naming the key that cannot be."""
+    base = config.get(BASE_PATH)
+    if not base:
+        raise ValueError("hoodie.base.path is missing: a storage lock lives in its table")
+    older = number(config, STORAGE_LOCK + "heartbeat.poll.secs", 30)
+    ttl_s = number(config, STORAGE_LOCK + "validity.timeout.secs", 300)
+    renew_s = number(config, STORAGE_LOCK + "renew.interval.secs", older)
+    wait_ms = number(config, WAIT, 60_000)
+    if ttl_s < 10 or renew_s < 1:
+        raise ValueError(
+            f"{STORAGE_LOCK}validity.timeout.secs must be at least 10, "
+            "renew.interval.secs at least 1"
+        )
+    return LockSettings(url=base, ttl_s=ttl_s, renew_interval_s=renew_s, timeout_s=wait_ms / 1000)
+
+
+def number(
+    config: Mapping[str, str], key: str, default: float, *,
+    least: float = -math.inf, most: float = math.inf,
+) -> float:  # fmt: skip
+    """Values are strings in Java's configuration, and often numbers in Python's."""
+    said = config.get(key, default)
+    try:
+        value = float(said)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{key} is a number, not {said!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{key} is from {least:g} to {most:g}, not {said!r}")
+    return value

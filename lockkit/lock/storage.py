@@ -72,7 +72,7 @@ from lockkit.runtime import (
 )
 from lockkit.runtime import perform as performed
 from lockkit.stores import Store
-from lockkit.stores.deadline import within
+from lockkit.stores.within import within
 
 LOCK_KEY = ".hoodie/.locks/table_lock.json"
 REQUESTS_MAX = 64

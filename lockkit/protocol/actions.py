@@ -192,7 +192,7 @@ def resend(turn: StepContext, to: Phase) -> Step:
     return replace(turn.state, phase=to), (WriteRecord(out.record, out.over),)
 
 
-# --- what a write led to -------------------------------------------------------------------------
+# --- what a write or a read led to ---------------------------------------------------------------
 
 
 def applied(state: State, write: PendingWrite, version: Version, now: Now) -> State:
@@ -200,6 +200,31 @@ def applied(state: State, write: PendingWrite, version: Version, now: Now) -> St
     seen = LastObservation(Observation(version, write.record), write.sent.boot_ms, now.boot_ms)
     floor = max(state.floor, write.record.epoch)
     return replace(state, out=None, seen=seen, floor=floor, unsettled=())
+
+
+def remember(state: State, sight: Observation | None, date_ms: int | None, now: Now) -> State:
+    """Take in what a read found; a 304 proves the old version, at the store's new time."""
+    if sight is None:
+        assert state.seen is not None, "a 304 needs a version that we named"
+        if not _tells_more(state.seen, date_ms, now):
+            return state
+        sight = replace(state.seen.sight, date_ms=date_ms)
+    known = state.seen is not None and state.seen.sight.version == sight.version
+    since = state.seen.since_ms if known and state.seen else now.boot_ms
+    epoch = sight.record.epoch if isinstance(sight.record, Record) else 0
+    return replace(
+        state, seen=LastObservation(sight, since, now.boot_ms), floor=max(state.floor, epoch)
+    )
+
+
+def _tells_more(seen: LastObservation, date_ms: int | None, now: Now) -> bool:
+    """Whether this Date puts the store's clock further on than the one that we go on from.
+
+    Dates are floored: of two about one version, the one that shows more time passed is nearer.
+    """
+    if date_ms is None or seen.sight.date_ms is None:
+        return date_ms is not None
+    return date_ms - now.boot_ms > seen.sight.date_ms - seen.read_ms
 
 
 def hold(turn: StepContext, to: Phase) -> Step:

@@ -5,8 +5,6 @@ comes next. `step` finds out which case an event is and takes that row. No clock
 randomness. `Lock` runs it against a real store, the explorer against an adversary, a notebook one
 step at a time. A client has at most one request out; whoever runs the protocol carries it out and
 hands the answer back as the next event.
-
-One file because the table and the function that chooses its row must be read together.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ from lockkit.protocol.state import (
     Event,
     GiveUp,
     Identity,
-    LastObservation,
     Now,
     Observation,
     PendingWrite,
@@ -96,7 +93,6 @@ class EventCase(StrEnum):
     QUIT = "quit"
     QUIT_UNSETTLED = "quit with a write out"
     QUIT_TAKEN_OVER = "quit after a takeover"
-    STOP = "stop wanting it"
     GIVE_UP = "give up"
 
 
@@ -109,22 +105,10 @@ class Transition(NamedTuple):
 
 # --- the table -----------------------------------------------------------------------------------
 
-_READ = {
-    EventCase.FREE: Transition(Phase.CLAIMING, do.claim),
-    EventCase.TAKEN: Transition(Phase.WAITING, do.wait),
-    EventCase.GHOST: Transition(Phase.CONFIRMING, do.adopt),
-}
 _AMBIGUOUS = {
     # A 412 is also what a retry of our own success is told.
     EventCase.REFUSED: Transition(Phase.SETTLING, do.look),
     EventCase.UNANSWERED: Transition(Phase.SETTLING, do.look),
-}
-_STOP = {
-    EventCase.QUIT: Transition(Phase.RELEASING, do.leave_tombstone),
-    EventCase.QUIT_UNSETTLED: Transition(Phase.RELEASING, do.look_for_ours),
-    EventCase.QUIT_TAKEN_OVER: Transition(Phase.IDLE, do.released),
-    EventCase.STOP: Transition(Phase.IDLE, do.give_up),
-    EventCase.GIVE_UP: Transition(Phase.IDLE, do.give_up),
 }
 
 TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
@@ -133,10 +117,13 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
         EventCase.WANT_TAKEN: Transition(Phase.LOOKING, do.look_if_changed),
         EventCase.WANT_FREE: Transition(Phase.CLAIMING, do.claim),
     },
-    Phase.LOOKING: _READ | {
+    Phase.LOOKING: {
+        EventCase.FREE: Transition(Phase.CLAIMING, do.claim),
+        EventCase.TAKEN: Transition(Phase.WAITING, do.wait),
+        EventCase.GHOST: Transition(Phase.CONFIRMING, do.adopt),
         EventCase.LATER: Transition(Phase.LOOKING, do.look),
     },
-    Phase.WAITING: _READ | {
+    Phase.WAITING: {  # no request is out
         EventCase.LATER: Transition(Phase.LOOKING, do.look_if_changed),
         EventCase.LATER_FREE: Transition(Phase.CLAIMING, do.claim),
     },
@@ -173,7 +160,7 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
         EventCase.OUT_ENDED: Transition(Phase.LOST, do.stay_lost),
         EventCase.BEATEN_FREE: Transition(Phase.CLAIMING, do.claim_again),
         EventCase.BEATEN_TAKEN: Transition(Phase.WAITING, do.wait_again),
-        # The claim is too old to be worth winning.
+        # The claim is too old to be worth winning; "held": a wall clock was set back meanwhile.
         EventCase.FREE: Transition(Phase.CLAIMING, do.claim),
         EventCase.TAKEN: Transition(Phase.WAITING, do.wait),
         EventCase.GHOST: Transition(Phase.CONFIRMING, do.adopt),
@@ -182,7 +169,6 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
         EventCase.STILL_OURS: Transition(Phase.RELEASING, do.leave_tombstone_over_ours),
         EventCase.RELEASED: Transition(Phase.IDLE, do.released),
         EventCase.LATER: Transition(Phase.SETTLING, do.look),
-        EventCase.BEAT: Transition(Phase.SETTLING, do.look),
     },
     Phase.LOST: {},  # only a release leads on
     Phase.RELEASING: _AMBIGUOUS | {
@@ -196,7 +182,13 @@ TRANSITIONS: Mapping[Phase, Mapping[EventCase, Transition]] = {
 }  # fmt: skip
 """Besides `ANYWHERE`. An event that is no case of the client's phase changes nothing."""
 
-ANYWHERE: Mapping[EventCase, Transition] = _STOP | {EventCase.NO_READ: Transition(None, do.pause)}
+ANYWHERE: Mapping[EventCase, Transition] = {
+    EventCase.QUIT: Transition(Phase.RELEASING, do.leave_tombstone),
+    EventCase.QUIT_UNSETTLED: Transition(Phase.RELEASING, do.look_for_ours),
+    EventCase.QUIT_TAKEN_OVER: Transition(Phase.IDLE, do.released),
+    EventCase.GIVE_UP: Transition(Phase.IDLE, do.give_up),
+    EventCase.NO_READ: Transition(None, do.pause),
+}
 """In every phase."""
 
 PHASE_OF = {
@@ -206,13 +198,6 @@ PHASE_OF = {
     WritePurpose.RELEASE: Phase.RELEASING,
 }
 """Where a client is while a write with this aim is out."""
-
-_STILL_OUT = {
-    WritePurpose.CLAIM: EventCase.OUT_CLAIM,
-    WritePurpose.CONFIRM: EventCase.OUT_CONFIRM,
-    WritePurpose.RENEW: EventCase.OUT_RENEW,
-    WritePurpose.RELEASE: EventCase.OUT_RELEASE,
-}
 
 
 def transition(phase: Phase, case: EventCase) -> Transition:
@@ -257,10 +242,7 @@ def step(me: Identity, state: State, event: Event, policy: Policy) -> Step:
 
 
 def notice_end(state: State, now: Now) -> Step:
-    """Belief ends by the clock, whatever else is going on; a late answer does not revive it.
-
-    Part of every step. By itself it may also run while a request is out.
-    """
+    """Belief ends by the clock, also while a request is out; a late answer does not revive it."""
     if state.until_ms is None or now.boot_ms < state.until_ms:
         return state, ()
     ended = transition(Phase.HELD, EventCase.ENDED).to
@@ -281,11 +263,11 @@ def _wanted(turn: StepContext, floor: int) -> EventCase:
 
 def _seen(turn: StepContext, sight: Observation | None, date_ms: int | None) -> EventCase | None:
     """What a read found, for each reason to read."""
-    state = turn.state = _remember(turn.state, sight, date_ms, turn.now)
+    state = turn.state = do.remember(turn.state, sight, date_ms, turn.now)
     assert state.seen is not None
     sight = state.seen.sight
     match state.phase:
-        case Phase.LOOKING | Phase.WAITING:
+        case Phase.LOOKING:
             turn.state, turn.write = settle_ghosts(state, sight)
             if turn.write is None or turn.write.record.expired:  # also our own old tombstone
                 return EventCase.FREE if _is_free(turn) else EventCase.TAKEN
@@ -302,31 +284,6 @@ def _seen(turn: StepContext, sight: Observation | None, date_ms: int | None) -> 
             return EventCase.NOT_OURS
         case _:
             return None  # a read that nobody waits for any more
-
-
-def _remember(state: State, sight: Observation | None, date_ms: int | None, now: Now) -> State:
-    """Take in what a read found; a 304 proves the old version, at the store's new time."""
-    if sight is None:
-        assert state.seen is not None, "a 304 needs a version that we named"
-        if not _tells_more(state.seen, date_ms, now):
-            return state
-        sight = replace(state.seen.sight, date_ms=date_ms)
-    known = state.seen is not None and state.seen.sight.version == sight.version
-    since = state.seen.since_ms if known and state.seen else now.boot_ms
-    epoch = sight.record.epoch if isinstance(sight.record, Record) else 0
-    return replace(
-        state, seen=LastObservation(sight, since, now.boot_ms), floor=max(state.floor, epoch)
-    )
-
-
-def _tells_more(seen: LastObservation, date_ms: int | None, now: Now) -> bool:
-    """Whether this Date puts the store's clock further on than the one that we go on from.
-
-    Dates are floored: of two about one version, the one that shows more time passed is nearer.
-    """
-    if date_ms is None or seen.sight.date_ms is None:
-        return date_ms is not None
-    return date_ms - now.boot_ms > seen.sight.date_ms - seen.read_ms
 
 
 def _is_free(turn: StepContext) -> bool:
@@ -349,7 +306,7 @@ def _settled(turn: StepContext, sight: Observation) -> EventCase:
             if write.aim is WritePurpose.CLAIM and _is_past(turn, write):
                 turn.state = to_ghost(state)
                 return EventCase.FREE if _is_free(turn) else EventCase.TAKEN
-            return EventCase.OUT_ENDED if _too_late(state, write) else _STILL_OUT[write.aim]
+            return EventCase.OUT_ENDED if _too_late(state, write) else _still_out(write)
         case NotOurs():
             turn.state = replace(state, out=None)
             return _superseded(turn, write, sight)
@@ -375,9 +332,11 @@ def _superseded(turn: StepContext, write: PendingWrite, sight: Observation) -> E
 
 def _too_late(state: State, write: PendingWrite) -> bool:
     """A renewal whose belief has ended: nothing may revive it."""
-    return (
-        write.aim is not WritePurpose.RELEASE and state.grant is not None and state.until_ms is None
-    )
+    return bool(state.grant) and state.until_ms is None and write.aim is not WritePurpose.RELEASE
+
+
+def _still_out(write: PendingWrite) -> EventCase:
+    return EventCase[f"OUT_{write.aim.name}"]
 
 
 def _is_past(turn: StepContext, write: PendingWrite) -> bool:
@@ -397,9 +356,8 @@ def _answered(turn: StepContext, write: PendingWrite, answer: WriteAnswer) -> Ev
             return EventCase.APPLIED_ENDED if state.until_ms is None else EventCase.APPLIED
         case Throttled(after_s):
             turn.after_s = after_s
-            return (
-                EventCase.THROTTLED_ENDED if _too_late(turn.state, write) else EventCase.THROTTLED
-            )
+            ended = _too_late(turn.state, write)
+            return EventCase.THROTTLED_ENDED if ended else EventCase.THROTTLED
         case PreconditionFailed():
             return EventCase.REFUSED
         case Unknown():
@@ -413,15 +371,12 @@ def _later(turn: StepContext) -> EventCase | None:
     match state.phase:
         case Phase.WAITING:
             # A ghost of ours over the same version does no harm: one of the two lands, and we look.
-            return (
-                EventCase.LATER_FREE
-                if state.seen is not None and _is_free(turn)
-                else EventCase.LATER
-            )
+            ended = state.seen is not None and _is_free(turn)
+            return EventCase.LATER_FREE if ended else EventCase.LATER
         case Phase.LOOKING | Phase.SETTLING:
             return EventCase.LATER
         case Phase.CONFIRMING | Phase.RELEASING:
-            return EventCase.LATER if state.out is None else _STILL_OUT[state.out.aim]
+            return EventCase.LATER if state.out is None else _still_out(state.out)
         case Phase.IDLE | Phase.CLAIMING | Phase.HELD | Phase.RENEWING | Phase.LOST:
             return None
         case _:
@@ -430,14 +385,14 @@ def _later(turn: StepContext) -> EventCase | None:
 
 def _due(turn: StepContext, floor: int) -> EventCase | None:
     turn.state, turn.floor = replace(turn.state, floor=max(turn.state.floor, floor)), floor
-    return EventCase.BEAT if turn.state.phase in (Phase.HELD, Phase.SETTLING) else None
+    return {Phase.HELD: EventCase.BEAT, Phase.SETTLING: EventCase.LATER}.get(turn.state.phase)
 
 
 def _quit(turn: StepContext) -> EventCase:
     """Belief ends first; only then is the object released."""
     state = turn.state = replace(turn.state, until_ms=None)
     if state.grant is None:
-        return EventCase.STOP
+        return EventCase.GIVE_UP  # it was wanted, and is not wanted any more
     if state.out is not None:
         return EventCase.QUIT_UNSETTLED
     return EventCase.QUIT if state.version is not None else EventCase.QUIT_TAKEN_OVER

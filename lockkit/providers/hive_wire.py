@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.leased import GrantOver
 from lockkit.providers.telling import LeaseEvents
-from lockkit.stores.deadline import DeadlinePassed, TimedSocket, deadline, left_s
+from lockkit.stores.deadline import DeadlinePassed, deadline
+from lockkit.stores.timed_socket import TimedSocket
+from lockkit.stores.within import left_s
 
 PORT = 9083
 TEXT_BYTES_MAX, ROWS_MAX = 1 << 20, 100_000

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lockkit import config as settings
 from lockkit.lock.handle import Lock
 from lockkit.lock.hudi_keys import (
     AWS_KEYS,
@@ -14,10 +13,13 @@ from lockkit.lock.hudi_keys import (
     HEARTBEAT,
     PREFIX,
     PROVIDER,
+    RENEW_KEYS,
     TABLE_NAME,
     WAIT,
     UnknownKey,
     checked,
+    from_hudi,
+    number,
     warn_of_unused,
 )
 from lockkit.providers.leased import LeasedLock
@@ -49,7 +51,7 @@ def lock_of(config: Config, options: Options) -> Lock | LeasedLock:
 
 
 def _storage(config: Config, options: Options) -> Lock:
-    said = settings.from_hudi(config)
+    said = from_hudi(config)
     azure = PREFIX + "azure."
     for key in config:
         if key.startswith(azure) and key != azure + "sas.token":
@@ -65,7 +67,7 @@ def _storage(config: Config, options: Options) -> Lock:
         options = aws_credentials(config) | options
     lease: Options = {"ttl_s": said.ttl_s, "renew_interval_s": said.renew_interval_s} | options
     own_ttl = "ttl_s" in options and "renew_interval_s" not in options
-    if own_ttl and settings.RENEW_KEYS.isdisjoint(config):
+    if own_ttl and RENEW_KEYS.isdisjoint(config):
         del lease["renew_interval_s"]  # the lock's own default for this lease
     return Lock(said.url, **lease)
 
@@ -80,7 +82,7 @@ def _filesystem(config: Config, options: Options) -> LeasedLock:
     folder = config.get(prefix + "path")
     if not folder:
         folder = _needed(config, BASE_PATH, f"or {prefix}path").rstrip("/") + "/.hoodie"
-    minutes = settings.number(config, prefix + "expire", 0, least=0)
+    minutes = number(config, prefix + "expire", 0, least=0)
     return FilesystemLock(folder, **{"expire_minutes": minutes} | FilesystemLock.named(options))
 
 
@@ -107,9 +109,9 @@ def _zookeeper_implicit(config: Config, options: Options) -> LeasedLock:
 def _hosts(config: Config) -> str:
     """Every host with its port; Hudi connects to `url` as it stands, and never reads `port`."""
     url, port = _needed(config, f"{PREFIX}zookeeper.url"), f"{PREFIX}zookeeper.port"
-    number = int(settings.number(config, port, ZOOKEEPER_PORT, least=1, most=65535))
-    hosts = [each if ":" in each else f"{each}:{number}" for each in url.split(",")]
-    if number != ZOOKEEPER_PORT and ":" not in url:
+    port_number = int(number(config, port, ZOOKEEPER_PORT, least=1, most=65535))
+    hosts = [each if ":" in each else f"{each}:{port_number}" for each in url.split(",")]
+    if port_number != ZOOKEEPER_PORT and ":" not in url:
         text = f"Hudi does not read {port}: where it shares this lock, write its url as {hosts[0]}"
         warnings.warn(UnknownKey(text), stacklevel=5)
     return ",".join(hosts)
@@ -118,9 +120,9 @@ def _hosts(config: Config) -> str:
 def _session(config: Config) -> Options:
     prefix = PREFIX + "zookeeper."
     return {
-        "session_timeout_s": settings.number(config, prefix + "session_timeout_ms", 60_000) / 1000,
+        "session_timeout_s": number(config, prefix + "session_timeout_ms", 60_000) / 1000,
         "connection_timeout_s":
-            settings.number(config, prefix + "connection_timeout_ms", 15_000) / 1000,
+            number(config, prefix + "connection_timeout_ms", 15_000) / 1000,
     }  # fmt: skip
 
 
@@ -130,7 +132,7 @@ def _hive(config: Config, options: Options) -> LeasedLock:
 
     prefix = PREFIX + "hivemetastore."
     database, table = (_needed(config, prefix + each) for each in ("database", "table"))
-    beat_ms = settings.number(config, HEARTBEAT, 60_000, least=1)
+    beat_ms = number(config, HEARTBEAT, 60_000, least=1)
     beat: Options = {"heartbeat_interval_s": beat_ms / 1000}
     asked = beat | HiveMetastoreLock.named(options)
     return HiveMetastoreLock(config.get(prefix + "uris"), database, table, **asked)
@@ -164,14 +166,14 @@ def _dynamodb_item(config: Config, key: str, options: Options) -> LeasedLock:
     if endpoint and "://" not in endpoint:
         endpoint = f"https://{endpoint}"  # as most of Hudi's examples have it
     capacity = {
-        name: int(settings.number(config, prefix + name, default, least=1))
+        name: int(number(config, prefix + name, default, least=1))
         for name, default in (("read_capacity", 20), ("write_capacity", 10))
     }
-    creation_ms = settings.number(config, prefix + "table_creation_timeout", 600_000, least=0)
+    creation_ms = number(config, prefix + "table_creation_timeout", 600_000, least=0)
     lease: Options = {
         "region": config.get(prefix + "region"),
         "endpoint_url": endpoint,
-        "lease_s": settings.number(config, WAIT, 60_000, least=1) / 1000,
+        "lease_s": number(config, WAIT, 60_000, least=1) / 1000,
         "billing_mode": config.get(prefix + "billing_mode", "PAY_PER_REQUEST"),
         "creation_timeout_s": creation_ms / 1000,
     }

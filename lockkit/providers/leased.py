@@ -37,8 +37,8 @@ from lockkit.protocol.state import (
 from lockkit.providers.telling import LeaseEvents, during
 from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
 from lockkit.sinks import Emit, EventSink, silent
-from lockkit.stores import keywords_of, unknown_keyword
-from lockkit.stores.deadline import within
+from lockkit.stores.keywords import keywords_of, unknown_keyword
+from lockkit.stores.within import within
 
 MARGIN_S_MAX, MARGIN_SHARE = 1.0, 0.1
 """A holder stops believing so long before its lease ends, as with the storage lock."""

@@ -6,8 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lockkit import config as settings
-from lockkit.lock.hudi_keys import PAUSE, PROVIDERS_OWN, RETRIES, WAIT
+from lockkit.lock.hudi_keys import PAUSE, PROVIDERS_OWN, RETRIES, WAIT, number
 
 LONG_S = 600.0
 """A wait from which on nobody expects that a job still only waits for its lock."""
@@ -37,13 +36,13 @@ class WaitSchedule:
 
 def patience_of(config: Mapping[str, str]) -> WaitSchedule:
     """Raises `ValueError` naming the key; warns (`LongWait`) of what is longer than it looks."""
-    wait_ms = settings.number(config, WAIT, 60_000, least=0, most=WAIT_MS_MAX)
-    retries = settings.number(config, RETRIES, 50, least=0, most=RETRIES_MAX)
+    wait_ms = number(config, WAIT, 60_000, least=0, most=WAIT_MS_MAX)
+    retries = number(config, RETRIES, 50, least=0, most=RETRIES_MAX)
     if retries != int(retries):
         raise ValueError(f"{RETRIES} is a whole number, not {retries:g}")
-    pause_ms = settings.number(config, PAUSE, 5_000, least=0, most=WAIT_MS_MAX)
+    pause_ms = number(config, PAUSE, 5_000, least=0, most=WAIT_MS_MAX)
     for key, default in PROVIDERS_OWN.items():
-        settings.number(config, key, default, least=0)
+        number(config, key, default, least=0)
     found = WaitSchedule(wait_ms / 1000, int(retries), pause_ms / 1000)
     if found.longest_s > LONG_S:
         text = (

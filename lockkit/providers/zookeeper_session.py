@@ -12,7 +12,7 @@ from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.providers.leased import GrantOver
 from lockkit.providers.telling import LeaseEvents
-from lockkit.stores.deadline import left_s
+from lockkit.stores.within import left_s
 
 ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
 RECONNECT_S_MAX = 1.0

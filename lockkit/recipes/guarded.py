@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.errors import NotGuarded, NotLeader, Unanswered
+from lockkit.errors import Unanswered
 from lockkit.protocol.outcome import (
     Found,
     Missing,
@@ -21,7 +21,9 @@ from lockkit.protocol.outcome import (
     over,
 )
 from lockkit.protocol.record import EPOCH_MAX
-from lockkit.runtime import TRIES_MAX, Procedure, Unique, read, settle_write
+from lockkit.recipes.errors import NotGuarded, NotLeader
+from lockkit.runtime import Procedure, Unique
+from lockkit.runtime.proven import TRIES_MAX, read, settle_write
 
 VALUE_BYTES_MAX = 16_000_000
 

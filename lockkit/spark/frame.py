@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitConflict, StoreError, TableError
+from lockkit.errors import StoreError, TableError
 from lockkit.runtime import run
 from lockkit.spark.place import TableAddress
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.base_file import Slice, Target, base_file_batches
 from lockkit.table.format.data_files import open_data_file
 from lockkit.table.format.layout import FileGroup, TaskId, WriteStat

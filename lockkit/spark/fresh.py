@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from lockkit.errors import OldRows
 from lockkit.spark.place import TableAddress
+from lockkit.table.errors import OldRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,14 +23,8 @@ from lockkit.protocol.outcome import (
     Version,
     over,
 )
-from lockkit.runtime import (
-    Procedure,
-    Unique,
-    listing,
-    read,
-    run,
-    settle_write,
-)
+from lockkit.runtime import Procedure, Unique, run
+from lockkit.runtime.proven import listing, read, settle_write
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table.format.layout import parse_commit

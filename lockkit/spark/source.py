@@ -34,7 +34,7 @@ from lockkit.spark.query import (
     spark_schema,
 )
 from lockkit.spark.sink import BatchSink, StreamSink
-from lockkit.stores import check_keywords
+from lockkit.stores.keywords import check_keywords
 from lockkit.table.read.incremental import Increment, load_increment
 from lockkit.table.read.reader import Scan
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.runtime import Procedure, WallMs, all_of, listing
+from lockkit.runtime import Procedure, WallMs
+from lockkit.runtime.proven import all_of, listing
 from lockkit.spark.place import TableAddress
 from lockkit.stores import Store, folder_of
 from lockkit.table.format.base_file import plain, record_keys

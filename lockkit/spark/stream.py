@@ -19,7 +19,7 @@ from lockkit.spark.microbatch import MicroBatch
 from lockkit.spark.options import KEYWORDS, RETRIES, asked
 from lockkit.spark.place import TableAddress
 from lockkit.spark.write import open_lock, write
-from lockkit.stores import check_keywords
+from lockkit.stores.keywords import check_keywords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

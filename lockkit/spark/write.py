@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock, back_off_s
-from lockkit.errors import CommitConflict, OldRows
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.runtime import Procedure, run
@@ -35,7 +34,9 @@ from lockkit.spark.rows import (
     with_found_keys,
     without_known_keys,
 )
-from lockkit.stores import Store, check_keywords
+from lockkit.stores import Store
+from lockkit.stores.keywords import check_keywords
+from lockkit.table.errors import CommitConflict, OldRows
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import TableConfig

@@ -7,16 +7,14 @@ Adapters translate; they never retry, never wait and never decide. `open_store(u
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
 
-from lockkit.errors import StoreError, UnknownKeyword
+from lockkit.errors import StoreError
 from lockkit.protocol.outcome import Condition, IfVersion, ReadAnswer, Version, WriteAnswer
 from lockkit.stores.secret import carries_secret
 
@@ -205,7 +203,10 @@ def open_store(
 
     `extra` goes to the SDK's client. `TypeError` names a keyword that this client does not take.
     """
-    check_keywords(open_store, url, extra)
+    if extra:
+        from lockkit.stores.keywords import check_keywords  # why: see there
+
+        check_keywords(open_store, url, extra)
     options = StoreOptions(
         endpoint=endpoint, timeout_s=timeout_s, client=client, attempts=attempts, faults=faults,
         extra=extra,
@@ -225,7 +226,7 @@ def reopen(store: Store) -> Store:
 
 
 def _open(url: str, options: StoreOptions) -> Store:
-    scheme, adapter = _adapter(url)
+    scheme, adapter = adapter_of(url)
     if options.endpoint is not None and not _is_http(options.endpoint):
         raise StoreError(
             f"cannot open {url!r}: its endpoint is no URL; write http://host:port or https://host"
@@ -239,7 +240,7 @@ def _open(url: str, options: StoreOptions) -> Store:
     return store
 
 
-def _adapter(url: str) -> tuple[str, Any]:
+def adapter_of(url: str) -> tuple[str, Any]:
     """The scheme of `url`, and the class that opens it."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     refuse_secret(url)
@@ -266,45 +267,6 @@ def refuse_secret(url: str) -> None:
             f"cannot open a URL ({scheme[:50]}://...) that carries a password or a signature; pass "
             "credentials in the provider's own environment variables, or as options"
         )
-
-
-def check_keywords(
-    who: Callable[..., Any], url: str, given: Iterable[str], also: Iterable[str] = ()
-) -> None:
-    """`TypeError` for a keyword that neither `who` itself nor the store at `url` takes.
-
-    `also` are keywords that `who` passes on elsewhere.
-
-    A misspelt option must never be passed over: `Lock(url, ttl=30)` would hold for 300 s.
-    """
-    own = keywords_of(open_store)
-    if foreign := set(given) - own:
-        known = own | store_keywords(url)
-        if foreign - known:
-            raise unknown_keyword(
-                f"{who.__name__}() for {url.partition('://')[0]}://", foreign - known,
-                known.union(also, keywords_of(who)),
-            )  # fmt: skip
-
-
-def store_keywords(url: str) -> frozenset[str]:
-    """The options that the SDK's client for `url` takes; none for file:// and memory://."""
-    keywords: frozenset[str] = _adapter(url)[1].keywords()
-    return keywords
-
-
-def keywords_of(who: Callable[..., Any]) -> set[str]:
-    """The optional parameters of a function or a class."""
-    parameters = inspect.signature(who).parameters.values()
-    return {each.name for each in parameters if each.default is not each.empty}
-
-
-def unknown_keyword(who: str, unknown: Iterable[str], known: Iterable[str]) -> UnknownKeyword:
-    """The error for keywords that `who` does not take: it names the nearest, and all valid ones."""
-    first, names = min(unknown), sorted(known)
-    near = difflib.get_close_matches(first, names, n=1, cutoff=0.5)
-    meant = f" (did you mean {near[0]!r}?)" if near else ""
-    return UnknownKeyword(f"{who} has no keyword {first!r}{meant}; valid: {', '.join(names)}")
 
 
 def folder_of(url: str) -> Path | None:

@@ -20,14 +20,8 @@ from urllib3.connection import HTTPConnection
 from urllib3.exceptions import HTTPError, NewConnectionError
 from urllib3.util.connection import allowed_gai_family
 
-from lockkit.stores.deadline import (
-    OVERHEAD_BYTES_MAX,
-    AnswerTooLong,
-    Deadline,
-    DeadlinePassed,
-    TimedSocket,
-    current,
-)
+from lockkit.stores.deadline import Deadline, DeadlinePassed, current
+from lockkit.stores.timed_socket import OVERHEAD_BYTES_MAX, AnswerTooLong, TimedSocket
 
 INFLATED_BYTES_MAX = 32 * 1024 * 1024
 """The most that a compressed answer may make; a page of a listing makes some MB."""

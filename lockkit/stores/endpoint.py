@@ -37,7 +37,8 @@ from lockkit.protocol.outcome import (
     WriteAnswer,
 )
 from lockkit.stores import StoreOptions
-from lockkit.stores.deadline import AnswerTooLong, Deadline, DeadlinePassed, deadline
+from lockkit.stores.deadline import Deadline, DeadlinePassed, deadline
+from lockkit.stores.timed_socket import AnswerTooLong
 
 ANY_STATUS = 0
 ANY_CODE = ""

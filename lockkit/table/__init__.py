@@ -28,10 +28,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from lockkit.errors import CommitConflict as CommitConflict
-    from lockkit.errors import CommitUnknown as CommitUnknown
     from lockkit.errors import TableError as TableError
     from lockkit.errors import Unanswered as Unanswered
+    from lockkit.table.errors import CommitConflict as CommitConflict
+    from lockkit.table.errors import CommitUnknown as CommitUnknown
     from lockkit.table.format.base_file import BaseFile as BaseFile
     from lockkit.table.format.base_file import Slice as Slice
     from lockkit.table.format.base_file import Target as Target
@@ -64,7 +64,8 @@ if TYPE_CHECKING:
     from lockkit.table.write.merge import rewrite_group as rewrite_group
 
 _MODULE = {
-    "errors": "CommitConflict CommitUnknown TableError Unanswered",
+    "errors": "TableError Unanswered",
+    "table.errors": "CommitConflict CommitUnknown",
     "table.format.base_file": "BaseFile Slice Target avro_schema read_base_file write_inserts",
     "table.format.layout": "TaskId WriteStat",
     "table.format.partition": "partition_path",

@@ -21,7 +21,7 @@ from lockkit.errors import TableError
 from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 from lockkit.runtime import run
 from lockkit.sinks import Emit, EventSink, silent
-from lockkit.stores import Store, check_keywords, open_store
+from lockkit.stores import Store, open_store
 from lockkit.table.format.base_file import BaseFile, Target, write_inserts
 from lockkit.table.format.partition import by_partition
 from lockkit.table.format.properties import HUDI, TableConfig
@@ -86,7 +86,10 @@ class Table:
         client: str = "",
         **store_options: Any,
     ) -> None:
-        check_keywords(Table, url, store_options)
+        if store_options:
+            from lockkit.stores.keywords import check_keywords  # why: see there
+
+            check_keywords(Table, url, store_options)
         given: dict[str, Any] = {}
         self._described: dict[str, Any] = {}
         """What the options say of the table."""

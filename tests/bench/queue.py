@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import JobLost, QueueError, QueueUnknown
 from lockkit.lab.server import Emulator
+from lockkit.recipes.errors import JobLost, QueueError, QueueUnknown
 from lockkit.recipes.queue.brokered import BrokerQueue
 from lockkit.recipes.queue.group import GroupQueue
 from lockkit.recipes.queue.handle import Queue

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitConflict
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Applied, IfAbsent
 from lockkit.runtime import run
@@ -37,6 +36,7 @@ from lockkit.table import (
     rewrite_group,
     write_inserts,
 )
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.heartbeat import Heartbeat

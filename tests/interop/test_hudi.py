@@ -17,10 +17,11 @@ from exclusion import commits, tenancies
 from hudi_world import Hudi, Refused
 from ours import SPARK_SCHEMA, Writer, in_order, order
 
-from lockkit.errors import CommitConflict, LockLost
+from lockkit.errors import LockLost
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import Kind, check
 from lockkit.table import TableConfig
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.properties import HUDI as HUDI_MODE
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

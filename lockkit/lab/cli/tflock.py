@@ -84,9 +84,9 @@ def add(commands: Any) -> None:
 @contextmanager
 def opened(args: argparse.Namespace) -> Iterator[StateLock]:
     """Its errors as exit codes. All requests of a look or an unlock share the time of one."""
-    from lockkit.errors import LockUnknown, NotLocked, StateLocked
+    from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
     from lockkit.recipes.terraform.statelock import StateLock
-    from lockkit.stores.deadline import within
+    from lockkit.stores.within import within
 
     def tell(kind: str, **data: Any) -> None:
         if kind == "note":
@@ -138,7 +138,7 @@ def lock(args: argparse.Namespace) -> int:
 
 
 def unlock(args: argparse.Namespace) -> int:
-    from lockkit.errors import NotLocked
+    from lockkit.recipes.errors import NotLocked
     from lockkit.recipes.terraform.lockinfo import LockInfo
     from lockkit.recipes.terraform.statelock import who
 

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.errors import CommitConflict, HeartbeatExpired, LockLost
+from lockkit.errors import LockLost
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.table_testbed import TableTestbed, TestbedWriter, seen
 from lockkit.table import Prepared
+from lockkit.table.errors import CommitConflict, HeartbeatExpired
 from lockkit.table.occ.conflicting import OwnChanges
 from lockkit.table.occ.failed import failed_writes
 from lockkit.table.occ.liveness import HeartbeatRead, HeartbeatRules, Policy, end

@@ -15,7 +15,8 @@ from lockkit.lab.course.lock_testbed import said
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.stage.staged import Stage
 from lockkit.lab.widgets.stage.steps import StagedLock
-from lockkit.runtime import Procedure, create
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import create
 from lockkit.table.format.timeline import V6, Timeline, load_timeline
 from lockkit.table.occ.prepared import Prepared
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from lockkit.clock import Clock, back_off_s
-from lockkit.errors import CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError
+from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.lab.processes.child import Channel, serve
 from lockkit.lock.handle import Lock
 from lockkit.runtime import run
@@ -33,6 +33,7 @@ from lockkit.table import (
     read_slice,
     read_table,
 )
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.partition import by_partition
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.format.xxhash import bucket_of

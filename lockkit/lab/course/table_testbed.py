@@ -20,7 +20,8 @@ from lockkit.events import Event, event
 from lockkit.lab.server import Emulator
 from lockkit.lab.verify.check import check
 from lockkit.lock.handle import Lock
-from lockkit.runtime import Procedure, create, run
+from lockkit.runtime import Procedure, run
+from lockkit.runtime.proven import create
 from lockkit.stores import Store, open_store
 from lockkit.table import (
     Committed,

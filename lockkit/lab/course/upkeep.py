@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lockkit.errors import CommitConflict, LockLost, TableError
+from lockkit.errors import LockLost, TableError
 from lockkit.events import Event
 from lockkit.lab.course.grid import grid
 from lockkit.lab.course.table_testbed import LEASE_S, TableTestbed, TestbedWriter, amounts, seen
@@ -14,6 +14,7 @@ from lockkit.lock.handle import Lock
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
 from lockkit.table import Committed, Prepared, publish, read_slice
+from lockkit.table.errors import CommitConflict
 from lockkit.table.occ.concurrency import OptimisticConcurrency
 from lockkit.table.occ.conflict import PREFER_WRITER, SIMPLE, ConflictStrategy
 from lockkit.table.read.opening import load_snapshot

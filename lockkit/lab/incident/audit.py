@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from lockkit.events import TIME_MS_MAX, Event, event
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, all_of, listing, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, listing, read
 
 AUDIT = ".hoodie/.locks/audit/"
 FILES_MAX = 200

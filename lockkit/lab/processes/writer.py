@@ -15,16 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.clock import Clock, back_off_s
-from lockkit.errors import (
-    CommitConflict,
-    CommitUnknown,
-    HeartbeatExpired,
-    LockBusy,
-    LockLost,
-    StoreError,
-    TableError,
-    Unanswered,
-)
+from lockkit.errors import LockBusy, LockLost, StoreError, TableError, Unanswered
 from lockkit.lab.processes.child import Channel, serve
 from lockkit.lab.processes.writer_plan import WriterPlan
 from lockkit.lock.handle import Lock
@@ -41,6 +32,7 @@ from lockkit.table import (
     partition_path,
     prepare,
 )
+from lockkit.table.errors import CommitConflict, CommitUnknown, HeartbeatExpired
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.occ.heartbeat import Heartbeat
 from lockkit.table.occ.liveness import HeartbeatRules

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockkit.errors import OutOfOrder
 from lockkit.lab.verify.explore import SearchResult, search
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
+from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.granular.operations import (
     BUCKET_OPERATIONS,
     KEY_OPERATIONS,

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockkit.errors import CommitUnknown, LockLost, LossReason, TableError
+from lockkit.errors import LockLost, LossReason, TableError
 from lockkit.lab.verify.sim.lease import LeaseSession
 from lockkit.lab.verify.sim.task import Node
 from lockkit.lab.verify.table.heart import SimHeartbeat
 from lockkit.lab.verify.wrong_rules import CommitGuard
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, Sleep, create, read
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import create, read
+from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import NO_COMMIT, WriteStat, file_name
 from lockkit.table.format.properties import load_config

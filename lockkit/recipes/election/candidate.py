@@ -21,7 +21,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field, replace
 
 from lockkit.clock import Clock
-from lockkit.errors import ElectionError, NoAnswer, NotLeader
+from lockkit.errors import NoAnswer
 from lockkit.lock.storage import sight_of
 from lockkit.protocol.expiry import frees_ms
 from lockkit.protocol.outcome import (
@@ -45,7 +45,9 @@ from lockkit.recipes.election.epochs import (
     epoch_key,
     epochs_in,
 )
-from lockkit.runtime import TRIES_MAX, List, Procedure, Put, Sleep, listing, pause_s, read
+from lockkit.recipes.errors import ElectionError, NotLeader
+from lockkit.runtime import List, Procedure, Put, Sleep
+from lockkit.runtime.proven import TRIES_MAX, listing, pause_s, read
 from lockkit.sinks import Emit, silent
 
 LOOKS_MAX = 5
@@ -221,6 +223,7 @@ class Candidate:
             raise ElectionError(f"{epoch_key(EPOCH_MAX)} is the last epoch that has a name")
         record = self._record(epoch)
         self.claims.add(record.attempt)
+        # Sent once (not `settle_write`): `look`, which comes next, finds what became of it.
         match (yield Put(epoch_key(epoch), encode(record), IfAbsent())):
             case Applied(version):
                 if (yield from is_over(epoch)):
@@ -259,6 +262,7 @@ class Candidate:
         sent_ms = self.clock.boot_ms()
         record = self._record(term.epoch)
         term.attempts.add(record.attempt)
+        # Sent once (not `settle_write`): belief runs on meanwhile, and the next renewal settles it.
         answer = yield Put(epoch_key(term.epoch), encode(record), IfVersion(term.version))
         version: Version | None = None
         match answer:

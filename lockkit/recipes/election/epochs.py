@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from lockkit.runtime import Procedure, all_of, listing
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, listing
 from lockkit.stores import ListEntry
 from lockkit.table.occ.liveness import discard
 

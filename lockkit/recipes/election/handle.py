@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from lockkit.clock import Clock, utc
 from lockkit.config import renew_interval_s
-from lockkit.errors import ElectionError, NoAnswer, NotLeader, StoreError, Unanswered
+from lockkit.errors import NoAnswer, StoreError, Unanswered
 from lockkit.lock.conformance import prove_conditions
 from lockkit.lock.grant import LATE_S
 from lockkit.lock.on_store import OnStore
@@ -27,11 +27,12 @@ from lockkit.protocol.record import Garbled
 from lockkit.protocol.state import Identity
 from lockkit.recipes.election.candidate import Candidate
 from lockkit.recipes.election.epochs import KEPT, collect, epoch_key
+from lockkit.recipes.errors import ElectionError, NotLeader
 from lockkit.recipes.guarded import read_guarded, write_guarded
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store, open_store
-from lockkit.stores.deadline import within
+from lockkit.stores.within import within
 
 __all__ = ["Election", "ElectionError", "NotLeader"]
 

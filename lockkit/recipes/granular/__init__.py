@@ -1,6 +1,6 @@
 """Ozone's granular locks, within one process: volume, bucket and key."""
 
-from lockkit.errors import OutOfOrder
+from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.granular.batch import run_batch
 from lockkit.recipes.granular.locks import GranularLocks
 from lockkit.recipes.granular.operations import (

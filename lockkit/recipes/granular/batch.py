@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockkit.config import limit_s
-from lockkit.errors import LockBusy, OutOfOrder
+from lockkit.errors import LockBusy
+from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.granular.locks import GranularLocks
 from lockkit.recipes.granular.operations import KEY_OPERATIONS
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from lockkit.errors import OutOfOrder
+from lockkit.recipes.errors import OutOfOrder
 from lockkit.recipes.stripes import Mode, index_of, strongest
 from lockkit.recipes.taking import in_order
 

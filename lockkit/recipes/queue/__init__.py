@@ -1,6 +1,6 @@
 """The one-file queue (turbopuffer): alone, by group commit, or through a stateless broker."""
 
-from lockkit.errors import JobLost, QueueBusy, QueueError, QueueUnknown
+from lockkit.recipes.errors import JobLost, QueueBusy, QueueError, QueueUnknown
 from lockkit.recipes.queue.file import Job
 from lockkit.recipes.queue.group import GroupQueue
 from lockkit.recipes.queue.handle import Queue

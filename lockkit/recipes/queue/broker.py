@@ -24,8 +24,9 @@ from contextlib import suppress
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import QueueError, StoreError
+from lockkit.errors import StoreError
 from lockkit.lock.conformance import prove_conditions
+from lockkit.recipes.errors import QueueError
 from lockkit.recipes.queue.file import Broker
 from lockkit.recipes.queue.group import (
     RequestQueue,

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakSet
 
-from lockkit.errors import ForeignBroker, NoBroker, QueueBusy, QueueError, QueueUnknown
+from lockkit.recipes.errors import ForeignBroker, NoBroker, QueueBusy, QueueError, QueueUnknown
 from lockkit.recipes.queue.asked import Answer, Operation
 from lockkit.recipes.queue.broker import IDLE_S
 from lockkit.recipes.queue.file import Broker
@@ -24,7 +24,8 @@ from lockkit.recipes.queue.group import Outcome
 from lockkit.recipes.queue.handle import Queue, again, told
 from lockkit.recipes.queue.wire import BrokerConnection, connect
 from lockkit.recipes.queue.write import NotDone, Unsure, load
-from lockkit.runtime import Procedure, Sleep, pause_s, run
+from lockkit.runtime import Procedure, Sleep, run
+from lockkit.runtime.proven import pause_s
 
 ASKED_MAX = 10
 """Brokers that are asked, or started, for one request."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lockkit.errors import QueueError
+from lockkit.recipes.errors import QueueError
 
 FORMAT, VERSION = "lockkit-queue", 1
 QUEUE_BYTES_MAX = 10_000_000

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockkit.errors import QueueError
+from lockkit.recipes.errors import QueueError
 from lockkit.recipes.queue.asked import Answer, Operation
 from lockkit.recipes.queue.file import Broker
 from lockkit.recipes.queue.handle import Queue, told

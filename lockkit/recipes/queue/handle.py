@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import JobLost, NoAnswer, QueueBusy, QueueError, QueueUnknown
+from lockkit.errors import NoAnswer
 from lockkit.lock.conformance import prove_conditions
+from lockkit.recipes.errors import JobLost, QueueBusy, QueueError, QueueUnknown
 from lockkit.recipes.queue.asked import (
     Answer,
     Beat,

@@ -10,8 +10,8 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from lockkit.errors import QueueError
 from lockkit.protocol.outcome import NotOurs, Ours, StillOut, Version, resolve
+from lockkit.recipes.errors import QueueError
 from lockkit.recipes.queue.asked import (
     Answer,
     Beat,

@@ -13,7 +13,7 @@ import socket
 from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
-from lockkit.errors import ForeignBroker, NoBroker
+from lockkit.recipes.errors import ForeignBroker, NoBroker
 from lockkit.recipes.queue.asked import (
     Beat,
     Claim,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import assert_never
 from zlib import crc32
 
-from lockkit.errors import QueueError, Unanswered
+from lockkit.errors import Unanswered
 from lockkit.protocol.outcome import (
     Found,
     Missing,
@@ -22,18 +22,12 @@ from lockkit.protocol.outcome import (
     Version,
     over,
 )
+from lockkit.recipes.errors import QueueError
 from lockkit.recipes.queue.asked import Answer, Operation
 from lockkit.recipes.queue.file import QUEUE_BYTES_MAX, Broker, QueueFile, decode
 from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, drafted, settle
-from lockkit.runtime import (
-    Procedure,
-    Sleep,
-    Unique,
-    WallMs,
-    pause_s,
-    read,
-    settle_write,
-)
+from lockkit.runtime import Procedure, Sleep, Unique, WallMs
+from lockkit.runtime.proven import pause_s, read, settle_write
 
 KEY = "queue.json"
 COMMITS_MAX = 60

@@ -33,7 +33,7 @@ from lockkit.runtime import Parallel, Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store
 from lockkit.stores.below import SubStore
-from lockkit.stores.deadline import within
+from lockkit.stores.within import within
 
 HANDLES_MAX = 1_024
 """Stripes that are remembered while nothing is held: their next claim needs no look."""

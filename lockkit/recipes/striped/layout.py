@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-from lockkit.errors import StripesDiffer
 from lockkit.events import Event
 from lockkit.protocol.outcome import Found, Missing
+from lockkit.recipes.errors import StripesDiffer
 from lockkit.recipes.stripes import HASH, rounded
-from lockkit.runtime import Procedure, Unique, create, read
+from lockkit.runtime import Procedure, Unique
+from lockkit.runtime.proven import create, read
 
 LAYOUT_KEY = "stripes.json"
 LAYOUT_BYTES_MAX = 4096

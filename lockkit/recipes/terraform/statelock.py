@@ -19,7 +19,7 @@ from typing import Any, TypeVar, assert_never
 
 from lockkit import __version__
 from lockkit.clock import Clock, utc
-from lockkit.errors import LockUnknown, NotLocked, StateLocked, StoreError, Unanswered, UnsafeStore
+from lockkit.errors import StoreError, Unanswered, UnsafeStore
 from lockkit.lock.conformance import (
     MISMATCHES_MAX,
     ProofScope,
@@ -39,11 +39,13 @@ from lockkit.protocol.outcome import (
     Unknown,
     Version,
 )
+from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
 from lockkit.recipes.terraform.lockinfo import BODY_BYTES_MAX, ForeignLock, LockInfo, decode, encode
-from lockkit.runtime import TRIES_MAX, Delete, Note, Procedure, Put, Sleep, pause_s, read, run
+from lockkit.runtime import Delete, Note, Procedure, Put, Sleep, run
+from lockkit.runtime.proven import TRIES_MAX, pause_s, read
 from lockkit.sinks import Emit, silent
 from lockkit.stores import open_store, split_url
-from lockkit.stores.deadline import within
+from lockkit.stores.within import within
 
 SUFFIX = ".tflock"
 WAIT_FIRST_S, WAIT_LONGEST_S = 1.0, 16.0
@@ -55,10 +57,7 @@ DEFAULT, WORKSPACE_PREFIX = "default", "env:"
 T = TypeVar("T")
 
 _proven: set[ProofScope] = set()
-"""Places whose conditions were tested as far as a state lock needs (`prove_by_lock`).
-
-Where the store deletes no version, If-Match was not tried, so these count for nothing else.
-"""
+"""Places that `prove_by_lock` tested. They count for nothing else: If-Match may not be tested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure
     found = yield from read(key, limit=BODY_BYTES_MAX)
     if not isinstance(found, Found) or found.body != body:
         return False
-    again = yield Put(key, body, IfAbsent())
+    again = yield Put(key, body, IfAbsent())  # a test: here the raw answers count
     if isinstance(again, Applied):
         raise ignores(name, "create this object only if it is absent")
     if not isinstance(again, PreconditionFailed) or not swaps:
@@ -144,6 +143,7 @@ def prove_by_lock(key: str, body: bytes, name: str, *, swaps: bool) -> Procedure
 def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRead, bool]]:
     """What stands there after one create, ours or whose; and whether one of ours may yet land."""
     try:
+        # Not `settle_write`: while another holds the lock, a create of ours may still be out.
         for tries in range(TRIES_MAX):
             match (yield Put(key, encode(info), IfAbsent())):
                 case Applied(version):

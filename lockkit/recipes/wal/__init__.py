@@ -1,6 +1,6 @@
 """A write-ahead log (turbopuffer; SlateDB's RFC-0001): each slot is claimed by creating it."""
 
-from lockkit.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
+from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.recipes.wal.handle import Cursor, Entry, LogTail, Position, Reader, Wal
 
 __all__ = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockkit.errors import Damaged, StoreError, Unanswered
+from lockkit.errors import StoreError, Unanswered
 from lockkit.protocol.outcome import (
     Applied,
     Condition,
@@ -17,8 +17,10 @@ from lockkit.protocol.outcome import (
     Throttled,
     Unknown,
 )
+from lockkit.recipes.errors import Damaged
 from lockkit.recipes.wal.slot import Slot, SlotRead, read_slot
-from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, pause_s
+from lockkit.runtime import Procedure, Put, Sleep
+from lockkit.runtime.proven import TRIES_MAX, pause_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,10 @@ End = SlotLanded | SlotTaken | SlotUnknown
 
 
 def claim(slot: Slot) -> Procedure[End]:
-    """Create the slot, and find out what became of it; nothing is raised."""
+    """Create the slot, and find out what became of it; nothing is raised.
+
+    Not `settle_write`: a batch claims several slots at once, so each claim must end with a value.
+    """
     body, doubt, why = slot.encode(), False, "throttled"
     try:
         for tries in range(TRIES_MAX):

@@ -13,12 +13,13 @@ from types import TracebackType
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.lock.conformance import prove_conditions
+from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.recipes.wal.reader import Cursor, Entry, Position, Reader
 from lockkit.recipes.wal.slot import BATCH_BYTES_MAX, LogTail, encode_record
 from lockkit.recipes.wal.writer import append, in_doubt, open_log
-from lockkit.runtime import AT_ONCE_MAX, run
+from lockkit.runtime import run
+from lockkit.runtime.proven import AT_ONCE_MAX
 from lockkit.stores import Store, open_store
 
 __all__ = [

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from lockkit.clock import Clock
-from lockkit.errors import Damaged, WalError
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
+from lockkit.recipes.errors import Damaged, WalError
 from lockkit.recipes.wal.slot import (
     COUNT_MAX,
     HEAD_KEY,
@@ -29,7 +29,8 @@ from lockkit.recipes.wal.slot import (
     read_slot,
     slot_key,
 )
-from lockkit.runtime import AT_ONCE_MAX, Procedure, all_of, read, run
+from lockkit.runtime import Procedure, run
+from lockkit.runtime.proven import AT_ONCE_MAX, all_of, read
 from lockkit.stores import Store, open_store
 
 WINDOWS_MAX = 100_000

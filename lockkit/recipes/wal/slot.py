@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from lockkit.errors import Damaged
 from lockkit.protocol.outcome import Found, Version
-from lockkit.runtime import Procedure, read
+from lockkit.recipes.errors import Damaged
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import read
 
 MANIFEST_KEY, HEAD_KEY, FOLDER = "manifest.json", "head.json", "wal/"
 FORMAT = 1

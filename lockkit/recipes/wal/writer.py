@@ -17,16 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from lockkit.errors import (
-    AppendUnknown,
-    Damaged,
-    Fenced,
-    SameEpoch,
-    StoreError,
-    Unanswered,
-    UnsafeStore,
-    WalError,
-)
+from lockkit.errors import StoreError, Unanswered, UnsafeStore
 from lockkit.protocol.outcome import (
     Applied,
     Found,
@@ -38,6 +29,7 @@ from lockkit.protocol.outcome import (
     Version,
     over,
 )
+from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.recipes.wal.claim import End, SlotLanded, SlotTaken, SlotUnknown, claim
 from lockkit.recipes.wal.slot import (
     FOLDER,
@@ -55,18 +47,8 @@ from lockkit.recipes.wal.slot import (
     read_slot,
     slot_key,
 )
-from lockkit.runtime import (
-    TRIES_MAX,
-    Procedure,
-    Put,
-    Sleep,
-    Unique,
-    all_of,
-    listing,
-    pause_s,
-    read,
-    settle_write,
-)
+from lockkit.runtime import Procedure, Put, Sleep, Unique
+from lockkit.runtime.proven import TRIES_MAX, all_of, listing, pause_s, read, settle_write
 
 ROUNDS_MAX = 100
 """Times that an append finds its slots taken by what older writers had under way."""
@@ -254,7 +236,8 @@ def put_fence(log: WriterState) -> Procedure[None]:
 def claim_epoch(tail: LogTail = LogTail.NEXT_SLOT) -> Procedure[Manifest]:
     """One more than the manifest's, by compare-and-set; with the first slot that was free before.
 
-    A claim that nobody answered for costs its epoch, at worst: it is claimed again, one higher.
+    A claim that nobody answered for costs its epoch, at worst: it is claimed again, one higher. So
+    it is not settled (`settle_write`), which could end with the epoch in doubt.
     """
     suspect: str | None = ""
     for tries in range(TRIES_MAX):
@@ -325,6 +308,7 @@ def prove(fence: int) -> Procedure[None]:
     standing = yield from read(slot_key(fence))
     if not isinstance(standing, Found):
         return
+    # A test of the store: here the raw answer counts.
     if isinstance((yield Put(slot_key(fence), standing.body, IfAbsent())), Applied):
         raise UnsafeStore(
             f"{slot_key(fence)} was created twice: the store ignores write conditions, and cannot "

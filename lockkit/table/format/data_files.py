@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, TableError, Unanswered
 from lockkit.protocol.outcome import Applied, Found, Missing, PreconditionFailed, Throttled, Unknown
-from lockkit.runtime import TRIES_MAX, pause_s
+from lockkit.runtime.proven import TRIES_MAX, pause_s
 from lockkit.stores import Store, folder_of
 
 ATTEMPTS = 5

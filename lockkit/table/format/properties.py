@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
-from lockkit.runtime import Procedure, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import read
 from lockkit.table.format.java_properties import (
     PROPERTIES_BYTES_MAX,
     parse_properties,

@@ -16,7 +16,8 @@ from types import MappingProxyType
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Version
-from lockkit.runtime import Procedure, listing
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import listing
 from lockkit.stores import ListEntry, Listing
 
 HOODIE = ".hoodie/"

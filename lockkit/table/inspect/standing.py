@@ -13,7 +13,8 @@ from lockkit.protocol.outcome import Found
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
 from lockkit.protocol.state import Observation
-from lockkit.runtime import Note, Procedure, Sleep, WallMs, listing, read
+from lockkit.runtime import Note, Procedure, Sleep, WallMs
+from lockkit.runtime.proven import listing, read
 from lockkit.table.occ.condition import TableCondition, condition
 from lockkit.table.occ.failed import leftovers
 from lockkit.table.occ.liveness import HeartbeatRules

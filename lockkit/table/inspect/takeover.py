@@ -24,13 +24,8 @@ from lockkit.protocol.record import (
     epoch_anew,
     is_believed,
 )
-from lockkit.runtime import (
-    Procedure,
-    Unique,
-    WallMs,
-    create,
-    settle_write,
-)
+from lockkit.runtime import Procedure, Unique, WallMs
+from lockkit.runtime.proven import create, settle_write
 from lockkit.table.inspect.standing import LockHolder
 
 BREAKS = ".hoodie/.locks/breaks/"

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from lockkit.errors import CommitUnknown as CommitUnknown
 from lockkit.errors import LockLost, LossReason, StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Note, Procedure, Unique, all_of, create, read
+from lockkit.runtime import Note, Procedure, Unique
+from lockkit.runtime.proven import all_of, create, read
+from lockkit.table.errors import CommitUnknown as CommitUnknown
 from lockkit.table.format.layout import parse_commit
 from lockkit.table.format.properties import FENCED, recheck_config
 from lockkit.table.format.timeline import load_timeline

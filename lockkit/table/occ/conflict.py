@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from lockkit.errors import CommitConflict as CommitConflict
 from lockkit.errors import TableError
+from lockkit.table.errors import CommitConflict as CommitConflict
 from lockkit.table.format.layout import CommitFiles, FileGroup, Overwritten
 from lockkit.table.format.schema import arrow_schema
 from lockkit.table.format.timeline import Timeline

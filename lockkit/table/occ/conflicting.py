@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from lockkit.errors import CommitConflict
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.layout import NOWHERE, CommitFiles, FileGroup, Overwritten
 
 Kind = Literal[

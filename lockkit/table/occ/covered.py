@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import read
 from lockkit.table.format.layout import CommitFiles, parse_commit
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from lockkit.errors import TableError
 from lockkit.lock.conformance import prove_creation
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, create, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import create, read
 from lockkit.table.format.java_properties import (
     PROPERTIES_BYTES_MAX,
     format_properties,

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lockkit.errors import BrokenFence, CommitUnknown, StoreError, TableError, Unanswered
+from lockkit.errors import StoreError, TableError, Unanswered
 from lockkit.protocol.outcome import (
     Found,
     Missing,
     Version,
     over,
 )
-from lockkit.runtime import (
-    Note,
-    Procedure,
-    WallMs,
-    create,
-    read,
-    settle_write,
-)
+from lockkit.runtime import Note, Procedure, WallMs
+from lockkit.runtime.proven import create, read, settle_write
+from lockkit.table.errors import BrokenFence, CommitUnknown
 from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, instant_of
 from lockkit.table.occ.fence import (
     ACTIONS,

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, WallMs, listing, read
+from lockkit.runtime import Procedure, WallMs
+from lockkit.runtime.proven import listing, read
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.plans import OURS, ReplacePlan, parse_replace_plan
 from lockkit.table.format.properties import FENCED, TableConfig

@@ -15,10 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
-from lockkit.errors import BrokenFence, NewerFence, TableError
+from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found, Missing, NotModified, Version
 from lockkit.protocol.record import is_believed
-from lockkit.runtime import Procedure, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import read
+from lockkit.table.errors import BrokenFence, NewerFence
 from lockkit.table.format.layout import NOWHERE, FileGroup, Overwritten
 from lockkit.table.format.timeline import HOODIE, instant_ms
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from lockkit.clock import Clock, back_off_s
-from lockkit.errors import CommitUnknown, HeartbeatExpired, StoreError, Unanswered
+from lockkit.errors import StoreError, Unanswered
 from lockkit.lock.on_store import OnStore
 from lockkit.lock.renewal import Renewer
 from lockkit.protocol.outcome import (
@@ -29,8 +29,10 @@ from lockkit.protocol.outcome import (
     Version,
     over,
 )
-from lockkit.runtime import TRIES_MAX, Get, Procedure, Put, Sleep, Unique, pause_s, run
+from lockkit.runtime import Get, Procedure, Put, Sleep, Unique, run
+from lockkit.runtime.proven import TRIES_MAX, pause_s
 from lockkit.stores import Store
+from lockkit.table.errors import CommitUnknown, HeartbeatExpired
 from lockkit.table.occ.liveness import (
     BODY_BYTES_MAX,
     HeartbeatRead,
@@ -67,6 +69,7 @@ def beat(now: HeartbeatState) -> Procedure[HeartbeatState]:
     attempt = yield Unique()  # of every sending: a late copy must not look like the version we own
     body = {"instant": now.instant, "attempt": attempt, "ttlMs": now.ttl_ms, "holder": now.holder}
     out = now.out | {attempt}
+    # Sent once (not `settle_write`): belief runs on meanwhile, and the next beat settles this one.
     match (yield Put(heartbeat_key(now.instant), json.dumps(body).encode(), over(now.version))):
         case Applied(version):
             return replace(now, version=version, out=frozenset())

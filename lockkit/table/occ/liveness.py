@@ -25,18 +25,8 @@ from lockkit.protocol.outcome import (
     over,
 )
 from lockkit.protocol.policy import Expiry
-from lockkit.runtime import (
-    TRIES_MAX,
-    Delete,
-    Note,
-    Procedure,
-    Sleep,
-    Unique,
-    WallMs,
-    pause_s,
-    read,
-    settle_write,
-)
+from lockkit.runtime import Delete, Note, Procedure, Sleep, Unique, WallMs
+from lockkit.runtime.proven import TRIES_MAX, pause_s, read, settle_write
 from lockkit.table.format.option_values import one_of, whole
 from lockkit.table.format.timeline import HOODIE, Timeline, TimelineNames, instant_ms, load_timeline
 

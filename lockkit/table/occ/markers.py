@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lockkit.errors import EarlyConflict, TableError
+from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, all_of, create, listing, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, create, listing, read
 from lockkit.stores import ListEntry
+from lockkit.table.errors import EarlyConflict
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.format.option_values import flag
 from lockkit.table.format.partition import is_inside

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Applied, Found, PreconditionFailed, Throttled, Unknown, over
-from lockkit.runtime import TRIES_MAX, Procedure, Put, Sleep, Unique, pause_s, read
+from lockkit.runtime import Procedure, Put, Sleep, Unique
+from lockkit.runtime.proven import TRIES_MAX, pause_s, read
 from lockkit.table.format.java_properties import (
     PROPERTIES_BYTES_MAX,
     format_properties,
@@ -140,6 +141,7 @@ def say_in_properties(
         if not changed:
             return tries > 0
         believe()
+        # Sent once (not `settle_write`): each sending needs `believe()` right before it.
         match (yield Put(PROPERTIES_KEY, format_properties({**keys, **changed}), over(version))):
             case Applied():
                 return True

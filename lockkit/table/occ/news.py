@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from lockkit.errors import LockLost, LossReason, TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import read
 from lockkit.table.format.layout import CommitFiles, Overwritten, parse_commit
 from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import Timeline, glance

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, all_of, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, read
 from lockkit.table.format.plans import RollbackPlan, parse_replace_plan, parse_rollback_plan
 from lockkit.table.format.timeline import Timeline, TimelineNames
 from lockkit.table.occ.conflicting import Pending

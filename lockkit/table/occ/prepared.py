@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, all_of, create
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, create
 from lockkit.table.format.layout import (
     NO_COMMIT,
     FileGroup,

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitUnknown, StoreError, TableError
+from lockkit.errors import StoreError, TableError
 from lockkit.lock.base import leave
 from lockkit.lock.handle import Lock
 from lockkit.protocol.outcome import Found, NotModified
-from lockkit.runtime import Procedure, all_of, read, run
+from lockkit.runtime import Procedure, run
+from lockkit.runtime.proven import all_of, read
 from lockkit.sinks import Emit, silent, warn_of
 from lockkit.stores import Store
+from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import FENCED, recheck_config
 from lockkit.table.occ.commit import Committed, Guard, Prefetched, commit, complete, decide
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy

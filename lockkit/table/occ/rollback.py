@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Note, Procedure, Unique, WallMs, all_of, create, delete, listing, read
+from lockkit.runtime import Note, Procedure, Unique, WallMs
+from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
 from lockkit.table.format.plans import (
     NO_BASE,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Found, Version
-from lockkit.runtime import Note, Procedure, Unique, WallMs, all_of, create, delete, read
+from lockkit.runtime import Note, Procedure, Unique, WallMs
+from lockkit.runtime.proven import all_of, create, delete, read
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import ATTEMPT, format_commit, parse_commit

@@ -27,7 +27,8 @@ from lockkit.protocol.outcome import (
     Version,
     over,
 )
-from lockkit.runtime import Procedure, Put, read
+from lockkit.runtime import Procedure, Put
+from lockkit.runtime.proven import read
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import FileGroup, in_partition
 from lockkit.table.format.partition import is_inside
@@ -104,6 +105,7 @@ def write_checkpoint(
             return False
     except ValueError:
         return False  # too large, or a file name that does not show its group: no checkpoint
+    # Sent once (not `settle_write`): a checkpoint that was not written is written by the next one.
     match (yield Put(CHECKPOINT_KEY, body, over(version))):
         case Applied():
             return True

@@ -12,7 +12,8 @@ from types import MappingProxyType
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Version
-from lockkit.runtime import Parallel, Procedure, all_of, listing
+from lockkit.runtime import Parallel, Procedure
+from lockkit.runtime.proven import all_of, listing
 from lockkit.stores import ListEntry
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import Timeline, instant_ms, load_timeline

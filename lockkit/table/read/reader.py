@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from lockkit.clock import Clock
 from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Found, Missing
-from lockkit.runtime import Procedure, read, run
+from lockkit.runtime import Procedure, run
+from lockkit.runtime.proven import read
 from lockkit.stores import Store
 from lockkit.table.format.base_file import Slice, read_base_file
 from lockkit.table.format.data_files import open_data_file

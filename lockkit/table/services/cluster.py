@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from lockkit.runtime import Procedure, all_of, listing
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, listing
 from lockkit.stores import ListEntry
 from lockkit.table.format.base_file import Slice
 from lockkit.table.format.layout import FileGroup

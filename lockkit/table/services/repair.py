@@ -11,20 +11,16 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from lockkit.errors import BrokenFence, CannotTell, TableError
+from lockkit.errors import TableError
 from lockkit.protocol.outcome import (
     Found,
     Version,
     over,
 )
 from lockkit.protocol.record import is_believed
-from lockkit.runtime import (
-    Procedure,
-    Unique,
-    WallMs,
-    read,
-    settle_write,
-)
+from lockkit.runtime import Procedure, Unique, WallMs
+from lockkit.runtime.proven import read, settle_write
+from lockkit.table.errors import BrokenFence, CannotTell
 from lockkit.table.format.layout import NO_COMMIT, parse_commit
 from lockkit.table.format.properties import FENCED, load_config
 from lockkit.table.format.timeline import (

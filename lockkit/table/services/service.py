@@ -12,10 +12,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitConflict
-from lockkit.runtime import Procedure, all_of, listing
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, listing
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
+from lockkit.table.errors import CommitConflict
 from lockkit.table.format.plans import CleanPlan, ReplacePlan
 from lockkit.table.format.properties import FENCED
 from lockkit.table.format.timeline import (

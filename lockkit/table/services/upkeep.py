@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
-from lockkit.errors import CommitUnknown, LockBusy, LockLost, StoreError, TableError
+from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.sinks import Emit, silent
-from lockkit.stores import Store, check_keywords, open_store
+from lockkit.stores import Store, open_store
+from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
 from lockkit.table.occ.concurrency import ConcurrencyControl, turns_of
@@ -176,7 +177,10 @@ def keep(
     """
     from lockkit.table.format.gate import check_options
 
-    check_keywords(keep, url, store_options)
+    if store_options:
+        from lockkit.stores.keywords import check_keywords  # why: see there
+
+        check_keywords(keep, url, store_options)
     clock, url, options = clock or Clock(), url.rstrip("/"), check_options(options, stacklevel=5)
     store = open_store(url, client=client, **store_options)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from lockkit.errors import TableError
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Parallel, Procedure, all_of, create
+from lockkit.runtime import Parallel, Procedure
+from lockkit.runtime.proven import all_of, create
 from lockkit.table.format.base_file import BaseFile, Target
 from lockkit.table.format.layout import WriteStat, parse_commit
 from lockkit.table.format.timeline import Timeline

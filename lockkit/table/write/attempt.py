@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from lockkit.errors import CommitConflict, CommitUnknown, LockBusy, LockLost, StoreError, TableError
+from lockkit.errors import LockBusy, LockLost, StoreError, TableError
 from lockkit.runtime import Procedure
+from lockkit.table.errors import CommitConflict, CommitUnknown
 from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import FENCED, HUDI, TableConfig
 from lockkit.table.occ.commit import Committed, EpochGuard, commit

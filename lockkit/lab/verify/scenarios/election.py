@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockkit.errors import NoAnswer, NotLeader, Unanswered
+from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
 from lockkit.lab.verify.sim import SimScenario
@@ -28,6 +28,7 @@ from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import Identity
 from lockkit.recipes.election.candidate import Candidate, Term, renewed
 from lockkit.recipes.election.epochs import PREFIX, collect, epoch_key
+from lockkit.recipes.errors import NotLeader
 from lockkit.recipes.guarded import write_guarded
 from lockkit.runtime import Get, Procedure, Sleep
 

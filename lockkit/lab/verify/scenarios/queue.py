@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lockkit.errors import QueueError, QueueUnknown
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
 from lockkit.lab.verify.scenarios.queue_truth import QueueTruth
@@ -24,6 +23,7 @@ from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND
 from lockkit.lab.verify.sim.task import Node, Task, Violated, WaitUntil
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import NotOurs, Ours, Version
+from lockkit.recipes.errors import QueueError, QueueUnknown
 from lockkit.recipes.queue.asked import (
     Answer,
     Beat,

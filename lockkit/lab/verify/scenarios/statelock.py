@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 from functools import partial
 
-from lockkit.errors import LockUnknown, NoAnswer, NotLocked, StateLocked, Unanswered
+from lockkit.errors import NoAnswer, Unanswered
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
 from lockkit.lab.verify.sim import SimScenario
@@ -19,6 +19,7 @@ from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest,
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lab.verify.wrong_rules import Recognise
+from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
 from lockkit.recipes.terraform.lockinfo import LockInfo, decode
 from lockkit.recipes.terraform.statelock import lock, lock_key, look, unlock
 from lockkit.runtime import Delete, Procedure, Sleep

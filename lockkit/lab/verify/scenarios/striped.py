@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lockkit.errors import StripesDiffer, Unanswered
+from lockkit.errors import Unanswered
 from lockkit.events import Event
 from lockkit.lab.verify.check import Kind, check
 from lockkit.lab.verify.mutants import Mutant
@@ -35,6 +35,7 @@ from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import believes
+from lockkit.recipes.errors import StripesDiffer
 from lockkit.recipes.striped.layout import agree, of_stripe, stripe_key
 from lockkit.recipes.stripes import indexes
 from lockkit.recipes.taking import AcquireLock, Taking, confirmed, give_all, take_all

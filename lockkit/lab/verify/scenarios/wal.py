@@ -14,15 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from lockkit.errors import (
-    AppendUnknown,
-    Damaged,
-    Fenced,
-    SameEpoch,
-    TableError,
-    UnsafeStore,
-    WalError,
-)
+from lockkit.errors import TableError, UnsafeStore
 from lockkit.lab.verify.mutants import Mutant
 from lockkit.lab.verify.planting import Wrong
 from lockkit.lab.verify.sim import SimScenario
@@ -32,11 +24,13 @@ from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lab.verify.wrong_rules import Ambiguous
 from lockkit.protocol.outcome import Condition, Found, over
+from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.recipes.wal.claim import SlotLanded, SlotTaken
 from lockkit.recipes.wal.reader import Cursor, look
 from lockkit.recipes.wal.slot import LogTail, Manifest, SlotRead, slot_key, slot_number
 from lockkit.recipes.wal.writer import WriterState, append, halted, open_log
-from lockkit.runtime import Procedure, Sleep, read
+from lockkit.runtime import Procedure, Sleep
+from lockkit.runtime.proven import read
 
 STEPS = 400
 PARALLEL = (1, 2, 3, 4)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lockkit.errors import CommitUnknown, LockBusy, LockLost, LossReason, NoAnswer, TableError
+from lockkit.errors import LockBusy, LockLost, LossReason, NoAnswer, TableError
 from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.lease import LeaseSession
 from lockkit.lab.verify.sim.task import LateWrite, Violated
@@ -17,6 +17,7 @@ from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Unknown
 from lockkit.protocol.state import WritePurpose
 from lockkit.runtime import Get, Parallel, Procedure, Put, Request, relay
+from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.occ.commit import Committed, EpochGuard, trust
 from lockkit.table.occ.concurrency import StateChange, commit_alone

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from lockkit.errors import TableError
 from lockkit.lab.verify.table.reader import TableRow
 from lockkit.protocol.outcome import Found
-from lockkit.runtime import Procedure, all_of, create, read
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import all_of, create, read
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import NO_COMMIT, WriteStat, file_name, in_partition
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lockkit.errors import CommitUnknown
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Place, TrackedAttempt
 from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, base_file, put_files, read_rows
 from lockkit.runtime import Procedure, Sleep
+from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.base_file import BaseFile, Slice
 from lockkit.table.format.layout import FileGroup
 from lockkit.table.occ.commit import Committed

@@ -8,19 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from lockkit.errors import (
-    ElectionError,
-    LockLost,
-    LockUnknown,
-    NotLeader,
-    NotLocked,
-    QueueError,
-    QueueUnknown,
-    StateLocked,
-    StoreError,
-    TableError,
-    WalError,
-)
+from lockkit.errors import LockLost, StoreError, TableError
 from lockkit.lab.verify import wrong_rules as wrong
 from lockkit.lab.verify.planting import Wrong, planted
 from lockkit.lab.verify.scenarios.election import WRONG as ELECTION_WRONG
@@ -33,6 +21,16 @@ from lockkit.lab.widgets.stage.staged import Stage
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.state import Identity
 from lockkit.recipes.election.candidate import Candidate
+from lockkit.recipes.errors import (
+    ElectionError,
+    LockUnknown,
+    NotLeader,
+    NotLocked,
+    QueueError,
+    QueueUnknown,
+    StateLocked,
+    WalError,
+)
 from lockkit.recipes.guarded import read_guarded, write_guarded
 from lockkit.recipes.queue.asked import Answer, Claim, Claimed, Complete, Operation, Push
 from lockkit.recipes.queue.handle import told

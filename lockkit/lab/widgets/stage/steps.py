@@ -9,7 +9,8 @@ import lockkit.table as table
 from lockkit.errors import LockLost, StoreError
 from lockkit.lab.verify.check import check
 from lockkit.lab.widgets.stage.staged import Stage
-from lockkit.runtime import Procedure, create
+from lockkit.runtime import Procedure
+from lockkit.runtime.proven import create
 from lockkit.table.occ.prepared import Prepared
 
 VARIANTS = {

@@ -1,0 +1,121 @@
+"""The errors of the recipes: write-ahead log, queue, election, state lock and stripes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockkit.errors import LockkitError, StoreError
+
+
+class WalError(LockkitError):
+    """The log cannot be used as it was asked to."""
+
+
+class Damaged(WalError):
+    """An object of the log cannot be read as one; it was not written over."""
+
+
+class Fenced(WalError):
+    """A writer with a higher epoch has begun: what this one was appending will never be read.
+
+    `epoch` is this writer's, `by_epoch` that of the writer whose entry is in `slot`.
+    """
+
+    def __init__(self, epoch: int, *, slot: int, by_epoch: int) -> None:
+        self.epoch, self.slot, self.by_epoch = epoch, slot, by_epoch
+        super().__init__(
+            f"epoch {epoch} was fenced: slot {slot} is of a writer with epoch {by_epoch}; nothing "
+            "of this append will be read; see who that is, or open the log again"
+        )
+
+
+class SameEpoch(WalError):
+    """Two writers have one epoch: a mistake, or a manifest that was set back by hand."""
+
+    def __init__(self, epoch: int, *, slot: int) -> None:
+        self.epoch, self.slot = epoch, slot
+        super().__init__(
+            f"slot {slot} is of another writer with this one's epoch, {epoch}; its manifest was "
+            "set back, or its store ignores conditions (lockkit probe tells): append no more here"
+        )
+
+
+class AppendUnknown(WalError):
+    """The append may be in the log, may yet come into it, or never.
+
+    `slot` is the first slot that it may be in, and `key` that slot's object.
+    """
+
+    def __init__(self, slot: int, key: str, why: str) -> None:
+        self.slot, self.key, self.why = slot, key, why
+        super().__init__(
+            f"nobody knows whether an append is in {key}: {why}; it may yet be: read the log up to "
+            "there before you append it again"
+        )
+
+
+class QueueError(LockkitError):
+    """The queue cannot be used so; nothing of what was asked was done."""
+
+
+class QueueBusy(QueueError):
+    """Others wrote first, or the store throttled, every time. Not done; try again."""
+
+
+class QueueUnknown(LockkitError):
+    """It is not known what became of an operation: it may be done, or may yet be.
+
+    `operation` may be submitted again as it is: it is never done twice, and where the file still
+    remembers that far back, this time its outcome is reported.
+    """
+
+    def __init__(self, operation: Any, why: str) -> None:
+        self.operation, self.why = operation, why
+        super().__init__(
+            f"{type(operation).__name__.lower()} {operation.id} may be done, or may yet be: {why}; "
+            "submit(error.operation) asks again without doing it twice"
+        )
+
+
+class JobLost(LockkitError):
+    """The job is another worker's by now, or completed: stop working on it."""
+
+
+class NoBroker(LockkitError):
+    """No broker answers at the address, or another server does: nothing was asked."""
+
+
+class ForeignBroker(NoBroker):
+    """The server at the address is not the broker that the file names."""
+
+
+class NotLeader(LockkitError):
+    """This node does not lead, or no longer: what it does in its epoch has no effect."""
+
+
+class NotGuarded(LockkitError):
+    """The object is no guarded value; it is left as it is."""
+
+
+class ElectionError(LockkitError):
+    """The epochs are not what an election leaves behind. Nothing was written."""
+
+
+class StateLocked(LockkitError):
+    """Another owner holds the state's lock; or what is there is no lock file."""
+
+
+class NotLocked(LockkitError):
+    """There is nothing to unlock, or not under this ID. Nothing was deleted."""
+
+
+class LockUnknown(LockkitError):
+    """It is not known what became of a lock or an unlock: it may be done, or may yet be."""
+
+
+class StripesDiffer(StoreError):
+    """The recorded stripes are not what this handle would use. Nothing was locked."""
+
+
+class OutOfOrder(LockkitError, RuntimeError):
+    """A nested call asked for what could close a circle. Nothing of it was taken."""

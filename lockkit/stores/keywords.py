@@ -1,0 +1,53 @@
+"""Which keyword arguments a function and the store behind it take; what is not one is named.
+
+Loaded only where a caller gives options of a store: most give none, and `inspect` is slow to load.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lockkit.errors import UnknownKeyword
+from lockkit.stores import adapter_of, open_store
+
+
+def check_keywords(
+    who: Callable[..., Any], url: str, given: Iterable[str], also: Iterable[str] = ()
+) -> None:
+    """`TypeError` for a keyword that neither `who` itself nor the store at `url` takes.
+
+    `also` are keywords that `who` passes on elsewhere.
+
+    A misspelt option must never be passed over: `Lock(url, ttl=30)` would hold for 300 s.
+    """
+    own = keywords_of(open_store)
+    if foreign := set(given) - own:
+        known = own | store_keywords(url)
+        if foreign - known:
+            raise unknown_keyword(
+                f"{who.__name__}() for {url.partition('://')[0]}://", foreign - known,
+                known.union(also, keywords_of(who)),
+            )  # fmt: skip
+
+
+def store_keywords(url: str) -> frozenset[str]:
+    """The options that the SDK's client for `url` takes; none for file:// and memory://."""
+    keywords: frozenset[str] = adapter_of(url)[1].keywords()
+    return keywords
+
+
+def keywords_of(who: Callable[..., Any]) -> set[str]:
+    """The optional parameters of a function or a class."""
+    parameters = inspect.signature(who).parameters.values()
+    return {each.name for each in parameters if each.default is not each.empty}
+
+
+def unknown_keyword(who: str, unknown: Iterable[str], known: Iterable[str]) -> UnknownKeyword:
+    """The error for keywords that `who` does not take: it names the nearest, and all valid ones."""
+    first, names = min(unknown), sorted(known)
+    near = difflib.get_close_matches(first, names, n=1, cutoff=0.5)
+    meant = f" (did you mean {near[0]!r}?)" if near else ""
+    return UnknownKeyword(f"{who} has no keyword {first!r}{meant}; valid: {', '.join(names)}")

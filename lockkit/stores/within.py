@@ -1,0 +1,43 @@
+"""How long a thread may ask a store, whatever the store itself allows.
+
+Apart from `deadline`, which keeps the limit on a network: a lock on files needs only this.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lockkit.clock import Clock
+
+_clock = Clock()
+_thread = threading.local()
+
+
+def limit_ms() -> float:
+    """When this thread's calls must have ended, on the boot clock."""
+    ends_ms: float = getattr(_thread, "limit_ms", math.inf)
+    return ends_ms
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """No call that this thread makes inside takes longer than that, whatever its store allows.
+
+    All calls share the time. One that begins after it ends at once, unanswered, so that a procedure
+    (`runtime.run`) inside ends in that time, however many requests and pauses it has.
+    """
+    outer_ms = limit_ms()
+    _thread.limit_ms = min(outer_ms, _clock.boot_ms() + seconds * 1000)
+    try:
+        yield
+    finally:
+        _thread.limit_ms = outer_ms
+
+
+def left_s() -> float | None:
+    """What `within` leaves this thread, in seconds; None where it sets no limit."""
+    ends_ms = limit_ms()
+    return None if ends_ms == math.inf else max(0.0, (ends_ms - _clock.boot_ms()) / 1000)
