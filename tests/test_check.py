@@ -21,7 +21,7 @@ from lockkit.protocol.outcome import Applied, IfAbsent, IfVersion
 from lockkit.runtime import run
 from lockkit.sinks import Emit
 from lockkit.stores import Store, open_store
-from lockkit.table.format.plans import hadoop_base
+from lockkit.table.format.layout import hadoop_base
 from lockkit.table.occ.publish import publish
 from lockkit.table.occ.rollback import RolledBack, roll_back
 

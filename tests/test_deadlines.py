@@ -18,7 +18,7 @@ from trickle import ends_within, trickle
 
 from lockkit.errors import NoAnswer
 from lockkit.protocol.outcome import Applied, Found, IfAbsent, IfVersion, Unknown
-from lockkit.stores import Store, deadline, open_store, tokens
+from lockkit.stores import Store, deadline, open_store, timed_socket, tokens, within
 
 TIMEOUT_S = 0.5
 PATIENCE_S = 8.0
@@ -162,7 +162,7 @@ def test_a_limit_set_around_a_call_is_kept_though_the_store_allows_more(dialect:
         store = open_store(URLS[dialect], endpoint=server.url, timeout_s=50)
 
         def call() -> object:
-            with deadline.within(TIMEOUT_S):
+            with within.within(TIMEOUT_S):
                 return store.get("k")
 
         assert isinstance(ends_within(PATIENCE_S, call), Unknown)
@@ -325,16 +325,16 @@ def test_a_flood_is_given_up_before_it_fills_the_memory(
 ) -> None:
     """Long before the time is over: 10 MB a second, of which a call reads one."""
     read: list[int] = []
-    received = deadline.TimedSocket._received
+    received = timed_socket.TimedSocket._received
     monkeypatch.setattr(
-        deadline.TimedSocket, "_received",
+        timed_socket.TimedSocket, "_received",
         lambda self, count: read.append(count) or received(self, count),
     )  # fmt: skip
     with trickle(forever(*FLOODS[flood], rate=10_000_000)) as server:
         store = open_store(URLS[dialect], endpoint=server.url, timeout_s=60, **anonymous(dialect))
         said = ends_within(PATIENCE_S, lambda: store.put("k", b"{}", IfAbsent()))
     assert isinstance(said, Unknown), said
-    assert sum(read) < 2 * deadline.OVERHEAD_BYTES_MAX
+    assert sum(read) < 2 * timed_socket.OVERHEAD_BYTES_MAX
 
 
 @pytest.mark.parametrize("length", [CHUNKED, LONG])

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from lockkit.errors import TableError
 from lockkit.table.format import avro, records
+from lockkit.table.format.layout import NO_BASE
 from lockkit.table.format.plans import (
-    NO_BASE,
     CleanPlan,
     ClusteringGroup,
     ClusteringInput,

@@ -34,7 +34,8 @@ from lockkit.stores import open_store
 from lockkit.table import begin, commit, prepare, read_table
 from lockkit.table.errors import CommitConflict
 from lockkit.table.format.java_properties import format_properties
-from lockkit.table.format.plans import hadoop_base, parse_rollback_plan
+from lockkit.table.format.layout import hadoop_base
+from lockkit.table.format.plans import parse_rollback_plan
 from lockkit.table.format.properties import PROPERTIES_KEY, load_config, to_properties
 from lockkit.table.format.timeline import V6, load_timeline
 from lockkit.table.handle import Table

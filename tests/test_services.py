@@ -43,7 +43,8 @@ from lockkit.table import (
     scan,
     write_inserts,
 )
-from lockkit.table.format.plans import hadoop_base, parse_clean_plan
+from lockkit.table.format.layout import hadoop_base
+from lockkit.table.format.plans import parse_clean_plan
 from lockkit.table.format.timeline import V6, V9, Timeline, load_timeline, parse_timeline
 from lockkit.table.occ.commit import EpochGuard
 from lockkit.table.occ.concurrency import SHARED, OptimisticConcurrency

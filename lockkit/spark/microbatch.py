@@ -27,8 +27,7 @@ from lockkit.runtime import Procedure, Unique, run
 from lockkit.runtime.proven import listing, read, settle_write
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.format.layout import parse_commit
-from lockkit.table.format.plans import hadoop_base
+from lockkit.table.format.layout import hadoop_base, parse_commit
 from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, load_config
 from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
 from lockkit.table.occ.concurrency import guard_of

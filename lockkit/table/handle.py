@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 from lockkit.runtime import run
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores import Store, open_store
@@ -27,7 +26,7 @@ from lockkit.table.format.partition import by_partition
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import refuse_unused_lock, turns_of
+from lockkit.table.occ.concurrency import refuse_unused_lock, see_conditions, turns_of
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.liveness import heartbeat_rules
 from lockkit.table.occ.locks import open_table_lock
@@ -149,7 +148,7 @@ class Table:
                 "pyarrow.Table.from_pylist, from_pandas or from_batches makes one"
             )
         with self._alone("append"):
-            prove_conditions(self.store, self.clock, key=TABLE_KEY)
+            see_conditions(self.store, self.clock)
             known = self._open()
             self._upkeep.before_write(known)
             _refuse_missing(rows, known.config)

@@ -13,13 +13,13 @@ from lockkit.lock.handle import Lock
 from lockkit.protocol.policy import Expiry
 from lockkit.runtime import run
 from lockkit.table import begin
+from lockkit.table.format.layout import hadoop_base
 from lockkit.table.format.plans import (
     OURS,
     ClusteringGroup,
     ClusteringInput,
     ReplacePlan,
     format_cluster_plan,
-    hadoop_base,
 )
 from lockkit.table.occ.concurrency import OptimisticConcurrency
 from lockkit.table.occ.liveness import HeartbeatRules

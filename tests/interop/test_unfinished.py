@@ -9,13 +9,12 @@ from test_hudi import CLEANING, ROWS, Shared, ours, shared  # noqa: F401
 
 from lockkit.runtime import run
 from lockkit.table import begin, load_snapshot
+from lockkit.table.format.layout import NO_BASE, hadoop_base
 from lockkit.table.format.plans import (
-    NO_BASE,
     CleanPlan,
     RollbackPlan,
     format_clean_plan,
     format_rollback_plan,
-    hadoop_base,
 )
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]

@@ -32,6 +32,8 @@ PARTITION_FILE = ".hoodie_partition_metadata"
 _FILE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}")
 _FILE_NAME = re.compile(r"([^_/]+)_([0-9]+-[0-9]+-[0-9]+)_([0-9]{17}|[0-9]{14})\.parquet")
 ATTEMPT = "lockkit.attempt"
+NO_BASE = ""
+"""On a table that nobody writes through Hadoop: addresses change when a table is copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,3 +313,11 @@ def _count(value: object) -> int:
     if not isinstance(value, int | None):
         raise TypeError(f"a number was expected, not {str(value)[:40]!r}")
     return min(max(value or 0, 0), 2**63 - 1)
+
+
+def hadoop_base(url: str) -> str:
+    """A table's address as Hadoop's own connectors spell it; on EMR and Azure, Hudi says another.
+
+    Measured with Hudi 1.2.0 on s3a: a path without its very scheme and bucket is refused.
+    """
+    return "s3a" + url.removeprefix("s3") if url.startswith("s3://") else url

@@ -17,7 +17,7 @@ from typing import Any
 from lockkit.errors import TableError
 from lockkit.table.format import records
 from lockkit.table.format.avro import decode, encode
-from lockkit.table.format.layout import FileGroup, in_partition
+from lockkit.table.format.layout import NO_BASE, FileGroup, in_partition
 from lockkit.table.format.partition import is_inside
 
 Files = tuple[tuple[str, str], ...]
@@ -26,8 +26,6 @@ Files = tuple[tuple[str, str], ...]
 POLICY = "KEEP_LATEST_COMMITS"
 OURS = "lockkit.service"
 """A plan's parameter: lockkit made this plan, so any lockkit process may roll it back."""
-NO_BASE = ""
-"""On a table that nobody writes through Hadoop: addresses change when a table is copied."""
 # What a service of Hudi runs a clustering plan with that names no class of its own.
 PLAN_STRATEGY = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
 
@@ -92,14 +90,6 @@ class ReplacePlan:
         if not self.groups:
             return None
         return frozenset((s.partition, s.file_id) for each in self.groups for s in each.slices)
-
-
-def hadoop_base(url: str) -> str:
-    """A table's address as Hadoop's own connectors spell it; on EMR and Azure, Hudi says another.
-
-    Measured with Hudi 1.2.0 on s3a: a path without its very scheme and bucket is refused.
-    """
-    return "s3a" + url.removeprefix("s3") if url.startswith("s3://") else url
 
 
 # --- rollback -----------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lockkit.clock import Clock
 from lockkit.errors import TableError
-from lockkit.lock.conformance import TABLE_KEY, prove_conditions
 from lockkit.lock.handle import Lock
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
@@ -60,6 +59,14 @@ class StateChange:
     published: Callable[[], None] = trust
 
 
+def see_conditions(store: Store, clock: Clock) -> None:
+    """Raise `UnsafeStore` where the table's server ignores write conditions. Files need no test."""
+    if store.server:
+        from lockkit.lock.conformance import TABLE_KEY, prove_conditions
+
+        prove_conditions(store, clock, key=TABLE_KEY)
+
+
 class ConcurrencyControl(Protocol):
     """What a writer and its services share. `hold` is for state changes that are not commits."""
 
@@ -94,7 +101,7 @@ class SingleWriter:
         strategy: ConflictStrategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         """Raises what `commit` raises."""
-        prove_conditions(store, clock, key=TABLE_KEY)
+        see_conditions(store, clock)
         with self._mutex, told_if_interrupted(prepared), deferred(emit) as later:
             done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, later)
             return done
@@ -126,7 +133,7 @@ class OptimisticConcurrency:
         strategy: ConflictStrategy = SIMPLE,
     ) -> Committed:  # fmt: skip
         """Raises `LockBusy`, and what `commit` raises."""
-        prove_conditions(store, clock, key=TABLE_KEY)
+        see_conditions(store, clock)
         with self._mutex:
             if isinstance(self.lock, Lock):
                 return publish(prepared, self.lock, store, clock, emit, strategy=strategy)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.lock.handle import Lock
-from lockkit.lock.hudi_keys import AWS_KEYS, BASE_PATH, KEYS, PAUSE, PROVIDER, RETRIES, TABLE_NAME
 from lockkit.sinks import Emit, silent
 from lockkit.stores.secret import carries_secret
 from lockkit.table.format.option_values import lowered
@@ -16,6 +15,7 @@ from lockkit.table.format.option_values import lowered
 if TYPE_CHECKING:
     from lockkit.lock.contract import LockHandle
 
+BASE_PATH = "hoodie.base.path"
 WRITE_TABLE_NAME = "hoodie.datasource.write.table.name"
 
 
@@ -32,23 +32,29 @@ def open_table_lock(
     said = {
         name: str(value) for name, value in lowered(options).items() if value not in (None, "")
     }
-    config = {name: value for name, value in said.items() if name in KEYS or name in AWS_KEYS}
     base = _base_path(url, said)
     own = {"clock": clock, "emit": emit, "client": client, **(how or {})}
     try:
+        if not said:
+            return Lock(base, **{**store_options, **own})
+        from lockkit.lock import hudi_keys as hudi  # which a table without options does not need
+
+        locks = {*hudi.KEYS, *hudi.AWS_KEYS}
+        config = {name: value for name, value in said.items() if name in locks}
         if not config:
             return Lock.from_hudi({BASE_PATH: base}, **{**store_options, **own})
         from lockkit.providers.hudi import STORAGE_PROVIDER, lock_of
 
-        if not said.get(PROVIDER):
-            config[PROVIDER] = STORAGE_PROVIDER
-            if RETRIES not in said and PAUSE not in said:
-                config[RETRIES] = "0"  # without a provider that Hudi shares, its wait is one try's
-        if config[PROVIDER] == STORAGE_PROVIDER:
+        if not said.get(hudi.PROVIDER):
+            config[hudi.PROVIDER] = STORAGE_PROVIDER
+            if hudi.RETRIES not in said and hudi.PAUSE not in said:
+                # Without a provider that Hudi shares, its wait is one try's.
+                config[hudi.RETRIES] = "0"
+        if config[hudi.PROVIDER] == STORAGE_PROVIDER:
             own = {**store_options, **own}
         config[BASE_PATH] = base
-        if name := said.get(TABLE_NAME) or said.get(WRITE_TABLE_NAME):
-            config[TABLE_NAME] = name
+        if name := said.get(hudi.TABLE_NAME) or said.get(WRITE_TABLE_NAME):
+            config[hudi.TABLE_NAME] = name
         return lock_of(config, own)
     except ValueError as error:
         raise TableError(str(error)) from None

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, read
-from lockkit.table.format.plans import RollbackPlan, parse_replace_plan, parse_rollback_plan
 from lockkit.table.format.timeline import Timeline, TimelineNames
 from lockkit.table.occ.conflicting import Pending
+
+if TYPE_CHECKING:
+    from lockkit.table.format.plans import RollbackPlan
 
 REPLACING = frozenset({"replacecommit", "clustering"})
 
@@ -36,6 +40,8 @@ def _pending(names: TimelineNames, instant: str, action: str) -> Procedure[Pendi
     key = names.requested(instant, action)
     match (yield from read(key)):
         case Found(body, _):
+            from lockkit.table.format.plans import parse_replace_plan  # few commits meet a plan
+
             planned = parse_replace_plan(key, body)
             # An insert_overwrite asks for no plan: what it replaces shows when it completes.
             kind = "clustering" if planned.clusters else "replacecommit"
@@ -49,6 +55,8 @@ def load_rollback_plan(names: TimelineNames, instant: str) -> Procedure[Rollback
     key = names.requested(instant, "rollback")
     match (yield from read(key)):
         case Found(body, _):
+            from lockkit.table.format.plans import parse_rollback_plan  # as above
+
             return parse_rollback_plan(key, body)
         case _missing:
             return None

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from lockkit.errors import TableError, Unanswered
 from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, Unique, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.stores import ListEntry
-from lockkit.table.format.plans import (
-    NO_BASE,
-    RollbackPlan,
-    format_rollback,
-    format_rollback_plan,
-    parse_rollback_plan,
-)
+from lockkit.table.format.layout import NO_BASE
 from lockkit.table.format.properties import FENCED, PROPERTIES_KEY
 from lockkit.table.format.timeline import (
     HOODIE,
@@ -46,6 +41,9 @@ from lockkit.table.occ.liveness import forget
 from lockkit.table.occ.markers import files_of, unmark
 from lockkit.table.occ.pending import load_rollback_plan
 from lockkit.table.occ.transaction import TableCache, TakenInstant, discard, is_ours, take
+
+if TYPE_CHECKING:
+    from lockkit.table.format.plans import RollbackPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +138,8 @@ def _write_plan(
     target: str, own: Timeline, known: TableCache, base: str, paths: Collection[str] | None
 ) -> Procedure[RollbackPlan]:
     """Durably, before the decision: a rollback that is left half done is finished by its plan."""
+    from lockkit.table.format.plans import RollbackPlan, format_rollback_plan  # few writers need it
+
     action = own.pending.get(target, "commit")
     if paths is None:
         files = yield from written_by(target)
@@ -179,6 +179,8 @@ def _drop(plan: RollbackPlan, names: TimelineNames) -> Procedure[None]:
     """Delete a plan that decided nothing, by the versions that hold it: its instant may be taken
     again, and the file of another rollback is not ours to delete.
     """
+    from lockkit.table.format.plans import parse_rollback_plan  # as above
+
     requested = names.requested(plan.instant, "rollback")
     match (yield from read(requested)):
         case Found(body, version) if parse_rollback_plan(requested, body).target == plan.target:
@@ -200,6 +202,8 @@ def _carry_out(
     plan: RollbackPlan, names: TimelineNames, completion: str | None
 ) -> Procedure[RolledBack]:
     """Delete, the instant's own files last: until then the next one finds what is left to do."""
+    from lockkit.table.format.plans import format_rollback  # as above
+
     began_ms = yield WallMs()
     yield from create(names.inflight(plan.instant, "rollback"), b"")
     yield from all_of(delete(path) for _, path in plan.files)

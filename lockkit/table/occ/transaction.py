@@ -17,7 +17,6 @@ from lockkit.runtime.proven import all_of, create, delete, read
 from lockkit.table.format.avro import stamp
 from lockkit.table.format.base_file import Target
 from lockkit.table.format.layout import ATTEMPT, format_commit, parse_commit
-from lockkit.table.format.plans import format_overwrite_plan
 from lockkit.table.format.properties import FENCED, TableConfig, load_config
 from lockkit.table.format.timeline import (
     LANES,
@@ -214,6 +213,8 @@ def first_file(action: str, plan: bytes, attempt: str, version: int) -> bytes:
         return stamp(plan, ATTEMPT, attempt)
     if action == "commit":
         return format_commit((), operation="UNKNOWN", schema="", attempt=attempt, version=version)
+    from lockkit.table.format.plans import format_overwrite_plan  # only an overwrite has a plan
+
     return stamp(format_overwrite_plan(), ATTEMPT, attempt)
 
 

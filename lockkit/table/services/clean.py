@@ -20,9 +20,8 @@ from lockkit.protocol.outcome import Found
 from lockkit.runtime import Note, Procedure, WallMs
 from lockkit.runtime.proven import all_of, create, delete, listing, read
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import NO_COMMIT, CommitFiles, FileGroup, in_partition
+from lockkit.table.format.layout import NO_BASE, NO_COMMIT, CommitFiles, FileGroup, in_partition
 from lockkit.table.format.plans import (
-    NO_BASE,
     CleanPlan,
     Files,
     format_clean,

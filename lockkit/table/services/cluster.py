@@ -16,8 +16,8 @@ from lockkit.runtime import Procedure
 from lockkit.runtime.proven import all_of, listing
 from lockkit.stores import ListEntry
 from lockkit.table.format.base_file import Slice
-from lockkit.table.format.layout import FileGroup
-from lockkit.table.format.plans import NO_BASE, OURS, ClusteringGroup, ClusteringInput, ReplacePlan
+from lockkit.table.format.layout import NO_BASE, FileGroup
+from lockkit.table.format.plans import OURS, ClusteringGroup, ClusteringInput, ReplacePlan
 from lockkit.table.format.timeline import HOODIE, TimelineNames
 from lockkit.table.read.buckets import is_bucketed
 from lockkit.table.read.snapshot import Snapshot

@@ -15,7 +15,7 @@ from lockkit.clock import Clock
 from lockkit.runtime import Procedure, run
 from lockkit.sinks import Emit, silent
 from lockkit.stores import Store
-from lockkit.table.format.plans import NO_BASE, hadoop_base
+from lockkit.table.format.layout import NO_BASE, hadoop_base
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.occ.commit import Committed
 from lockkit.table.occ.concurrency import SINGLE, ConcurrencyControl, StateChange

@@ -13,7 +13,8 @@ from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, SnapshotFileGone, base_file, put_files, read_rows
 from lockkit.runtime import Procedure, Sleep
 from lockkit.table.format.base_file import BaseFile
-from lockkit.table.format.plans import NO_BASE, ReplacePlan, format_cluster_plan
+from lockkit.table.format.layout import NO_BASE
+from lockkit.table.format.plans import ReplacePlan, format_cluster_plan
 from lockkit.table.format.properties import HUDI
 from lockkit.table.format.timeline import load_timeline
 from lockkit.table.occ.failed import about_to_go, failed_writes, half_done
