@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -243,7 +244,7 @@ def leave(url: str, body: bytes, **options: str) -> None:
 
 
 def test_a_command_runs_under_the_lock_and_its_exit_code_is_ours(table: str) -> None:
-    script = f"{sys.executable} -m lockkit lock show {table} --json; exit 7"
+    script = f"{shlex.quote(sys.executable)} -m lockkit lock show {table} --json; exit 7"
     result = process("lock", "acquire", table, "--", "sh", "-c", script)
     assert result.returncode == 7, result.stderr
     assert json.loads(result.stdout)["state"] == "held"
