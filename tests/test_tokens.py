@@ -69,7 +69,7 @@ def test_a_metadata_server_that_trickles_holds_no_opening_at_google(
     with trickle(slow.headers) as metadata:
         monkeypatch.setenv("GCE_METADATA_IP", metadata.url.removeprefix("http://"))
         # On a busy machine Google's own three attempts may be over before the deadline is.
-        with pytest.raises(StoreError, match="in the time that it may take|no Google credentials"):
+        with pytest.raises(StoreError, match=r"in the time that it may take|no Google credentials"):
             ends_within(PATIENCE_S, lambda: open_store("gs://b/t", timeout_s=TIMEOUT_S))
 
 
