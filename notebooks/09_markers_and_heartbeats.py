@@ -115,8 +115,8 @@ print("From the markers:", repr(meet(early=True)))
 # ## Check
 
 # %%
-assert str(wrong) == "a commit whose file is gone" and "k3 3" in right.again
-assert str(late_beat(guarded=True)).startswith("the service lets go")
+assert str(wrong) == "a commit whose file is missing" and "k3 3" in right.again
+assert str(late_beat(guarded=True)).startswith("the service gives up")
 assert (meet(early=False).files, meet(early=True).files) == (1, 0)
 print(right.verdict.because)
 
