@@ -44,7 +44,7 @@ class Scripted(LeasedLock):
     def _give_back(self, taken: ServiceGrant) -> None:
         self._do("give back")
 
-    def _look(self) -> NotFree | None:
+    def _inspect(self) -> NotFree | None:
         found: NotFree | None = self._do("look")
         return found
 
