@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from repair_mutants import REPAIRS, SEEDS_FILE, removed
+from repair_mutants import REPAIRS, SEEDS_FILE, SETTINGS, removed, replaced
 
 from lockkit.cli.main import main
 from lockkit.lab.verify.sim import simulate
@@ -201,7 +201,8 @@ def test_the_scenario_finds_a_repair_that_is_removed_and_nothing_with_it(name: s
         outcome = simulate(SCENARIO, entry["seed"], judge=False)
     assert outcome.violation is not None
     assert outcome.violation.startswith(entry["violation"])
-    assert simulate(SCENARIO, entry["seed"], judge=False).violation is None
+    with replaced(SETTINGS.get(name, {})):
+        assert simulate(SCENARIO, entry["seed"], judge=False).violation is None
 
 
 def test_every_repair_has_a_seed_that_misses_it() -> None:

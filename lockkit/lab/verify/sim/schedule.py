@@ -8,11 +8,16 @@ tosses a coin at every move.
 from __future__ import annotations
 
 import random
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from lockkit.runtime import List
 
 CHANGES_MAX = 8
 SLOW = 0.05
 """How often a slow node moves although others could."""
+OVERTAKEN_BY = 3
+"""Commits that a slow listing waits for: two may have begun before it."""
 
 
 class Mover(Protocol):
@@ -97,3 +102,28 @@ class PromptSlow(Prompt):
     def _is_slow(self, mover: Mover) -> bool:
         node = getattr(mover, "node", None)
         return node is not None and node.name == self._slow
+
+
+class PromptOvertaken(Prompt):
+    """One node's listings each wait until others have committed: its instants are overtaken."""
+
+    def __init__(
+        self, dice: random.Random, time: Mover, slow: str, commits: Sequence[object]
+    ) -> None:
+        super().__init__(dice, time)
+        self._slow, self._commits, self._seen = slow, commits, 0
+
+    def pick(self, ready: list[Mover]) -> Mover:
+        free = [each for each in ready if not self._waits(each)]
+        if all(each is self._time for each in free):
+            return super().pick(ready)
+        return super().pick(free)
+
+    def _waits(self, mover: Mover) -> bool:
+        task: Any = mover
+        if getattr(mover, "node", None) is None or task.node.name != self._slow:
+            return False
+        if not isinstance(task.request, List) or task.phase.value != "sent":
+            self._seen = len(self._commits)
+            return False
+        return len(self._commits) < self._seen + OVERTAKEN_BY

@@ -12,6 +12,7 @@ from lockkit.lab.verify.sim.fault_profile import FaultKind
 from lockkit.lab.verify.sim.lease import LeaseSession
 from lockkit.lab.verify.sim.task import LateWrite, Violated
 from lockkit.lab.verify.table.heart import SimHeartbeat
+from lockkit.lab.verify.table.interruption import Interruption, Shielded
 from lockkit.lock import grant
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Unknown
@@ -22,7 +23,7 @@ from lockkit.table.format.properties import FENCED, TableConfig
 from lockkit.table.occ.commit import Committed, EpochGuard, trust
 from lockkit.table.occ.concurrency import StateChange, commit_alone
 from lockkit.table.occ.conflict import ConflictStrategy
-from lockkit.table.occ.fence import FENCE_KEY, read_fence
+from lockkit.table.occ.fence import FENCE_KEY, parse_fence, read_fence
 from lockkit.table.occ.prepared import Prepared
 from lockkit.table.occ.publish import Prefetcher, publish_under
 from lockkit.table.occ.transaction import TakenInstant
@@ -31,7 +32,7 @@ from lockkit.table.write.attempt import AttemptHost
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
 
-CUT_OFF, CUT_OFF_MS = 0.1, 20_000
+CUT_OFF_MS = 20_000
 GOOD_GRANT = "a grant is good for a commit"
 EXPECTED = (TableError, LockLost, LockBusy, CommitUnknown, NoAnswer)
 """How a writer's procedure may end, besides well."""
@@ -46,9 +47,30 @@ class SimHost:
     session: LeaseSession
     own: set[str] = field(default_factory=set)
     base: str = "memory://t"
+    interruption: Interruption | None = None
+    """What cuts the attempt under way short."""
+    late: LateWrite | None = None
+    """A decision that was sent and has not landed yet."""
 
     def run(self, way: Procedure[T]) -> Procedure[T]:
-        return way
+        return way if self.interruption is None else self.interruption.through(way)
+
+    def interrupt(self) -> None:
+        """From here on is an attempt, which may be cut short."""
+        chance = self.table.interrupts
+        hit = chance > 0 and self.table.world.dice.random() < chance
+        world = self.table.world
+        commits = self.table.ledger.commits
+        self.late = None
+        self.interruption = (
+            Interruption.drawn(world, self.session.node, commits) if hit else None
+        )
+
+    def land(self) -> None:
+        """What is still on its way lands now: right after its sender was told what became of it."""
+        late, self.late = self.late, None
+        if late is not None and self.table.clusters_beside:
+            late.at_ms = min(late.at_ms, self.table.world.time.now_ms)
 
     def beat(self, taken: TakenInstant) -> Procedure[SimHeartbeat]:
         heart = self._heart(taken)
@@ -81,7 +103,9 @@ class SimHost:
         yield from hold.acquire(None)
         try:
             result = yield from block(self, StateChange(hold.guard, hold.believe, trust))
-        except Exception as error:
+        except (GeneratorExit, Violated):
+            raise
+        except BaseException as error:
             yield from hold.leave(error)
             raise
         yield from hold.leave(None)
@@ -94,8 +118,17 @@ class SimHost:
         else:
             way = self._publish_locked(prepared, strategy)
         world = self.table.world
-        cut_off = FaultKind.LATE in world.weather.of_writes and world.dice.random() < CUT_OFF
-        return self._cut_off(way) if cut_off and world.weather.writes else way
+        chance, late = self.table.cut_off, FaultKind.LATE in world.weather.of_writes
+        cut_off = late and world.dice.random() < chance
+        if self.table.clusters_beside:
+            cut_off = self._stands_on_old_files(prepared)
+        return self.run(self._cut_off(way) if cut_off and world.weather.writes else way)
+
+    def _stands_on_old_files(self, prepared: Prepared) -> bool:
+        """Whether it rewrites files, and others have committed since it began."""
+        fence = parse_fence(self.table.world.shelf.objects[FENCE_KEY].body)
+        rewrites = prepared.operation not in (None, "INSERT")
+        return rewrites and fence.head.instant not in prepared.transaction.base
 
     def _publish_locked(
         self, prepared: Prepared, strategy: ConflictStrategy
@@ -120,9 +153,11 @@ class SimHost:
                 if isinstance(request, Put) and request.key == FENCE_KEY:
                     if not landing:
                         at_ms = world.time.now_ms + world.dice.random() * CUT_OFF_MS
-                        world.flying.append(LateWrite(
+                        self.late = LateWrite(
                             node.name, request, world.time.now_ms, at_ms, world.dice.random()
-                        ))  # fmt: skip
+                        )
+                        world.flying.append(self.late)
+                        self.table.cluster_beside(node)
                     landing, answer = True, Unknown("cut off")
                     request = way.send(answer)
                     continue
@@ -176,7 +211,7 @@ class SimCommitLock:
 
     def complete(self, way: Procedure[T]) -> Procedure[T]:
         done: T
-        done, _ = yield Parallel((way, self.leave(None)))
+        done, _ = yield Parallel((way, Shielded(self.leave(None))))
         return done
 
     def leave(self, _error: BaseException | None) -> Procedure[None]:

@@ -64,8 +64,9 @@ class TrackedAttempt:
         return kept
 
 
+TAKEN_BACK = "an interrupt, and that what it wrote was taken back"
 REFUSALS = frozenset(
-    {"CommitConflict", "LockLost", "LockBusy", "HeartbeatExpired", "TableError"}
+    {"CommitConflict", "LockLost", "LockBusy", "HeartbeatExpired", "TableError", TAKEN_BACK}
 )
 """After each of these the attempt is not committed, and never will be. `Unanswered` is none."""
 
@@ -199,6 +200,15 @@ class AttemptLedger:
                 REFUSED,
                 f"{attempt.token} ({attempt.kind}) is visible, and its writer was told {error}",
             )
+
+    def interrupted(self, attempt: TrackedAttempt, notes: Iterable[str]) -> None:
+        """After Ctrl-C: nothing is known, but what the interrupt's notes say holds."""
+        text = " ".join(notes)
+        if "was committed before the interrupt" in text:
+            self.acknowledged(attempt)
+        else:
+            taken_back = "was not committed; what it had written was taken back" in text
+            self.refused(attempt, TAKEN_BACK if taken_back else "CtrlC")
 
     # --- what a reader was told ------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ judge is the ledger, with a reader that shares no code with lockkit's own.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,15 +20,24 @@ from lockkit.lab.verify.sim.fault_injection import stall
 from lockkit.lab.verify.sim.fault_profile import CALM, FaultProfile
 from lockkit.lab.verify.sim.lease import RATE_OFF, LeaseRun, around
 from lockkit.lab.verify.sim.memory_store import PROFILES, SOUND, DecidedRequest, StoredObject
-from lockkit.lab.verify.sim.schedule import Pct, Prompt, PromptPct, PromptSlow, Uniform
+from lockkit.lab.verify.sim.schedule import (
+    Pct,
+    Prompt,
+    PromptOvertaken,
+    PromptPct,
+    PromptSlow,
+    Uniform,
+)
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lab.verify.table.heart import SimHeartbeat
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.ledger import AttemptLedger, Stream, TrackedAttempt
 from lockkit.lab.verify.table.operator import Operator
+from lockkit.lab.verify.table.owners import Owners
 from lockkit.lab.verify.table.rows import SCHEMA
 from lockkit.lab.verify.table.services import SimService, follow, pull, read_table
+from lockkit.lab.verify.table.stream import SimQuery
 from lockkit.lab.verify.table.writers import SimWriter
 from lockkit.lock.storage import LOCK_KEY
 from lockkit.protocol.outcome import Found
@@ -62,7 +72,11 @@ SLOW_WRITER = "W2"
 BLOCKED = "the next writer can commit"
 ALIVE = "nobody ends the heartbeat of a writer that lives"
 STALLS_DECIDED = 0.2
-PROMPT_INSTANTS_MAX = 8
+CUT_OFF, CUT_OFF_OFTEN = 0.1, 0.5
+INTERRUPTS, PLANS_STALL = 0.3, 0.5
+CLUSTERS_BESIDE, BESIDE, SLEEPS_MS = 4, "C", 15_000.0
+_PLAN = re.compile(r"\.(replacecommit|clustering|rollback)\.requested$")
+PROMPT_INSTANTS_MAX, OVERTAKEN_INSTANTS_MAX = 8, 5
 
 
 @dataclass(slots=True)
@@ -80,6 +94,21 @@ class TableRun:
     ledger: AttemptLedger = field(init=False)
     hearts: dict[str, SimHeartbeat] = field(default_factory=dict)
     """By instant."""
+    interrupts: float = 0.0
+    """How often an attempt is cut short, by Ctrl-C or by an outage."""
+    cut_off: float = CUT_OFF
+    """How often a writer cannot replace the fence any more, and what it sent first lands late."""
+    plans_stall: float = 0.0
+    """How often a process sleeps right after the plan of a clustering or a rollback."""
+    clusters_beside: int = 0
+    """How many clusterings may begin beside a decision that is still on its way."""
+    queries: int = 0
+    """Runs of one streaming query; a second one is an old run that was not stopped."""
+    stopped_runs: set[str] = field(default_factory=set)
+    """Instants of a query's run that another run of it stopped."""
+    batches_done: int = 0
+    """What the query's checkpoint says."""
+    owners: Owners = field(default_factory=Owners)
     fence_epoch: int = 0
     at_rest: bool = False
     """Whether every process has ended: then no lock is needed."""
@@ -95,17 +124,49 @@ class TableRun:
             self.leases.lock_removed()
         self.leases.heard(write, after)
         self.ledger.heard(write, after)
+        if self.config.mode == FENCED and not self.world.switches:
+            self.owners.heard(key, write, after)
+        if after is not None and not write.before and _PLAN.search(key):
+            self._planned(write.client)
         if key == FENCE_KEY and after is not None:
             self.fence_epoch = parse_fence(after.body).epoch
-            if self.world.weather.nodes and self.world.dice.random() < STALLS_DECIDED:
-                # Whoever has just decided something may sleep before it does what follows from it.
-                stall(self.world, next(e for e in self.world.nodes if e.name == write.client))
+            # Whoever has just decided something may sleep before it does what follows from it.
+            self._stalls(write.client, STALLS_DECIDED)
         elif key.startswith(HEARTBEATS) and after is not None:
             self._heartbeat(key.removeprefix(HEARTBEATS), write.client, after.body)
+
+    def _planned(self, client: str) -> None:
+        """Whoever has just written a plan may sleep before it decides."""
+        if client.startswith(BESIDE):
+            node = next(each for each in self.world.nodes if each.name == client)
+            node.stalled, node.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
+        elif self.plans_stall:
+            self._stalls(client, self.plans_stall)
+
+    def cluster_beside(self, writer: Node) -> None:
+        """A process plans a clustering while the writer's decision is on its way; others sleep."""
+        if self.clusters_beside:
+            self.clusters_beside -= 1
+            for each in self.world.nodes:
+                if each is not writer and each.birth is not None and not each.stalled:
+                    each.stalled, each.stalled_ms = True, self.world.time.now_ms + SLEEPS_MS
+            node = self.world.node(f"{BESIDE}{self.clusters_beside}")
+            service = SimService(self, SimHost(self, self.leases.join(node)))
+            self.world.spawn(node, service.cluster_once())
+
+    def _stalls(self, client: str, chance: float) -> None:
+        world = self.world
+        if world.weather.nodes and world.dice.random() < chance:
+            stall(world, next(each for each in world.nodes if each.name == client))
 
     def _heartbeat(self, instant: str, client: str, body: bytes) -> None:
         heart = self.hearts.get(instant)
         if heart is None or client == heart.node.name or self.hasty:
+            return
+        if client.startswith("Q") and heart.node.name.startswith("Q"):
+            # A query that sends a batch again stops its earlier run, alive or not.
+            self.stopped_runs.add(instant)
+        if instant in self.stopped_runs:
             return
         if heart.believes() and pulse_of(instant, Found(body, "")).ended:
             raise Violated(ALIVE, f"{client} ended the heartbeat of {instant}, which beats")
@@ -129,19 +190,25 @@ class TableRun:
     @property
     def hurried(self) -> bool:
         """Whether writers make no pause: somebody slow is then overtaken again and again."""
-        return isinstance(self.world.schedule, PromptSlow)
+        return isinstance(self.world.schedule, PromptSlow | PromptOvertaken)
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether somebody's listings are so slow that others commit while each is under way."""
+        return isinstance(self.world.schedule, PromptOvertaken)
 
     def busy(self) -> bool:
         """Whether a writer is still at work, or will be back."""
         at_work = [each.node for each in self.world.tasks]
         down = [each for each in self.world.nodes if each.down]
-        return any(each.name.startswith("W") for each in (*at_work, *down))
+        return any(each.name.startswith(("W", "Q")) for each in (*at_work, *down))
 
     def end(self) -> None:
         """Everything comes to rest; one more writer commits; every stream is read to its end."""
         # Leases run out and stores throttle in a calm world, too: then a withdrawal may fail.
         interval_ms = self.world.profile.write_interval_ms
-        calm = self.world.weather == CALM and not self.locked and not interval_ms
+        fails = self.locked or interval_ms or self.interrupts  # Ctrl-C may end a withdrawal, too
+        calm = self.world.weather == CALM and not fails
         self.world.finish()
         if calm:
             self.ledger.nothing_pending()
@@ -191,10 +258,30 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> TableRun:
         world, LeaseRun(world, policy, fence_of(mutant)), config, locked, dice.choice((2, 5, 16)),
         ("region=EU", "region=US") if partitioned else ("",), hasty,
     )
+    _more_trouble(run, random.Random(f"table trouble {seed}"))
     world.run(create_table(config))
     world.shelf.heard, world.on_crash, world.on_note = run.heard, run.crashed, run.noted
     _populate(run, dice, play)
     return run
+
+
+def _more_trouble(run: TableRun, dice: random.Random) -> None:
+    """By dice of its own: a world without it plays as it did before there was any."""
+    if dice.random() < 0.4:
+        run.interrupts = INTERRUPTS
+    if dice.random() < 0.3:
+        run.cut_off, run.plans_stall = CUT_OFF_OFTEN, PLANS_STALL
+        run.clusters_beside = CLUSTERS_BESIDE if run.world.weather.writes else 0
+    if not run.hurried and dice.random() < 0.4:
+        run.queries = dice.choice((1, 1, 2)) if run.config.mode == FENCED else 1
+    if run.hurried and dice.random() < 0.7:
+        world = run.world
+        world.schedule = PromptOvertaken(
+            world.dice, world.passing, SLOW_WRITER, run.ledger.commits
+        )
+        if run.prompt and not run.hasty:
+            run.ledger.instants_max = OVERTAKEN_INSTANTS_MAX
+        run.locked = False  # waiting for a lock would let the slow one catch up
 
 
 def _populate(run: TableRun, dice: random.Random, play: str) -> None:
@@ -209,6 +296,10 @@ def _populate(run: TableRun, dice: random.Random, play: str) -> None:
         )  # fmt: skip
         node.clock_steps_ms, node.birth = CLOCK_OFF_MS, birth
         birth(node)
+    for number in range(1, run.queries + 1):
+        node = world.node(f"Q{number}", offset_ms=int(around(dice, CLOCK_OFF_MS)))
+        node.clock_steps_ms, node.birth = CLOCK_OFF_MS, partial(_query, run)
+        _query(run, node)
     world.spawn(world.node("R"), read_table(run))
     stream = Stream("P")
     run.ledger.streams.append(stream)
@@ -226,6 +317,10 @@ def _writer(run: TableRun, node: Node) -> None:
     run.world.spawn(node, SimWriter(run, SimHost(run, run.leases.join(node))).live())
 
 
+def _query(run: TableRun, node: Node) -> None:
+    run.world.spawn(node, SimQuery(run, SimHost(run, run.leases.join(node))).live())
+
+
 def _service(run: TableRun, node: Node) -> None:
     run.world.spawn(node, SimService(run, SimHost(run, run.leases.join(node))).live())
 
@@ -234,5 +329,5 @@ SCENARIO = SimScenario(
     "table", "appends, upserts, overwrites, deletes, services and readers of one table", STEPS,
     _set_up,
     ("refused commit", "clustering", "clean", "rollback", "roll-forward", "mode switch", "stall",
-     "restart"),
+     "restart", "interrupt", "repeated batch"),
 )  # fmt: skip

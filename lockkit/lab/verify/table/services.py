@@ -63,6 +63,14 @@ class SimService:
             except EXPECTED:
                 pass
 
+    def cluster_once(self) -> Procedure[None]:
+        self.run.ledger.begins(self.node.name)
+        try:
+            look, _ = yield from look_at(None, 0)
+            yield from self.cluster(look)
+        except EXPECTED:
+            pass
+
     def _tidy(self, look: TableView) -> Procedure[None]:
         hasty = self.run.hasty and self.run.world.dice.random() < 0.5
         return self.take_back(look, "EAGER" if hasty else "LAZY")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockkit.lab.verify.sim.task import Node, Violated
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
+from lockkit.lab.verify.table.interruption import CtrlC
 from lockkit.lab.verify.table.ledger import FEW_INSTANTS, Place, TrackedAttempt
 from lockkit.lab.verify.table.reader import TableRow
 from lockkit.lab.verify.table.rows import SCHEMA, base_file, put_files, read_rows
@@ -23,16 +24,17 @@ from lockkit.table.read.opening import load_snapshot, look_over
 from lockkit.table.read.snapshot import Snapshot
 from lockkit.table.write.append import NewRows
 from lockkit.table.write.attempt import AttemptHeartbeat, WriteAttempt
+from lockkit.table.write.batch import StreamBatch
 
 if TYPE_CHECKING:
     from lockkit.lab.verify.table.scenario import TableRun
 
 KINDS = ("append",) * 5 + ("upsert",) * 5 + ("delete",) + ("overwrite",) * 3 + ("overwrite all",)
 KEYS = tuple(f"k{number}" for number in range(5))
-OPERATIONS_MAX, RETRIES_MAX = 5, 3
+OPERATIONS_MAX, HURRIED_MAX, OVERTAKING_MAX, RETRIES_MAX = 5, 10, 30, 3
 HUDI = {
     "append": "INSERT", "upsert": "UPSERT", "delete": "DELETE", "overwrite": "INSERT_OVERWRITE",
-    "overwrite all": "INSERT_OVERWRITE_TABLE",
+    "overwrite all": "INSERT_OVERWRITE_TABLE", "batch": "UPSERT",
 }  # fmt: skip
 
 
@@ -59,7 +61,8 @@ class SimWriter:
 
     def live(self) -> Procedure[None]:
         dice, hurried = self.run.world.dice, self.run.hurried
-        for _ in range(2 * OPERATIONS_MAX if hurried else OPERATIONS_MAX):
+        most = HURRIED_MAX if hurried else OPERATIONS_MAX
+        for _ in range(OVERTAKING_MAX if self.run.overtaken else most):
             self.operations += 1
             yield from self._operation("append" if hurried else dice.choice(KINDS))
             yield Sleep(0.0 if hurried else dice.random())
@@ -74,6 +77,7 @@ class SimWriter:
             mine = TrackedAttempt(token, f"{self.name}/{self.operations}", kind)
             done: Committed | None
             ledger.begins(self.node.name)
+            self.host.interrupt()
             try:
                 if kind == "append":
                     done = yield from self.append(mine, partition)
@@ -87,8 +91,13 @@ class SimWriter:
                     raise Violated(FEW_INSTANTS, str(error)) from error
                 self.known = None
                 ledger.refused(mine, type(error).__name__)
+                self.host.land()
                 if isinstance(error, CommitUnknown):
                     return
+            except CtrlC as interrupt:
+                self.known = None
+                ledger.interrupted(mine, getattr(interrupt, "__notes__", []))
+                return
             yield Sleep(dice.random() / 4)
 
     # --- a handle's append -----------------------------------------------------------------------
@@ -116,21 +125,26 @@ class SimWriter:
     # --- a write as Spark's ----------------------------------------------------------------------
 
     def write(
-        self, mine: TrackedAttempt, partition: str, keys: Sequence[str]
-    ) -> Procedure[Committed | None]:
-        """None where there is nothing to commit."""
+        self, mine: TrackedAttempt, partition: str, keys: Sequence[str],
+        batch: StreamBatch | None = None,
+    ) -> Procedure[Committed | None]:  # fmt: skip
+        """None where there is nothing to commit. A stream's `batch` is claimed first."""
         known, seen = yield from look_over(every=self.run.checkpoint_every)
         action = "replacecommit" if mine.kind.startswith("overwrite") else "commit"
 
         def files(transaction: Transaction, _heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
-            return self._written(mine, transaction, seen, partition, keys)
+            return self.host.run(self._written(
+                mine, transaction, seen, partition, keys, batch
+            ))  # fmt: skip
 
         return (yield from WriteAttempt(self.host).write(known, files, action=action))
 
     def _written(
         self, mine: TrackedAttempt, transaction: Transaction, seen: Snapshot, partition: str,
-        keys: Sequence[str],
+        keys: Sequence[str], batch: StreamBatch | None,
     ) -> Procedure[Prepared | None]:  # fmt: skip
+        if batch is not None:
+            yield from batch.claim(transaction.instant)
         snapshot = yield from load_snapshot(covering=transaction.covered, since=seen)
         files, replaced = yield from self._files(mine, transaction, snapshot, partition, keys)
         if not files and not replaced:
@@ -140,7 +154,8 @@ class SimWriter:
         return (yield from prepare(
             transaction, stats, schema=SCHEMA, operation=HUDI[mine.kind],
             known_partitions=frozenset(partition for partition, _ in snapshot.groups),
-            replaced=replaced, extra={"token": mine.token},
+            replaced=replaced,
+            extra={"token": mine.token, **(batch.extra if batch else {})},
         ))  # fmt: skip
 
     def _files(

@@ -1,0 +1,48 @@
+"""Whose each pending instant is: nobody deletes another's timeline files before it is rolled back.
+
+Rules I3 and F4 of docs/protocol.md, on fenced tables. The owner of an instant is the process that
+created its requested file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
+from lockkit.lab.verify.sim.task import Violated
+from lockkit.table.occ.fence import FENCE_KEY, ROLLBACK, parse_fence
+
+OTHERS = "nobody deletes the timeline files of another writer's instant before its rollback"
+_FILE = re.compile(
+    r"\.hoodie/(?:timeline/)?(\d{17})\.(?:(?:commit|replacecommit|clustering)\.)?"
+    r"(requested|inflight)"
+)
+
+
+@dataclass(slots=True)
+class Owners:
+    """Who created each file of a pending instant, and which instants are rolled back."""
+
+    makers: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By instant, and "requested" or "inflight"."""
+    rolled_back: set[str] = field(default_factory=set)
+
+    def heard(self, key: str, write: DecidedRequest, after: StoredObject | None) -> None:
+        """A write was applied. Raises `Violated`."""
+        if key == FENCE_KEY and after is not None:
+            head = parse_fence(after.body).head
+            if head.kind == ROLLBACK:
+                self.rolled_back.add(head.instant)
+            return
+        if (match := _FILE.fullmatch(key)) is None:
+            return
+        instant, kind = match[1], match[2]
+        if after is not None:
+            self.makers[instant, kind] = write.client
+            return
+        maker = self.makers.pop((instant, kind), write.client)
+        # An inflight file beside a requested file goes with it, whoever sent it late.
+        owner = self.makers.get((instant, "requested"), maker) if kind == "inflight" else maker
+        if owner != write.client and instant not in self.rolled_back:
+            raise Violated(OTHERS, f"{write.client} deleted {key}, and {instant} is {owner}'s")

@@ -1,0 +1,212 @@
+"""A batch of a stream: committed once, however often its sender repeats it.
+
+`.hoodie/.streams/<query id>` names the query's latest batch and the instant that was to commit it,
+and is replaced before a file of that instant is written. A run that repeats the batch checks that
+one instant, and rolls it back if it is not committed, whether its writer is dead or only slow. So
+the cost does not grow with the table. The commit records the batch too, in its extraMetadata; only
+that proves that it is done.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from lockkit.errors import TableError
+from lockkit.protocol.outcome import (
+    Found,
+    Missing,
+    Version,
+    over,
+)
+from lockkit.runtime import Note, Procedure, Unique
+from lockkit.runtime.proven import listing, read, settle_write
+from lockkit.table.format.layout import parse_commit
+from lockkit.table.format.properties import FENCED, PROPERTIES_KEY, load_config
+from lockkit.table.format.timeline import COMMITS, HOODIE, load_timeline, parse_timeline
+from lockkit.table.occ.concurrency import StateChange
+from lockkit.table.occ.covered import read_commit
+from lockkit.table.occ.liveness import HeartbeatRead, end, forget, look
+from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back
+from lockkit.table.occ.transaction import TableCache
+
+STREAMS = HOODIE + ".streams/"
+STREAM = "lockkit.stream"
+"""In the commit's extraMetadata: query id and batch id."""
+_QUERY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+BODY_BYTES_MAX = 4_000
+
+Hold = Callable[
+    [Callable[[StateChange], Procedure[RolledBack | RollbackRefused]]],
+    Procedure[RolledBack | RollbackRefused],
+]
+"""Carries out a rollback while the table's lock is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchClaim:
+    """A query's latest batch, and the instant that was to commit it."""
+
+    batch: int
+    instant: str
+    checkpoint: str = ""
+    """Spark's id of the query, which a new checkpoint changes; empty where it was not known."""
+
+
+class BatchState(Enum):
+    """What is known of a batch before it is written."""
+
+    NEW = "to be written"
+    NEW_CHECKPOINT = "to be written, although a batch of this or a later number was"
+    PASSED_OVER = "the query has a later batch"
+    COMMITTED = "committed"
+
+
+AttemptState = Literal["committed", "pending", "gone"]
+
+
+@dataclass(slots=True)
+class StreamBatch:
+    """Batch `batch` of the query `query`."""
+
+    query: str
+    batch: int
+    checkpoint: str = ""
+    """Spark's own id of the query, where the query has another name; empty: not known."""
+    before: BatchClaim | None = None
+    """The query's latest batch, as `state` found it."""
+    _version: Version | None = None
+
+    def __post_init__(self) -> None:
+        if not _QUERY.fullmatch(self.query):
+            raise TableError(f"{self.query[:60]!r} is no id of a query: letters, digits, dashes")
+
+    @property
+    def extra(self) -> dict[str, str]:
+        return {STREAM: f"{self.query} {self.batch}"}
+
+    def state(self, hold: Hold, base: str) -> Procedure[BatchState]:
+        """Whether the batch is committed. If not, only this run can commit it from now on.
+
+        Only the batch's own commit proves it, by its extraMetadata. A batch of a new checkpoint is
+        another batch, whatever its number. `base` as for `roll_back`. Raises `TableError` where
+        another writer of this batch is alive and cannot be stopped.
+        """
+        self.before, self._version = before, _ = yield from read_claim(self.query)
+        if before is None:
+            return BatchState.NEW
+        if self.checkpoint and before.checkpoint and before.checkpoint != self.checkpoint:
+            return BatchState.NEW_CHECKPOINT
+        if before.batch > self.batch:
+            return BatchState.PASSED_OVER
+        if before.batch < self.batch:
+            return BatchState.NEW
+        own = yield from own_attempt(before.instant, self.extra[STREAM])
+        if own == "pending":
+            text = f"batch {self.batch} was begun as {before.instant}; taking it back"
+            yield Note("note", {"text": text})
+            own = yield from self._take_back(before.instant, hold, base)
+        return BatchState.COMMITTED if own == "committed" else BatchState.NEW
+
+    def claim(self, instant: str) -> Procedure[None]:
+        """This batch is written as `instant`; `TableError` where another run claimed meanwhile."""
+        mine = BatchClaim(self.batch, instant, self.checkpoint)
+        self._version = yield from write_claim(self.query, mine, self._version)
+
+    def _take_back(self, instant: str, hold: Hold, base: str) -> Procedure[AttemptState]:
+        known, pulse = yield from _survey(instant)
+        # A repeated batch shows that its query's earlier run is over. Where the fence decides, that
+        # run may even be alive; where only the lock does, it must have stopped.
+        ended = yield from end(pulse)
+        if not ended and known.config.mode != FENCED:
+            raise TableError(
+                f"batch {self.batch} of query {self.query} is being written as {instant}, by "
+                "another run that is alive; stop one of the two"
+            )
+        outcome = yield from hold(lambda held: roll_back(
+            instant, held.guard, known, believe=held.believe, base=base
+        ))  # fmt: skip
+        yield from forget(instant)
+        if not isinstance(outcome, RollbackRefused):
+            return "gone"
+        return (yield from own_attempt(instant, self.extra[STREAM]))
+
+
+# --- its claim ----------------------------------------------------------------------------------
+
+
+def read_claim(query: str) -> Procedure[tuple[BatchClaim | None, Version | None]]:
+    match (yield from read(STREAMS + query)):
+        case Found(body, version):
+            return _parse(query, body), version
+        case _missing:
+            return None, None
+
+
+def write_claim(query: str, claim: BatchClaim, seen: Version | None) -> Procedure[Version]:
+    """Replace what was seen; `TableError` if somebody else did."""
+    key = STREAMS + query
+    said: dict[str, Any] = {"batch": claim.batch, "instant": claim.instant}
+    if claim.checkpoint:
+        said["checkpoint"] = claim.checkpoint
+    body = json.dumps({**said, "attempt": (yield Unique())}).encode()
+    settled = yield from settle_write(key, body, over(seen))
+    if not isinstance(settled, Version):
+        raise TableError(
+            f"{key} was changed by another run of this query while batch {claim.batch} was begun; "
+            "stop one of the two"
+        )
+    return settled
+
+
+def _parse(query: str, body: bytes) -> BatchClaim:
+    try:
+        fields = json.loads(body[:BODY_BYTES_MAX])
+        checkpoint = fields.get("checkpoint", "")
+        if type(fields["batch"]) is int and re.fullmatch(r"\d{17}", fields["instant"]):
+            return BatchClaim(fields["batch"], fields["instant"], str(checkpoint)[:100])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise TableError(
+        f"{STREAMS}{query} says nothing sensible; whether its last batch is committed cannot be "
+        f"told from it: look for {STREAM} in the latest commits, then delete it"
+    )
+
+
+def own_attempt(instant: str, marker: str) -> Procedure[AttemptState]:
+    """What became of this batch's own attempt at `instant`: a listing of its own few files.
+
+    An instant that another commit has, or is about to have, says nothing about this batch.
+    """
+    if isinstance((yield from read(PROPERTIES_KEY)), Missing):
+        return "gone"
+    config, _ = yield from load_config()
+    own = yield from listing(config.names.folder + instant)
+    now = parse_timeline(own, config.names)
+    if now.completed.get(instant) in COMMITS:
+        commit = yield from read_commit(config.names, instant, now)
+        return "committed" if commit.extra.get(STREAM) == marker else "gone"
+    if instant not in now.pending:
+        return "gone"
+    key = config.names.inflight(instant, now.pending[instant])
+    match (yield from read(key)):
+        case Found(body, _):
+            try:
+                begun = parse_commit(instant, key, body)
+            except TableError:
+                return "gone"  # not of lockkit's making
+            return "pending" if begun.extra.get(STREAM) == marker else "gone"
+        case _missing:
+            return "pending"  # it has come no further than its requested file
+
+
+def _survey(instant: str) -> Procedure[tuple[TableCache, HeartbeatRead]]:
+    config, version = yield from load_config()
+    now = yield from load_timeline(config.names)
+    return TableCache(config, version, newest=max(now.commits, default="")), (
+        yield from look(instant)
+    )
