@@ -23,7 +23,6 @@ from lockkit.lab.verify.table.scenario import SCENARIO
 from lockkit.protocol.outcome import IfAbsent, IfVersion
 from lockkit.runtime import Delete, Note, Procedure, Put, Unique, WallMs
 from lockkit.table.format.layout import NOWHERE
-from lockkit.table.format.properties import load_config
 from lockkit.table.format.timeline import _after, instant_of, load_timeline
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.transaction import TakenInstant, Transaction, first_file, is_ours
@@ -106,15 +105,6 @@ def discarded_by_name(taken: TakenInstant, now: Any, paths: Any = ()) -> Procedu
         yield Delete(taken.requested, IfVersion(taken.version))
 
 
-def over_once_completed(instant: str, _marker: str) -> Procedure[str]:
-    """As before: a completed commit of the instant ends the batch, whoever made it."""
-    config, _ = yield from load_config()
-    now = yield from load_timeline(config.names)
-    if instant in now.completed:
-        return "committed"
-    return "pending" if instant in now.pending else "gone"
-
-
 _BY_NAME = {
     "transaction.next_instant_ms": no_lanes,
     "transaction.is_ours": pending_is_ours,
@@ -151,9 +141,6 @@ REPAIRS: dict[str, dict[str, Any]] = {
     },
     "a refusal after an unknown outcome is final": {"attempt.WriteAttempt._undo": yes},
     "a repeated batch is not looked for": {"batch.own_attempt": gone},
-    "an instant is given up by name, and a repeated batch trusts whatever has it": {
-        **_BY_NAME, "batch.own_attempt": over_once_completed,
-    },
     "an overwrite conflicts with file groups that it saw, and no other": {
         "prepared.overwritten_by": lambda *_: NOWHERE,
         "layout.overwritten_by": lambda *_: NOWHERE,
@@ -189,6 +176,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a refusal after an unknown outcome is final": {"fence.WINDOW_MAX": 1},
 }
 """Bounds of the library under which a mistake is looked for; the clean code is right there too."""
+
+NOT_FOUND = {"a refusal after an unknown outcome is final"}
+"""In a minute of CPU: docs/concepts/mistakes.md says why. Every other repair has a seed."""
 
 
 @contextmanager

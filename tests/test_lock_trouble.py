@@ -28,15 +28,20 @@ from lock_world import (
 )
 from test_stores import canned, refusal
 
+from lockkit.clock import Clock
 from lockkit.errors import LockBusy, LockLost, StoreError, UnsafeStore
 from lockkit.lab.faults import Fault, Proxy
 from lockkit.lab.verify.mutants import LEASE_MUTANTS
 from lockkit.lab.verify.planting import planted
+from lockkit.lock import grant
 from lockkit.lock.handle import LOCK_KEY, Lock, UnprovenRelease
 from lockkit.lock.storage import UnexpectedRecord
 from lockkit.protocol.outcome import Applied, Found
 from lockkit.protocol.policy import Expiry, Policy
 from lockkit.protocol.record import Record, encode
+from lockkit.protocol.state import Phase
+from lockkit.runtime import Exclusive, Get, Put, carry_out, perform
+from lockkit.sinks import silent
 
 TTL_S = 3.0
 """Long enough that a busy machine does not lose it, short enough to wait for its end."""
@@ -638,3 +643,28 @@ def test_a_throttled_write_is_not_sent_again_before_the_store_can_take_it(emulat
         pass
     answers = [each["answer"] for each in emulator.requests()[before:]]
     assert answers == ["applied", "throttled", "applied"]
+
+
+def test_an_interrupt_of_a_back_out_does_not_spoil_the_next_acquire() -> None:
+    """Ctrl-C once while the claim is out, and once more while that claim is looked for."""
+    lock = Lock(memory(), ttl_s=TTL_S)
+    client, clock, nobody = lock._client, Clock(), None
+    way = grant.acquire(client, 0.0, hold=lambda: nobody)  # type: ignore[arg-type,return-value]
+
+    def twice(request: Any) -> Any:
+        match request:
+            case Exclusive(procedure):
+                return carry_out(procedure, twice)
+            case Get() if client.state.unsettled:
+                raise KeyboardInterrupt
+            case Put():
+                perform(request, client.store, clock, silent)
+                raise KeyboardInterrupt
+            case _:
+                return perform(request, client.store, clock, silent)
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(way, twice)
+    assert client.state.phase is not Phase.IDLE
+    assert lock.acquire(timeout=5 * TTL_S)  # the claim had landed: it is found, or it expires
+    lock.release()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockkit.errors import CommitConflict
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.table.host import EXPECTED, SimHost
 from lockkit.lab.verify.table.interruption import CtrlC
 from lockkit.lab.verify.table.ledger import TrackedAttempt
 from lockkit.lab.verify.table.writers import KEYS, SimWriter
 from lockkit.runtime import Procedure, Sleep
+from lockkit.table.errors import CommitConflict
 from lockkit.table.occ.concurrency import StateChange
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack
 from lockkit.table.write.batch import BatchState, Hold, StreamBatch
