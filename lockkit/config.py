@@ -7,11 +7,11 @@ RENEWALS_PER_LEASE = 10
 TTL_S_MAX = 86_400.0
 
 
-def renew_interval_s(ttl_s: float, asked_s: float | None) -> float:
+def renew_interval_s(ttl_s: float, requested_s: float | None) -> float:
     """How often to renew a lease of this length; `ValueError` where either cannot be."""
     if not 0 < ttl_s <= TTL_S_MAX:
         raise ValueError(f"ttl_s is the lease's length in seconds, up to a day; not {ttl_s!r}")
-    renew_s = ttl_s / RENEWALS_PER_LEASE if asked_s is None else asked_s
+    renew_s = ttl_s / RENEWALS_PER_LEASE if requested_s is None else requested_s
     # Not quite ten, so that 0.1 s of 1 s is ten in floating point too.
     if not 0 < renew_s * RENEWALS_PER_LEASE * (1 - 1e-9) <= ttl_s:
         raise ValueError(
@@ -21,10 +21,10 @@ def renew_interval_s(ttl_s: float, asked_s: float | None) -> float:
     return renew_s
 
 
-def request_timeout_s(ttl_s: float, asked_s: float | None = None) -> float:
+def request_timeout_s(ttl_s: float, requested_s: float | None = None) -> float:
     """The longest that one request about a lease may take: several must fit into it."""
     longest_s = min(10.0, max(0.2, ttl_s / 5))
-    return longest_s if asked_s is None else min(asked_s, longest_s)
+    return longest_s if requested_s is None else min(requested_s, longest_s)
 
 
 def limit_s(blocking: bool, timeout: float | None) -> float | None:

@@ -159,7 +159,7 @@ def write(events: Iterable[Event], file: IO[str]) -> None:
 def narrate(events: Iterable[Event], *, start_ms: float | None = None) -> list[str]:
     """One plain sentence for each event worth telling, with its seconds since the start."""
     teller = HistoryNarrator(start_ms)
-    return [line for each in events if (line := teller.tell(each)) is not None]
+    return [line for each in events if (line := teller.narrate(each)) is not None]
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class HistoryNarrator:
     start_ms: float | None = None
     _holds: dict[str, tuple[Any, Any]] = field(default_factory=dict)
 
-    def tell(self, each: Event) -> str | None:
+    def narrate(self, each: Event) -> str | None:
         """A line, or None where the event says nothing that the others do not."""
         if self.start_ms is None:
             self.start_ms = each.at_ms

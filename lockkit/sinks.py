@@ -44,9 +44,9 @@ def listening(listener: Listener) -> Iterator[None]:
         _listeners.remove(listener)
 
 
-def overheard(url: str, told: Event) -> None:
+def overheard(url: str, reported: Event) -> None:
     for listener in tuple(_listeners):
-        listener(url, told)
+        listener(url, reported)
 
 
 class ObserverFailed(UserWarning):

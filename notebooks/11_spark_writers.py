@@ -139,7 +139,7 @@ print(f"{save!r}\n{direct!r}")
 # %%
 assert (str(once), str(anew), str(apart)) == (SUMS[1], SUMS[0], COUNTS[1])
 assert once.verdict.kind == anew.verdict.kind == apart.verdict.kind == "VALID"
-assert all(each.error == "CommitConflict" for each in apart.told if not each.done)
+assert all(each.error == "CommitConflict" for each in apart.reported if not each.done)
 assert (str(save), str(direct)) == ((FATES[1], FATES[0]) if crew.spark else (SKIPPED, SKIPPED))
 
 # %% [markdown]

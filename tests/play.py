@@ -27,7 +27,7 @@ class Faults:
     """Of ten thousand moves, one of an actor that may die."""
 
     @property
-    def weather(self) -> FaultProfile:
+    def fault_profile(self) -> FaultProfile:
         lost = (FaultKind.LOST_BEFORE, FaultKind.LOST_AFTER) * self.lost
         kinds = lost + (FaultKind.LATE,) * (2 * self.late)
         return FaultProfile(
@@ -81,7 +81,7 @@ class Play:
 
     def play(self) -> None:
         """Until nobody waits for anything."""
-        self.sim.weather = self.faults.weather
+        self.sim.fault_profile = self.faults.fault_profile
         self.sim.play(QUIET_MAX)
         assert not self.sim.tasks, "a schedule that does not end"
 

@@ -231,7 +231,7 @@ class Out(NamedTuple):
 
 class State(NamedTuple):
     lanes: tuple[int, ...]
-    shelf: int
+    memory_store: int
     out: tuple[Out, ...]
     faults: int
     log: tuple[Decision, ...]
@@ -281,11 +281,11 @@ class World:
 
     # --- values by number, so that a state is a handful of them ---
 
-    def _shelf(self, shelf: Shelf) -> int:
-        key = frozenset(shelf.items())
+    def _shelf(self, memory_store: Shelf) -> int:
+        key = frozenset(memory_store.items())
         if key not in self._shelf_ids:
             self._shelf_ids[key] = len(self._shelves)
-            self._shelves.append(shelf)
+            self._shelves.append(memory_store)
         return self._shelf_ids[key]
 
     def _stand(self, lane: int, told: tuple[Any, ...]) -> int:
@@ -295,28 +295,28 @@ class World:
             self._stands.append(stand(self.lanes[lane].make(), told, self.lanes[lane]))
         return self._stand_ids[key]
 
-    def _perform(self, shelf: int, request: Any) -> tuple[int, Any]:
-        key = (shelf, request)
+    def _perform(self, memory_store: int, request: Any) -> tuple[int, Any]:
+        key = (memory_store, request)
         if key not in self._performed:
-            after = Shelf(self._shelves[shelf])
+            after = Shelf(self._shelves[memory_store])
             answer = perform(request, after, CLOCK, silent)  # type: ignore[arg-type]
             if isinstance(answer, list):
                 answer = Listed(answer)
             self._performed[key] = (self._shelf(after), answer)
         return self._performed[key]
 
-    def facts(self, shelf: int) -> Facts:
-        if shelf not in self._facts:
-            self._facts[shelf] = Facts.of(self._shelves[shelf], self.names)
-        return self._facts[shelf]
+    def facts(self, memory_store: int) -> Facts:
+        if memory_store not in self._facts:
+            self._facts[memory_store] = Facts.of(self._shelves[memory_store], self.names)
+        return self._facts[memory_store]
 
     # --- moves ---
 
     def search(self, *, faults: int = 0) -> Result:
         """Every state, those first that take the fewest moves; ends at the first mistake."""
-        shelf = self._shelf(Shelf(self.start))
+        memory_store = self._shelf(Shelf(self.start))
         lanes = tuple(self._stand(number, ()) for number in range(len(self.lanes)))
-        first = State(lanes, shelf, (), faults, self.log, self.facts(shelf).horizon)
+        first = State(lanes, memory_store, (), faults, self.log, self.facts(memory_store).horizon)
         came: dict[State, tuple[State, str] | None] = {first: None}
         todo, result = deque([first]), Result()
         while todo:
@@ -344,7 +344,7 @@ class World:
     def _moves(self, state: State) -> Iterator[tuple[str, State, str]]:
         waiting = [(lane, path, request) for lane, number in enumerate(state.lanes)
                    for path, request in self._stands[number].waits]  # fmt: skip
-        here = self._shelves[state.shelf]
+        here = self._shelves[state.memory_store]
         for lane, path, request in waiting:
             if self._settled(request, here):
                 yield self._arrive(state, lane, path, request)
@@ -407,10 +407,15 @@ class World:
     def _applied(self, state: State, out: Out) -> tuple[State, Any, str]:
         """The store does it; what that means goes into the log."""
         request = out.request
-        shelf, answer = self._perform(state.shelf, request)
-        if shelf == state.shelf:
+        memory_store, answer = self._perform(state.memory_store, request)
+        if memory_store == state.memory_store:
             return state, answer, ""
-        before, after, log, mistake = self.facts(state.shelf), self.facts(shelf), state.log, ""
+        before, after, log, mistake = (
+            self.facts(state.memory_store),
+            self.facts(memory_store),
+            state.log,
+            "",
+        )
         new = after.visible.keys() - before.visible.keys()
         if request.key == FENCE_KEY:
             head = parse_fence(request.body).head
@@ -423,18 +428,18 @@ class World:
         if any(each <= state.horizon for each in new):
             mistake = mistake or HORIZON
         horizon = max(state.horizon, after.horizon)
-        return state._replace(shelf=shelf, log=log, horizon=horizon), answer, mistake
+        return state._replace(memory_store=memory_store, log=log, horizon=horizon), answer, mistake
 
     # --- what must hold in every state ---
 
     def wrong(self, state: State, faults: int) -> str:
         """The first property that this state breaks, if it breaks one."""
-        key = (state.shelf, state.log)
+        key = (state.memory_store, state.log)
         if key not in self._judged:
             self._judged[key] = self._wrong_store(*key) or self._wrong_ever_after(*key)
         if self._judged[key]:
             return self._judged[key]
-        visible = self.facts(state.shelf).visible
+        visible = self.facts(state.memory_store).visible
         for lane, number in zip(self.lanes, state.lanes, strict=True):
             at = self._stands[number]
             mine = lane.instant or at.note("began").get("instant", "")
@@ -447,7 +452,7 @@ class World:
                 case RollbackRefused(instant) if instant not in visible:
                     return LOST
                 case RolledBack(_, target):
-                    if any(each.path in self._shelves[state.shelf]
+                    if any(each.path in self._shelves[state.memory_store]
                            for each in self.prepared[target].stats):  # fmt: skip
                         return LEFT
                     if (ROLLBACK, target) not in {each[:2] for each in state.log}:
@@ -469,8 +474,8 @@ class World:
                     return f"{lane.name} ended with {type(other).__name__}: {other}"
         return ""
 
-    def _wrong_store(self, shelf: int, log: tuple[Decision, ...]) -> str:
-        here, facts = self._shelves[shelf], self.facts(shelf)
+    def _wrong_store(self, memory_store: int, log: tuple[Decision, ...]) -> str:
+        here, facts = self._shelves[memory_store], self.facts(memory_store)
         commits = [each for each in log if each.kind == COMMIT]
         taken_back = {each.instant for each in log if each.kind == ROLLBACK}
         if any(each.instant in taken_back for each in commits):
@@ -496,9 +501,9 @@ class World:
                 return OVERLAP
         return ""
 
-    def _wrong_ever_after(self, shelf: int, log: tuple[Decision, ...]) -> str:
+    def _wrong_ever_after(self, memory_store: int, log: tuple[Decision, ...]) -> str:
         """All who are under way are dead: does the table live on, with just what was decided?"""
-        here = Shelf(self._shelves[shelf])
+        here = Shelf(self._shelves[memory_store])
         order = {each.instant for each in log if each.kind == COMMIT}
         try:
             last = run(begin_and_commit(Holder(99)), here, Hasty()).instant  # type: ignore[arg-type]
@@ -548,9 +553,11 @@ class Facts:
     doubled: bool
 
     @classmethod
-    def of(cls, shelf: Shelf, names: TimelineNames) -> Facts:
-        now: Timeline = parse_timeline(shelf.list(names.prefix), names)
-        done = [key for key in shelf if key.endswith(tuple(COMMITS)) and _FINAL.fullmatch(key)]
+    def of(cls, memory_store: Shelf, names: TimelineNames) -> Facts:
+        now: Timeline = parse_timeline(memory_store.list(names.prefix), names)
+        done = [
+            key for key in memory_store if key.endswith(tuple(COMMITS)) and _FINAL.fullmatch(key)
+        ]
         visible = {each: now.completed[each] for each in now.commits}
         return cls(visible, cover(CheckedHorizon(), now, visible).horizon, len(done) > len(visible))
 

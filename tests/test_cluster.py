@@ -256,9 +256,9 @@ def test_a_commit_before_the_plan_was_there_makes_it_void() -> None:
     store = fresh()
     slow = slow_upsert(store)
     its = service(store)
-    stale = its.look()
+    stale = its.inspect()
     publish(store, slow)
-    assert cluster_now(its.desk, stale) is None
+    assert cluster_now(its.context, stale) is None
     assert_nothing_is_left(store)
     assert content(store)["k0"][0] == 7
 
@@ -267,14 +267,14 @@ def test_a_bucket_that_was_begun_before_the_plan_was_there_gets_no_second_group(
     store = fresh()
     add(store, 0)
     its = service(store, BUCKETED)
-    stale = its.look()
+    stale = its.inspect()
     transaction = run(begin(), store, CLOCK)
     bucket = bucket_of(pa.array(["k0"]), CONFIG.buckets)[0].as_py()  # k0's, whoever is in it
     of = bucket_file_id("region=EU", bucket)
     file = write_inserts(transaction.target, rows([1]), file_id=of)
     store.put(file.key, file.body, IfAbsent())
     publish(store, run(prepare(transaction, [file.stat], schema=AVRO), store, CLOCK))
-    assert cluster_now(its.desk, stale) is None
+    assert cluster_now(its.context, stale) is None
     assert its.cluster() is not None
     buckets = [each.file_id[:8] for each in slices(store)]
     assert len(set(buckets)) == len(buckets) and content(store).keys() == {"k0", "k1"}
@@ -285,11 +285,11 @@ def test_what_another_service_cleaned_meanwhile_is_left_alone() -> None:
     add(store, 0)
     add(store, 1)
     its = service(store)
-    stale = its.look()
+    stale = its.inspect()
     cluster(store)
     for each in stale.snapshot.slices:
         store.delete(each.path)
-    assert cluster_now(its.desk, stale) is None
+    assert cluster_now(its.context, stale) is None
     assert_nothing_is_left(store)
 
 

@@ -150,7 +150,7 @@ def test_a_break_is_shown_first_needs_the_epoch_while_the_lease_lasts_and_delete
 def test_what_was_written_since_the_dry_run_is_not_broken(console: Console, store: Store) -> None:
     console.look()
     shown = console.dry_run()
-    assert shown.version == run(watch(0), store, CLOCK).sight.version
+    assert shown.version == run(watch(0), store, CLOCK).observation.version
     other = replace(stands(store), owner="another", epoch=43)
     assert isinstance(store.put(LOCK_KEY, encode(other), over(shown.version)), Applied)
     console.panel.epoch.value = "42"

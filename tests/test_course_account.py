@@ -55,10 +55,10 @@ def test_what_else_it_might_do_is_refused() -> None:
 
 
 def test_a_lock_that_was_broken_is_told_at_the_end_of_its_block() -> None:
-    ground = stand()
-    with pytest.raises(LockLost, match="epoch 2"), Lock(ground.url, ttl_s=30, **ground.of("W1")):
-        ground.break_lock()
-    assert ground.verdict.kind == "VALID"
+    testbed = stand()
+    with pytest.raises(LockLost, match="epoch 2"), Lock(testbed.url, ttl_s=30, **testbed.of("W1")):
+        testbed.break_lock()
+    assert testbed.verdict.kind == "VALID"
 
 
 def test_a_ground_stands_until_another_is_asked_for() -> None:

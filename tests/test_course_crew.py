@@ -52,7 +52,7 @@ def test_what_a_program_was_told_is_no_markup() -> None:
         kind, because = "VALID", HOSTILE
 
     page = OrdersOutcome(
-        did="", told=told(True, False), rows={HOSTILE: 1}, events=(), verdict=Verdict()
+        did="", reported=told(True, False), rows={HOSTILE: 1}, events=(), verdict=Verdict()
     )._repr_html_()
     assert "<img" not in page and page.count("&lt;img") == 5
 
@@ -89,7 +89,7 @@ def test_before_it_was_started_a_crew_says_so_and_a_second_one_ends_the_first(
 def test_a_program_that_ends_is_told_by_its_last_words(crew: Programs) -> None:
     """An order that nobody knows; the others go on without it."""
     member = crew._members["W3"]
-    member.tell(do="dance", url=crew.url)
+    member.send(do="dance", url=crew.url)
     with pytest.raises(TimeoutError, match=r"(?s)W3 ended.*no attribute 'dance'"):
         member.hear()
 
@@ -156,5 +156,7 @@ def test_a_commit_that_was_handed_to_spark_is_made_while_its_driver_stands_still
 
 def test_what_was_skipped_is_told() -> None:
     assert SKIPPED in repr(StoppedDriver(way="save", did=SKIPPED))
-    woken = StoppedDriver(way="save", did=FATES[1], told=replace(told(True)[0], said="returned"))
+    woken = StoppedDriver(
+        way="save", did=FATES[1], reported=replace(told(True)[0], said="returned")
+    )
     assert repr(woken).endswith("After it resumed, W1 was told: returned")

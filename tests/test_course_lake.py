@@ -47,14 +47,14 @@ def test_without_the_fence_a_writer_that_was_taken_back_publishes_a_commit_witho
     None
 ):
     wrong = wake(fence=False)
-    assert (str(wrong), wrong.told, wrong.verdict.kind) == (TORN, "committed", "INVALID")
+    assert (str(wrong), wrong.reported, wrong.verdict.kind) == (TORN, "committed", "INVALID")
     assert "rolled back, and W1 made it visible" in wrong.verdict.because
 
 
 def test_with_it_that_writer_is_refused_and_begins_again() -> None:
     right = wake(fence=True)
     assert (str(right), right.reader, right.again) == (REFUSED, "k1 1, k2 1", "k1 1, k2 1, k3 3")
-    assert right.told.startswith("refused, twice") and right.verdict.kind == "VALID"
+    assert right.reported.startswith("refused, twice") and right.verdict.kind == "VALID"
 
 
 def test_every_object_that_a_dead_writer_leaves_is_explained() -> None:
@@ -132,7 +132,7 @@ def test_a_clustering_that_overslept_loses_the_upserts_rows_unless_it_is_fenced(
 
 def test_who_comes_second_gives_way_unless_writers_go_first() -> None:
     told: list[str] = []
-    found = matrix(tell=told.append)
+    found = matrix(report=told.append)
     assert len(told) == len(found.rows)
     assert [each[1] for each in found.rows] == [CLUSTERING, UPSERT, UPSERT, NOBODY]
     assert [each[2] for each in found.rows] == [CLUSTERING, CLUSTERING, CLUSTERING, NOBODY]
@@ -150,14 +150,14 @@ def test_an_order_or_a_retention_that_there_is_not_is_told() -> None:
 
 
 def test_a_stall_takes_everybodys_clock_along_and_no_time() -> None:
-    with TableTestbed() as lake:
-        writer, before = lake.writer("W1"), lake.clock.wall_ms()
-        writer.stop_at("checked", lambda: lake.clock.leap(3_600))
+    with TableTestbed() as testbed:
+        writer, before = testbed.writer("W1"), testbed.clock.wall_ms()
+        writer.stop_at("checked", lambda: testbed.clock.leap(3_600))
         writer.publish(writer.insert(["k1"], 1))
-        assert lake.clock.wall_ms() - before >= 3_600_000
-        stall = [each for each in lake.events if each.kind in ("stalled", "resumed")]
+        assert testbed.clock.wall_ms() - before >= 3_600_000
+        stall = [each for each in testbed.events if each.kind in ("stalled", "resumed")]
         assert stall[1].at_ms - stall[0].at_ms >= 3_600_000
-        assert seen(lake) == "k1 1"
+        assert seen(testbed) == "k1 1"
 
 
 def test_what_a_store_says_is_no_markup() -> None:

@@ -51,13 +51,13 @@ def test_what_was_written_by_hand_decides_the_next_epoch() -> None:
 
 
 def test_every_state_is_kept_in_its_order_and_the_last_is_what_a_look_shows() -> None:
-    with LockTestbed("s3") as ground:
-        ground.keep_versions()
+    with LockTestbed("s3") as testbed:
+        testbed.keep_versions()
         for epoch in (1, 2):
             body = f'{{"expired":false,"validUntil":1,"owner":"W1","epoch":{epoch}}}'
-            assert ground.put("W1", LOCK_KEY, body.encode()) == 200
-        assert [row[3] for row in kept(ground).rows] == ["1", "2"]
-        assert '"epoch": 2' in repr(look(ground))
+            assert testbed.put("W1", LOCK_KEY, body.encode()) == 200
+        assert [row[3] for row in kept(testbed).rows] == ["1", "2"]
+        assert '"epoch": 2' in repr(look(testbed))
 
 
 @pytest.mark.parametrize(("provider", "begins"), [("s3", '"'), ("gcs", "1"), ("azure", '"0x')])
@@ -68,11 +68,11 @@ def test_each_provider_names_the_state_of_an_object_in_its_own_way(
 
 
 def test_what_a_lock_object_says_is_no_markup() -> None:
-    with LockTestbed("s3") as ground:
-        ground.keep_versions()
-        ground.put("W1", LOCK_KEY, f'{{"expired":false,"validUntil":1,"owner":"{HOSTILE[:4]}",'
+    with LockTestbed("s3") as testbed:
+        testbed.keep_versions()
+        testbed.put("W1", LOCK_KEY, f'{{"expired":false,"validUntil":1,"owner":"{HOSTILE[:4]}",'
                                    f'"attempt":"{HOSTILE[:10]}"}}'.encode())  # fmt: skip
-        page = LockHandoff(epochs=(), kept=kept(ground), verdict=_Said())._repr_html_()
+        page = LockHandoff(epochs=(), kept=kept(testbed), verdict=_Said())._repr_html_()
     assert "<img" not in page and page.count("&lt;img") == 3
 
 

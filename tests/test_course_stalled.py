@@ -61,8 +61,10 @@ def test_orders_that_a_reader_no_longer_finds_are_counted_as_lost(
     for number, count in enumerate((3, 4, 2)):
         transaction = run(begin(), store, Clock())
         rows = some_orders(number, count)
-        aim = TargetGroup((partition_path(TABLE, "EU"), f"group-{number}"))
-        stat = write_group(WriteTask(store, transaction.target, TaskId(), Clock()), aim, rows)
+        group_target = TargetGroup((partition_path(TABLE, "EU"), f"group-{number}"))
+        stat = write_group(
+            WriteTask(store, transaction.target, TaskId(), Clock()), group_target, rows
+        )
         assert stat is not None
         told.append(event(1, "W1", "note", text="wrote", files=[{"file": stat.path}]))
         avro = avro_schema(rows.schema, TABLE.name)

@@ -15,7 +15,7 @@ import lockkit
 from lockkit import errors
 from lockkit.errors import LockBusy, LockkitError, LossReason
 from lockkit.recipes import errors as recipe_errors
-from lockkit.recipes.queue.asked import Claim
+from lockkit.recipes.queue.operations import Claim
 from lockkit.stores import StoreOptions
 from lockkit.stores.endpoint import Endpoint, ErrorResponse
 from lockkit.table import errors as table_errors

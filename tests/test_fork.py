@@ -33,7 +33,7 @@ def test_a_moment_leads_to_the_same_state_however_it_is_told(play: str, seed: in
     again = at(str(run.moment))
     assert again.moment == run.moment
     assert again.events == run.events
-    assert again.shelf.objects == run.shelf.objects
+    assert again.memory_store.objects == run.memory_store.objects
     assert {name: each.lines for name, each in again.actors.items()} == {
         name: each.lines for name, each in run.actors.items()
     }
@@ -49,7 +49,7 @@ def test_looking_at_a_run_changes_nothing_of_it(play: str) -> None:
                 if Choice.ANSWER in each.choices(who):
                     each.step(who)
         _ = run.verdict, getattr(run, "rows", None), run.events  # type: ignore[attr-defined]
-    assert run.events == unseen.events and run.shelf.objects == unseen.shelf.objects
+    assert run.events == unseen.events and run.memory_store.objects == unseen.memory_store.objects
 
 
 def test_a_fork_shares_its_past_and_neither_run_disturbs_the_other() -> None:

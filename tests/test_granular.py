@@ -331,7 +331,7 @@ class Stepping(Clock):
 
     def __init__(self, *meanwhile: Callable[[], None]) -> None:
         super().__init__()
-        self.now_ms, self.asked_s = 1_000, list[float]()
+        self.now_ms, self.requested_s = 1_000, list[float]()
         self.meanwhile = list(meanwhile)
 
     def boot_ms(self) -> int:
@@ -339,7 +339,7 @@ class Stepping(Clock):
 
     def wait(self, woken: threading.Event, seconds: float) -> bool:
         if not woken.is_set():
-            self.asked_s.append(seconds)
+            self.requested_s.append(seconds)
             self.now_ms += min(3_000, round(seconds * 1000))
             if self.meanwhile:
                 self.meanwhile.pop(0)()
@@ -405,7 +405,7 @@ def test_one_deadline_is_for_all_that_a_call_takes() -> None:
     clock.meanwhile = [free_first]  # three of five seconds are gone by then
     with pytest.raises(LockBusy, match="was not free to write within 5 s"):
         locks.hold(RENAME, "v", "b", ["a", "b"], acquire_timeout=5).__enter__()
-    assert clock.asked_s == [5, 2]
+    assert clock.requested_s == [5, 2]
     assert locks.figures()["key write"].timed_out == 1
     assert locks.figures()["key write"].waited_ms == 5_000
     with locks.hold(COMMIT, "v", "b", [first], acquire_timeout=0):

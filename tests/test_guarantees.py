@@ -166,9 +166,9 @@ def test_several_writers_then_one_then_several_again_lose_nothing(mode: str) -> 
         asleep = world.add("sleeper", world.upsert_prepared((7,)))
         world.play()
         assert failed_writes_policy({}, writers=1) == "EAGER"
-        for pulse in world.run(dead_instants(world.config.names, world.timeline(), "EAGER")):
-            assert world.run(end(pulse))
-            world.add("tidy", world.take_back(pulse.instant))
+        for heartbeat in world.run(dead_instants(world.config.names, world.timeline(), "EAGER")):
+            assert world.run(end(heartbeat))
+            world.add("tidy", world.take_back(heartbeat.instant))
             world.play()
             taken_back += 1
         for _ in range(2):  # alone

@@ -286,10 +286,10 @@ def take_back_all_pending(place: Place) -> list[Any]:
     known = TableCache(*run(load_config(), store, CLOCK))
     now = run(load_timeline(known.config.names), store, CLOCK)
     done = []
-    for pulse in run(dead_instants(known.config.names, now, "EAGER"), store, CLOCK):
-        assert run(end(pulse), store, CLOCK)
+    for heartbeat in run(dead_instants(known.config.names, now, "EAGER"), store, CLOCK):
+        assert run(end(heartbeat), store, CLOCK)
         with Lock(place.url, endpoint=place.endpoint) as lock:
-            done.append(run(roll_back(pulse.instant, lock.fence, known), store, CLOCK))
+            done.append(run(roll_back(heartbeat.instant, lock.fence, known), store, CLOCK))
     return done
 
 

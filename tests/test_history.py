@@ -70,7 +70,7 @@ def test_a_history_can_be_told_as_it_comes() -> None:
     with (GOOD / "stalled_commit_refused.jsonl").open(encoding="utf-8") as lines:
         events = list(read(lines))
     teller = HistoryNarrator()
-    told = [line for each in events if (line := teller.tell(each)) is not None]
+    told = [line for each in events if (line := teller.narrate(each)) is not None]
     assert told == narrate(events)
     assert any("did not commit 20250106101203123: LockLost" in line for line in told)
 

@@ -347,7 +347,7 @@ def record(**over: object) -> Record:
     return Record(**fields | over)  # type: ignore[arg-type]
 
 
-def sight(
+def seen_as(
     record_: Record | Garbled | None, version: str = "v1", *, age_ms: int = 1_000
 ) -> Observation:
     return Observation(version, record_, NOW_MS - age_ms, NOW_MS)
@@ -357,22 +357,22 @@ def sight(
     ("first", "second", "state", "renews", "breakable"),
     [
         (Observation(None, None), Observation(None, None), "absent", None, False),
-        (sight(Garbled("empty")), sight(Garbled("empty")), "garbled", None, True),
-        (sight(Garbled("empty")), sight(Garbled("empty"), "v2"), "garbled", True, False),
-        (sight(record(expired=True)), sight(record(expired=True)), "released", None, False),
-        (sight(record()), sight(record()), "held", None, False),
-        (sight(record()), sight(record(), "v2"), "held", True, False),
-        (sight(record()), sight(record(), age_ms=10_000), "held", False, False),
-        (sight(record()), sight(record(), age_ms=40_000), "overdue", False, True),
+        (seen_as(Garbled("empty")), seen_as(Garbled("empty")), "garbled", None, True),
+        (seen_as(Garbled("empty")), seen_as(Garbled("empty"), "v2"), "garbled", True, False),
+        (seen_as(record(expired=True)), seen_as(record(expired=True)), "released", None, False),
+        (seen_as(record()), seen_as(record()), "held", None, False),
+        (seen_as(record()), seen_as(record(), "v2"), "held", True, False),
+        (seen_as(record()), seen_as(record(), age_ms=10_000), "held", False, False),
+        (seen_as(record()), seen_as(record(), age_ms=40_000), "overdue", False, True),
         # The holder's clock is an hour fast: the store's own clock decides, as for a challenger.
-        (sight(record()), sight(record(valid_until_ms=NOW_MS + 3_600_000), age_ms=40_000),
+        (seen_as(record()), seen_as(record(valid_until_ms=NOW_MS + 3_600_000), age_ms=40_000),
          "overdue", False, True),
         # Hudi wrote it: no ttl, so `validUntil` it is.
-        (sight(record()), sight(record(ttl_ms=0), age_ms=40_000), "held", False, False),
-        (sight(record()), sight(record(ttl_ms=0, valid_until_ms=NOW_MS - 501), age_ms=40_000),
+        (seen_as(record()), seen_as(record(ttl_ms=0), age_ms=40_000), "held", False, False),
+        (seen_as(record()), seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 501), age_ms=40_000),
          "overdue", False, True),
-        (sight(record(ttl_ms=0, valid_until_ms=NOW_MS - 9_000)),
-         sight(record(ttl_ms=0, valid_until_ms=NOW_MS - 501), "v2", age_ms=40_000),
+        (seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 9_000)),
+         seen_as(record(ttl_ms=0, valid_until_ms=NOW_MS - 501), "v2", age_ms=40_000),
          "overdue", True, False),
     ],
 )  # fmt: skip
@@ -385,7 +385,7 @@ def test_only_a_lease_that_is_over_and_that_nobody_renews_may_be_broken(
 
 
 def test_each_clock_says_how_long_the_lease_still_lasts() -> None:
-    seen = sight(record())
+    seen = seen_as(record())
     found = judge(seen, seen, watched_ms=3_000, wall_ms=NOW_MS, policy=Policy())
     left = found.left
     assert (left.ours_ms, left.store_ms, left.observed_ms) == (20_500, 31_000, 27_000)

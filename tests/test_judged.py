@@ -225,7 +225,7 @@ def test_a_table_that_its_services_keep_in_order_is_read_alike(
         failed="EAGER", clean=CleanRules(commits=2), cluster=ClusterRules(layout=layout)
     )
     service = TableService(store.url, store, SingleWriter(), rules=rules)
-    service.before_write(service.look().known)
+    service.before_write(service.inspect().known)
     before = add(store, 500)
     add(store, 501)
     clustered = service.cluster()
@@ -247,7 +247,7 @@ def test_a_table_that_its_services_keep_in_order_is_read_alike(
 
 def plan_of(service: TableService) -> ReplacePlan:
     """A plan to rewrite one file group."""
-    first = service.look().snapshot.slices[0]
+    first = service.inspect().snapshot.slices[0]
     only = ClusteringInput(first.partition, first.file_id, first.path)
     return ReplacePlan((ClusteringGroup((only,)),), {OURS: "cluster"})
 

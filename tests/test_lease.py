@@ -70,7 +70,7 @@ WALL_AHEAD_MS = 1_736_000_000_000
 class Player:
     """One client of a transcript: its state, its request that is out, and the store's answer."""
 
-    me: Identity
+    identity: Identity
     state: State = field(default_factory=State)
     out: ReadRecord | WriteRecord | DeleteRecord | None = None
     answer: Event | None = None
@@ -83,7 +83,7 @@ class Stage:
 
     policy: Policy = field(default_factory=Policy)
     now_ms: int = 0
-    sight: Observation = field(default_factory=lambda: Observation(None, None))
+    observation: Observation = field(default_factory=lambda: Observation(None, None))
     writes: int = 0
     players: dict[str, Player] = field(default_factory=dict)
     late: dict[str, WriteRecord] = field(default_factory=dict)
@@ -147,13 +147,13 @@ class Stage:
         player = self._player(name)
         match player.out:
             case ReadRecord(unless):
-                if unless is not None and unless == self.sight.version:
+                if unless is not None and unless == self.observation.version:
                     self.said.append("the store: 304")
                     player.answer = ReadAnswered(self._now(), None, self._date_ms())
                 else:
                     self.said.append(f"the store: {self._body()}")
                     player.answer = ReadAnswered(
-                        self._now(), replace(self.sight, date_ms=self._date_ms())
+                        self._now(), replace(self.observation, date_ms=self._date_ms())
                     )
             case WriteRecord() as send:
                 player.answer = WriteAnswered(self._now(), self._apply(name, send))
@@ -161,12 +161,12 @@ class Stage:
                 raise ValueError(f"{name} has nothing out")
 
     def _apply(self, name: str, send: WriteRecord) -> WriteAnswer:
-        if send.over != self.sight.version:
+        if send.over != self.observation.version:
             self.said.append(f"the store refuses {send.record.attempt}: 412")
             return PreconditionFailed()
         self.writes += 1
         version = f"v{self.writes}"
-        self.sight = Observation(version, send.record, modified_ms=self._date_ms())
+        self.observation = Observation(version, send.record, modified_ms=self._date_ms())
         self.said.append(f"the store applies {send.record.attempt} as {version}")
         return Applied(version)
 
@@ -181,25 +181,25 @@ class Stage:
                 record = Garbled("it is not JSON (truncated, or written by something else)")
             case _:
                 raise ValueError(f"no such object in a transcript: {words}")
-        self.sight = Observation(f"v{self.writes}", record, modified_ms=self._date_ms())
+        self.observation = Observation(f"v{self.writes}", record, modified_ms=self._date_ms())
         self.said.append(f"the object is {self._body()}")
 
     def _body(self) -> str:
-        match self.sight.record:
+        match self.observation.record:
             case None:
                 return "nothing there"
             case Garbled(why):
-                return f"{self.sight.version}, no lock record: {why}"
+                return f"{self.observation.version}, no lock record: {why}"
             case Record(owner=owner, epoch=epoch, expired=expired):
                 state = "released" if expired else "held"
-                return f"{self.sight.version}, {state} by {owner}, epoch {epoch}"
+                return f"{self.observation.version}, {state} by {owner}, epoch {epoch}"
 
     # --- a client ---
 
     def _step(self, name: str, event: Event) -> None:
         player = self._player(name)
         player.out = player.answer = None
-        player.state, actions = step(player.me, player.state, event, self.policy)
+        player.state, actions = step(player.identity, player.state, event, self.policy)
         for each in actions:
             self.said.append(f"{name} {self._words(player, each)}")
             if isinstance(each, ReadRecord | WriteRecord | DeleteRecord):
@@ -226,8 +226,8 @@ class Stage:
             case ReadRecord(unless):
                 return "looks" if unless is None else f"looks, unless it is still {unless}"
             case WriteRecord(record, over):
-                aim = player.state.out.aim.value if player.state.out else "?"
-                what = f"{aim} {record.attempt}, epoch {record.epoch}"
+                purpose = player.state.out.purpose.value if player.state.out else "?"
+                what = f"{purpose} {record.attempt}, epoch {record.epoch}"
                 return f"sends {what}, over {over or 'nothing'}"
             case Granted(epoch):
                 return f"holds epoch {epoch} until {until:g} s"
@@ -334,14 +334,14 @@ def test_a_lease_frees_by_the_clock_that_its_policy_trusts(
 
 
 def test_a_304_without_a_date_goes_on_from_the_last_one_and_not_from_the_wall_clock() -> None:
-    policy, me = Policy(), Identity("W1", TTL_MS)
+    policy, identity = Policy(), Identity("W1", TTL_MS)
     far_future = replace(HELD, valid_until_ms=WALL_AHEAD_MS + 3_600_000)  # its clock is an hour off
-    state, _ = step(me, State(), AcquireRequested(Now(0, WALL_AHEAD_MS)), policy)
-    sight = Observation("v1", far_future, modified_ms=0, date_ms=4_000)
-    state, _ = step(me, state, ReadAnswered(Now(0, WALL_AHEAD_MS), sight), policy)
-    state, _ = step(me, state, Tick(Now(5_000, WALL_AHEAD_MS + 5_000)), policy)
+    state, _ = step(identity, State(), AcquireRequested(Now(0, WALL_AHEAD_MS)), policy)
+    observation = Observation("v1", far_future, modified_ms=0, date_ms=4_000)
+    state, _ = step(identity, state, ReadAnswered(Now(0, WALL_AHEAD_MS), observation), policy)
+    state, _ = step(identity, state, Tick(Now(5_000, WALL_AHEAD_MS + 5_000)), policy)
     _, (busy,) = step(
-        me, state, ReadAnswered(Now(5_000, WALL_AHEAD_MS + 5_000), None, None), policy
+        identity, state, ReadAnswered(Now(5_000, WALL_AHEAD_MS + 5_000), None, None), policy
     )
     assert isinstance(busy, HeldByOther)
     assert busy.frees_ms == 8_000

@@ -182,8 +182,8 @@ def test_a_waiter_looks_once_more_when_its_time_is_over() -> None:
     lock, other = Lock(url, ttl_s=10), Lock(url, ttl_s=10)
     lock.acquire()
     for n in range(20):
-        other._client.pace.met(f"W{n}")
-    other._client.pace.turn_ms = 1000.0  # it would sleep for 2 s
+        other._client.polling.met(f"W{n}")
+    other._client.polling.turn_ms = 1000.0  # it would sleep for 2 s
     threading.Timer(0.15, lock.release).start()
     began = time.monotonic()
     assert other.acquire(timeout=0.4)
@@ -197,14 +197,14 @@ def test_rivals_are_counted_by_handle_whoever_owns_it_and_never_oneself() -> Non
     for other in (first, second):
         with other:
             assert not third.acquire(timeout=0)
-    assert third._client.pace.rivals == 2
+    assert third._client.polling.rivals == 2
     overwrite(first, as_hudi(until_ms=1, owner="hudi"))
     assert third.acquire(timeout=0)
-    assert third._client.pace.rivals == 3
+    assert third._client.polling.rivals == 3
     third.release()
     third._client.forget()
     assert third.acquire(timeout=0)
-    assert third._client.me.handle not in third._client.pace._met
+    assert third._client.identity.handle not in third._client.polling._met
     third.release()
 
 
@@ -601,7 +601,7 @@ def test_hudis_configuration_passes_over_no_key_in_silence() -> None:
         "HOODIE.write.lock.storage.validity.timeout.secs": "20",
         "HOODIE.write.lock.storage.renew.interval.secs": "2",
     })  # fmt: skip
-    assert lock._client.me.ttl_ms == 20_000
+    assert lock._client.identity.ttl_ms == 20_000
     with pytest.raises(ValueError, match=r"provider is empty"):
         Lock.from_hudi(base | {"hoodie.write.lock.provider": ""})
     with pytest.raises(ValueError, match=r"provider names another lock.*open_lock"):
@@ -612,7 +612,7 @@ def test_hudis_configuration_passes_over_no_key_in_silence() -> None:
 
 def test_hudis_keys_and_defaults_describe_a_lock() -> None:
     lock = Lock.from_hudi({"hoodie.base.path": memory()})
-    assert (lock._client.me.ttl_ms, lock._client.renew_ms, lock.acquire_timeout) == (
+    assert (lock._client.identity.ttl_ms, lock._client.renew_ms, lock.acquire_timeout) == (
         300_000,
         30_000,
         60,
@@ -625,7 +625,7 @@ def test_hudis_keys_and_defaults_describe_a_lock() -> None:
             "hoodie.write.lock.wait_time_ms": "1500",
         }
     )
-    assert (lock._client.me.ttl_ms, lock._client.renew_ms, lock.acquire_timeout) == (
+    assert (lock._client.identity.ttl_ms, lock._client.renew_ms, lock.acquire_timeout) == (
         20_000,
         2_000,
         1.5,

@@ -118,7 +118,7 @@ def test_a_lease_that_lasts_is_broken_only_by_its_epoch_and_its_holder_is_told(
 ) -> None:
     lock = Lock(url, ttl_s=60, renew_interval_s=6)
     assert lock.acquire(timeout=10)
-    shown = look(store).sight.version or ""
+    shown = look(store).observation.version or ""
     assert command(url, "--version", shown) == 75
     assert command(url, "--version", shown, "--epoch", "2") == 75
     assert lock.owned()

@@ -439,7 +439,7 @@ def test_of_ten_megabytes_of_noise_a_waiter_reads_little(place: Place) -> None:
     with pytest.warns(UnexpectedRecord, match="longer than"):
         assert not lock.acquire(timeout=0)
     seen = lock.inspect()
-    assert seen.sight.version is not None
+    assert seen.observation.version is not None
 
 
 def test_a_far_future_lease_is_only_warned_of_where_the_stores_clock_decides() -> None:

@@ -47,7 +47,7 @@ from lockkit.table.occ.conflict import (
 )
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.heartbeat import HeartbeatState, start
-from lockkit.table.occ.liveness import HeartbeatRules, end, heartbeat_key, look
+from lockkit.table.occ.liveness import HeartbeatRules, end, heartbeat_key, read_heartbeat
 from lockkit.table.occ.markers import (
     EARLY_COMMITS_KEY,
     EARLY_KEY,
@@ -236,7 +236,7 @@ def test_a_dead_writers_markers_stop_nobody(store: Store) -> None:
     assert stops(store, EU) is None
     run(start(HeartbeatState(OLDER, 60_000)), store, CLOCK)
     assert stops(store, EU) == OLDER
-    assert run(end(run(look(OLDER), store, CLOCK)), store, CLOCK)
+    assert run(end(run(read_heartbeat(OLDER), store, CLOCK)), store, CLOCK)
     assert stops(store, EU) is None
 
 
@@ -333,7 +333,7 @@ def test_a_task_stops_for_a_commit_that_completed_if_it_is_asked_to() -> None:
 def test_a_clustering_gives_way_to_a_writer_that_marked_its_input_if_it_lives(store: Store) -> None:
     silent = "20250101000000004"
     writing(store, OLDER, EU)
-    assert run(end(run(look(OLDER), store, CLOCK)), store, CLOCK)  # dead
+    assert run(end(run(read_heartbeat(OLDER), store, CLOCK)), store, CLOCK)  # dead
     writing(store, YOUNGER, EU)
     writing(store, silent)
     for instant in (OLDER, ME, YOUNGER, silent):

@@ -143,8 +143,8 @@ def test_the_wait_has_one_name() -> None:
 
 
 def test_a_request_about_a_lease_takes_no_longer_than_asked_for_nor_than_a_fifth_of_it() -> None:
-    for asked_s, most_s in ((2.0, 2.0), (60.0, 10.0), (None, 10.0)):
-        with closing(Lock("memory://options", timeout_s=asked_s)) as lock:
+    for requested_s, most_s in ((2.0, 2.0), (60.0, 10.0), (None, 10.0)):
+        with closing(Lock("memory://options", timeout_s=requested_s)) as lock:
             assert lock.store.options.timeout_s == most_s
 
 

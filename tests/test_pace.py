@@ -23,20 +23,20 @@ from lockkit.lock.polling import (
 
 
 def cycles(
-    pace: PollingPace, count: int, *, epochs: Callable[[int], int] = lambda n: n
+    polling: PollingPace, count: int, *, epochs: Callable[[int], int] = lambda n: n
 ) -> list[float]:
     """How long it stood back before each of so many grants, one right after the other."""
     now, waited = 0.0, []
     for n in range(1, count + 1):
-        pace.wants(now)
-        waited.append(pace.stand_back_ms(now))
+        polling.wants(now)
+        waited.append(polling.stand_back_ms(now))
         now += waited[-1] + 30
-        pace.answered(30)
+        polling.answered(30)
         for other in range(epochs(n) - epochs(n - 1) - 1):
-            pace.met(f"W{other}")
-        pace.granted(epochs(n), now)
+            polling.met(f"W{other}")
+        polling.granted(epochs(n), now)
         now += 5
-        pace.released(now)
+        polling.released(now)
     return waited
 
 
@@ -49,78 +49,78 @@ def test_who_is_alone_stands_back_after_2_grants_then_4_then_8_up_to_64() -> Non
 
 
 def test_a_pause_longer_than_the_round_is_standing_back_enough() -> None:
-    pace = PollingPace()
-    cycles(pace, 2)
-    assert pace.stand_back_ms(1e6) == 0.0
+    polling = PollingPace()
+    cycles(polling, 2)
+    assert polling.stand_back_ms(1e6) == 0.0
 
 
 def test_who_meets_others_leaves_them_their_turns() -> None:
-    pace = PollingPace()
-    waited = cycles(pace, 40, epochs=lambda n: 4 * n)  # three others between two of ours
-    assert pace.rivals == 3
-    assert all(each > 2 * pace.turn_ms for each in waited[-5:])
-    assert pace.stand_back_ms(1e6) == 0.0
-    assert pace.outdated, "also after a long pause: they will have taken it meanwhile"
+    polling = PollingPace()
+    waited = cycles(polling, 40, epochs=lambda n: 4 * n)  # three others between two of ours
+    assert polling.rivals == 3
+    assert all(each > 2 * polling.turn_ms for each in waited[-5:])
+    assert polling.stand_back_ms(1e6) == 0.0
+    assert polling.outdated, "also after a long pause: they will have taken it meanwhile"
 
 
 def test_rivals_that_left_are_forgotten_within_few_grants() -> None:
-    pace = PollingPace()
-    cycles(pace, 20, epochs=lambda n: 4 * n)
+    polling = PollingPace()
+    cycles(polling, 20, epochs=lambda n: 4 * n)
     now = 1e6
     for n in range(81, 91):  # nobody else any more
-        pace.wants(now)
-        now += pace.stand_back_ms(now)
-        pace.granted(n, now)
-        pace.released(now)
-    assert pace.rivals == 0
-    assert not pace.outdated
+        polling.wants(now)
+        now += polling.stand_back_ms(now)
+        polling.granted(n, now)
+        polling.released(now)
+    assert polling.rivals == 0
+    assert not polling.outdated
 
 
 def test_an_unlucky_round_of_others_does_not_make_them_fewer() -> None:
     """Of handles that race, the lucky would come the sooner, and race the more."""
-    pace = PollingPace()
-    cycles(pace, 20, epochs=lambda n: 4 * n)
-    pace.granted(81, 1e6)
-    assert pace.rivals == 3
+    polling = PollingPace()
+    cycles(polling, 20, epochs=lambda n: 4 * n)
+    polling.granted(81, 1e6)
+    assert polling.rivals == 3
 
 
 def test_the_tombstone_of_a_process_that_ended_makes_no_rival() -> None:
     """The next one's second cycle claims at once: two requests."""
-    pace = PollingPace()
-    pace.met("the process before")
-    cycles(pace, 1)
-    assert pace.stand_back_ms(40) == 0
-    assert not pace.outdated
-    pace.granted(2, 70)
-    assert pace.rivals == 0
+    polling = PollingPace()
+    polling.met("the process before")
+    cycles(polling, 1)
+    assert polling.stand_back_ms(40) == 0
+    assert not polling.outdated
+    polling.granted(2, 70)
+    assert polling.rivals == 0
 
 
 def test_no_more_rivals_are_remembered_than_the_limit() -> None:
-    pace = PollingPace()
+    polling = PollingPace()
     for n in range(2 * RIVALS_MAX):
-        pace.met(f"W{n}")
-    assert pace.rivals == RIVALS_MAX
+        polling.met(f"W{n}")
+    assert polling.rivals == RIVALS_MAX
 
 
 @pytest.mark.parametrize("rivals", [1, 2, 7])
 def test_who_was_suspended_while_it_waited_takes_its_turns_again(rivals: int) -> None:
     """Else it sleeps too long, sees the more grants of others go by, and sleeps as long again."""
-    pace, now, still_ms, turn, waited = PollingPace(), 0.0, 0.0, 100.0, []
+    polling, now, still_ms, turn, waited = PollingPace(), 0.0, 0.0, 100.0, []
     epoch = 0
     for n in range(40):
-        pace.wants(now)
-        waited.append(pace.stand_back_ms(now))
+        polling.wants(now)
+        waited.append(polling.stand_back_ms(now))
         if n == 20:
             now, still_ms = now + 3_500, 3_500.0
-            pace.saw(epoch + 1, now)
+            polling.saw(epoch + 1, now)
         now += max(waited[-1], rivals * turn)  # others go on, a turn each, whatever I do
-        pace.answered(5)
+        polling.answered(5)
         for other in range(rivals):
-            pace.met(f"W{other}")
+            polling.met(f"W{other}")
         epoch = 1 + int((now - still_ms) / turn)
-        pace.granted(epoch, now)
+        polling.granted(epoch, now)
         now += turn
-        pace.released(now)
+        polling.released(now)
     assert max(waited[22:]) <= 1.1 * waited[20]
 
 
@@ -129,53 +129,53 @@ def test_who_was_suspended_while_it_waited_takes_its_turns_again(rivals: int) ->
 
 def test_hours_in_which_nobody_wanted_the_lock_are_nobodys_turn() -> None:
     """Two writers that commit once an hour: one's turn is a second, not an hour."""
-    pace, hour, now = PollingPace(), 3_600_000.0, 0.0
+    polling, hour, now = PollingPace(), 3_600_000.0, 0.0
     for n in range(1, 10):
-        pace.wants(now)
-        pace.answered(30)
-        pace.met("the other")
-        pace.granted(2 * n, now + 30)
-        pace.released(now + 1000)
+        polling.wants(now)
+        polling.answered(30)
+        polling.met("the other")
+        polling.granted(2 * n, now + 30)
+        polling.released(now + 1000)
         now += hour
-    assert pace.turn_ms <= 1100
-    pace.wants(now)
-    assert pace.stand_back_ms(now) == 0.0
-    pace.saw(100, now)
-    assert pace.look_ms(0, now) <= 1000
+    assert polling.turn_ms <= 1100
+    polling.wants(now)
+    assert polling.stand_back_ms(now) == 0.0
+    polling.saw(100, now)
+    assert polling.look_ms(0, now) <= 1000
 
 
 def test_nobody_sleeps_longer_on_what_was_learned_than_the_limit() -> None:
-    pace = PollingPace()
-    pace.answered(30)
+    polling = PollingPace()
+    polling.answered(30)
     for n in range(1, 30):
-        pace.wants(n * 1e6)
-        pace.met(f"W{n}")
-        pace.met(f"V{n}")
-        pace.granted(40 * n, n * 1e6 + 900_000)
-        pace.released(n * 1e6 + 900_000)
-    assert pace.rivals > 30
-    assert pace.turn_ms > 10_000
-    assert pace.look_ms(0, 1e9) <= SLEEP_LONGEST_MS
-    assert pace.stand_back_ms(29e6 + 900_000) <= SLEEP_LONGEST_MS
+        polling.wants(n * 1e6)
+        polling.met(f"W{n}")
+        polling.met(f"V{n}")
+        polling.granted(40 * n, n * 1e6 + 900_000)
+        polling.released(n * 1e6 + 900_000)
+    assert polling.rivals > 30
+    assert polling.turn_ms > 10_000
+    assert polling.look_ms(0, 1e9) <= SLEEP_LONGEST_MS
+    assert polling.stand_back_ms(29e6 + 900_000) <= SLEEP_LONGEST_MS
 
 
 def test_who_is_next_looks_once_a_trip_and_who_is_not_sleeps_through_the_turns_ahead() -> None:
-    pace = PollingPace()
-    cycles(pace, 40, epochs=lambda n: 4 * n)
-    now = pace._epoch_at_ms  # a grant that was just made
-    assert pace.look_ms(3, now) == pytest.approx(0, abs=1)  # the trip itself is the interval
-    assert pace.look_ms(0, now) == pytest.approx((pace.rivals - 0.25) * pace.turn_ms)
-    assert pace.look_ms(0, now) > pace.look_ms(1, now) > pace.look_ms(3, now)
+    polling = PollingPace()
+    cycles(polling, 40, epochs=lambda n: 4 * n)
+    now = polling._epoch_at_ms  # a grant that was just made
+    assert polling.look_ms(3, now) == pytest.approx(0, abs=1)  # the trip itself is the interval
+    assert polling.look_ms(0, now) == pytest.approx((polling.rivals - 0.25) * polling.turn_ms)
+    assert polling.look_ms(0, now) > polling.look_ms(1, now) > polling.look_ms(3, now)
 
 
 def test_looks_thin_out_while_one_grant_stands_for_minutes() -> None:
-    pace = PollingPace()
-    pace.answered(30)
-    pace.saw(1, 0)
-    waits = [pace.look_ms(0, now_ms) for now_ms in (0, 100, 1_000, 10_000, 1e6)]
+    polling = PollingPace()
+    polling.answered(30)
+    polling.saw(1, 0)
+    waits = [polling.look_ms(0, now_ms) for now_ms in (0, 100, 1_000, 10_000, 1e6)]
     assert waits == [0, 10, 100, 1_000, SLEEP_LONGEST_MS]
-    pace.saw(2, 1e6)
-    assert pace.look_ms(1, 1e6) == 0, "a new grant is a new turn"
+    polling.saw(2, 1e6)
+    assert polling.look_ms(1, 1e6) == 0, "a new grant is a new turn"
 
 
 @pytest.mark.parametrize(
@@ -186,18 +186,18 @@ def test_looks_thin_out_while_one_grant_stands_for_minutes() -> None:
 def test_the_interval_between_looks_is_what_the_store_can_answer(
     trip_ms: float, write_interval_ms: float, often_ms: float
 ) -> None:
-    pace = PollingPace(write_interval_ms)
-    pace.answered(trip_ms)
-    assert pace.often_ms() == often_ms
-    assert pace.look_ms(0, 0) == often_ms - trip_ms
+    polling = PollingPace(write_interval_ms)
+    polling.answered(trip_ms)
+    assert polling.often_ms() == often_ms
+    assert polling.look_ms(0, 0) == often_ms - trip_ms
 
 
 def test_an_epoch_that_is_not_higher_teaches_nothing() -> None:
-    pace = PollingPace()
-    pace.saw(5, 0)
+    polling = PollingPace()
+    polling.saw(5, 0)
     for epoch in (5, 4, 0):  # 0: a Hudi writer
-        pace.saw(epoch, 1e6)
-    assert pace.turn_ms == 0
+        polling.saw(epoch, 1e6)
+    assert polling.turn_ms == 0
 
 
 # --- what emerges: N handles, one object, simulated -----------------------------------------------
@@ -251,15 +251,15 @@ class Contender:
     """A handle as `Lock` drives it: stand back, claim what is known to be free, else look."""
 
     def __init__(self, world: World, number: int) -> None:
-        self.world, self.number, self.pace = world, number, PollingPace()
+        self.world, self.number, self.polling = world, number, PollingPace()
         self.known: int | None = None
         self.floor = self.grants = 0
 
     def want(self) -> None:
         self.wanted, self.started = self.world.now, self.floor
-        self.pace.wants(self.world.now)
-        stand_back_ms = self.pace.stand_back_ms(self.world.now)
-        if self.pace.outdated:
+        self.polling.wants(self.world.now)
+        stand_back_ms = self.polling.stand_back_ms(self.world.now)
+        if self.polling.outdated:
             self.known = None
         self.world.after(stand_back_ms, self.look if self.known is None else self.claim)
 
@@ -268,15 +268,15 @@ class Contender:
 
         def saw(answer: tuple[int, bool, int, int | None]) -> None:
             version, live, epoch, holder = answer
-            self.pace.answered(world.now - sent)
+            self.polling.answered(world.now - sent)
             if holder not in (None, self.number):
-                self.pace.met(f"W{holder}")
+                self.polling.met(f"W{holder}")
             self.floor = max(self.floor, epoch)
             self.known = None if live else version
             if not live:
                 return self.claim()
-            self.pace.saw(epoch, world.now)
-            wait_ms = self.pace.look_ms(self.floor - self.started, world.now)
+            self.polling.saw(epoch, world.now)
+            wait_ms = self.polling.look_ms(self.floor - self.started, world.now)
             wait_ms *= world.random.uniform(0.9, 1.1)
             return world.after(max(wait_ms, 1), self.look)
 
@@ -293,11 +293,11 @@ class Contender:
             return world.epoch
 
         def answered(epoch: int | None) -> None:
-            self.pace.answered(world.now - sent)
+            self.polling.answered(world.now - sent)
             if epoch is None:
                 return self.look()
             self.floor, self.grants = epoch, self.grants + 1
-            self.pace.granted(epoch, world.now)
+            self.polling.granted(epoch, world.now)
             world.grants.append((world.now, self.number, world.now - self.wanted))
             return world.after(world.hold_ms * world.random.uniform(1, 1.3), self.release)
 
@@ -313,7 +313,7 @@ class Contender:
         def answered(version: int) -> None:
             self.known = version
             world.releases.append(world.now)
-            self.pace.released(world.now)
+            self.polling.released(world.now)
             world.after(world.think_ms * world.random.uniform(0.9, 1.1), self.want)
 
         world.request(decide, answered)

@@ -147,6 +147,6 @@ def test_what_is_in_the_bucket_is_no_html() -> None:
         view.steps.finish("W1")
         assert "send invoice 7" in view.below(view.steps)
         evil = view.steps.objects["queue.json"].replace("send invoice 7", "<img src=x>")
-        view.steps.shelf.decide("mallory", Put("queue2.json", evil.encode(), IfAbsent()), 0)
+        view.steps.memory_store.decide("mallory", Put("queue2.json", evil.encode(), IfAbsent()), 0)
         below = view.below(view.steps)
         assert "<img" not in below and "&lt;img" in below

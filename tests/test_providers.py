@@ -508,7 +508,7 @@ def test_open_lock_takes_hudis_class_names_and_keys(tmp_path: Path) -> None:
     base = {"hoodie.base.path": f"file://{tmp_path}"}
     storage = open_lock(hudi("StorageBasedLockProvider", wait_time_ms=7000) | base)
     assert isinstance(storage, Lock)
-    assert (storage.acquire_timeout, storage._client.me.ttl_ms) == (7.0, 300_000)
+    assert (storage.acquire_timeout, storage._client.identity.ttl_ms) == (7.0, 300_000)
     (tmp_path / ".hoodie").mkdir()
     file = open_lock(hudi("FileSystemBasedLockProvider", filesystem__expire=5) | base)
     assert isinstance(file, FilesystemLock)
@@ -621,7 +621,7 @@ def test_keys_are_the_same_in_upper_and_lower_case(tmp_path: Path) -> None:
     upper = {key.upper(): value for key, value in config.items()}
     lock = open_lock(upper | {"Hoodie.Base.Path": f"file://{tmp_path}"})
     assert isinstance(lock, Lock)
-    assert lock._client.me.ttl_ms == 20_000
+    assert lock._client.identity.ttl_ms == 20_000
     with pytest.raises(ValueError, match=r"provider is given twice"):
         open_lock(config | {PROVIDER.upper(): "another"})
 

@@ -50,7 +50,7 @@ def decided(store: Store, prepared: Prepared, ahead: Prefetched) -> DecidedCommi
 
 def test_a_config_check_beside_the_claim_that_wins_counts(store: Store) -> None:
     prepared, scout = prepared_in(store)
-    run(scout.look(True), store, CLOCK)
+    run(scout.prefetch(True), store, CLOCK)
     assert scout.ahead.config_checked
     asked = Lossy(store)
     decided(asked, prepared, scout.ahead)
@@ -60,11 +60,11 @@ def test_a_config_check_beside_the_claim_that_wins_counts(store: Store) -> None:
 def refused_after(store: Store, *looks: bool, silent_from: int = 99) -> None:
     """A claim fails; the table changes under the lock's holder; these looks follow."""
     prepared, scout = prepared_in(store)
-    run(scout.look(True), store, CLOCK)
+    run(scout.prefetch(True), store, CLOCK)
     another_holder_changes_the_table(store)
     for number, claiming in enumerate(looks):
         asked = Lossy(store, from_on=0) if number >= silent_from else store
-        run(scout.look(claiming), asked, CLOCK)
+        run(scout.prefetch(claiming), asked, CLOCK)
     with pytest.raises(TableError, match="the table changed under this commit"):
         decided(store, prepared, scout.ahead)
     fence = run(read_fence(), store, CLOCK).fence
@@ -91,13 +91,13 @@ def test_a_fence_that_was_read_ahead_saves_no_config_check(store: Store) -> None
 # --- the rule removed: each of these tests is to fail then ---------------------------------------
 
 
-def look_keeps_an_earlier_check(scout: Prefetcher, claiming: bool) -> Procedure[None]:
-    """As `Prefetcher.look`, but that an earlier check of the config counts as made under the
+def prefetch_keeps_an_earlier_check(scout: Prefetcher, claiming: bool) -> Procedure[None]:
+    """As `Prefetcher.prefetch`, but that an earlier check of the config counts as made under the
     lock.
     """
     earlier = scout.ahead
     try:
-        now = yield from scout._look(claiming)
+        now = yield from scout._prefetch(claiming)
     except TableError:
         now = earlier
     scout.ahead = replace(now, config_checked=claiming or earlier.config_checked)
@@ -105,7 +105,7 @@ def look_keeps_an_earlier_check(scout: Prefetcher, claiming: bool) -> Procedure[
 
 @contextmanager
 def with_an_earlier_check_that_counts() -> Iterator[Any]:
-    with patch.object(Prefetcher, "look", look_keeps_an_earlier_check):
+    with patch.object(Prefetcher, "prefetch", prefetch_keeps_an_earlier_check):
         yield
 
 

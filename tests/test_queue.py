@@ -40,7 +40,12 @@ from lockkit.protocol.outcome import (
 from lockkit.recipes.errors import ForeignBroker, JobLost, QueueError, QueueUnknown
 from lockkit.recipes.queue import Queue
 from lockkit.recipes.queue import jobs as transitions
-from lockkit.recipes.queue.asked import (
+from lockkit.recipes.queue.broker import BrokerServer
+from lockkit.recipes.queue.brokered import BrokerQueue, NotTheBroker
+from lockkit.recipes.queue.file import Broker, QueueFile, decode, encode
+from lockkit.recipes.queue.group import GroupQueue, WriterDeposed
+from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, drafted, settle
+from lockkit.recipes.queue.operations import (
     PAYLOAD_CHARS_MAX,
     Beat,
     Claim,
@@ -52,11 +57,6 @@ from lockkit.recipes.queue.asked import (
     Push,
     Refused,
 )
-from lockkit.recipes.queue.broker import BrokerServer
-from lockkit.recipes.queue.brokered import BrokerQueue, NotTheBroker
-from lockkit.recipes.queue.file import Broker, QueueFile, decode, encode
-from lockkit.recipes.queue.group import GroupQueue, WriterDeposed
-from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, drafted, settle
 from lockkit.recipes.queue.wire import connect
 from lockkit.recipes.queue.write import KEY, NotDone, commit
 from lockkit.runtime import Procedure, Put, perform
@@ -270,9 +270,9 @@ class Moment:
 
 @cache
 def performed(body: bytes, request: Any) -> tuple[Any, bytes]:
-    shelf = Shelf({KEY: body} if body else {})
-    answer = perform(request, shelf, Clock(), silent)  # type: ignore[arg-type]
-    return answer, shelf.get(KEY).body if shelf else b""  # type: ignore[union-attr]
+    memory_store = Shelf({KEY: body} if body else {})
+    answer = perform(request, memory_store, Clock(), silent)  # type: ignore[arg-type]
+    return answer, memory_store.get(KEY).body if memory_store else b""  # type: ignore[union-attr]
 
 
 @cache

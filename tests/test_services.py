@@ -336,14 +336,14 @@ def test_a_reader_holds_its_snapshot_while_everything_is_joined_and_cleaned(
     held = run(load_snapshot(), store, CLOCK)
     service = other_process(url, server, store, clean=CleanRules(commits=1))
     assert service.cluster() is not None and service.clean() == ()
-    service.desk.rules = ServiceRules(clean=CleanRules(commits=2))
+    service.context.rules = ServiceRules(clean=CleanRules(commits=2))
     with Table(url, endpoint=server.s3) as table:
         table.append(rows([50]))
     assert service.clean() == ()
     for batch in begun:
         seen += batch["id"].to_pylist()
     assert sorted(seen) == keys(*range(12))
-    service.desk.rules = ServiceRules(clean=CleanRules(commits=1))
+    service.context.rules = ServiceRules(clean=CleanRules(commits=1))
     (cleaned,) = service.clean()
     assert set(cleaned.deleted) == {each.path for each in held.slices}
     assert ids(store) == keys(*range(12), 50)
@@ -423,7 +423,7 @@ def test_eager_spares_what_another_write_of_the_same_process_is_at(
 ) -> None:
     store = open_store(url, endpoint=server.s3)
     with keep(url, A, endpoint=server.s3) as upkeep:
-        known = upkeep.service.look().known
+        known = upkeep.service.inspect().known
         with upkeep.taking_an_instant(known.config):
             mine = run(begin(known), store, CLOCK)
             upkeep.own.add(mine.instant)
@@ -491,7 +491,7 @@ def test_a_rollback_whose_maker_died_is_finished_by_its_plan(server: Emulator, m
     store = new_table(url, replace(CONFIG, mode=mode), endpoint=server.s3)
     dead = prepare_inserts(store, rows([0]))
     service = other_process(url, server, store, failed="NEVER")
-    seen = service.look()
+    seen = service.inspect()
     way = roll_back(dead.instant, EpochGuard(1), seen.known, base=hadoop_base(url))
     request = way.send(None)
     while not (isinstance(request, Put) and "rollback.requested" in request.key):
@@ -501,7 +501,7 @@ def test_a_rollback_whose_maker_died_is_finished_by_its_plan(server: Emulator, m
     assert "rollback" in timeline(store).pending.values()
     if mode == "hudi":  # its maker may be at it: it is an hour old only by the later clock
         assert service.run() == ServiceRun()
-        service.desk.clock = Hasty(offset_ms=3_600_000)
+        service.context.clock = Hasty(offset_ms=3_600_000)
     (done,) = service.run().taken_back
     assert done.target == dead.instant
     assert not is_pending(store, dead) and not timeline(store).pending

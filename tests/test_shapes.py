@@ -432,22 +432,22 @@ steps = st.lists(
 def test_whatever_a_waiter_met_it_looks_again_within_its_bounds(
     steps: list[tuple[str, int, int]], interval_ms: float, waited: int
 ) -> None:
-    pace, now, epoch = PollingPace(interval_ms), 0.0, 0
+    polling, now, epoch = PollingPace(interval_ms), 0.0, 0
     longest = max(SLEEP_LONGEST_MS, LOOK_FLOOR_MS, interval_ms)
     for what, later, more in steps:
         now, epoch = now + later, epoch + (more if what in ("saw", "granted") else 0)
         match what:
             case "saw" | "granted":
-                getattr(pace, what)(epoch, now)
+                getattr(polling, what)(epoch, now)
             case "answered":
-                pace.answered(later)
+                polling.answered(later)
             case "met":
-                pace.met(f"W{more}")
+                polling.met(f"W{more}")
             case _:
-                getattr(pace, what)(now)
-        assert 0 <= pace.look_ms(waited, now) <= longest
-        assert 0 <= replace(pace).stand_back_ms(now) <= longest
-        assert pace.turn_ms >= 0 and 0 <= pace.rivals <= 5
+                getattr(polling, what)(now)
+        assert 0 <= polling.look_ms(waited, now) <= longest
+        assert 0 <= replace(polling).stand_back_ms(now) <= longest
+        assert polling.turn_ms >= 0 and 0 <= polling.rivals <= 5
 
 
 DATES = r"[A-Z][a-z]{2}, \d{1,5} [A-Z][a-z]{2} \d{1,6} \d\d:\d\d:\d\d [-+]?\w{0,9}"

@@ -30,14 +30,14 @@ class Story:
     """A table that is written by hand, under the eyes of the judge."""
 
     def __init__(self) -> None:
-        self.shelf = SimStore(PROFILES["azure"], Time(), random.Random(1))
+        self.memory_store = SimStore(PROFILES["azure"], Time(), random.Random(1))
         self.put(PROPERTIES, b"hoodie.timeline.layout.version=1\n")
         self.put(PARTITION, b"")
-        self.ledger = AttemptLedger(self.shelf)
-        self.shelf.heard = self.ledger.heard
+        self.ledger = AttemptLedger(self.memory_store)
+        self.memory_store.on_write = self.ledger.on_write
 
     def put(self, key: str, body: bytes) -> None:
-        self.shelf.decide("W", Put(key, body, IfAbsent()), 0.0)
+        self.memory_store.decide("W", Put(key, body, IfAbsent()), 0.0)
 
     def file(self, instant: str, *rows: tuple[str, list[str], str], group: str = "g") -> str:
         path = f"{group}_0-0-0_{instant}.parquet"
@@ -50,7 +50,7 @@ class Story:
         self.put(f".hoodie/{instant}.commit", json.dumps(body).encode())
 
     def tries(self, token: str, *keys: str, told: str = "") -> TrackedAttempt:
-        attempt = TrackedAttempt(token, token.partition("/")[0], "upsert", told=told)
+        attempt = TrackedAttempt(token, token.partition("/")[0], "upsert", reported=told)
         attempt.writes = tuple(("", key) for key in keys)
         return self.ledger.tries(attempt)
 
@@ -108,12 +108,12 @@ def acknowledged_and_not_visible(story: Story) -> None:
 
 def completed_file_deleted(story: Story) -> None:
     story.inserts()
-    story.shelf.decide("W", Delete(f".hoodie/{A}.commit"), 0.0)
+    story.memory_store.decide("W", Delete(f".hoodie/{A}.commit"), 0.0)
 
 
 def data_file_deleted(story: Story) -> None:
     story.inserts()
-    story.shelf.decide("W", Delete(f"g_0-0-0_{A}.parquet"), 0.0)
+    story.memory_store.decide("W", Delete(f"g_0-0-0_{A}.parquet"), 0.0)
 
 
 def committed_twice(story: Story) -> None:

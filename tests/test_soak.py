@@ -81,7 +81,7 @@ def test_a_minute_of_all_kinds_of_trouble_loses_nothing(tmp_path: Path) -> None:
     assert {"server killed", "client killed", "stalled before its commit"} <= set(told["made"])
     assert "each of them what the protocol does" in told["findings"][-1]["because"]
     assert "acknowledged commits" in (tmp_path / "soak.html").read_text()
-    assert any(each.kind == "saw" for each in tally.told(tmp_path / "run"))
+    assert any(each.kind == "saw" for each in tally.events_of(tmp_path / "run"))
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_a_retry_of_a_save_does_not_write_what_it_read_before_the_other_commit(
             others.pop()(spark, url)
 
     with pytest.raises(OldRows):
-        land(LocalSpool(mine.spool, mine.shape, kept.runs), mine.asked, mine.said, emit=meet)
+        land(LocalSpool(mine.spool, mine.shape, kept.runs), mine.requested, mine.said, emit=meet)
     mine.abort([kept])
     assert not others and stored({"url": url}) == [("a", "EU", 100)]
 

@@ -15,7 +15,7 @@ from lockkit.clock import Clock
 from lockkit.errors import TableError
 from lockkit.runtime import run
 from lockkit.spark.land import land, spool_for
-from lockkit.spark.options import asked
+from lockkit.spark.options import write_options
 from lockkit.spark.place import TableAddress
 from lockkit.spark.source import Lockkit
 from lockkit.spark.spool import LocalSpool
@@ -35,7 +35,7 @@ def save(url: str, operation: str, *rows: tuple[str, int, str]) -> None:
         "hoodie.datasource.write.precombine.field": "at",
         "hoodie.table.name": "t",
     }
-    wanted = asked(said)
+    wanted = write_options(said)
     spool = spool_for(TableAddress(url), wanted, said, SHAPE)
     ids, times, values = zip(*rows, strict=True)
     table = pa.table({"id": ids, "at": pa.array(times, pa.int64()), "v": values})

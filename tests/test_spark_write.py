@@ -20,13 +20,13 @@ from lockkit.lock.handle import LOCK_KEY
 from lockkit.runtime import run
 from lockkit.spark import write
 from lockkit.spark.frame import BATCH_BYTES, NOT_BY_BYTES, by_rows
-from lockkit.spark.options import RETRIES, asked
+from lockkit.spark.options import RETRIES, write_options
 from lockkit.stores import open_store
 from lockkit.stores.local import LocalStore
 from lockkit.table import TableConfig, create_table, load_snapshot, read_table
 from lockkit.table.errors import CommitConflict, EarlyConflict, HeartbeatExpired
 from lockkit.table.format.timeline import V9, load_timeline
-from lockkit.table.occ.liveness import end, look
+from lockkit.table.occ.liveness import end, read_heartbeat
 from lockkit.table.occ.transaction import begin
 from lockkit.table.read import checkpoint
 from lockkit.table.read.buckets import bucket_file_id, free_file_id, is_bucketed
@@ -329,7 +329,7 @@ def test_a_write_that_was_taken_for_dead_ends_at_once_and_not_with_its_job(
     def ends_it() -> None:
         while not at_work.exists():
             clock.sleep(0.02)
-        while not run(end(run(look(instants[0]), store, clock)), store, clock):
+        while not run(end(run(read_heartbeat(instants[0]), store, clock)), store, clock):
             pass
 
     rival = threading.Thread(target=ends_it)
@@ -461,11 +461,11 @@ def test_the_table_says_what_it_is_and_a_write_that_says_otherwise_is_refused(
 )
 def test_an_option_that_cannot_be_is_named(options: dict[str, Any], why: str) -> None:
     with pytest.raises(TableError, match=why):
-        asked(options)
+        write_options(options)
 
 
 def test_hudis_option_names_mean_what_they_mean_to_hudi() -> None:
-    said = asked({
+    said = write_options({
         "hoodie.datasource.write.operation": "insert", "hoodie.table.name": "t", RETRIES: 3,
         "hoodie.datasource.write.recordkey.field": "id", "hoodie.metadata.enable": "false",
         "HOODIE.datasource.write.partitionpath.field": "", "hoodie.upsert.shuffle.parallelism": "8",

@@ -41,8 +41,8 @@ from lockkit.recipes.terraform.statelock import (
     StateLock,
     lock,
     lock_key,
-    look,
     prove_by_lock,
+    read_state,
     state_place,
     unlock,
 )
@@ -105,9 +105,9 @@ def life(id: str) -> Procedure[None]:
 
 def after(now: Moment, request: Any) -> tuple[frozenset[tuple[str, bytes]], Any]:
     """The store once it has decided a request, and its answer."""
-    shelf = Shelf(now.objects)
-    answer = perform(request, shelf, Clock(), silent)  # type: ignore[arg-type]
-    return frozenset(shelf.items()), answer
+    memory_store = Shelf(now.objects)
+    answer = perform(request, memory_store, Clock(), silent)  # type: ignore[arg-type]
+    return frozenset(memory_store.items()), answer
 
 
 def moves(now: Moment, stands: Sequence[Stand]) -> Iterator[Moment]:
@@ -413,7 +413,7 @@ def test_a_store_that_ignores_if_match_alone_is_refused() -> None:
         else:
             with pytest.raises(UnsafeStore, match="only if it still has the version"):
                 carry_out(way, Overwriting(store), Clock())
-        found = carry_out(look(KEY), store, Clock())
+        found = carry_out(read_state(KEY), store, Clock())
         assert found.info == mine, "it is the same lock to whoever reads it"
         carry_out(unlock(KEY, "7"), store, Clock())
 

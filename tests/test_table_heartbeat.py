@@ -48,8 +48,8 @@ from lockkit.table.occ.liveness import (
     heartbeat_key,
     heartbeat_rules,
     lives,
-    look,
     pulse_of,
+    read_heartbeat,
 )
 
 T = "20250101000000000"
@@ -178,7 +178,7 @@ def test_every_beat_writes_other_bytes_over_the_version_of_the_last(memory: Stor
         assert isinstance(found, Found)
         bodies.add(found.body)
     assert len(bodies) == 3
-    assert run(look(T), memory, CLOCK).ttl_ms == 1_000
+    assert run(read_heartbeat(T), memory, CLOCK).ttl_ms == 1_000
 
 
 @pytest.mark.parametrize("fault", [BEFORE, AFTER, LATE])
@@ -207,7 +207,7 @@ def test_a_heartbeat_that_was_deleted_is_over_at_the_next_beat(memory: Store) ->
     run(forget(T), memory, CLOCK)
     with pytest.raises(HeartbeatExpired, match="it is gone"):
         run(beat(now), memory, CLOCK)
-    assert run(look(T), memory, CLOCK).version is None
+    assert run(read_heartbeat(T), memory, CLOCK).version is None
 
 
 def test_a_second_writer_of_one_instant_is_told_so(memory: Store) -> None:
@@ -285,8 +285,8 @@ class Play:
             self.happened.append("expired")
 
     def clean(self) -> Iterator[Any]:
-        pulse = yield from look(T)
-        ended = yield from end(pulse)
+        heartbeat = yield from read_heartbeat(T)
+        ended = yield from end(heartbeat)
         self.happened.append("ended" if ended else "spared")
         if ended and self.tidy:
             yield from forget(T)
@@ -408,7 +408,7 @@ def table(memory: Store) -> dict[str, Any]:
     at = {name: instant_of(AT_MS + n) for n, name in enumerate(names)}
     pending(memory, at["living"], beats=True)
     pending(memory, at["ended"], beats=True)
-    assert run(end(run(look(at["ended"]), memory, CLOCK)), memory, CLOCK)
+    assert run(end(run(read_heartbeat(at["ended"]), memory, CLOCK)), memory, CLOCK)
     memory._clock.offset_ms = -3_600_000  # type: ignore[attr-defined] # what is made now is old
     pending(memory, at["silent"])
     pending(memory, at["mine"])
@@ -443,7 +443,7 @@ def test_lazy_spares_a_writer_that_completed_while_it_was_looked_at(memory: Stor
     now = run(load_timeline(V6), memory, CLOCK)
     memory.put(V6.completed(T), b"", IfAbsent())
     run(forget(T), memory, CLOCK)
-    assert expired(run(look(T), memory, CLOCK), CLOCK.wall_ms(), HeartbeatRules())
+    assert expired(run(read_heartbeat(T), memory, CLOCK), CLOCK.wall_ms(), HeartbeatRules())
     assert run(dead_instants(V6, now, "LAZY"), memory, CLOCK) == ()
 
 
@@ -478,23 +478,23 @@ def test_a_hudi_writers_empty_heartbeat_counts_as_life(memory: Store) -> None:
 
 def test_it_beats_by_itself_until_it_is_finished(memory: Store) -> None:
     heart = Heartbeat(T, memory, rules=QUICK)
-    first = run(look(T), memory, CLOCK).version
-    until(lambda: run(look(T), memory, CLOCK).version != first)
+    first = run(read_heartbeat(T), memory, CLOCK).version
+    until(lambda: run(read_heartbeat(T), memory, CLOCK).version != first)
     heart.assert_alive()
     heart.finish()
-    assert run(look(T), memory, CLOCK).version is None
+    assert run(read_heartbeat(T), memory, CLOCK).version is None
     heart.finish()  # twice is once
 
 
 def test_leaving_without_a_commit_gives_it_up_at_once(memory: Store) -> None:
     with pytest.raises(ZeroDivisionError), Heartbeat(T, memory, rules=QUICK):
         _ = 1 // 0
-    pulse = run(look(T), memory, CLOCK)
-    assert pulse.ended and expired(pulse, CLOCK.wall_ms(), QUICK)
+    heartbeat = run(read_heartbeat(T), memory, CLOCK)
+    assert heartbeat.ended and expired(heartbeat, CLOCK.wall_ms(), QUICK)
     other = instant_of(AT_MS + 1)
     with Heartbeat(other, memory, rules=QUICK) as heart:
         heart.finish()
-    assert run(look(other), memory, CLOCK).version is None
+    assert run(read_heartbeat(other), memory, CLOCK).version is None
 
 
 @pytest.mark.parametrize("error", [CommitUnknown(T, "silence", ("T.commit",)), KeyboardInterrupt()])
@@ -503,7 +503,7 @@ def test_a_commit_that_may_have_been_made_is_nobodys_prey_before_its_heartbeat_e
 ) -> None:
     with pytest.raises(type(error)), Heartbeat(T, memory, rules=QUICK):
         raise error
-    assert not run(look(T), memory, CLOCK).ended
+    assert not run(read_heartbeat(T), memory, CLOCK).ended
     assert run(lives(T, HeartbeatRules()), memory, CLOCK)
 
 
@@ -511,7 +511,7 @@ def test_it_goes_on_from_a_beat_that_was_made_before_the_instant_was_taken(memor
     begun = run(start(HeartbeatState(T, QUICK.ttl_ms)), memory, CLOCK)
     with Heartbeat(T, memory, rules=QUICK, begun=begun) as heart:
         heart.assert_alive()
-        assert run(look(T), memory, CLOCK).version != begun.version
+        assert run(read_heartbeat(T), memory, CLOCK).version != begun.version
 
 
 @pytest.mark.parametrize("where", ["memory", "s3"])
@@ -521,12 +521,12 @@ def test_a_writer_whose_heartbeat_was_ended_fails_at_once(
     url = f"memory://{bucket}" if where == "memory" else f"s3://{bucket}/table"
     store = open_store(url, **({} if where == "memory" else {"endpoint": shared_emulator.s3}))
     with Heartbeat(T, store, rules=QUICK) as heart:
-        while not run(end(run(look(T), store, CLOCK)), store, CLOCK):
+        while not run(end(run(read_heartbeat(T), store, CLOCK)), store, CLOCK):
             heart.assert_alive()  # a beat came between: it lives
         until(lambda: gone(heart))
         with pytest.raises(HeartbeatExpired, match=r"another writer ended it.*begin again"):
             heart.assert_alive()
-    assert run(look(T), store, CLOCK).ended
+    assert run(read_heartbeat(T), store, CLOCK).ended
 
 
 def test_a_writer_whose_store_is_silent_stops_by_its_own_clock(memory: Store) -> None:
@@ -535,10 +535,12 @@ def test_a_writer_whose_store_is_silent_stops_by_its_own_clock(memory: Store) ->
         lossy.from_on = 0
         until(lambda: gone(heart))
         lossy.from_on = None
-        left = run(look(T), memory, CLOCK).version
+        left = run(read_heartbeat(T), memory, CLOCK).version
         with pytest.raises(HeartbeatExpired, match="no beat was proven"):
             heart.assert_alive()  # and it stays so, though the store answers again
-    assert run(look(T), memory, CLOCK).version != left  # given up on leaving, for others to see
+    assert (
+        run(read_heartbeat(T), memory, CLOCK).version != left
+    )  # given up on leaving, for others to see
 
 
 def test_nobody_beats_for_a_thread_that_has_ended(memory: Store) -> None:
@@ -585,13 +587,13 @@ def test_a_stopped_process_is_found_dead_and_never_comes_back(
             assert child.pid is not None
             os.kill(child.pid, signal.SIGSTOP)
             until(lambda: dead(store, "LAZY") == [T])
-            assert run(end(run(look(T), store, CLOCK)), store, CLOCK)
-            ended = run(look(T), store, CLOCK)
+            assert run(end(run(read_heartbeat(T), store, CLOCK)), store, CLOCK)
+            ended = run(read_heartbeat(T), store, CLOCK)
             os.kill(child.pid, signal.SIGCONT)
             for _ in range(2):
                 ours.send("check")
                 assert ours.poll(60) and f"the heartbeat of {T} is over" in ours.recv()
-            assert run(look(T), store, CLOCK).version == ended.version
+            assert run(read_heartbeat(T), store, CLOCK).version == ended.version
             assert dead(store, "LAZY") == [T]  # and only that one
     finally:
         child.kill()
@@ -600,5 +602,10 @@ def test_a_stopped_process_is_found_dead_and_never_comes_back(
 
 def test_the_procedures_ask_for_nothing_but_what_an_interpreter_knows() -> None:
     known = {Get, Put, List, Delete, Sleep, Unique, WallMs, Note}
-    for procedure in (beat(HeartbeatState(T, 1)), end(HeartbeatRead(T, None)), look(T), forget(T)):
+    for procedure in (
+        beat(HeartbeatState(T, 1)),
+        end(HeartbeatRead(T, None)),
+        read_heartbeat(T),
+        forget(T),
+    ):
         assert type(next(procedure)) in known

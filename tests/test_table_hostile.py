@@ -52,7 +52,7 @@ from lockkit.table.format.partition import partition_of
 from lockkit.table.format.properties import from_properties, to_properties
 from lockkit.table.format.refusals import checksum
 from lockkit.table.format.timeline import V6
-from lockkit.table.occ.liveness import heartbeat_key, look
+from lockkit.table.occ.liveness import heartbeat_key, read_heartbeat
 
 NAMES = count()
 
@@ -333,7 +333,7 @@ def test_noise_under_a_tables_name_costs_nobody_its_size(
         return answer
 
     monkeypatch.setattr(MemoryStore, "get", watched)
-    run(look("20250101000000000"), store, CLOCK)
+    run(read_heartbeat("20250101000000000"), store, CLOCK)
     if key in (FENCE_KEY, PROPERTIES_KEY):
         with pytest.raises(TableError):
             run(commit(prepared, Holder(1)), store, CLOCK)

@@ -69,11 +69,11 @@ def test_services_wait_for_the_lock_of_the_named_provider(
     with keep(table.url, by_file) as upkeep, closing(open_lock(by_file)) as other:
         prepared = prepare_inserts(table, rows([1]))
         with other, pytest.raises(LockBusy, match="filesystem"):
-            upkeep.turns.publish(prepared, table, CLOCK)
+            upkeep.concurrency_control.publish(prepared, table, CLOCK)
         with other, pytest.raises(LockBusy, match="filesystem"):
-            with upkeep.turns.hold():
+            with upkeep.concurrency_control.hold():
                 raise AssertionError("another holds the lock")
-        upkeep.turns.publish(prepared, table, CLOCK)
+        upkeep.concurrency_control.publish(prepared, table, CLOCK)
     assert keys(table) == ["k1"]
 
 

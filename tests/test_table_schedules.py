@@ -57,8 +57,8 @@ class Scene:
     """A table with one commit of one row; then lanes are added."""
 
     def __init__(self, config: TableConfig = CONFIG, *, fenced: bool = True) -> None:
-        shelf: Any = Shelf
-        self.store = shelf()
+        memory_store: Any = Shelf
+        self.store = memory_store()
         self.config, self.fenced, self.cleaned = config, fenced, False
         run(create_table(config), self.store, CLOCK)
         first = prepare_inserts(self.store, rows([0]))
@@ -125,7 +125,7 @@ def scouted(prepared: Prepared, guard: Holder) -> Procedure[Committed]:
     """As `publish` does: the fence is read twice while the lock is being acquired."""
     scout = Prefetcher(prepared)
     for claiming in (False, True):
-        scout.ahead = yield from scout._look(claiming)
+        scout.ahead = yield from scout._prefetch(claiming)
     decision = yield from decide(prepared, guard, ahead=scout.ahead)
     return (yield from complete(decision))
 

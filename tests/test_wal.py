@@ -38,7 +38,7 @@ from lockkit.protocol.outcome import (
 from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.recipes.wal.claim import End, SlotLanded, SlotTaken, SlotUnknown, claim
 from lockkit.recipes.wal.handle import Cursor, LogTail, Position, Reader, Wal
-from lockkit.recipes.wal.reader import fold, look
+from lockkit.recipes.wal.reader import fold, poll
 from lockkit.recipes.wal.slot import (
     HEAD_KEY,
     MANIFEST_KEY,
@@ -159,7 +159,7 @@ def go(procedure: Procedure[Any], store: Store) -> Any:
 
 
 def records(store: Store) -> list[Any]:
-    return [each.record for each in go(look(), store)[1]]
+    return [each.record for each in go(poll(), store)[1]]
 
 
 def keys(store: Store) -> list[str]:
@@ -277,7 +277,7 @@ def test_what_is_no_slot_stops_the_log_and_is_not_written_over(store: Store, bod
     assert "wal/00000000000000000001.json" in str(told)
     assert len(str(told)) < 400
     with pytest.raises(Damaged):
-        go(look(), store)
+        go(poll(), store)
     with pytest.raises(Damaged):
         go(open_log(), store)
     found = store.get(slot_key(1))
@@ -359,7 +359,7 @@ def s3_place(server: Emulator, bucket: str) -> dict[str, Any]:
 
 def read_all(place: dict[str, Any]) -> list[Any]:
     with Reader(**place) as reader:
-        return [each.record for each in reader.look()]
+        return [each.record for each in reader.poll()]
 
 
 def test_many_threads_append_together_and_each_gets_its_own_place(
@@ -374,7 +374,7 @@ def test_many_threads_append_together_and_each_gets_its_own_place(
 
         told = sorted(pair for some in pool.map(work, range(threads)) for pair in some)
     with Reader(**place) as reader:
-        seen = [(each.at, each.record) for each in reader.look()]
+        seen = [(each.at, each.record) for each in reader.poll()]
     assert seen == told  # each once, where it was told, in one order
     assert len(seen) == threads * each_appends
     slots = {position.slot for position, _ in told}
@@ -469,12 +469,12 @@ def test_a_poll_is_one_request_that_finds_nothing(
 
         for number in range(8):
             wal.append(number)
-        assert len(requests_of(reader.look)) <= 2 * 9 + 1
+        assert len(requests_of(reader.poll)) <= 2 * 9 + 1
         assert [each.record for each in reader.entries] == list(range(8))
         for _ in range(3):
-            assert requests_of(reader.look) == [("get", 404)]
+            assert requests_of(reader.poll) == [("get", 404)]
         wal.append("news")
-        told = requests_of(lambda: reader.look() and None)
+        told = requests_of(lambda: reader.poll() and None)
         assert told[0] in (("get", 200), ("get", 206))
         assert set(told[1:]) == {("get", 404)}
         assert reader.entries[-1].record == "news"
@@ -493,16 +493,16 @@ def test_a_head_that_every_append_moves_is_asked_for_and_304_keeps_the_view(
     with Reader(**place, client="R", tail=HEAD) as reader:
         with Wal(**place) as plain:
             plain.append("before")
-        assert reader.look() and requests_of(reader.look) == [("get", 404), ("get", 404)]
+        assert reader.poll() and requests_of(reader.poll) == [("get", 404), ("get", 404)]
         with Wal(**place, tail=HEAD) as wal:
             wal.append("named")
-        reader.look()
+        reader.poll()
         for _ in range(3):
-            assert requests_of(reader.look) == [("get", 304)]
+            assert requests_of(reader.poll) == [("get", 304)]
         with Wal(**place) as plain:  # goes on with the head that it found
             plain.append("after")
-        reader.look()
-        assert requests_of(reader.look) == [("get", 304)]
+        reader.poll()
+        assert requests_of(reader.poll) == [("get", 304)]
         assert [each.record for each in reader.entries] == ["before", "named", "after"]
 
 
@@ -510,7 +510,7 @@ def test_a_head_that_was_set_forward_by_hand_is_told_and_nothing_is_taken_in(sto
     go(append(go(open_log(HEAD), store), [['"a"']]), store)
     store.put(HEAD_KEY, encode_head(9, "by hand"), IfVersion(store.get(HEAD_KEY).version))
     with pytest.raises(Damaged, match=r"slots below 9 are there, and .*02.json is missing"):
-        go(look(tail=HEAD), store)
+        go(poll(tail=HEAD), store)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"format":1,"head":-1}', b'{"format":2}'])
@@ -523,7 +523,7 @@ def test_what_is_no_head_is_not_written_over_and_the_append_is_in_doubt(
     assert isinstance(told, AppendUnknown) and HEAD_KEY in str(told)
     assert store.get(HEAD_KEY).body == body
     with pytest.raises(Damaged, match=HEAD_KEY):
-        go(look(tail=HEAD), store)
+        go(poll(tail=HEAD), store)
 
 
 # --- when nothing is known ------------------------------------------------------------------------

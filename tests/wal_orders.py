@@ -31,7 +31,7 @@ class Script:
     """A schedule that is written down: which of those that could move did, at each branch."""
 
     chosen: list[int]
-    shelf: SimStore
+    memory_store: SimStore
     branches: list[tuple[int, int]] = field(default_factory=list)
 
     def pick(self, ready: list[Any]) -> Any:
@@ -45,7 +45,9 @@ class Script:
 
     def _free(self, task: Task) -> bool:
         key = task.request.key if isinstance(task.request, Get) else ""
-        return task.phase is not TaskPhase.SENT or ("wal/" in key and key in self.shelf.objects)
+        return task.phase is not TaskPhase.SENT or (
+            "wal/" in key and key in self.memory_store.objects
+        )
 
     def following(self) -> list[int] | None:
         """The next script; None: this was the last."""
@@ -92,7 +94,7 @@ class Struck(SimStore):
 def flight(run: WalRun, log: WriterState, name: str, size: int) -> Procedure[None]:
     batches, first = [[f"{name}.{number}"] for number in range(size)], log.next
     texts = [[json.dumps(each) for each in batch] for batch in batches]
-    run.told(log, first, batches, (yield from append(log, texts)))
+    run.on_answers(log, first, batches, (yield from append(log, texts)))
 
 
 def beginner(run: WalRun) -> Procedure[None]:
@@ -108,21 +110,26 @@ def play(
     """One order: its script, how many writes there were, and what was violated."""
     world = SimWorld("orders", 1)
     world.dice = Steady()  # type: ignore[assignment]
-    world.shelf = shelf = Struck(world.profile, world.time, world.dice)
+    world.memory_store = memory_store = Struck(world.profile, world.time, world.dice)
     run = WalRun(world)
     log = world.run(open_log())
     run.begin(log, [])
-    shelf.world, shelf.writes, shelf.nth, shelf.fault = world, 0, nth, fault
-    script = world.schedule = Script(chosen, shelf)  # type: ignore[assignment]
+    memory_store.world, memory_store.writes, memory_store.nth, memory_store.fault = (
+        world,
+        0,
+        nth,
+        fault,
+    )
+    script = world.schedule = Script(chosen, memory_store)  # type: ignore[assignment]
     world.spawn(world.node("old"), flight(run, log, "old", size))
     world.spawn(world.node("new"), beginner(run))
     try:
         world.play(10_000)
-        writes, shelf.nth = shelf.writes, 0
-        world.schedule = Script([], shelf)  # type: ignore[assignment]
+        writes, memory_store.nth = memory_store.writes, 0
+        world.schedule = Script([], memory_store)  # type: ignore[assignment]
         run.end()
     except Violated as violated:
-        return script, shelf.writes, str(violated)
+        return script, memory_store.writes, str(violated)
     return script, writes, None
 
 

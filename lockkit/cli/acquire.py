@@ -137,14 +137,14 @@ def released(lock: Lock | LeasedLock) -> int:
     """Let go; `LOST` if the lease had been lost before the command ended."""
     from lockkit.errors import LockLost
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as received:
         warnings.simplefilter("always")
         try:
             lock.release()
         except LockLost as lost:
             warn(f"lockkit lock acquire: {plain(lost)}")
             return LOST
-    for each in told:
+    for each in received:
         warn(f"lockkit lock acquire: {plain(each.message)}")
     return 0
 
@@ -153,19 +153,19 @@ def under(lock: Lock | LeasedLock, line: list[str]) -> int:
     """The command's exit code; it is stopped as soon as the lease is lost."""
     clock = Clock()
     # From before the command starts: a signal that came in between would leave it running alone.
-    with noted(signal.SIGINT, signal.SIGTERM) as told:
+    with noted(signal.SIGINT, signal.SIGTERM) as received:
         child = start(line, lock.fence.epoch if lock.fence else None)
         while child.poll() is None:
             if not lock.owned():
                 stop(child, signal.SIGTERM)
                 warn("lockkit lock acquire: the command was stopped, for the lease is lost")
                 return LOST
-            if signal.SIGINT in told:
+            if signal.SIGINT in received:
                 # A terminal's Ctrl-C reached the command too; a second would cut its end short.
                 stop(child, None if sys.stdin.isatty() else signal.SIGINT)
                 raise KeyboardInterrupt  # the lock is released only now, after the work has ended
-            if signal.SIGTERM in told:
-                told.remove(signal.SIGTERM)
+            if signal.SIGTERM in received:
+                received.remove(signal.SIGTERM)
                 child.terminate()  # its end is ours
             clock.sleep(POLL_S)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
@@ -186,14 +186,14 @@ def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
     """While the block runs, these signals are only recorded. One that is ignored stays ignored: a
     shell starts background jobs like that, and a Ctrl-C on its terminal is not meant for them.
     """
-    told: list[int] = []
+    received: list[int] = []
     before = {
-        each: signal.signal(each, lambda number, _: told.append(number))
+        each: signal.signal(each, lambda number, _: received.append(number))
         for each in numbers
         if signal.getsignal(each) != signal.SIG_IGN
     }
     try:
-        yield told
+        yield received
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

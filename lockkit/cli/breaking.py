@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.runtime import run as carry_out
     from lockkit.stores.within import within
     from lockkit.table.inspect.standing import watch
-    from lockkit.table.inspect.takeover import me, take_over
+    from lockkit.table.inspect.takeover import operator_name, take_over
     from lockkit.table.inspect.versions import highest_epoch
     from lockkit.table.inspect.words import lock_lines
 
@@ -82,8 +82,11 @@ def run(args: argparse.Namespace) -> int:
             return _preview(args, holder, known, source)
         try:
             done = carry_out(
-                take_over(holder, shown=args.version, epoch=args.epoch, by=me(), known=known),
-                store, Clock(),
+                take_over(
+                    holder, shown=args.version, epoch=args.epoch, by=operator_name(), known=known
+                ),
+                store,
+                Clock(),
             )
         except BreakRefused as refused:
             raise CommandError(plain(refused, limit=600), code=BUSY) from None
@@ -94,15 +97,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _preview(args: argparse.Namespace, holder: LockHolder, known: int, source: str) -> int:
     from lockkit.protocol.record import encode
-    from lockkit.table.inspect.takeover import me, planned
+    from lockkit.table.inspect.takeover import operator_name, planned
 
-    version = holder.sight.version
+    version = holder.observation.version
     line = shlex.join(["lockkit", "lock", "break", args.url, "--version", str(version)])
     said = {"broken": False, "breakable": holder.breakable, "why": holder.why, "version": version}
     if not holder.breakable:
         _say(args, said, "not to be broken now")
         return BUSY
-    plan = planned(holder, by=me(), wall_ms=Clock().wall_ms(), known=known)
+    plan = planned(holder, by=operator_name(), wall_ms=Clock().wall_ms(), known=known)
     if not args.json:
         if holder.state == "garbled":
             say(f"its epoch goes on from {known}: {source}" if known else source)

@@ -29,7 +29,7 @@ def opened(url: str, options: dict[str, Any]) -> Iterator[Store]:
         store.close()
 
 
-def look(store: Store, unless: Version | None = None) -> Observation | None:
+def read_lock(store: Store, unless: Version | None = None) -> Observation | None:
     """The object as it is now; None where it still has the version `unless`."""
     match store.get(LOCK_KEY, unless=unless, limit=RECORD_BYTES_MAX):
         case Found(body, version, modified_ms, date_ms):
@@ -56,9 +56,9 @@ class LockStatus:
     """Whose clock says so: the store's, or (Hudi's rule) ours against `validUntil`."""
 
 
-def standing(sight: Observation) -> LockStatus:
+def standing(observation: Observation) -> LockStatus:
     """What a challenger with the default policy would make of it."""
-    match sight.record:
+    match observation.record:
         case None:
             return LockStatus("absent", 0, "")
         case Garbled():
@@ -66,12 +66,12 @@ def standing(sight: Observation) -> LockStatus:
         case Record(expired=True):
             return LockStatus("released", 0, "")
     now, policy = Clock().now(), Policy()
-    frees = frees_ms(LastObservation(sight, now.boot_ms, now.boot_ms), now, policy)
+    frees = frees_ms(LastObservation(observation, now.boot_ms, now.boot_ms), now, policy)
     assert frees is not None
     by_store = (
         policy.expiry is Expiry.STORE
-        and sight.record.ttl_ms > 0
-        and None not in (sight.modified_ms, sight.date_ms)
+        and observation.record.ttl_ms > 0
+        and None not in (observation.modified_ms, observation.date_ms)
     )
     left_ms = frees - now.boot_ms
     return LockStatus(
@@ -81,17 +81,17 @@ def standing(sight: Observation) -> LockStatus:
     )
 
 
-def told(kept: Sequence[Generation]) -> list[str]:
+def story_of(kept: Sequence[Generation]) -> list[str]:
     """The same as a story, oldest first: a bucket keeps what was written, not who was refused."""
     lines = []
     before: Record | Garbled | None = None
     for each in reversed(kept):
-        lines.append(f"{clock_time(each.number.modified_ms)}  {_told(each.record, before)}")
+        lines.append(f"{clock_time(each.number.modified_ms)}  {_reported(each.record, before)}")
         before = each.record
     return lines or ["nothing is kept: nobody ever locked this table, or its object is gone"]
 
 
-def _told(record: Record | Garbled | None, before: Record | Garbled | None) -> str:
+def _reported(record: Record | Garbled | None, before: Record | Garbled | None) -> str:
     match record:
         case None:
             return "the lock object was deleted: the next grant may repeat an epoch"

@@ -84,45 +84,46 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
-    from lockkit.cli.generations import look, opened, standing
+    from lockkit.cli.generations import opened, read_lock, standing
     from lockkit.lock.handle import LOCK_KEY
     from lockkit.protocol.record import Garbled
     from lockkit.table.inspect.versions import generations
 
     with opened(args.url, store_options(args)) as store:
-        sight = look(store)
-        assert sight is not None  # only a conditional read can be told *unchanged*
+        observation = read_lock(store)
+        assert observation is not None  # only a conditional read can be told *unchanged*
         kept = generations(store, newest=args.newest)
-    now = standing(sight)
+    now = standing(observation)
     if args.json:
         say_json(
-            {"url": args.url, "key": LOCK_KEY, "state": now.state, **_fields(sight.record)}
-            | {"version": sight.version, "modified_ms": sight.modified_ms, "date_ms": sight.date_ms}
+            {"url": args.url, "key": LOCK_KEY, "state": now.state, **_fields(observation.record)}
+            | {"version": observation.version, "modified_ms": observation.modified_ms}
+            | {"date_ms": observation.date_ms}
             | {"takeable_in_ms": now.takeable_in_ms, "takeable_by": now.takeable_by}
             | {"generations": [
                 {"version": each.number.version, "modified_ms": each.number.modified_ms,
                  "deleted": each.number.deleted, **_fields(each.record)} for each in kept]}
         )  # fmt: skip
     else:
-        say(f"{plain(args.url)} {LOCK_KEY}", *(f"  {line}" for line in _sentences(sight)))
+        say(f"{plain(args.url)} {LOCK_KEY}", *(f"  {line}" for line in _sentences(observation)))
         rows = [_row(each.number.version, each.number.modified_ms, each.record) for each in kept]
         if len(rows) > 1:
             say("", *table(("version", "written", "epoch", "state", "by"), rows))
-    return FOUND if isinstance(sight.record, Garbled) else OK
+    return FOUND if isinstance(observation.record, Garbled) else OK
 
 
-def _sentences(sight: Observation) -> list[str]:
+def _sentences(observation: Observation) -> list[str]:
     """What stands in the object, for people."""
     from lockkit.cli.generations import standing
     from lockkit.protocol.record import Garbled
 
-    now = standing(sight)
-    match sight.record:
+    now = standing(observation)
+    match observation.record:
         case None:
             return ["free: nobody ever locked this table"]
         case Garbled(why):
             return [
-                f"no lock record: {plain(why)}; written {clock_time(sight.modified_ms)}",
+                f"no lock record: {plain(why)}; written {clock_time(observation.modified_ms)}",
                 "no lockkit client will take it; find out what wrote it, then: lockkit lock break",
             ]
         case record:
@@ -130,14 +131,14 @@ def _sentences(sight: Observation) -> list[str]:
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
     lines = [
         f"{now.state}: {_by(record)}, {epoch}",
-        f"since    {clock_time(sight.modified_ms)} (the store's clock)",
+        f"since    {clock_time(observation.modified_ms)} (the store's clock)",
     ]
     if now.state != "released":
         lines.append(f"until    {clock_time(record.valid_until_ms)} (the holder's clock)")
         left_s = (now.takeable_in_ms or 0) / 1000
         takeable = f"in {left_s:.1f} s, unless it is renewed" if left_s else "now"
         lines.append(f"takeable {takeable} ({now.takeable_by})")
-    return [*lines, f"version  {plain(sight.version)}"]
+    return [*lines, f"version  {plain(observation.version)}"]
 
 
 def _by(record: Record) -> str:
@@ -179,7 +180,7 @@ def _fields(record: Record | Garbled | None) -> dict[str, Any]:
 
 
 def watch(args: argparse.Namespace) -> int:
-    from lockkit.cli.generations import look, opened, standing
+    from lockkit.cli.generations import opened, read_lock, standing
 
     clock = Clock()
     with opened(args.url, store_options(args)) as store:
@@ -187,16 +188,17 @@ def watch(args: argparse.Namespace) -> int:
         unless = None
         first = True
         while True:
-            sight = look(store, unless)
+            observation = read_lock(store, unless)
             # A missing object has no version to be asked about: it is news only once.
-            if sight is not None and (first or sight.version != unless):
+            if observation is not None and (first or observation.version != unless):
                 if args.json:
-                    now = standing(sight)
+                    now = standing(observation)
                     say_json(
-                        {"at_ms": clock.wall_ms(), "state": now.state, **_fields(sight.record)}
-                        | {"version": sight.version, "modified_ms": sight.modified_ms}
+                        {"at_ms": clock.wall_ms(), "state": now.state}
+                        | _fields(observation.record)
+                        | {"version": observation.version, "modified_ms": observation.modified_ms}
                     )
                 else:
-                    say(f"{clock_time(clock.wall_ms())}  {_sentences(sight)[0]}")
-                unless, first = sight.version, False
+                    say(f"{clock_time(clock.wall_ms())}  {_sentences(observation)[0]}")
+                unless, first = observation.version, False
             clock.sleep(interval_s)

@@ -82,9 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python flushes stdout once more on its way out: give it a place to do so (Python docs).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except CommandError as trouble:
-        warn(f"lockkit {args.name}: {trouble}")
-        return trouble.code
+    except CommandError as error:
+        warn(f"lockkit {args.name}: {error}")
+        return error.code
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("lockkit"):
             raise

@@ -115,8 +115,8 @@ def _as_json(
             for each, action in newest],
         "pending": [
             {"instant": each.instant, "action": each.action, "inflight": each.inflight,
-             "lives": each.lives, "ended": each.pulse.ended, "age_ms": each.age_ms,
-             "heartbeat": each.pulse.version is not None, "holder": each.pulse.holder}
+             "lives": each.lives, "ended": each.heartbeat.ended, "age_ms": each.age_ms,
+             "heartbeat": each.heartbeat.version is not None, "holder": each.heartbeat.holder}
             for each in found.pending],
         "held_back": None if held is None else {
             "instant": held.instant, "since": held.since, "alive": held.alive,

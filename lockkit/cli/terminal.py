@@ -188,8 +188,8 @@ def faulty(path: str) -> Faulty:
         raise CommandError(plain(error), code=USAGE) from None
     teller = HistoryNarrator(Clock().wall_ms())
 
-    def tell(each: Event) -> None:
-        if said := teller.tell(each):
+    def report(each: Event) -> None:
+        if said := teller.narrate(each):
             warn(said)
 
-    return Faulty(plan, on_fault=tell)
+    return Faulty(plan, on_fault=report)

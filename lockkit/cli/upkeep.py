@@ -279,16 +279,20 @@ def _service(args: argparse.Namespace, options: dict[str, Any]) -> Iterator[Tabl
                 "these services are another process than the writer, so they need the lock; "
                 f"leave {CONCURRENCY_KEY} out", code=USAGE,
             )  # fmt: skip
-        turns = OptimisticConcurrency(open_table_lock(
+        concurrency_control = OptimisticConcurrency(open_table_lock(
             args.url, given, clock=Clock(), client="lockkit-table",
             how=None if any(name.startswith("hoodie.write.lock.") for name in given)
             else {"ttl_s": LOCK_TTL_S, "acquire_timeout": LOCK_TIMEOUT_S}, **how,
         ))  # fmt: skip
         try:
             yield TableService(
-                args.url, store, turns, rules=service_rules(given, SHARED), emit=progress
+                args.url,
+                store,
+                concurrency_control,
+                rules=service_rules(given, SHARED),
+                emit=progress,
             )
         except LockBusy as busy:
             raise CommandError(plain(busy, limit=1000), code=BUSY) from None
         finally:
-            turns.close()
+            concurrency_control.close()

@@ -55,7 +55,7 @@ class LeaseClient(ABC):
     where: str
     """The lock's URL, for messages."""
     clock: Clock
-    tell: Emit
+    sink: Emit
     turn: threading.RLock = field(default_factory=threading.RLock)
     ends_ms: float = math.inf
     """No request is under way after this moment of the boot clock; an acquire or release sets it.
@@ -65,7 +65,7 @@ class LeaseClient(ABC):
     undo_ms: float = BACK_OUT_S * 1000
     """How long requests may go on that settle what a failed acquire may have won."""
     loss: LeaseLost | None = None
-    trouble: str = ""
+    last_failure: str = ""
     """Why the last request had no useful answer; "" after one that had."""
     closed: bool = False
     """The connection is closed: nothing can be asked any more."""
@@ -168,9 +168,9 @@ class LeaseClient(ABC):
 
     def renewed(self) -> Procedure[tuple[bool, float | None]]:
         """One renewal, or one step to settle the renewal before it, for the `Renewer`."""
-        told = yield from self.steps(self.due(0), patient=True)
-        pause = next((each.seconds for each in told if isinstance(each, Pause)), None)
-        return any(isinstance(each, Renewed) for each in told), pause
+        reported = yield from self.steps(self.due(0), patient=True)
+        pause = next((each.seconds for each in reported if isinstance(each, Pause)), None)
+        return any(isinstance(each, Renewed) for each in reported), pause
 
     def note(self, text: str) -> None:
         self.emit("note", text=text)
@@ -203,7 +203,7 @@ class LeaseClient(ABC):
 
     def emit(self, kind: str, **fields: Any) -> None:
         """One event for the history; an observer's error does not reach the lease."""
-        self.tell(kind, **fields)
+        self.sink(kind, **fields)
 
     def on_wall(self, boot_ms: float) -> float:
         """A moment of the boot clock, on the clock that histories are written in."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from lockkit.clock import Clock, back_off_s
 from lockkit.errors import LockLost, LossReason, NoAnswer, StoreError
 from lockkit.lock.client import LeaseClient
-from lockkit.lock.polling import asked_s
+from lockkit.lock.polling import requested_s
 from lockkit.protocol.record import epoch_after
 from lockkit.protocol.state import (
     AcquireRequested,
@@ -106,7 +106,7 @@ def _tested(
             return True
         except NoAnswer as error:
             client.begin()
-            client.trouble = str(error)
+            client.last_failure = str(error)
         except StoreError as error:
             client.emit("note", text=f"the lock was refused before its claim: {error}")
             raise
@@ -126,12 +126,12 @@ def _poll(
     event: Event = AcquireRequested(clock.now(), floor)
     while True:
         client.ends_ms = max(deadline_ms, clock.boot_ms() + client.late_ms)
-        told: list[Action] = yield Exclusive(_claim(client, event, hold))
-        if any(isinstance(each, Granted) for each in told):
+        reported: list[Action] = yield Exclusive(_claim(client, event, hold))
+        if any(isinstance(each, Granted) for each in reported):
             return True
-        if any(isinstance(each, Pause) for each in told):
+        if any(isinstance(each, Pause) for each in reported):
             failures += 1
-            wait_s, freed = retry_s(told, failures, clock), None
+            wait_s, freed = retry_s(reported, failures, clock), None
         else:
             failures, wait_s, freed = 0, client.look_s(), client.freed
         left_s = (deadline_ms - clock.boot_ms()) / 1000
@@ -144,10 +144,10 @@ def _poll(
 
 def _claim(client: LeaseClient, event: Event, hold: Hold) -> Procedure[list[Action]]:
     """One look or claim, and what follows from its answers."""
-    told = yield from client.steps(event)
-    if any(isinstance(each, Granted) for each in told):
+    reported = yield from client.steps(event)
+    if any(isinstance(each, Granted) for each in reported):
         _begin_holding(client, hold)
-    return told
+    return reported
 
 
 def _begin_holding(client: LeaseClient, hold: Hold) -> None:
@@ -164,8 +164,8 @@ def _last_try(client: LeaseClient, hold: Hold) -> Procedure[bool]:
     if not client.in_doubt():
         return False
     client.ends_ms = client.clock.boot_ms() + client.late_ms
-    told = yield from _claim(client, AcquireRequested(client.clock.now()), hold)
-    if any(isinstance(each, Granted) for each in told):
+    reported = yield from _claim(client, AcquireRequested(client.clock.now()), hold)
+    if any(isinstance(each, Granted) for each in reported):
         return True
     yield from client.steps(GiveUp(client.clock.now()))
     _note_ghost(client)
@@ -209,12 +209,12 @@ def renew(client: LeaseClient, assert_held: Callable[[], None], floor: int = 0) 
     clock, failures = client.clock, 0
     while True:
         assert_held()
-        told: list[Action] = yield Exclusive(_renew_once(client, floor))
-        if any(isinstance(each, Renewed) for each in told):
+        reported: list[Action] = yield Exclusive(_renew_once(client, floor))
+        if any(isinstance(each, Renewed) for each in reported):
             return
         failures += 1
         left_s = ((client.until_ms or 0) - clock.boot_ms()) / 1000
-        yield Sleep(retry_s(told, failures, clock, max(left_s, 0.001)))
+        yield Sleep(retry_s(reported, failures, clock, max(left_s, 0.001)))
 
 
 def rise_above(
@@ -283,14 +283,14 @@ def _let_go(client: LeaseClient, for_ms: float, *, patient: bool = False) -> Pro
     event: Event = GiveUp(clock.now()) if client.closed else ReleaseRequested(clock.now())
     try:
         while True:
-            told = yield from client.steps(event, patient=patient)
-            released = next((each for each in told if isinstance(each, Released)), None)
+            reported = yield from client.steps(event, patient=patient)
+            released = next((each for each in reported if isinstance(each, Released)), None)
             if released is not None:
                 break
             failures += 1
             left_s = (ends_ms - clock.boot_ms()) / 1000
             if left_s > 0:
-                yield Sleep(retry_s(told, failures, clock, left_s))
+                yield Sleep(retry_s(reported, failures, clock, left_s))
             now = clock.now()
             event = Tick(now) if left_s > 0 else GiveUp(now)
     except GeneratorExit:
@@ -313,10 +313,10 @@ def stop_renewing(client: LeaseClient) -> None:
 # --- waiting --------------------------------------------------------------------------------------
 
 
-def retry_s(told: list[Action], failures: int, clock: Clock, left_s: float = math.inf) -> float:
+def retry_s(reported: list[Action], failures: int, clock: Clock, left_s: float = math.inf) -> float:
     """Until the next try: as long as the store asked for, within the `left_s` of a lease."""
-    pause = next((each.seconds for each in told if isinstance(each, Pause)), None)
-    return min(left_s, max(asked_s(pause, left_s), _back_off_s(failures, clock)))
+    pause = next((each.seconds for each in reported if isinstance(each, Pause)), None)
+    return min(left_s, max(requested_s(pause, left_s), _back_off_s(failures, clock)))
 
 
 def _back_off_s(failures: int, clock: Clock) -> float:

@@ -20,7 +20,7 @@ from lockkit.errors import NoAnswer
 from lockkit.lock import grant
 from lockkit.lock.base import BaseLock, FencingToken, LateLoss, UnprovenRelease
 from lockkit.lock.polling import PollingPace
-from lockkit.lock.storage import LOCK_KEY, StorageClient, sight_of
+from lockkit.lock.storage import LOCK_KEY, StorageClient, observation_of
 from lockkit.protocol.expiry import free
 from lockkit.protocol.outcome import Found, Missing
 from lockkit.protocol.policy import Policy
@@ -89,7 +89,7 @@ class Lock(BaseLock):
         asks = StorageClient(
             where=url,
             store=self.store,
-            me=Identity(
+            identity=Identity(
                 self.owner,
                 round(ttl_s * 1000),
                 f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/"),
@@ -97,8 +97,8 @@ class Lock(BaseLock):
             ),
             policy=policy,
             clock=clock,
-            pace=PollingPace(self.store.capabilities.write_interval_min_s * 1000),
-            tell=EventSink(url, lane, emit, clock),
+            polling=PollingPace(self.store.capabilities.write_interval_min_s * 1000),
+            sink=EventSink(url, lane, emit, clock),
             interval_ms=round(renew_s * 1000),
             request_s=request_s,
             late_ms=min(grant.LATE_S, request_s) * 1000,
@@ -174,13 +174,13 @@ class Lock(BaseLock):
         self._guard_process()
         match self.store.get(LOCK_KEY, limit=RECORD_BYTES_MAX):
             case Found() as found:
-                sight = sight_of(found)
+                observation = observation_of(found)
             case Missing():
-                sight = Observation(None, None)
+                observation = Observation(None, None)
             case other:
                 raise NoAnswer(f"cannot read {self}: {other}; try again")
         now_ms = self.clock.boot_ms()
-        return LastObservation(sight, now_ms, now_ms)
+        return LastObservation(observation, now_ms, now_ms)
 
     def observe_epoch(self, epoch: int) -> None:
         """An epoch seen elsewhere, e.g. in the fence: the next grant exceeds it.

@@ -28,12 +28,12 @@ SLEEP_LONGEST_MS = 2000.0
 """Nobody sleeps longer on what was learned: it may be past. Rivals leave, turns shorten."""
 
 
-def asked_s(asked_s: float | None, left_s: float) -> float:
+def requested_s(requested_s: float | None, left_s: float) -> float:
     """As long as the store asked to be left alone, but no more than half of the time that is left.
 
     So a `Retry-After` longer than the lease is honoured only as far as the lease permits.
     """
-    return max(0.0, min(asked_s or 0.0, left_s / 2))
+    return max(0.0, min(requested_s or 0.0, left_s / 2))
 
 
 @dataclass(slots=True)

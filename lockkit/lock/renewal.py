@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from lockkit.clock import Clock
-from lockkit.lock.polling import asked_s
+from lockkit.lock.polling import requested_s
 from lockkit.runtime import Exclusive, Procedure, Sleep
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class Renewal:
             return
         self._failures += 1
         now_ms = held.clock.boot_ms()
-        asked_ms = asked_s(pause_s, (until_ms - now_ms) / 1000) * 1000
+        asked_ms = requested_s(pause_s, (until_ms - now_ms) / 1000) * 1000
         self._due_ms = now_ms + max(asked_ms, self._back_off_ms())
 
     def _until_ms(self) -> float | None:
@@ -223,7 +223,7 @@ class Renewer:
             held=held, start=self._start, first_ms=first_ms, report=report,
             orphaned=lambda: not (lives() and self.user.is_alive()),
         )  # fmt: skip
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._next: Procedure[None] | None = None
         self._renewer: threading.Thread | None = None
         self._watcher = threading.Thread(target=self._watch, name="lockkit-watch", daemon=True)
@@ -256,7 +256,7 @@ class Renewer:
             self._report("lost")
         finally:
             self._renewal.stop()
-            self._asked.set()  # so that the other thread ends
+            self._requested.set()  # so that the other thread ends
 
     def _start(self, renewal: Procedure[None]) -> bool:
         if self._renewer is None:
@@ -267,7 +267,7 @@ class Renewer:
                 return False
             self._renewer = renewer
         self._next = renewal
-        self._asked.set()
+        self._requested.set()
         return True
 
     # --- the thread that sends the renewals ----------------------------------------------------
@@ -275,8 +275,8 @@ class Renewer:
     def _renew(self) -> None:
         try:
             while True:
-                self._asked.wait()
-                self._asked.clear()
+                self._requested.wait()
+                self._requested.clear()
                 if self._renewal.stopped.is_set() or self._next is None:
                     return
                 self._held.carry_out(self._next)

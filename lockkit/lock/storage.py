@@ -105,9 +105,9 @@ class StorageClient(LeaseClient):
     """The protocol's state, and all that changes it."""
 
     store: Store
-    me: Identity
+    identity: Identity
     policy: Policy
-    pace: PollingPace
+    polling: PollingPace
     interval_ms: float = math.inf
     """From one renewal to the next."""
     state: State = field(default_factory=State)
@@ -139,22 +139,22 @@ class StorageClient(LeaseClient):
     @property
     def release_ms(self) -> float:
         """As long as the lease lasts; a tenth of its length at least."""
-        return max(self.lease_ends_ms - self.clock.boot_ms(), self.me.ttl_ms // 10)
+        return max(self.lease_ends_ms - self.clock.boot_ms(), self.identity.ttl_ms // 10)
 
     @property
     def back_out_ms(self) -> float:
-        return min(self.me.ttl_ms, BACK_OUT_S * 1000)
+        return min(self.identity.ttl_ms, BACK_OUT_S * 1000)
 
     # --- polling ---------------------------------------------------------------------------------
 
     def stand_back_s(self, began_ms: float, deadline_ms: float) -> float:
         """Leave others their turns. A client that met others looks again before it claims."""
-        self.pace.wants(began_ms)
+        self.polling.wants(began_ms)
         if deadline_ms <= began_ms:
             return 0.0
         now_ms = self.clock.boot_ms()
-        wait_ms = min(self.pace.stand_back_ms(now_ms), deadline_ms - now_ms)
-        if self.pace.outdated:
+        wait_ms = min(self.polling.stand_back_ms(now_ms), deadline_ms - now_ms)
+        if self.polling.outdated:
             self.forget()
         return wait_ms / 1000
 
@@ -162,7 +162,7 @@ class StorageClient(LeaseClient):
         """Sooner the longer we have waited; no later than the lease's end."""
         clock, busy = self.clock, self.busy
         turns = self.state.floor - self._started_epoch
-        look_s = self.pace.look_ms(turns, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
+        look_s = self.polling.look_ms(turns, clock.boot_ms()) / 1000 * clock.uniform(0.9, 1.1)
         if busy is not None and busy.frees_ms is not None:
             look_s = min(look_s, (busy.frees_ms - clock.boot_ms() + 1) / 1000)
         return max(look_s, 0.001)
@@ -172,15 +172,15 @@ class StorageClient(LeaseClient):
         return RenewDue(now, floor) if self.state.phase is Phase.HELD else Tick(now)
 
     def granted(self, epoch: int) -> None:
-        self.pace.granted(epoch, self.clock.boot_ms())
+        self.polling.granted(epoch, self.clock.boot_ms())
 
     def released(self) -> None:
-        self.pace.released(self.clock.boot_ms())
+        self.polling.released(self.clock.boot_ms())
 
     # --- the protocol ----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        self.busy, self.loss, self.trouble = None, None, ""
+        self.busy, self.loss, self.last_failure = None, None, ""
         self._release_in_doubt = False
         if self.state.grant is None and self.state.phase is not Phase.IDLE:
             # A second Ctrl-C ended the back-out of the first one: begin where it would have ended.
@@ -193,30 +193,30 @@ class StorageClient(LeaseClient):
 
         A `patient` caller is asked again after a slow answer, before the next request.
         """
-        told: list[Action] = []
+        reported: list[Action] = []
         pending: Event | None = event
         began_ms = event.now.boot_ms
         for sent in range(REQUESTS_MAX):
             if pending is None:
-                return told
-            request = self._step(pending, began_ms, told)
+                return reported
+            request = self._step(pending, began_ms, reported)
             match request:
                 case None:
                     pending = None
                 case ReadRecord() if sent >= self._sent_max(began_ms, patient):
                     pending = ReadFailed(self.clock.now(), "enough for now: pause, then look again")
                 case _:
-                    asked = self._patiently(request) if patient else self._request(request)
-                    pending = yield from asked
+                    steps = self._patiently(request) if patient else self._request(request)
+                    pending = yield from steps
         raise AssertionError(f"{REQUESTS_MAX} requests in a row: the protocol does not settle")
 
     def _step(
-        self, event: Event, began_ms: int, told: list[Action]
+        self, event: Event, began_ms: int, reported: list[Action]
     ) -> ReadRecord | WriteRecord | DeleteRecord | None:
         """One step, and what it tells; the request that it ends with, if any."""
         with self._state_lock:
-            self._heard(event)
-            self.state, actions = step(self.me, self.state, event, self.policy)
+            self._emit_input(event)
+            self.state, actions = step(self.identity, self.state, event, self.policy)
             for action in actions:
                 if isinstance(action, ReadRecord | WriteRecord | DeleteRecord):
                     assert action is actions[-1], "a request is the last thing that a step asks for"
@@ -224,7 +224,7 @@ class StorageClient(LeaseClient):
                 if isinstance(action, Granted | Renewed):
                     self.proven_ms = began_ms
                 self._hear(action)
-                told.append(action)
+                reported.append(action)
         return None
 
     def notice_end(self) -> None:
@@ -238,13 +238,13 @@ class StorageClient(LeaseClient):
                 self._hear(action)
 
     def _sent_max(self, began_ms: int, patient: bool) -> int:
-        slow = self.clock.boot_ms() - began_ms > self.me.ttl_ms // 10
+        slow = self.clock.boot_ms() - began_ms > self.identity.ttl_ms // 10
         return 1 if patient and slow else REQUESTS_BEFORE_PAUSE
 
     def doubt_what_is_out(self) -> None:
         """After an interrupt: the write that is out may have been answered, and nobody read it."""
         if self.state.out is not None:
-            self._doubt(self.state.out.record.attempt, self.state.out.aim.value)
+            self._doubt(self.state.out.record.attempt, self.state.out.purpose.value)
 
     def in_doubt(self) -> bool:
         """Whether a claim of ours is out that nobody answered: it may have won, or may yet win."""
@@ -273,17 +273,17 @@ class StorageClient(LeaseClient):
 
         None where a lost answer of our own release leaves it open: then it may have come after us.
         """
-        seen = self.state.seen
-        if seen is None or self._release_in_doubt:
+        observed = self.state.observed
+        if observed is None or self._release_in_doubt:
             return None
-        match seen.sight.record:
+        match observed.observation.record:
             case None:
                 why = "the lock object was deleted while it was held"
                 return LeaseLost(epoch, why, LossReason.DELETED)
             case Garbled(why):
                 why = f"the lock object was overwritten while it was held: {why}"
                 return LeaseLost(epoch, why, LossReason.OVERWRITTEN)
-            case Record(attempt=attempt) if attempt.startswith(f"{self.me.handle}/"):
+            case Record(attempt=attempt) if attempt.startswith(f"{self.identity.handle}/"):
                 return None
             case Record(owner=owner, epoch=theirs):
                 whose = f"{owner[:OWNER_SHOWN]!r} (epoch {theirs})"
@@ -297,7 +297,7 @@ class StorageClient(LeaseClient):
             return (yield from self._request(action))
         except Exception as error:  # noqa: BLE001 - told, and taken for what it is: no answer
             self.emit("note", text=f"a request failed: {type(error).__name__}: {error}")
-            why = self.trouble = str(error)
+            why = self.last_failure = str(error)
             if isinstance(action, ReadRecord):
                 return ReadFailed(self.clock.now(), why)
             return WriteAnswered(self.clock.now(), Unknown(why))
@@ -305,7 +305,7 @@ class StorageClient(LeaseClient):
     def _request(self, action: ReadRecord | WriteRecord | DeleteRecord) -> Procedure[Event]:
         """Ask for one request; its answer as the next event."""
         out = self.state.out
-        op = out.aim.value if out is not None and not isinstance(action, ReadRecord) else "look"
+        op = out.purpose.value if out is not None and not isinstance(action, ReadRecord) else "look"
         attempt = action.record.attempt if isinstance(action, WriteRecord) else ""
         with self._beside(
             claiming=op == WritePurpose.CLAIM.value, asking=isinstance(action, ReadRecord)
@@ -317,15 +317,15 @@ class StorageClient(LeaseClient):
                 self._compare_clocks(date_ms, now.wall_ms)
         match answer:
             case Found():
-                sight = sight_of(answer)
-                self._meet(sight.record)
-                return ReadAnswered(now, sight)
+                observation = observation_of(answer)
+                self._meet(observation.record)
+                return ReadAnswered(now, observation)
             case Missing():
                 return ReadAnswered(now, Observation(None, None))
             case NotModified(date_ms):
                 return ReadAnswered(now, None, date_ms)
             case Throttled() | Unknown() if isinstance(action, ReadRecord):
-                return ReadFailed(now, self.trouble)
+                return ReadFailed(now, self.last_failure)
             case Throttled(after_s):
                 answer = Throttled(self._throttle_s(after_s))
             case Unknown():
@@ -337,8 +337,8 @@ class StorageClient(LeaseClient):
     def _meet(self, record: Record | Garbled | None) -> None:
         if isinstance(record, Record):
             who = record.attempt.rpartition("/")[0] or record.owner  # Hudi names no attempt
-            if who != self.me.handle:
-                self.pace.met(who)
+            if who != self.identity.handle:
+                self.polling.met(who)
 
     @contextmanager
     def _beside(self, *, claiming: bool, asking: bool) -> Iterator[None]:
@@ -362,16 +362,16 @@ class StorageClient(LeaseClient):
         try:
             answer = yield request
         except StoreError as error:
-            self.trouble = str(error)
-            self._answered(number, op, "refused", "", self.trouble)
+            self.last_failure = str(error)
+            self._answered(number, op, "refused", "", self.last_failure)
             raise
         except BaseException:  # an interrupt, most likely, in the middle of a write
             self._doubt(attempt, op)
             raise
         if not isinstance(answer, Unknown):  # a time-out says nothing about a trip
-            self.pace.answered(self.clock.boot_ms() - began_ms)
+            self.polling.answered(self.clock.boot_ms() - began_ms)
         why = getattr(answer, "why", "")
-        self.trouble = _throttled(answer) if isinstance(answer, Throttled) else why
+        self.last_failure = _throttled(answer) if isinstance(answer, Throttled) else why
         version = getattr(answer, "version", "") or ""
         self._answered(number, op, type(answer).__name__, version, why)
         return answer
@@ -388,15 +388,15 @@ class StorageClient(LeaseClient):
     def _left_s(self) -> float:
         return min(self.request_s, (self.ends_ms - self.clock.boot_ms()) / 1000)
 
-    def _throttle_s(self, asked_s: float | None) -> float | None:
+    def _throttle_s(self, requested_s: float | None) -> float | None:
         """A store of one write per second counts attempts too: sooner, the next one fails as well.
 
         (cloud.google.com/storage/quotas; delta-rs #2451: those of other writers as well.)
         """
         interval_s = self.store.capabilities.write_interval_min_s
         if not interval_s:
-            return asked_s
-        return max(asked_s or 0.0, self.clock.uniform(interval_s, 1.3 * interval_s))
+            return requested_s
+        return max(requested_s or 0.0, self.clock.uniform(interval_s, 1.3 * interval_s))
 
     def _doubt(self, attempt: str, op: str) -> None:
         if attempt:
@@ -405,14 +405,14 @@ class StorageClient(LeaseClient):
 
     # --- telling ---------------------------------------------------------------------------------
 
-    def _heard(self, event: Event) -> None:
+    def _emit_input(self, event: Event) -> None:
         """What the protocol hears next, so that a history can be replayed (`check.replay`)."""
         more: dict[str, Any] = {}
         match event:
             case AcquireRequested(_, floor):
-                me = self.me
-                more = {"floor": floor, "owner": me.owner, "ttl_ms": me.ttl_ms}
-                more |= {"holder": me.holder, "handle": me.handle}
+                identity = self.identity
+                more = {"floor": floor, "owner": identity.owner, "ttl_ms": identity.ttl_ms}
+                more |= {"holder": identity.holder, "handle": identity.handle}
             case RenewDue(_, floor) if floor:
                 more = {"floor": floor}
             case ReadAnswered(_, None, date_ms):
@@ -467,7 +467,7 @@ class StorageClient(LeaseClient):
         first = self.busy is None or self.busy.record != record
         self.busy = busy
         if isinstance(record, Record):
-            self.pace.saw(record.epoch, self.clock.boot_ms())
+            self.polling.saw(record.epoch, self.clock.boot_ms())
         if not first:
             return
         self._warn_of_oddities(record, frees)
@@ -503,7 +503,9 @@ class StorageClient(LeaseClient):
         """Who has it, until when, and what next."""
         see = f"lockkit lock show {self.where}"
         if self.busy is None:
-            why = f": the store's last answer was {self.trouble!r}" if self.trouble else ""
+            why = (
+                f": the store's last answer was {self.last_failure!r}" if self.last_failure else ""
+            )
             return LockBusy(
                 f"the lock of {self.where}", why=f"was not free in time{why}",
                 cure=f"try again, or see: {see}",
@@ -526,7 +528,7 @@ class StorageClient(LeaseClient):
     def _compare_clocks(self, date_ms: int, wall_ms: int) -> None:
         """Keep the offset of the store's clock; warn once of one that is surely over the drift."""
         self.offset_ms = offset = date_ms - wall_ms
-        surely = max(offset, -(offset + FLOORED_MS + round(self.pace.trip_ms)))
+        surely = max(offset, -(offset + FLOORED_MS + round(self.polling.trip_ms)))
         if surely > self.policy.drift_ms:
             text = (
                 f"the clock of this machine and that of the store of {self.where} differ by about "
@@ -555,7 +557,7 @@ def request_of(action: ReadRecord | WriteRecord | DeleteRecord) -> Get | Put | D
             assert_never(action)
 
 
-def sight_of(found: Found) -> Observation:
+def observation_of(found: Found) -> Observation:
     return Observation(found.version, decode(found.body), found.modified_ms, found.date_ms)
 
 

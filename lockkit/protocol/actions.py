@@ -41,7 +41,7 @@ from lockkit.protocol.state import (
 class StepContext:
     """One event at one client, and what was found out about it so far."""
 
-    me: Identity
+    identity: Identity
     state: State
     now: Now
     policy: Policy
@@ -61,8 +61,10 @@ def look(turn: StepContext, to: Phase) -> Step:
 
 
 def look_if_changed(turn: StepContext, to: Phase) -> Step:
-    seen = turn.state.seen
-    return replace(turn.state, phase=to), (ReadRecord(seen.sight.version if seen else None),)
+    observed = turn.state.observed
+    return replace(turn.state, phase=to), (
+        ReadRecord(observed.observation.version if observed else None),
+    )
 
 
 def look_for_ours(turn: StepContext, to: Phase) -> Step:
@@ -71,9 +73,9 @@ def look_for_ours(turn: StepContext, to: Phase) -> Step:
 
 
 def wait(turn: StepContext, to: Phase) -> Step:
-    seen = turn.state.seen
-    assert seen is not None and seen.sight.record is not None
-    busy = HeldByOther(seen.sight.record, frees_ms(seen, turn.now, turn.policy))
+    observed = turn.state.observed
+    assert observed is not None and observed.observation.record is not None
+    busy = HeldByOther(observed.observation.record, frees_ms(observed, turn.now, turn.policy))
     return replace(turn.state, phase=to), (busy,)
 
 
@@ -93,31 +95,31 @@ def give_way(turn: StepContext, to: Phase) -> Step:
 
 def claim(turn: StepContext, to: Phase) -> Step:
     """Write our lease over exactly the version that was seen to be free."""
-    me, state = turn.me, turn.state
-    assert state.seen is not None
+    identity, state = turn.identity, turn.state
+    assert state.observed is not None
     record = Record(
-        owner=me.owner,
-        valid_until_ms=turn.now.wall_ms + me.ttl_ms,
+        owner=identity.owner,
+        valid_until_ms=turn.now.wall_ms + identity.ttl_ms,
         epoch=next_epoch(state),
-        ttl_ms=me.ttl_ms,
-        holder=me.holder,
+        ttl_ms=identity.ttl_ms,
+        holder=identity.holder,
     )
-    return send(turn, to, WritePurpose.CLAIM, record, state.seen.sight.version)
+    return send(turn, to, WritePurpose.CLAIM, record, state.observed.observation.version)
 
 
 def next_epoch(state: State) -> int:
     """Above every epoch that was ever heard of, in the object or elsewhere."""
-    record = state.seen.sight.record if state.seen else None
-    seen = record.epoch if isinstance(record, Record) else 0
-    return max(seen, state.floor) + 1
+    record = state.observed.observation.record if state.observed else None
+    observed = record.epoch if isinstance(record, Record) else 0
+    return max(observed, state.floor) + 1
 
 
 def confirm(turn: StepContext, to: Phase) -> Step:
     """A write of ours was found in the object. Reading is not holding (TOCTOU): CAS over it."""
-    assert turn.write is not None and turn.state.seen is not None
-    valid_until_ms = turn.now.wall_ms + turn.me.ttl_ms
-    record = replace(turn.write.record, valid_until_ms=valid_until_ms, holder=turn.me.holder)
-    return send(turn, to, WritePurpose.CONFIRM, record, turn.state.seen.sight.version)
+    assert turn.write is not None and turn.state.observed is not None
+    valid_until_ms = turn.now.wall_ms + turn.identity.ttl_ms
+    record = replace(turn.write.record, valid_until_ms=valid_until_ms, holder=turn.identity.holder)
+    return send(turn, to, WritePurpose.CONFIRM, record, turn.state.observed.observation.version)
 
 
 def adopt(turn: StepContext, to: Phase) -> Step:
@@ -130,11 +132,11 @@ def adopt(turn: StepContext, to: Phase) -> Step:
 
 def make_good(turn: StepContext, to: Phase) -> Step:
     """Won, but the answer took a whole lease: write again before believing it."""
-    seen = turn.state.seen
-    assert turn.write is not None and seen is not None
+    observed = turn.state.observed
+    assert turn.write is not None and observed is not None
     turn.state = replace(turn.state, unsettled=(turn.write,))
-    record = replace(turn.write.record, valid_until_ms=turn.now.wall_ms + turn.me.ttl_ms)
-    return send(turn, to, WritePurpose.CONFIRM, record, seen.sight.version)
+    record = replace(turn.write.record, valid_until_ms=turn.now.wall_ms + turn.identity.ttl_ms)
+    return send(turn, to, WritePurpose.CONFIRM, record, observed.observation.version)
 
 
 def renew(turn: StepContext, to: Phase) -> Step:
@@ -147,7 +149,7 @@ def renew(turn: StepContext, to: Phase) -> Step:
     state, grant = turn.state, turn.state.grant
     assert grant is not None
     epoch = grant.epoch if grant.epoch > turn.floor else state.floor + 1
-    record = replace(grant, valid_until_ms=turn.now.wall_ms + turn.me.ttl_ms, epoch=epoch)
+    record = replace(grant, valid_until_ms=turn.now.wall_ms + turn.identity.ttl_ms, epoch=epoch)
     return send(turn, to, WritePurpose.RENEW, record, state.version)
 
 
@@ -160,9 +162,9 @@ def leave_tombstone(turn: StepContext, to: Phase) -> Step:
 
 def leave_tombstone_over_ours(turn: StepContext, to: Phase) -> Step:
     """Release the write of ours that a read found in the object."""
-    seen = turn.state.seen
-    assert seen is not None and isinstance(seen.sight.record, Record)
-    return _tombstone(turn, to, seen.sight.record, seen.sight.version)
+    observed = turn.state.observed
+    assert observed is not None and isinstance(observed.observation.record, Record)
+    return _tombstone(turn, to, observed.observation.record, observed.observation.version)
 
 
 def _tombstone(turn: StepContext, to: Phase, record: Record, over: Version | None) -> Step:
@@ -176,12 +178,12 @@ def _tombstone(turn: StepContext, to: Phase, record: Record, over: Version | Non
 
 
 def send(
-    turn: StepContext, to: Phase, aim: WritePurpose, record: Record, over: Version | None
+    turn: StepContext, to: Phase, purpose: WritePurpose, record: Record, over: Version | None
 ) -> Step:
     """A new write, with an attempt of its own: two writes never have equal bytes."""
-    me, state = turn.me, turn.state
-    record = replace(record, attempt=f"{me.handle or me.owner}/{state.writes + 1}")
-    out = PendingWrite(aim, record, over, turn.now)
+    identity, state = turn.identity, turn.state
+    record = replace(record, attempt=f"{identity.handle or identity.owner}/{state.writes + 1}")
+    out = PendingWrite(purpose, record, over, turn.now)
     return replace(state, phase=to, out=out, writes=state.writes + 1), (WriteRecord(record, over),)
 
 
@@ -197,58 +199,62 @@ def resend(turn: StepContext, to: Phase) -> Step:
 
 def applied(state: State, write: PendingWrite, version: Version, now: Now) -> State:
     """This write is in the object: what our ghosts were to be written over is gone for good."""
-    seen = LastObservation(Observation(version, write.record), write.sent.boot_ms, now.boot_ms)
+    observed = LastObservation(Observation(version, write.record), write.sent.boot_ms, now.boot_ms)
     floor = max(state.floor, write.record.epoch)
-    return replace(state, out=None, seen=seen, floor=floor, unsettled=())
+    return replace(state, out=None, observed=observed, floor=floor, unsettled=())
 
 
-def remember(state: State, sight: Observation | None, date_ms: int | None, now: Now) -> State:
+def remember(state: State, observation: Observation | None, date_ms: int | None, now: Now) -> State:
     """Take in what a read found; a 304 proves the old version, at the store's new time."""
-    if sight is None:
-        assert state.seen is not None, "a 304 needs a version that we named"
-        if not _tells_more(state.seen, date_ms, now):
+    if observation is None:
+        assert state.observed is not None, "a 304 needs a version that we named"
+        if not _tells_more(state.observed, date_ms, now):
             return state
-        sight = replace(state.seen.sight, date_ms=date_ms)
-    known = state.seen is not None and state.seen.sight.version == sight.version
-    since = state.seen.since_ms if known and state.seen else now.boot_ms
-    epoch = sight.record.epoch if isinstance(sight.record, Record) else 0
+        observation = replace(state.observed.observation, date_ms=date_ms)
+    known = state.observed is not None and state.observed.observation.version == observation.version
+    since = state.observed.since_ms if known and state.observed else now.boot_ms
+    epoch = observation.record.epoch if isinstance(observation.record, Record) else 0
     return replace(
-        state, seen=LastObservation(sight, since, now.boot_ms), floor=max(state.floor, epoch)
+        state,
+        observed=LastObservation(observation, since, now.boot_ms),
+        floor=max(state.floor, epoch),
     )
 
 
-def _tells_more(seen: LastObservation, date_ms: int | None, now: Now) -> bool:
+def _tells_more(observed: LastObservation, date_ms: int | None, now: Now) -> bool:
     """Whether this Date puts the store's clock further on than the one that we go on from.
 
     Dates are floored: of two about one version, the one that shows more time passed is nearer.
     """
-    if date_ms is None or seen.sight.date_ms is None:
+    if date_ms is None or observed.observation.date_ms is None:
         return date_ms is not None
-    return date_ms - now.boot_ms > seen.sight.date_ms - seen.read_ms
+    return date_ms - now.boot_ms > observed.observation.date_ms - observed.read_ms
 
 
 def hold(turn: StepContext, to: Phase) -> Step:
     """Believe, until this write's lease ends less the margin."""
     state, write = turn.state, turn.write
-    assert write is not None and state.seen is not None
+    assert write is not None and state.observed is not None
     epoch = write.record.epoch
-    told: Action = Renewed(epoch) if state.grant else Granted(epoch)
+    reported: Action = Renewed(epoch) if state.grant else Granted(epoch)
     state = replace(
         state,
         phase=to,
         out=None,
         grant=write.record,
-        version=state.seen.sight.version,
-        until_ms=belief_ends_ms(turn.me, write, turn.now, turn.policy),
+        version=state.observed.observation.version,
+        until_ms=belief_ends_ms(turn.identity, write, turn.now, turn.policy),
     )
-    return state, (told,)
+    return state, (reported,)
 
 
 def keep_for_release(turn: StepContext, to: Phase) -> Step:
     """It landed after belief had ended, which nothing revives; a release needs to know of it."""
     state, write = turn.state, turn.write
-    assert write is not None and state.seen is not None
-    return replace(state, phase=to, version=state.seen.sight.version, grant=write.record), ()
+    assert write is not None and state.observed is not None
+    return replace(
+        state, phase=to, version=state.observed.observation.version, grant=write.record
+    ), ()
 
 
 def claim_again(turn: StepContext, to: Phase) -> Step:
@@ -272,15 +278,15 @@ def _beaten(turn: StepContext) -> tuple[Action, ...]:
 def lose(turn: StepContext, to: Phase) -> Step:
     """Another write stands where our lease should."""
     state = turn.state
-    assert state.grant is not None and state.seen is not None
-    told = (LeaseLost(state.grant.epoch, *_usurper(state.seen.sight)),)
+    assert state.grant is not None and state.observed is not None
+    reported = (LeaseLost(state.grant.epoch, *_usurper(state.observed.observation)),)
     after = replace(state, phase=to, out=None, version=None, until_ms=None)
-    return after, told if state.until_ms is not None else ()
+    return after, reported if state.until_ms is not None else ()
 
 
-def _usurper(sight: Observation) -> tuple[str, LossReason]:
+def _usurper(observation: Observation) -> tuple[str, LossReason]:
     """What stands where our lease should, for whoever lost it."""
-    match sight.record:
+    match observation.record:
         case None:
             return "the lock object was deleted", LossReason.DELETED
         case Garbled(why):

@@ -7,34 +7,34 @@ from lockkit.protocol.record import Garbled, Record
 from lockkit.protocol.state import Identity, LastObservation, Now, PendingWrite
 
 
-def frees_ms(seen: LastObservation, now: Now, policy: Policy) -> int | None:
+def frees_ms(observed: LastObservation, now: Now, policy: Policy) -> int | None:
     """When the lease that was seen may be taken, on my boot clock; None: never by itself.
 
     `store` compares two times of the store's own clock. Its Date is carried forward on my boot
     clock from when the answer came, which is a lower bound of the store's time now.
     """
-    record = seen.sight.record
+    record = observed.observation.record
     if record is None or (isinstance(record, Record) and record.expired):
         return now.boot_ms
     if isinstance(record, Garbled):
         return None
-    modified, date = seen.sight.modified_ms, seen.sight.date_ms
+    modified, date = observed.observation.modified_ms, observed.observation.date_ms
     by_store = policy.expiry is Expiry.STORE and record.ttl_ms
     if by_store and modified is not None and date is not None:
-        return seen.read_ms + (modified + record.ttl_ms + policy.slack_ms - date)
+        return observed.read_ms + (modified + record.ttl_ms + policy.slack_ms - date)
     if policy.expiry is Expiry.OBSERVED and record.ttl_ms:
-        return seen.since_ms + record.ttl_ms
+        return observed.since_ms + record.ttl_ms
     return now.boot_ms + (record.valid_until_ms + policy.drift_ms - now.wall_ms)
 
 
-def free(seen: LastObservation, now: Now, policy: Policy) -> bool:
-    at = frees_ms(seen, now, policy)
+def free(observed: LastObservation, now: Now, policy: Policy) -> bool:
+    at = frees_ms(observed, now, policy)
     return at is not None and now.boot_ms >= at
 
 
-def belief_ends_ms(me: Identity, write: PendingWrite, answered: Now, policy: Policy) -> int:
+def belief_ends_ms(identity: Identity, write: PendingWrite, answered: Now, policy: Policy) -> int:
     """When to stop believing a grant that this write won, on my boot clock."""
-    return counted_from(write, answered).boot_ms + believed_ms(me, policy)
+    return counted_from(write, answered).boot_ms + believed_ms(identity, policy)
 
 
 def counted_from(write: PendingWrite, _answered: Now) -> Now:
@@ -42,6 +42,6 @@ def counted_from(write: PendingWrite, _answered: Now) -> Now:
     return write.sent
 
 
-def believed_ms(me: Identity, policy: Policy) -> int:
+def believed_ms(identity: Identity, policy: Policy) -> int:
     """The drift is the challenger's only: given to the holder as well, it would cancel out."""
-    return me.ttl_ms - min(policy.margin_ms, me.ttl_ms // 10)
+    return identity.ttl_ms - min(policy.margin_ms, identity.ttl_ms // 10)

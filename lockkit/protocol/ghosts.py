@@ -12,17 +12,19 @@ from lockkit.protocol.record import Record
 from lockkit.protocol.state import Observation, PendingWrite, State
 
 
-def fate(write: PendingWrite, sight: Observation) -> Resolution:
-    attempt = attempt_in(sight, write)
-    return resolve(sight.version, attempt, attempt=write.record.attempt, wrote_over=write.over)
+def fate(write: PendingWrite, observation: Observation) -> Resolution:
+    attempt = attempt_in(observation, write)
+    return resolve(
+        observation.version, attempt, attempt=write.record.attempt, wrote_over=write.over
+    )
 
 
-def attempt_in(sight: Observation, _write: PendingWrite) -> str | None:
+def attempt_in(observation: Observation, _write: PendingWrite) -> str | None:
     """A write is recognised by its attempt, which is unique; several handles may share an owner."""
-    return sight.record.attempt if isinstance(sight.record, Record) else None
+    return observation.record.attempt if isinstance(observation.record, Record) else None
 
 
-def settle_ghosts(state: State, sight: Observation) -> tuple[State, PendingWrite | None]:
+def settle_ghosts(state: State, observation: Observation) -> tuple[State, PendingWrite | None]:
     """Settle old writes against a read: keep those that may yet land, and the one that did.
 
     That one is returned, too. It stays among them until a write of ours has replaced it: who gives
@@ -33,7 +35,7 @@ def settle_ghosts(state: State, sight: Observation) -> tuple[State, PendingWrite
     landed: PendingWrite | None = None
     waiting: list[PendingWrite] = []
     for write in state.unsettled:
-        match fate(write, sight):
+        match fate(write, observation):
             case Ours():
                 landed = write
                 waiting.append(write)

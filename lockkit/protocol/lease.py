@@ -208,17 +208,17 @@ def transition(phase: Phase, case: EventCase) -> Transition:
 # --- the protocol --------------------------------------------------------------------------------
 
 
-def step(me: Identity, state: State, event: Event, policy: Policy) -> Step:
+def step(identity: Identity, state: State, event: Event, policy: Policy) -> Step:
     """What a client does when `event` happens: the row of the table for the case that it is."""
     state, ended = notice_end(state, event.now)
-    turn = StepContext(me, state, event.now, policy)
+    turn = StepContext(identity, state, event.now, policy)
     phase = state.phase
     match event:
-        case ReadAnswered(_, sight, date_ms):
-            case = _seen(turn, sight, date_ms)
+        case ReadAnswered(_, observation, date_ms):
+            case = _read_case(turn, observation, date_ms)
         case WriteAnswered(_, answer):
             assert state.out is not None, "an answer needs a write that is out"
-            phase = PHASE_OF[state.out.aim]
+            phase = PHASE_OF[state.out.purpose]
             case = _answered(turn, state.out, answer)
         case Tick():
             case = _later(turn)
@@ -256,29 +256,33 @@ def notice_end(state: State, now: Now) -> Step:
 def _wanted(turn: StepContext, floor: int) -> EventCase:
     state = turn.state = replace(turn.state, floor=max(turn.state.floor, floor))
     assert state.grant is None, "wanted while held: the runner refuses a double acquire"
-    if state.seen is None or state.unsettled:
+    if state.observed is None or state.unsettled:
         return EventCase.WANT
-    return EventCase.WANT_FREE if free(state.seen, turn.now, turn.policy) else EventCase.WANT_TAKEN
+    return (
+        EventCase.WANT_FREE if free(state.observed, turn.now, turn.policy) else EventCase.WANT_TAKEN
+    )
 
 
-def _seen(turn: StepContext, sight: Observation | None, date_ms: int | None) -> EventCase | None:
+def _read_case(
+    turn: StepContext, observation: Observation | None, date_ms: int | None
+) -> EventCase | None:
     """What a read found, for each reason to read."""
-    state = turn.state = do.remember(turn.state, sight, date_ms, turn.now)
-    assert state.seen is not None
-    sight = state.seen.sight
+    state = turn.state = do.remember(turn.state, observation, date_ms, turn.now)
+    assert state.observed is not None
+    observation = state.observed.observation
     match state.phase:
         case Phase.LOOKING:
-            turn.state, turn.write = settle_ghosts(state, sight)
+            turn.state, turn.write = settle_ghosts(state, observation)
             if turn.write is None or turn.write.record.expired:  # also our own old tombstone
                 return EventCase.FREE if _is_free(turn) else EventCase.TAKEN
             return EventCase.GHOST
         case Phase.SETTLING:
-            return _settled(turn, sight)
+            return _settled(turn, observation)
         case Phase.RELEASING:
             mine = {write.record.attempt for write in state.unsettled}
             if state.grant is not None:
                 mine.add(state.grant.attempt)
-            if isinstance(sight.record, Record) and sight.record.attempt in mine:
+            if isinstance(observation.record, Record) and observation.record.attempt in mine:
                 return EventCase.STILL_OURS
             turn.state = replace(state, unsettled=())
             return EventCase.NOT_OURS
@@ -287,42 +291,46 @@ def _seen(turn: StepContext, sight: Observation | None, date_ms: int | None) -> 
 
 
 def _is_free(turn: StepContext) -> bool:
-    assert turn.state.seen is not None
-    return free(turn.state.seen, turn.now, turn.policy)
+    assert turn.state.observed is not None
+    return free(turn.state.observed, turn.now, turn.policy)
 
 
-def _settled(turn: StepContext, sight: Observation) -> EventCase:
+def _settled(turn: StepContext, observation: Observation) -> EventCase:
     """The write that is out met a 412 or no answer: what became of it?"""
     state = turn.state
     write = turn.write = state.out
     assert write is not None
-    match fate(write, sight):
+    match fate(write, observation):
         case Ours():
-            if write.aim is WritePurpose.RELEASE:
+            if write.purpose is WritePurpose.RELEASE:
                 return EventCase.RELEASED
-            turn.state = replace(to_ghost(state), version=sight.version if state.grant else None)
+            turn.state = replace(
+                to_ghost(state), version=observation.version if state.grant else None
+            )
             return EventCase.OURS_ENDED if _too_late(state, write) else EventCase.OURS
         case StillOut():
-            if write.aim is WritePurpose.CLAIM and _is_past(turn, write):
+            if write.purpose is WritePurpose.CLAIM and _is_past(turn, write):
                 turn.state = to_ghost(state)
                 return EventCase.FREE if _is_free(turn) else EventCase.TAKEN
             return EventCase.OUT_ENDED if _too_late(state, write) else _still_out(write)
         case NotOurs():
             turn.state = replace(state, out=None)
-            return _superseded(turn, write, sight)
+            return _superseded(turn, write, observation)
         case other:
             assert_never(other)
 
 
-def _superseded(turn: StepContext, write: PendingWrite, sight: Observation) -> EventCase:
+def _superseded(turn: StepContext, write: PendingWrite, observation: Observation) -> EventCase:
     """Another write stands where ours should: a claim lost the race, a holder lost the lock."""
-    turn.state, ghost = settle_ghosts(turn.state, sight)
-    if write.aim is WritePurpose.RELEASE:  # a renewal that we had given up on may have landed first
+    turn.state, ghost = settle_ghosts(turn.state, observation)
+    if (
+        write.purpose is WritePurpose.RELEASE
+    ):  # a renewal that we had given up on may have landed first
         return EventCase.RELEASED if ghost is None else EventCase.STILL_OURS
     if turn.state.grant is not None:
         if ghost is None:
             return EventCase.USURPED
-        turn.state, turn.write = replace(turn.state, version=sight.version), ghost
+        turn.state, turn.write = replace(turn.state, version=observation.version), ghost
         return EventCase.OURS_ENDED if _too_late(turn.state, ghost) else EventCase.RENEWED_BEFORE
     if ghost is None:
         return EventCase.BEATEN_FREE if _is_free(turn) else EventCase.BEATEN_TAKEN
@@ -332,16 +340,18 @@ def _superseded(turn: StepContext, write: PendingWrite, sight: Observation) -> E
 
 def _too_late(state: State, write: PendingWrite) -> bool:
     """A renewal whose belief has ended: nothing may revive it."""
-    return bool(state.grant) and state.until_ms is None and write.aim is not WritePurpose.RELEASE
+    return (
+        bool(state.grant) and state.until_ms is None and write.purpose is not WritePurpose.RELEASE
+    )
 
 
 def _still_out(write: PendingWrite) -> EventCase:
-    return EventCase[f"OUT_{write.aim.name}"]
+    return EventCase[f"OUT_{write.purpose.name}"]
 
 
 def _is_past(turn: StepContext, write: PendingWrite) -> bool:
     """Whether the lease that this write takes would already be over."""
-    return turn.now.boot_ms >= belief_ends_ms(turn.me, write, turn.now, turn.policy)
+    return turn.now.boot_ms >= belief_ends_ms(turn.identity, write, turn.now, turn.policy)
 
 
 def _answered(turn: StepContext, write: PendingWrite, answer: WriteAnswer) -> EventCase:
@@ -349,7 +359,7 @@ def _answered(turn: StepContext, write: PendingWrite, answer: WriteAnswer) -> Ev
     match answer:
         case Applied(version):
             state = turn.state = do.applied(turn.state, write, version, turn.now)
-            if write.aim is WritePurpose.RELEASE:
+            if write.purpose is WritePurpose.RELEASE:
                 return EventCase.APPLIED
             if state.grant is None:
                 return EventCase.APPLIED_LATE if _is_past(turn, write) else EventCase.APPLIED
@@ -371,7 +381,7 @@ def _later(turn: StepContext) -> EventCase | None:
     match state.phase:
         case Phase.WAITING:
             # A ghost of ours over the same version does no harm: one of the two lands, and we look.
-            ended = state.seen is not None and _is_free(turn)
+            ended = state.observed is not None and _is_free(turn)
             return EventCase.LATER_FREE if ended else EventCase.LATER
         case Phase.LOOKING | Phase.SETTLING:
             return EventCase.LATER

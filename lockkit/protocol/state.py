@@ -55,7 +55,7 @@ class Observation:
 class LastObservation:
     """The object as last known. `since_ms` and `read_ms` are on my boot clock."""
 
-    sight: Observation
+    observation: Observation
     since_ms: int
     """When I first knew of this version."""
     read_ms: int
@@ -73,7 +73,7 @@ class WritePurpose(Enum):
 class PendingWrite:
     """A conditional write of ours that is out, or whose fate is not known."""
 
-    aim: WritePurpose
+    purpose: WritePurpose
     record: Record
     over: Version | None
     sent: Now
@@ -96,7 +96,7 @@ class Phase(StrEnum):
 @dataclass(frozen=True, slots=True)
 class State:
     phase: Phase = Phase.IDLE
-    seen: LastObservation | None = None
+    observed: LastObservation | None = None
     out: PendingWrite | None = None
     """The write under way, or being settled."""
     unsettled: tuple[PendingWrite, ...] = ()
@@ -134,7 +134,7 @@ class ReadAnswered:
     """
 
     now: Now
-    sight: Observation | None
+    observation: Observation | None
     date_ms: int | None = None
 
 

@@ -127,13 +127,13 @@ class AzureBlobLease(LeasedLock):
         said so.
         """
         ends_now = {"lease_break_period": 0}
-        self._heard(self._write("break it", lambda: self._lease().break_lease(**ends_now)))
+        self._has_answered(self._write("break it", lambda: self._lease().break_lease(**ends_now)))
 
     # --- what the base asks ----------------------------------------------------------------------
 
     def _take(self) -> ServiceGrant | NotFree:
         if self._giving:  # it may yet land, and would end a grant of the same id
-            self._heard(self._write("give it back", self._lease().release))
+            self._has_answered(self._write("give it back", self._lease().release))
             self._id, self._giving = "", False
         self._id = self._id or self.clock.unique()
         seconds = FOR_EVER if self.ttl_s is None else int(self.ttl_s)
@@ -141,7 +141,7 @@ class AzureBlobLease(LeasedLock):
             sent_ms = self.clock.boot_ms()
             answer = self._write("take it", lambda: self._lease().acquire(lease_duration=seconds))
             self._taking = self._taking or isinstance(answer, Unknown)
-            if self._heard(answer):
+            if self._has_answered(answer):
                 self._taking = False
                 return ServiceGrant(self._id, None, sent_ms)
             if self._is_there():
@@ -152,17 +152,17 @@ class AzureBlobLease(LeasedLock):
 
     def _withdraw(self) -> None:
         if self._taking or self._giving:
-            self._heard(self._write("give it back", self._lease().release))
+            self._has_answered(self._write("give it back", self._lease().release))
         self._id, self._taking, self._giving = "", False, False
 
     def _beat(self, taken: ServiceGrant) -> None:
-        if not self._heard(self._write("renew it", self._lease().renew)):
+        if not self._has_answered(self._write("renew it", self._lease().renew)):
             raise GrantOver("Azure says that the lease is over, broken or another's")
 
     def _give_back(self, taken: ServiceGrant) -> None:
         answer = self._write("give it back", self._lease().release)
         lost_before, self._giving = self._giving, self._giving or isinstance(answer, Unknown)
-        was_ours = self._heard(answer) or lost_before
+        was_ours = self._has_answered(answer) or lost_before
         # The next grant has another id: no write of this one's passes under it.
         self._id, self._giving = "", False
         if not was_ours:
@@ -192,7 +192,7 @@ class AzureBlobLease(LeasedLock):
             self._endpoint.listing(self._table, found, "look at it")
         return found
 
-    def _heard(self, answer: WriteAnswer) -> bool:
+    def _has_answered(self, answer: WriteAnswer) -> bool:
         """Whether it was done; False: the lease's state forbids it."""
         match answer:
             case Applied():

@@ -9,7 +9,7 @@ from typing import Any
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
 from lockkit.protocol.outcome import Applied, Unknown, WriteAnswer
-from lockkit.providers.telling import LeaseEvents
+from lockkit.providers.lease_events import LeaseEvents
 from lockkit.stores import StoreOptions
 from lockkit.stores.endpoint import (
     ANY_CODE,
@@ -155,10 +155,10 @@ class DynamoTable:
         }
         names = [each["AttributeName"] for each in said["KeySchema"]]
         if [(name, kinds.get(name)) for name in names] != [(KEY, "S")]:
-            told = ", ".join(f"{name!r} ({kinds.get(name)})" for name in names)
+            described = ", ".join(f"{name!r} ({kinds.get(name)})" for name in names)
             raise StoreError(
-                f"{self._who}: the table {self.name} has another key, {told[:300]}; a lock table "
-                f"of Hudi's has one string, {KEY!r}: name another table, which will be made"
+                f"{self._who}: the table {self.name} has another key, {described[:300]}; a lock "
+                f"table of Hudi's has one string, {KEY!r}: name another table, which will be made"
             )
 
 

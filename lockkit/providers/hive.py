@@ -97,7 +97,7 @@ class HiveMetastoreLock(LeasedLock):
             self._id = self._found()
         sent_ms = self.clock.boot_ms()
         try:
-            state = self._asked() if self._id is None else self._checked(self._id)
+            state = self._request_lock() if self._id is None else self._checked(self._id)
         except GrantOver as error:
             self._id = None
             raise NoAnswer(f"{self}: lost its place in the queue: {error}") from None
@@ -162,7 +162,7 @@ class HiveMetastoreLock(LeasedLock):
         self._lasts(ttl_s, min(self._interval_s, ttl_s / 3))
         self._wire.answer_s = min(self._answer_s, ttl_s / 3)
 
-    def _asked(self) -> int:
+    def _request_lock(self) -> int:
         from lockkit.providers import hive_thrift as hive
 
         what = hive.LockComponent(
@@ -199,8 +199,8 @@ class HiveMetastoreLock(LeasedLock):
         """The table's locks and requests, in the order of their ids."""
         from lockkit.providers.hive_thrift import ShowLocksRequest
 
-        asked = ShowLocksRequest(dbname=self.database, tablename=self.table)
-        return sorted(self._wire.ask("show_locks", asked).locks or [], key=lambda row: row.lockid)
+        request = ShowLocksRequest(dbname=self.database, tablename=self.table)
+        return sorted(self._wire.ask("show_locks", request).locks or [], key=lambda row: row.lockid)
 
     # --- the queue -------------------------------------------------------------------------------
 
@@ -216,12 +216,14 @@ class HiveMetastoreLock(LeasedLock):
         for row in rows.values():
             if row.agentInfo == self._agent and row.lockid != lock_id:
                 self._unlock(row.lockid)  # ours, of an attempt whose answer was lost
-        me = rows.get(lock_id)
-        before = rows.get(me.blockedByExtId) if me is not None else None
-        if me is None or before is None:
+        own_row = rows.get(lock_id)
+        before = rows.get(own_row.blockedByExtId) if own_row is not None else None
+        if own_row is None or before is None:
             return NotFree("a lock on more than this table", POLL_S)
         assert self.ttl_s is not None
-        silent_s = (me.lastheartbeat - before.lastheartbeat) / 1000  # both by the server's clock
+        silent_s = (
+            own_row.lastheartbeat - before.lastheartbeat
+        ) / 1000  # both by the server's clock
         return NotFree(_named(before, silent=silent_s > self.ttl_s * SILENT_SHARE), POLL_S)
 
 

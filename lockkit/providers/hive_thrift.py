@@ -86,12 +86,16 @@ _CALLS: dict[str, tuple[list[Any], Any, list[Any]]] = {
 def call(protocol: Any, method: str, *arguments: Any) -> Any:
     """Send one request over an open protocol and read its answer; raises what the answer says."""
     takes, answers, errors = _CALLS[method]
-    asked = _record(f"{method}_args", {i: (f"a{i}", kind) for i, kind in enumerate(takes, 1)})
-    told: dict[int, tuple[str, Any]] = {i: (f"o{i}", kind) for i, kind in enumerate(errors, 1)}
+    request_type = _record(
+        f"{method}_args", {i: (f"a{i}", kind) for i, kind in enumerate(takes, 1)}
+    )
+    result_fields: dict[int, tuple[str, Any]] = {
+        i: (f"o{i}", kind) for i, kind in enumerate(errors, 1)
+    }
     if answers is not None:
-        told[0] = ("success", answers)
+        result_fields[0] = ("success", answers)
     protocol.writeMessageBegin(method, TMessageType.CALL, 0)
-    asked(**{f"a{i}": each for i, each in enumerate(arguments, 1)}).write(protocol)
+    request_type(**{f"a{i}": each for i, each in enumerate(arguments, 1)}).write(protocol)
     protocol.writeMessageEnd()
     protocol.trans.flush()
     _, kind, _ = protocol.readMessageBegin()
@@ -101,7 +105,7 @@ def call(protocol: Any, method: str, *arguments: Any) -> Any:
         answer.read(protocol)
         protocol.readMessageEnd()
         raise answer
-    answer = _record(f"{method}_result", told)()
+    answer = _record(f"{method}_result", result_fields)()
     answer.read(protocol)
     protocol.readMessageEnd()
     for i in range(1, len(errors) + 1):

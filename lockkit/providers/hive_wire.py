@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lockkit.errors import NoAnswer, StoreError
+from lockkit.providers.lease_events import LeaseEvents
 from lockkit.providers.leased import GrantOver
-from lockkit.providers.telling import LeaseEvents
 from lockkit.stores.deadline import DeadlinePassed, deadline
 from lockkit.stores.timed_socket import TimedSocket
 from lockkit.stores.within import left_s
@@ -92,7 +92,7 @@ class MetastoreConnection:
             try:
                 with deadline(self.answer_s) as mine:
                     # A metastore's answer has no head that says how long it is.
-                    self._socket.handle.asked(mine)
+                    self._socket.handle.requested(mine)
                     self._socket.handle.answered(200, None)
                     return call(protocol, method, *arguments)
             except NoSuchLock:

@@ -94,16 +94,16 @@ def _zookeeper(config: Config, options: Options) -> LeasedLock:
     if not key:
         raise ValueError(f"{prefix}lock_key is missing (or {TABLE_NAME})")
     path = _needed(config, prefix + "base_path")
-    asked = _session(config) | ZookeeperLock.named(options)
-    return ZookeeperLock(_hosts(config), path, str(key), **asked)
+    arguments = _session(config) | ZookeeperLock.named(options)
+    return ZookeeperLock(_hosts(config), path, str(key), **arguments)
 
 
 def _zookeeper_implicit(config: Config, options: Options) -> LeasedLock:
     from lockkit.providers.zookeeper import ZookeeperLock
 
     base = _needed(config, BASE_PATH)
-    asked = _session(config) | ZookeeperLock.named(options)
-    return ZookeeperLock.of_base_path(_hosts(config), base, **asked)
+    arguments = _session(config) | ZookeeperLock.named(options)
+    return ZookeeperLock.of_base_path(_hosts(config), base, **arguments)
 
 
 def _hosts(config: Config) -> str:
@@ -134,8 +134,8 @@ def _hive(config: Config, options: Options) -> LeasedLock:
     database, table = (_needed(config, prefix + each) for each in ("database", "table"))
     beat_ms = number(config, HEARTBEAT, 60_000, least=1)
     beat: Options = {"heartbeat_interval_s": beat_ms / 1000}
-    asked = beat | HiveMetastoreLock.named(options)
-    return HiveMetastoreLock(config.get(prefix + "uris"), database, table, **asked)
+    arguments = beat | HiveMetastoreLock.named(options)
+    return HiveMetastoreLock(config.get(prefix + "uris"), database, table, **arguments)
 
 
 def _process(config: Config, options: Options) -> LeasedLock:
@@ -177,9 +177,9 @@ def _dynamodb_item(config: Config, key: str, options: Options) -> LeasedLock:
         "billing_mode": config.get(prefix + "billing_mode", "PAY_PER_REQUEST"),
         "creation_timeout_s": creation_ms / 1000,
     }
-    asked = lease | capacity | DynamoDBLock.named(options)
-    asked["aws"] = aws_credentials(config) | dict(asked.get("aws") or {})
-    return DynamoDBLock(_needed(config, prefix + "table"), key, **asked)
+    arguments = lease | capacity | DynamoDBLock.named(options)
+    arguments["aws"] = aws_credentials(config) | dict(arguments.get("aws") or {})
+    return DynamoDBLock(_needed(config, prefix + "table"), key, **arguments)
 
 
 def aws_credentials(config: Config) -> Options:

@@ -34,7 +34,7 @@ from lockkit.protocol.state import (
     Renewed,
     Tick,
 )
-from lockkit.providers.telling import LeaseEvents, during
+from lockkit.providers.lease_events import LeaseEvents, during
 from lockkit.runtime import BlockingCall, Procedure, Request, Sleep
 from lockkit.sinks import Emit, EventSink, silent
 from lockkit.stores.keywords import keywords_of, unknown_keyword
@@ -92,7 +92,7 @@ class ServiceClient(LeaseClient):
     taken: ServiceGrant | None = None
     ends_at_ms: float | None = None
     """When belief ends; None: we do not believe that we hold it."""
-    _asked: bool = False
+    _requested: bool = False
     """Whether something of ours may be in the service's queue."""
     _quitting: bool = False
     _unanswered: NoAnswer | None = None
@@ -128,7 +128,7 @@ class ServiceClient(LeaseClient):
         return max(LOOK_S_MIN, self.held_by.retry_s * self.clock.uniform(0.9, 1.1))
 
     def begin(self) -> None:
-        self.held_by, self.loss, self.trouble, self._unanswered = None, None, "", None
+        self.held_by, self.loss, self.last_failure, self._unanswered = None, None, "", None
 
     def perform_one(self, request: Request) -> Any:
         match request:
@@ -164,7 +164,7 @@ class ServiceClient(LeaseClient):
                 return []
 
     def _take(self) -> Procedure[list[Action]]:
-        sent_ms, self._asked = self.clock.boot_ms(), True
+        sent_ms, self._requested = self.clock.boot_ms(), True
         try:
             said = yield self._call("acquire", self.service._take)
             if isinstance(said, NotFree):
@@ -175,7 +175,7 @@ class ServiceClient(LeaseClient):
             assert isinstance(said, ServiceGrant)
             yield from self._hold(said, sent_ms if said.sent_ms is None else said.sent_ms)
         except NoAnswer as error:
-            self._unanswered, self.trouble = error, str(error)
+            self._unanswered, self.last_failure = error, str(error)
             return [Pause()]
         return [Granted(said.epoch)]
 
@@ -197,7 +197,7 @@ class ServiceClient(LeaseClient):
         except GrantOver as error:
             self.lose(str(error), LossReason.REVOKED)
         except Exception as error:
-            self.trouble = str(error)
+            self.last_failure = str(error)
             if not patient:
                 raise
             self.emit("note", text=f"a renewal failed: {error}"[:500])
@@ -216,10 +216,10 @@ class ServiceClient(LeaseClient):
         except GrantOver as error:
             self.lose(str(error), LossReason.REVOKED)
         except NoAnswer as error:
-            self.trouble = str(error)
+            self.last_failure = str(error)
             return [Pause()]
         except StoreError as error:
-            self.trouble = str(error)
+            self.last_failure = str(error)
             if not patient:
                 raise
             return [Pause()]
@@ -233,7 +233,7 @@ class ServiceClient(LeaseClient):
         unanswered, self._unanswered = self._unanswered, None
         if unanswered is not None and not patient:
             raise unanswered  # the service did not say that another holds it
-        if not self._asked:
+        if not self._requested:
             return []
         try:
             yield self._call("acquire", self.service._withdraw)
@@ -241,7 +241,7 @@ class ServiceClient(LeaseClient):
             if not patient:
                 raise
             self._abandon()
-        self._asked = False
+        self._requested = False
         return []
 
     def _call(self, op: str, function: Callable[..., T], *arguments: Any) -> BlockingCall:
@@ -292,7 +292,7 @@ class ServiceClient(LeaseClient):
         assert self.taken is not None
         epoch = self.taken.epoch
         self.taken = self.ends_at_ms = None
-        self._asked = self._quitting = False
+        self._requested = self._quitting = False
         self.emit("released", epoch=epoch, proven=proven)
         return Released(epoch, proven)
 
@@ -361,7 +361,7 @@ class LeasedLock(BaseLock):
         self._emit = EventSink(where, lane, emit, clock)
         self._telling = LeaseEvents(self._emit, where)
         asks = ServiceClient(
-            where=where, clock=clock, tell=self._emit, service=weakref.proxy(self),
+            where=where, clock=clock, sink=self._emit, service=weakref.proxy(self),
             ttl_s=ttl_s, beat_s=beat_s, late_ms=LATE_S * 1000, undo_ms=LATE_S * 1000,
         )  # fmt: skip
         super().__init__(where, asks, lane=lane, acquire_timeout=acquire_timeout)

@@ -82,8 +82,8 @@ def _azure_lease(at: LockUrl, options: Options) -> LeasedLock:
 
     if not at.host or not at.path.strip("/"):
         raise ValueError("azure-lease:// needs a container and a blob: azure-lease://container/blob")
-    asked = at.query(account_url=str, endpoint=str, ttl_s=float)
-    return AzureBlobLease(f"az://{at.host}{at.path}", **asked | AzureBlobLease.named(options))
+    arguments = at.query(account_url=str, endpoint=str, ttl_s=float)
+    return AzureBlobLease(f"az://{at.host}{at.path}", **arguments | AzureBlobLease.named(options))
 
 
 def _filesystem(at: LockUrl, options: Options) -> LeasedLock:
@@ -91,8 +91,8 @@ def _filesystem(at: LockUrl, options: Options) -> LeasedLock:
 
     if at.host or not at.path.strip("/"):
         raise ValueError("filesystem:// needs an absolute folder: filesystem:///path/to/folder")
-    asked = at.query(expire_minutes=float) | FilesystemLock.named(options)
-    return FilesystemLock(unquote(at.path), **asked)
+    arguments = at.query(expire_minutes=float) | FilesystemLock.named(options)
+    return FilesystemLock(unquote(at.path), **arguments)
 
 
 def _zookeeper(at: LockUrl, options: Options) -> LeasedLock:
@@ -101,8 +101,8 @@ def _zookeeper(at: LockUrl, options: Options) -> LeasedLock:
     base_path, _, key = unquote(at.path).rstrip("/").rpartition("/")
     if not at.host or not base_path or not key:
         raise ValueError("zookeeper:// needs hosts, base path and key: zookeeper://h:2181/base/key")
-    asked = at.query(session_timeout_s=float, connection_timeout_s=float)
-    return ZookeeperLock(at.host, base_path, key, **asked | ZookeeperLock.named(options))
+    arguments = at.query(session_timeout_s=float, connection_timeout_s=float)
+    return ZookeeperLock(at.host, base_path, key, **arguments | ZookeeperLock.named(options))
 
 
 def _dynamodb(at: LockUrl, options: Options) -> LeasedLock:
@@ -111,10 +111,10 @@ def _dynamodb(at: LockUrl, options: Options) -> LeasedLock:
     if not at.host:
         raise ValueError("dynamodb:// needs a region: dynamodb://us-east-1/table/key")
     table, key = at.parts("table", "key")
-    asked = at.query(endpoint=str, lease_s=float)
-    endpoint = {"endpoint_url": asked.pop("endpoint")} if "endpoint" in asked else {}
-    asked = {"region": at.host} | endpoint | asked | DynamoDBLock.named(options)
-    return DynamoDBLock(table, key, **asked)
+    arguments = at.query(endpoint=str, lease_s=float)
+    endpoint = {"endpoint_url": arguments.pop("endpoint")} if "endpoint" in arguments else {}
+    arguments = {"region": at.host} | endpoint | arguments | DynamoDBLock.named(options)
+    return DynamoDBLock(table, key, **arguments)
 
 
 def _hive(at: LockUrl, options: Options) -> LeasedLock:
@@ -122,8 +122,8 @@ def _hive(at: LockUrl, options: Options) -> LeasedLock:
 
     database, table = at.parts("database", "table")
     uris = ",".join(f"thrift://{each}" for each in at.host.split(",") if each)
-    asked = at.query(heartbeat_interval_s=float) | HiveMetastoreLock.named(options)
-    return HiveMetastoreLock(uris or None, database, table, **asked)
+    arguments = at.query(heartbeat_interval_s=float) | HiveMetastoreLock.named(options)
+    return HiveMetastoreLock(uris or None, database, table, **arguments)
 
 
 def _process(at: LockUrl, options: Options) -> LeasedLock:

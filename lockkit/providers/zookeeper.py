@@ -175,7 +175,7 @@ class ZookeeperLock(LeasedLock):
             session = ZookeeperSession(
                 self._hosts, timeout_s=timeout_s, connect_s=connect_s, auth=self._auth,
                 kazoo=self._kazoo, telling=self._telling,
-                heard=lambda what: _pass_on(us, session, what),
+                on_event=lambda what: _pass_on(us, session, what),
             )  # fmt: skip
             self._session = session
             weakref.finalize(self, session.close, "its handle is gone").atexit = False

@@ -10,8 +10,8 @@ from typing import Any
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer, StoreError
+from lockkit.providers.lease_events import LeaseEvents
 from lockkit.providers.leased import GrantOver
-from lockkit.providers.telling import LeaseEvents
 from lockkit.stores.within import left_s
 
 ANSWER_S_MAX, CLOSE_S = 10.0, 1.0
@@ -24,7 +24,11 @@ whom it has heard; until then the leader counts from the proof before."""
 _LOG = logging.getLogger("lockkit.zookeeper")
 _LOG.addHandler(logging.NullHandler())  # what kazoo would print is told in our own words
 # At DEBUG it prints each request, also the one with the credentials.
-_LOG.addFilter(lambda told: not any(type(each).__name__ == "Auth" for each in told.args or ()))
+_LOG.addFilter(
+    lambda connect_and_note: (
+        not any(type(each).__name__ == "Auth" for each in connect_and_note.args or ())
+    )
+)
 
 
 class ZookeeperSession:
@@ -40,14 +44,14 @@ class ZookeeperSession:
         connect_s: float,
         auth: tuple[str, str] | None,
         kazoo: Mapping[str, Any],
-        heard: Callable[[str], None],
+        on_event: Callable[[str], None],
         telling: LeaseEvents,
     ) -> None:
         from kazoo.client import KazooClient
 
         self.hosts, self.over = hosts, ""
         self.granted_s = timeout_s
-        self._connect_s, self._heard, self._telling = connect_s, heard, telling
+        self._connect_s, self._on_event, self._telling = connect_s, on_event, telling
         self._started, self._ready = False, threading.Event()
         self._client = KazooClient(
             hosts=hosts, timeout=timeout_s, logger=_LOG,
@@ -99,9 +103,11 @@ class ZookeeperSession:
         if self.over:
             raise GrantOver(self.over)
         sent_ms = Clock().boot_ms()
-        asked = self._client.transaction()
-        asked.check(path, -1)  # any version: it changes nothing, and wakes nobody
-        (said,) = self._telling.ask("check", lambda: self._answer("check", asked.commit_async))
+        transaction = self._client.transaction()
+        transaction.check(path, -1)  # any version: it changes nothing, and wakes nobody
+        (said,) = self._telling.ask(
+            "check", lambda: self._answer("check", transaction.commit_async)
+        )
         if isinstance(said, NoNodeError):
             raise GrantOver("its node is gone: the session expired, or somebody deleted it")
         if isinstance(said, Exception):
@@ -148,7 +154,7 @@ class ZookeeperSession:
     def _listen(self, state: str) -> None:
         if state == "LOST" and not self.over:
             self.close("the ZooKeeper session expired")  # or kazoo would begin another
-        self._heard(state.lower())
+        self._on_event(state.lower())
 
     def _learn_what_is_granted(self) -> None:
         """A server may grant less than was asked for, and kazoo keeps the answer to itself: what
@@ -157,13 +163,13 @@ class ZookeeperSession:
         connection = self._client._connection
         connect = connection._connect
 
-        def told(*where: Any) -> tuple[float, float]:
+        def connect_and_note(*where: Any) -> tuple[float, float]:
             read_ms, connect_ms = connect(*where)
             self.granted_s = read_ms * 1.5 / 1000
             self._ready.set()
             return read_ms, connect_ms
 
-        connection._connect = told
+        connection._connect = connect_and_note
 
     def _stop(self) -> None:
         with suppress(Exception):  # it expires at the server, heard or not

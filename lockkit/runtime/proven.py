@@ -40,8 +40,8 @@ READ_BYTES_MAX = 64_000_000
 
 def pause_s(tries: int, after_s: float | None = None) -> float:
     """The wait after the n-th failure (0-based); within reason what the store asked for."""
-    asked_s = min(LONGEST_ASKED_S, after_s or 0.0)
-    return max(asked_s, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**tries))
+    requested_s = min(LONGEST_ASKED_S, after_s or 0.0)
+    return max(requested_s, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**tries))
 
 
 def read(

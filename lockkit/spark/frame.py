@@ -69,7 +69,7 @@ class WriteJob:
     def work(self) -> WriteTask:
         return WriteTask(self.place.data(), self.target, _task(), Clock(), self.early)
 
-    def aim(self, partition: str, group: str) -> TargetGroup:
+    def target_of(self, partition: str, group: str) -> TargetGroup:
         """Where a row goes that Spark sent to `group` of `partition`."""
         file_id = group
         if group.isdecimal() and len(group) == 8:
@@ -98,7 +98,7 @@ def insert_frame(frame: DataFrame, job: WriteJob) -> list[WriteStat]:
         import pyarrow as pa
 
         tables = (pa.Table.from_batches([batch]) for batch in batches)
-        yield _told(lambda: write_rows(job.work(), tables, file_bytes_max=job.file_bytes_max))
+        yield _reported(lambda: write_rows(job.work(), tables, file_bytes_max=job.file_bytes_max))
 
     return _statistics(frame, frame.mapInArrow(write, STATISTICS), job)
 
@@ -112,11 +112,11 @@ def merge_frame(frame: DataFrame, job: WriteJob, tasks: int, *, delete: bool) ->
 
         def one() -> Iterable[WriteStat]:
             partition = partition_path(job.target.config, key[0].as_py()) if len(key) > 1 else ""
-            aim = job.aim(partition, key[-1].as_py())
-            stat = write_group(job.work(), aim, rows.drop_columns(by), delete=delete)
+            group_target = job.target_of(partition, key[-1].as_py())
+            stat = write_group(job.work(), group_target, rows.drop_columns(by), delete=delete)
             return [] if stat is None else [stat]
 
-        return pa.Table.from_batches([_told(one)])
+        return pa.Table.from_batches([_reported(one)])
 
     # An explicit number: adaptive execution would coalesce a few MB into one task.
     apart = frame.repartition(tasks, *by)
@@ -124,24 +124,24 @@ def merge_frame(frame: DataFrame, job: WriteJob, tasks: int, *, delete: bool) ->
 
 
 def write_frame(
-    frame: DataFrame, place: TableAddress, target: Target, aims: Mapping[str, TargetGroup]
+    frame: DataFrame, place: TableAddress, target: Target, group_targets: Mapping[str, TargetGroup]
 ) -> list[WriteStat]:
     """Each row merged into the file group that its column `GROUP` names, of these `aims`."""
-    if not 0 < len(aims) <= GROUPS_MAX:
-        raise TableError(f"a round writes 1 to {GROUPS_MAX} file groups, not {len(aims)}")
-    job, known = WriteJob(place, target), dict(aims)
+    if not 0 < len(group_targets) <= GROUPS_MAX:
+        raise TableError(f"a round writes 1 to {GROUPS_MAX} file groups, not {len(group_targets)}")
+    job, known = WriteJob(place, target), dict(group_targets)
 
     def write(key: tuple[Any, ...], rows: pa.Table) -> pa.Table:
         import pyarrow as pa
 
         def one() -> Iterable[WriteStat]:
-            aim = known[key[0].as_py()]
-            stat = write_group(job.work(), aim, rows.drop_columns([GROUP]))
+            group_target = known[key[0].as_py()]
+            stat = write_group(job.work(), group_target, rows.drop_columns([GROUP]))
             return [] if stat is None else [stat]
 
-        return pa.Table.from_batches([_told(one)])
+        return pa.Table.from_batches([_reported(one)])
 
-    apart = frame.repartition(len(aims), GROUP)
+    apart = frame.repartition(len(group_targets), GROUP)
     return _statistics(frame, apart.groupBy(GROUP).applyInArrow(write, STATISTICS), job)
 
 
@@ -183,7 +183,7 @@ def stored_keys(frame: DataFrame, job: WriteJob, slices: list[Slice]) -> DataFra
 # --- what comes back ----------------------------------------------------------------------------
 
 
-def _told(write: Any) -> pa.RecordBatch:
+def _reported(write: Any) -> pa.RecordBatch:
     """One row for each file, or one that says why there is none."""
     import pyarrow as pa
     from pyspark import TaskContext

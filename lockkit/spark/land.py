@@ -100,16 +100,16 @@ class SpoolWrite(SparkWrite):
                 f"the table at {self.place.url} was made, or changed, while these rows were on "
                 "their way to it; save them again"
             )
-        asked = self.asked
+        requested = self.requested
         work = WriteTask(self.place.data(), target, TaskId(), self.clock, self._early(covered))
-        merged = _Merge(rows, work, snapshot, asked.operation == "delete")
-        if asked.operation in ("upsert", "delete"):
+        merged = _Merge(rows, work, snapshot, requested.operation == "delete")
+        if requested.operation in ("upsert", "delete"):
             return merged.stats()
-        known = asked.drop_duplicates and asked.operation in ("insert", "bulk_insert")
-        if asked.combine or asked.drop_duplicates:
+        known = requested.drop_duplicates and requested.operation in ("insert", "bulk_insert")
+        if requested.combine or requested.drop_duplicates:
             tables = merged.once(known)
-            return list(write_rows(work, tables, file_bytes_max=asked.file_bytes_max))
-        return _inserted(rows, work, asked.file_bytes_max)
+            return list(write_rows(work, tables, file_bytes_max=requested.file_bytes_max))
+        return _inserted(rows, work, requested.file_bytes_max)
 
 
 def _inserted(rows: LocalSpool, work: WriteTask, file_bytes_max: int) -> list[WriteStat]:
@@ -145,8 +145,8 @@ class _Merge:
             if not is_bucketed(each.file_id):
                 free.setdefault(each.partition, []).append(each)
         found: dict[tuple[str, int], Any] = {}
-        aims = self._aims(groups, free, found)
-        return [stat for stat in _in_turn(self._write, aims) if stat is not None]
+        group_targets = self._aims(groups, free, found)
+        return [stat for stat in _in_turn(self._write, group_targets) if stat is not None]
 
     def _aims(
         self, groups: dict[SpoolGroup, list[tuple[str, int]]], free: dict[str, list[Slice]],
@@ -224,18 +224,18 @@ class _Merge:
             tables = list(base_file_batches(of.path, file, columns=[RECORD_KEY]))
         return pa.concat_tables(tables)[RECORD_KEY].combine_chunks()
 
-    def _write(self, aim: TargetGroup, rows: pa.Table) -> WriteStat | None:
-        return write_group(self.work, aim, rows, delete=self.delete)
+    def _write(self, group_target: TargetGroup, rows: pa.Table) -> WriteStat | None:
+        return write_group(self.work, group_target, rows, delete=self.delete)
 
 
 def _in_turn(
-    write: Any, aims: Iterator[tuple[TargetGroup, pa.Table]]
+    write: Any, group_targets: Iterator[tuple[TargetGroup, pa.Table]]
 ) -> Iterator[WriteStat | None]:
     """Some groups at a time, so that memory holds the rows of so many and no more."""
     coming: deque[Future[WriteStat | None]] = deque()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for aim, rows in aims:
-            coming.append(pool.submit(write, aim, rows))
+        for group_target, rows in group_targets:
+            coming.append(pool.submit(write, group_target, rows))
             if len(coming) >= AT_ONCE:
                 yield coming.popleft().result()
         while coming:

@@ -64,7 +64,7 @@ class WriteOptions:
     strategy: ConflictStrategy = SIMPLE
 
 
-def asked(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
+def write_options(options: Mapping[str, Any], **keywords: Any) -> WriteOptions:
     """Keywords that are not None win over options; `TableError` names what cannot be meant.
 
     Options are Hudi's, in any case of letters (Spark lowers them); `lockkit.table.format.gate` says
@@ -118,51 +118,51 @@ def _checked(found: WriteOptions) -> WriteOptions:
 
 
 def known_config(
-    asked: WriteOptions, place: TableAddress, store: Store, clock: Clock
+    requested: WriteOptions, place: TableAddress, store: Store, clock: Clock
 ) -> tuple[TableConfig, bool]:
     """The table's config, or the one that it is to be made with, and whether it is there."""
     try:
         config, _version = run(load_config(), store, clock)
     except TableError:
         if not store.list(PROPERTIES_KEY):
-            config = new_config(asked, place)
-            refuse_other(asked.described, config)
+            config = new_config(requested, place)
+            refuse_other(requested.described, config)
             return config, False
         config, _version = run(load_config(), store, clock)  # made meanwhile, or no table of ours
-    refuse_another(asked, config)
+    refuse_another(requested, config)
     return config, True
 
 
-def new_config(asked: WriteOptions, place: TableAddress) -> TableConfig:
-    if asked.record_key is None:
+def new_config(requested: WriteOptions, place: TableAddress) -> TableConfig:
+    if requested.record_key is None:
         raise TableError(
             f"there is no table at {place.url} yet, and without a record_key none can be made"
         )
     default = TableConfig(name="t", record_key="k")
     return TableConfig(
-        name=asked.table_name or place.url.rpartition("/")[2],
-        record_key=asked.record_key,
-        partition_by=asked.partition_path,
-        precombine=asked.precombine,
-        version=asked.version or default.version,
-        mode=asked.mode or default.mode,
-        buckets=asked.buckets or default.buckets,
-        hive_style=default.hive_style if asked.hive_style is None else asked.hive_style,
-        urlencode=default.urlencode if asked.urlencode is None else asked.urlencode,
+        name=requested.table_name or place.url.rpartition("/")[2],
+        record_key=requested.record_key,
+        partition_by=requested.partition_path,
+        precombine=requested.precombine,
+        version=requested.version or default.version,
+        mode=requested.mode or default.mode,
+        buckets=requested.buckets or default.buckets,
+        hive_style=default.hive_style if requested.hive_style is None else requested.hive_style,
+        urlencode=default.urlencode if requested.urlencode is None else requested.urlencode,
     )
 
 
-def refuse_another(asked: WriteOptions, config: TableConfig) -> None:
+def refuse_another(requested: WriteOptions, config: TableConfig) -> None:
     """Raise where the write describes another table than the one that is there."""
     for name in ("record_key", "partition_path", "precombine", "table_name", "version", "mode",
                  "buckets"):  # fmt: skip
-        mine, theirs = getattr(asked, name), getattr(config, _FIELDS.get(name, name))
+        mine, theirs = getattr(requested, name), getattr(config, _FIELDS.get(name, name))
         if mine is not None and mine != theirs:
             raise TableError(
                 f"{name} is {theirs!r} in the table and {mine!r} in this write; leave it out to "
                 "take the table's, or choose another place"
             )
-    refuse_other(asked.described, config)
+    refuse_other(requested.described, config)
 
 
 _FIELDS = {"partition_path": "partition_by", "table_name": "name"}

@@ -36,7 +36,7 @@ class RegionBatch:
 
     region: str
     number: int
-    aim: TargetGroup
+    group_target: TargetGroup
 
 
 class Orders(Protocol):
@@ -87,7 +87,7 @@ class PlainOrders:
         for batch in batches:
             rows = self._rows(batch.region)
             turn = pc.equal(_turn(rows, self._part.count), batch.number % BATCHES)
-            stats.append(write_group(work, batch.aim, rows.filter(turn)))
+            stats.append(write_group(work, batch.group_target, rows.filter(turn)))
         return [stat for stat in stats if stat is not None]
 
     def _read(self, region: str) -> pa.Table:
@@ -121,14 +121,14 @@ class SparkOrders:
         number = f.substring("order_id", 2, 12).cast("long")
         mine = (number % self._part.count) == (self._part.index - 1)
         turn = f.floor(number / self._part.count) % BATCHES
-        group, aims = f.lit(None).cast("string"), {}
+        group, group_targets = f.lit(None).cast("string"), {}
         for batch in batches:
-            name = "/".join(batch.aim.group)
-            aims[name] = batch.aim
+            name = "/".join(batch.group_target.group)
+            group_targets[name] = batch.group_target
             here = (f.col("region") == batch.region) & (turn == batch.number % BATCHES)
             group = f.when(here, f.lit(name)).otherwise(group)
         rows = self._frame.where(mine).withColumn(GROUP, group).where(f.col(GROUP).isNotNull())
-        return write_frame(rows, self._place, target, aims)
+        return write_frame(rows, self._place, target, group_targets)
 
 
 def _number(rows: pa.Table) -> Any:

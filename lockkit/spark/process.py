@@ -121,7 +121,7 @@ def own_mb() -> float:
     return float(psutil.Process().memory_info().rss / 2**20)
 
 
-def tell(processes: Iterable[psutil.Process], number: int) -> None:
+def send_signal(processes: Iterable[psutil.Process], number: int) -> None:
     """Send each a signal; those that are gone need none (psutil detects a reused pid)."""
     for process in processes:
         try:
@@ -140,7 +140,7 @@ def freeze(pid: int) -> list[psutil.Process]:
         fresh = [each for each in tree(pid) if each.pid not in stopped]
         if not fresh:
             break
-        tell(fresh, signal.SIGSTOP)
+        send_signal(fresh, signal.SIGSTOP)
         stopped.update((each.pid, each) for each in fresh)
     return list(stopped.values())
 
@@ -156,7 +156,7 @@ def kill_tree(pid: int) -> None:
             os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
-    tell(members, signal.SIGKILL)
+    send_signal(members, signal.SIGKILL)
 
 
 def leftovers(fleet: str | None = None) -> list[int]:

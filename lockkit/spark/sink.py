@@ -23,7 +23,7 @@ from lockkit.errors import StoreError, TableError
 from lockkit.runtime import run
 from lockkit.spark.errors import first_line
 from lockkit.spark.land import land, spool_for
-from lockkit.spark.options import RETRIES, WRITE, WriteOptions, asked
+from lockkit.spark.options import RETRIES, WRITE, WriteOptions, write_options
 from lockkit.spark.place import TableAddress
 from lockkit.spark.spool import LocalSpool, Spool, SpoolRun, remove_spool
 from lockkit.spark.stream import QUERY_ID, STREAM_RETRIES
@@ -58,9 +58,9 @@ def _runs(messages: Sequence[TaskResult]) -> tuple[SpoolRun, ...]:
     return tuple(one for each in messages for one in each.runs)
 
 
-def _asked(said: Mapping[str, str], overwrite: bool, **default: Any) -> WriteOptions:
+def _write_options(said: Mapping[str, str], overwrite: bool, **default: Any) -> WriteOptions:
     """Spark's mode and Hudi's operation, made one: to overwrite is to replace all rows."""
-    wanted = asked({**default, **said})
+    wanted = write_options({**default, **said})
     if not overwrite or wanted.operation.startswith("insert_overwrite"):
         return wanted
     if wanted.operation == "delete":
@@ -83,8 +83,8 @@ class BatchSink(DataSourceArrowWriter):
         self, place: TableAddress, said: dict[str, str], schema: Any, overwrite: bool
     ) -> None:
         self.said, self.shape = said, schema
-        self.asked = _asked(said, overwrite)
-        self.spool = spool_for(place, self.asked, said, schema)
+        self.requested = _write_options(said, overwrite)
+        self.spool = spool_for(place, self.requested, said, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         return _keep(self.spool, iterator)
@@ -92,7 +92,7 @@ class BatchSink(DataSourceArrowWriter):
     def commit(self, messages: Sequence[Any]) -> None:
         with first_line():
             try:
-                land(LocalSpool(self.spool, self.shape, _runs(messages)), self.asked, self.said)
+                land(LocalSpool(self.spool, self.shape, _runs(messages)), self.requested, self.said)
             finally:
                 _remove(self.spool)
 
@@ -111,8 +111,8 @@ class StreamSink(DataSourceStreamArrowWriter):
     ) -> None:
         self.said, self.shape = said, schema
         # A conflict that is not retried here ends the query.
-        self.asked = _asked(said, overwrite, **{RETRIES: str(STREAM_RETRIES)})
-        self.spool = spool_for(place, self.asked, said, schema)
+        self.requested = _write_options(said, overwrite, **{RETRIES: str(STREAM_RETRIES)})
+        self.spool = spool_for(place, self.requested, said, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         from pyspark import TaskContext
@@ -128,7 +128,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             first: TaskResult = messages[0]
             try:
                 rows = LocalSpool(first.spool, self.shape, _runs(messages))
-                land(rows, self.asked, self.said, (first.query, batchId))
+                land(rows, self.requested, self.said, (first.query, batchId))
             finally:
                 _remove(first.spool)
 

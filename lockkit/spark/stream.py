@@ -16,7 +16,7 @@ from lockkit.errors import TableError
 from lockkit.lock.hudi_keys import TABLE_NAME
 from lockkit.sinks import Emit, silent
 from lockkit.spark.microbatch import MicroBatch
-from lockkit.spark.options import KEYWORDS, RETRIES, asked
+from lockkit.spark.options import KEYWORDS, RETRIES, write_options
 from lockkit.spark.place import TableAddress
 from lockkit.spark.write import open_lock, write
 from lockkit.stores.keywords import check_keywords
@@ -53,7 +53,7 @@ def foreach_batch(
     said: dict[str, Any] = {RETRIES: str(STREAM_RETRIES), **(options or {})}
     if how.get("table_name"):
         said[TABLE_NAME] = how["table_name"]
-    asked(said)  # a query that cannot be written ends before its first batch
+    write_options(said)  # a query that cannot be written ends before its first batch
 
     def one(frame: DataFrame, batch: int) -> None:
         spark_id, clock = _query_id(frame), Clock()

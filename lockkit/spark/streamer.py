@@ -25,7 +25,7 @@ from lockkit.errors import LockkitError, TableError
 from lockkit.spark.connect import CONF
 from lockkit.spark.errors import unwrapped
 from lockkit.spark.java import SCRATCH_NAMES, spark_env
-from lockkit.spark.options import WRITE, asked
+from lockkit.spark.options import WRITE, write_options
 from lockkit.spark.query import spark_schema
 from lockkit.spark.stream import foreach_batch
 from lockkit.table.format.java_properties import parse_properties
@@ -153,7 +153,7 @@ def work_of(given: argparse.Namespace) -> StreamJob:
     found = StreamJob(url, kind, props, checkpoint, given.endpoint, given.continuous,
                  given.min_sync_interval_seconds, given.source_limit)  # fmt: skip
     found.refuse_unread()
-    asked(found.options)
+    write_options(found.options)
     found.needs(TOPIC if kind == "kafka" else ROOT)
     return found
 
@@ -254,7 +254,7 @@ class Streamer:
         how = {"processingTime": f"{self.work.interval_s} seconds"} if self.work.continuous else {
             "availableNow": True}  # fmt: skip
         one = foreach_batch(
-            self.work.url, endpoint=self.work.endpoint, options=self.work.options, emit=_tell
+            self.work.url, endpoint=self.work.endpoint, options=self.work.options, emit=_print_event
         )
 
         def batch(frame: Any, number: int) -> None:
@@ -283,7 +283,7 @@ class Streamer:
         return 128 + self.signal if self.signal else 0
 
 
-def _tell(kind: str, **fields: Any) -> None:
+def _print_event(kind: str, **fields: Any) -> None:
     if kind in ("published", "note"):
         said = fields.get("text") or f"{kind} {fields.get('instant', '')}"
         sys.stdout.write(f"{said}\n")

@@ -24,7 +24,7 @@ from lockkit.spark.frame import (
     merge_frame,
 )
 from lockkit.spark.fresh import attempt_tag, refuse_old_frame
-from lockkit.spark.options import WriteOptions, asked, known_config, refuse_another
+from lockkit.spark.options import WriteOptions, known_config, refuse_another, write_options
 from lockkit.spark.place import TableAddress
 from lockkit.spark.rows import (
     bucketed,
@@ -42,7 +42,7 @@ from lockkit.table.format.layout import FileGroup, WriteStat
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.schema import META_COLUMNS, arrow_schema, avro_schema, evolve
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import refuse_unused_lock, turns_of
+from lockkit.table.occ.concurrency import control_of, refuse_unused_lock
 from lockkit.table.occ.covered import CheckedHorizon
 from lockkit.table.occ.creation import create_table
 from lockkit.table.occ.heartbeat import Heartbeat
@@ -129,7 +129,7 @@ def write(
     its latest commit, `LockBusy`, `LockLost`, `CommitUnknown`, `TableError` for rows or a table
     that cannot be written, `StoreError`.
     """
-    wanted = asked(
+    wanted = write_options(
         options or {}, operation=operation, record_key=record_key, precombine=precombine,
         partition_path=partition_path, table_name=table_name, version=version, mode=mode,
         buckets=buckets, retries=retries,
@@ -172,8 +172,8 @@ def open_upkeep(
 ) -> Upkeep:  # fmt: skip
     """The services by `options` and Hudi's defaults, and the turns they take with the writer."""
     said = {str(name).lower(): value for name, value in options.items()}
-    turns = turns_of(said, lambda: lock)
-    return Upkeep(said, place.url, store, turns, clock=clock, emit=emit)
+    concurrency_control = control_of(said, lambda: lock)
+    return Upkeep(said, place.url, store, concurrency_control, clock=clock, emit=emit)
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class SparkWrite:
     """One call of `write`; each attempt begins again on the current table."""
 
     frame: DataFrame
-    asked: WriteOptions
+    requested: WriteOptions
     place: TableAddress
     store: Store
     upkeep: Upkeep
@@ -192,7 +192,7 @@ class SparkWrite:
 
     def whole(self) -> Committed | None:
         """Attempt until one commits, or the last one conflicts."""
-        most = self.asked.retries
+        most = self.requested.retries
         for tries in range(most + 1):
             try:
                 return self.once()
@@ -211,10 +211,10 @@ class SparkWrite:
         config = self._table()
         known, seen = run(look_over(), self.store, self.clock)
         self.upkeep.before_write(known)
-        shared = self.upkeep.desk
-        desk = replace(shared, url=self.place.url, store=self.store, clock=self.clock,
+        shared = self.upkeep.context
+        context = replace(shared, url=self.place.url, store=self.store, clock=self.clock,
                        emit=self.emit)  # fmt: skip
-        attempt = WriteAttempt(StoreHost(desk, self.asked.rules), self.asked.strategy)
+        attempt = WriteAttempt(StoreHost(context, self.requested.rules), self.requested.strategy)
 
         def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
             yield from ()
@@ -224,12 +224,12 @@ class SparkWrite:
                 self.upkeep.before_commit(prepared)
             return prepared
 
-        way = attempt.write(known, files, action=_action(self.asked.operation))
+        way = attempt.write(known, files, action=_action(self.requested.operation))
         committed = run(way, self.store, self.clock)
         if committed is None:
             return None
         with after_commit(committed):
-            if self.asked.early:
+            if self.requested.early:
                 with suppress(Exception):  # leftover markers are cleaned up later
                     run(unmark(committed.instant), self.store, self.clock)
             self.upkeep.after_commit(seen.covered.count + 1)
@@ -244,30 +244,30 @@ class SparkWrite:
         snapshot: Snapshot = run(
             load_snapshot(covering=transaction.covered, since=seen), self.store, self.clock
         )
-        check_columns(frame, config, self.asked.operation)
+        check_columns(frame, config, self.requested.operation)
         stands_on = snapshot.covered.count
         refuse_old_frame(frame, self.place, transaction.instant, stands_on)
         before = None if snapshot.schema is None else arrow_schema(snapshot.schema)
-        schema = before if self.asked.operation == "delete" and before else None
+        schema = before if self.requested.operation == "delete" and before else None
         schema = schema or evolve(before, incoming)
         target = replace(transaction.target, schema=schema)
         tag = attempt_tag(transaction.instant, self.place, stands_on)
         with _ends_with(heart, frame, tag):
             stats = self._files(frame, target, snapshot, transaction.covered)
         self.emit("note", text=f"wrote {len(stats)} files", instant=transaction.instant)
-        replaced = _replaced(self.asked.operation, stats, snapshot)
-        if not stats and not replaced and not self.asked.allow_empty:
+        replaced = _replaced(self.requested.operation, stats, snapshot)
+        if not stats and not replaced and not self.requested.allow_empty:
             return None
         return self._prepare(transaction, stats, snapshot, target, replaced)
 
     def _table(self) -> TableConfig:
         """The table's config; the table is made if it is not there."""
         prove_conditions(self.store, self.clock, key=TABLE_KEY)
-        config, there = known_config(self.asked, self.place, self.store, self.clock)
+        config, there = known_config(self.requested, self.place, self.store, self.clock)
         if there:
             return config
         config = run(create_table(config), self.store, self.clock)
-        refuse_another(self.asked, config)
+        refuse_another(self.requested, config)
         return config
 
     def _files(
@@ -275,30 +275,30 @@ class SparkWrite:
     ) -> list[WriteStat]:
         from pyspark.sql import functions as f
 
-        asked, config = self.asked, target.config
+        requested, config = self.requested, target.config
         job = WriteJob(
-            self.place, target, self._early(covered), asked.file_bytes_max, dict(snapshot.groups),
-            generations(snapshot),
+            self.place, target, self._early(covered), requested.file_bytes_max,
+            dict(snapshot.groups), generations(snapshot),
         )  # fmt: skip
-        if asked.operation in ("upsert", "delete"):
+        if requested.operation in ("upsert", "delete"):
             return self._merged(frame, job, snapshot)
-        if asked.combine or asked.drop_duplicates:
+        if requested.combine or requested.drop_duplicates:
             frame = latest_of_each_key(frame, config)
-        if asked.drop_duplicates and asked.operation in ("insert", "bulk_insert"):
+        if requested.drop_duplicates and requested.operation in ("insert", "bulk_insert"):
             frame = without_known_keys(frame, job, snapshot.slices)
         job = replace(job, slices={}, generations={})
         if config.partition_by is not None:
-            if asked.operation == "insert":
+            if requested.operation == "insert":
                 # Few files for each partition, and large partitions shared by several tasks.
                 frame = frame.hint("rebalance", f.col(config.partition_by))
             frame = frame.sortWithinPartitions(config.partition_by)
         return insert_frame(frame, job)
 
     def _early(self, covered: CheckedHorizon) -> EarlyCheck | None:
-        asked = self.asked
-        if not asked.early:
+        requested = self.requested
+        if not requested.early:
             return None
-        return EarlyCheck(covered, asked.rules, asked.strategy, asked.early_commits)
+        return EarlyCheck(covered, requested.rules, requested.strategy, requested.early_commits)
 
     def _merged(self, frame: DataFrame, job: WriteJob, snapshot: Snapshot) -> list[WriteStat]:
         """Upserts and deletes, each row sent to the group that has its key, else to its bucket."""
@@ -308,11 +308,11 @@ class SparkWrite:
         frame = bucketed(frame, config)
         if looked_at:
             frame = with_found_keys(frame, job, looked_at)
-        tasks = self.asked.tasks or min(
+        tasks = self.requested.tasks or min(
             TASKS_MAX,
             max(config.buckets * max(1, len({p for p, _ in snapshot.groups})), len(looked_at)),
         )
-        return merge_frame(frame, job, tasks, delete=self.asked.operation == "delete")
+        return merge_frame(frame, job, tasks, delete=self.requested.operation == "delete")
 
     def _prepare(
         self, transaction: Transaction, stats: list[WriteStat], snapshot: Snapshot,
@@ -323,8 +323,8 @@ class SparkWrite:
         return run(
             prepare(
                 transaction, stats, schema=avro_schema(target.schema, target.config.name),
-                operation=self.asked.operation.upper(), known_partitions=known, replaced=replaced,
-                extra=self.extra,
+                operation=self.requested.operation.upper(), known_partitions=known,
+                replaced=replaced, extra=self.extra,
                 grows=snapshot.schema is None or arrow_schema(snapshot.schema) != target.schema,
             ),
             self.store, self.clock, self.emit,

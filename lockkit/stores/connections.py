@@ -73,7 +73,7 @@ class _Timed(HTTPConnection):
             call.begin()
             call.left_s()
         if isinstance(self.sock, TimedSocket):
-            self.sock.asked(call)
+            self.sock.begin(call)
         super().request(*args, **options)
 
     def getresponse(self) -> Any:

@@ -372,10 +372,10 @@ def seconds(retry_after: str | None) -> float | None:
     The HTTP-date form is rare here, and counts as unsaid.
     """
     try:
-        asked = float(retry_after or "nan")
+        seconds = float(retry_after or "nan")
     except ValueError:
         return None
-    return None if math.isnan(asked) else min(max(0.0, asked), RETRY_AFTER_S_MAX)
+    return None if math.isnan(seconds) else min(max(0.0, seconds), RETRY_AFTER_S_MAX)
 
 
 def timeouts_s(timeout_s: float) -> tuple[float, float]:

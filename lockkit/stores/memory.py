@@ -83,9 +83,9 @@ class MemoryStore:
     def get(
         self, key: str, *, unless: Version | None = None, limit: int | None = None
     ) -> ReadAnswer:
-        with self._entered() as shelf:
+        with self._entered() as memory_store:
             now_ms = self._clock.wall_ms()
-            match shelf.current(self._full(key)):
+            match memory_store.current(self._full(key)):
                 case None:
                     return Missing()
                 case number, _, _ if str(number) == unless:
@@ -95,15 +95,17 @@ class MemoryStore:
                     return Found(part, str(number), modified_ms, now_ms)
 
     def put(self, key: str, body: bytes, condition: Condition) -> WriteAnswer:
-        with self._entered() as shelf:
-            match condition, shelf.current(self._full(key)):
+        with self._entered() as memory_store:
+            match condition, memory_store.current(self._full(key)):
                 case (IfAbsent(), None):
                     pass
                 case (IfVersion(version), (number, _, _)) if str(number) == version:
                     pass
                 case _:
                     return PreconditionFailed()
-            return Applied(str(shelf.append(self._full(key), bytes(body), self._clock.wall_ms())))
+            return Applied(
+                str(memory_store.append(self._full(key), bytes(body), self._clock.wall_ms()))
+            )
 
     def put_file(self, key: str, source: BinaryIO, size: int) -> WriteAnswer:
         return self.put(key, source.read(size), IfAbsent())
@@ -115,28 +117,28 @@ class MemoryStore:
         return answer
 
     def list(self, prefix: str, after: str = "") -> Listing:
-        with self._entered() as shelf:
+        with self._entered() as memory_store:
             return Listing(
                 ListEntry(key[len(self._full("")) :], len(now[2]), str(now[0]))
-                for key in sorted(shelf.states)
+                for key in sorted(memory_store.states)
                 if key.startswith(self._full(prefix))
                 and key > self._full(after)
-                and (now := shelf.current(key))
+                and (now := memory_store.current(key))
             )
 
     def delete(self, key: str, condition: IfVersion | None = None) -> WriteAnswer:
-        with self._entered() as shelf:
-            now = shelf.current(self._full(key))
+        with self._entered() as memory_store:
+            now = memory_store.current(self._full(key))
             if now is None:
                 return Applied("")
             if condition is not None and condition.version != str(now[0]):
                 return PreconditionFailed()
-            shelf.append(self._full(key), None, self._clock.wall_ms())
+            memory_store.append(self._full(key), None, self._clock.wall_ms())
             return Applied("")
 
     def versions(self, key: str) -> Sequence[ObjectVersion]:
-        with self._entered() as shelf:
-            states = shelf.states.get(self._full(key), [])
+        with self._entered() as memory_store:
+            states = memory_store.states.get(self._full(key), [])
             return [
                 ObjectVersion(
                     version=str(number),
@@ -150,8 +152,8 @@ class MemoryStore:
             ]
 
     def get_version(self, key: str, version: ObjectVersion) -> bytes:
-        with self._entered() as shelf:
-            for number, _, body in shelf.states.get(self._full(key), []):
+        with self._entered() as memory_store:
+            for number, _, body in memory_store.states.get(self._full(key), []):
                 if str(number) == version.id and body is not None:
                     return body
         raise StoreError(f"{self.url}: {key} has no version {version.id}; list its versions again")

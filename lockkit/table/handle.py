@@ -26,7 +26,7 @@ from lockkit.table.format.partition import by_partition
 from lockkit.table.format.properties import HUDI, TableConfig
 from lockkit.table.format.schema import arrow_schema, avro_schema, conform, evolve
 from lockkit.table.occ.commit import Committed
-from lockkit.table.occ.concurrency import refuse_unused_lock, see_conditions, turns_of
+from lockkit.table.occ.concurrency import control_of, refuse_unused_lock, see_conditions
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.liveness import heartbeat_rules
 from lockkit.table.occ.locks import open_table_lock
@@ -111,13 +111,13 @@ class Table:
             self.url, given, clock=self.clock, emit=emit, client=client, how=lock,
             **store_options,
         ) if lock is None or isinstance(lock, Mapping) else lock  # fmt: skip
-        self.turns = turns_of(given, lambda: self.lock)
+        self.concurrency_control = control_of(given, lambda: self.lock)
         self.emit = EventSink(self.url, self.lock.lane, emit, self.clock)
         self._upkeep = Upkeep(
-            given, self.url, self.store, self.turns, clock=self.clock, emit=self.emit
+            given, self.url, self.store, self.concurrency_control, clock=self.clock, emit=self.emit
         )
         self.strategy = strategy
-        self.pulse = heartbeat_rules(given)
+        self.heartbeat = heartbeat_rules(given)
         self._known: TableCache | None = None
         self._schema: pa.Schema | None = None
         self._schema_at = ""  # the newest commit that is known to have no other columns
@@ -158,7 +158,7 @@ class Table:
                 lambda target: self._files(target, rows), avro_schema(schema, known.config.name),
                 self._partitions, grows=schema != self._schema, schema_at=self._schema_at,
             )  # fmt: skip
-            attempt = WriteAttempt(StoreHost(self._desk, self.pulse), self.strategy)
+            attempt = WriteAttempt(StoreHost(self._context, self.heartbeat), self.strategy)
             way = attempt.append(known, new, self._upkeep.before_commit)
             try:
                 committed = run(way, self.store, self.clock)
@@ -178,8 +178,8 @@ class Table:
         return committed
 
     @property
-    def _desk(self) -> ServiceContext:
-        shared = self._upkeep.desk
+    def _context(self) -> ServiceContext:
+        shared = self._upkeep.context
         return replace(shared, store=self.store, clock=self.clock, emit=self.emit)
 
     def refresh(self) -> Snapshot:
@@ -197,7 +197,7 @@ class Table:
     def __repr__(self) -> str:
         config = self._known and self._known.config
         about = f"{config.name}, {config.mode} mode" if config else "not read yet"
-        return f"<Table {self.url}: {about}, {self.turns.mode}, {self.lock!r}>"
+        return f"<Table {self.url}: {about}, {self.concurrency_control.mode}, {self.lock!r}>"
 
     def __enter__(self) -> Table:
         return self

@@ -54,10 +54,10 @@ def test_hudi_reads_and_writes_what_our_services_keep_in_order(
     table.hudi_writes(order("h1"))
     table.both_show(*rows, order("c2"), order("h1"))
     # A clustering of ours whose maker died: Hudi writes elsewhere meanwhile, and we take it back.
-    first = service.look().snapshot.slices[0]
+    first = service.inspect().snapshot.slices[0]
     group = ClusteringGroup((ClusteringInput(first.partition, first.file_id, first.path),))
     plan = ReplacePlan((group,), {OURS: "cluster"}, hadoop_base(table.url))
-    action = action_of(service.look().config.names)
+    action = action_of(service.inspect().config.names)
     dead = run(begin(action=action, plan=format_cluster_plan(plan)), table.us.store, CLOCK)
     table.hudi_writes(order("h2", region="ASIA"))
     later = replace(rules, heartbeat=HeartbeatRules(expiry=Expiry.WALL))

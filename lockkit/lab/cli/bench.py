@@ -69,12 +69,12 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= args.requests <= REQUESTS_MAX:
         raise CommandError(f"--requests must be from 1 to {REQUESTS_MAX}", code=USAGE)
 
-    def tell(_kind: str, **fields: Any) -> None:
+    def report(_kind: str, **fields: Any) -> None:
         warn(plain(fields.get("text", "")))
 
     with somewhere(args) as store:
         warn(f"reading {plain(store.url)}: {args.requests} of each kind, sizes {args.sizes} bytes")
-        reads = compare_reads(store, requests=args.requests, sizes=sizes, emit=tell)
+        reads = compare_reads(store, requests=args.requests, sizes=sizes, emit=report)
         if args.json:
             rows = [
                 {**asdict(each), "p50_ms": each.p50_ms, "p99_ms": each.p99_ms, "per_s": each.per_s}

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.writers < 2:
         raise CommandError("a takeover needs two writers: --writers 2 or more")
-    tell = print_nothing if args.json == "-" else say
+    report = print_nothing if args.json == "-" else say
     run_dir = Path(args.run_dir or tempfile.mkdtemp(prefix="lockkit-demo-"))
     fleet = Fleet(
         kind=args.kind,
@@ -98,14 +98,14 @@ def run(args: argparse.Namespace) -> int:
         fence=args.fence,
         run_dir=run_dir,
     )
-    tell(
+    report(
         f"{args.writers} {WRITERS_ARE[args.kind]} rewrite the same files of {fleet.url}, "
         f"the fence {'on' if args.fence else 'OFF'}."
     )
     try:
         try:
             with fleet:
-                play(fleet, stall_and_lost_response(fleet), tell)
+                play(fleet, stall_and_lost_response(fleet), report)
         except CommandError:
             args.run_dir = run_dir  # the error names a log in it
             raise
@@ -172,7 +172,7 @@ def until(what: str, happened: Callable[[Event], bool]) -> Generator[str, Event,
     return each
 
 
-def play(fleet: Fleet, story: Story, tell: Callable[[str], None]) -> None:
+def play(fleet: Fleet, story: Story, report: Callable[[str], None]) -> None:
     """Send the story everything that happens, telling it on the way; raise where it gets stuck."""
     clock, teller = Clock(), HistoryNarrator()
     waits_for, seen = next(story), 0
@@ -181,8 +181,8 @@ def play(fleet: Fleet, story: Story, tell: Callable[[str], None]) -> None:
         fleet.wait(lambda _: True, POLL_S, since=seen)
         for each in fleet.events(seen):
             seen += 1
-            if (line := teller.tell(each)) is not None:
-                tell(f"  {line}")
+            if (line := teller.narrate(each)) is not None:
+                report(f"  {line}")
             try:
                 before, waits_for = waits_for, story.send(each)
             except StopIteration:

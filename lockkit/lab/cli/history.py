@@ -31,14 +31,14 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from lockkit.cli.generations import opened, told
+    from lockkit.cli.generations import opened, story_of
     from lockkit.lock.handle import LOCK_KEY
     from lockkit.table.inspect.versions import as_events, generations
 
     if "://" in args.source:
         with opened(args.source, store_options(args)) as store:
             kept = generations(store, newest=args.newest)
-        found, story = as_events(LOCK_KEY, kept), told(kept)
+        found, story = as_events(LOCK_KEY, kept), story_of(kept)
     else:
         found = events(args.source)
         story = narrate(found)

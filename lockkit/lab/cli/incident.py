@@ -101,8 +101,8 @@ def _of_table(args: argparse.Namespace) -> int:
 
 def _table_lines(standing: LockInspection) -> list[str]:
     lines = []
-    for name, told in table_facts(standing):
-        lines.append(f"  {told}" if name in ("table", "timeline") else f"  {name}: {told}")
+    for name, fact in table_facts(standing):
+        lines.append(f"  {fact}" if name in ("table", "timeline") else f"  {name}: {fact}")
     return lines
 
 
@@ -122,19 +122,19 @@ def _as_json(found: Examination, url: str) -> dict[str, Any]:
     from lockkit.table.inspect.words import is_left
 
     holder, table = found.standing.holder, found.standing.table
-    record = holder.sight.record
+    record = holder.observation.record
     held = isinstance(record, Record)
     return {
         "url": url, "state": holder.state,
         "owner": record.owner if isinstance(record, Record) else None,
         "epoch": record.epoch if isinstance(record, Record) else None,
         "valid_until_ms": record.valid_until_ms if isinstance(record, Record) else None,
-        "version": holder.sight.version, "since_ms": found.since_ms,
-        "written_ms": holder.sight.modified_ms,
+        "version": holder.observation.version, "since_ms": found.since_ms,
+        "written_ms": holder.observation.modified_ms,
         "left_ms": {"ours": holder.left.ours_ms, "store": holder.left.store_ms,
                     "observed": holder.left.observed_ms} if held else None,
         "renews": holder.renews, "breakable": holder.breakable, "why": holder.why,
-        "generations": len(found.kept), "trouble": found.standing.trouble,
+        "generations": len(found.kept), "trouble": found.standing.read_error,
         "table": None if table is None else {
             "completed": len(table.condition.timeline.completed),
             "fence_epoch": table.condition.fence.epoch if table.condition.fence else None,

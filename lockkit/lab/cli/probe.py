@@ -69,12 +69,12 @@ def run(args: argparse.Namespace) -> int:
     from lockkit.lab.probe import probe
     from lockkit.lab.probe.providers import documented, elsewhere, providers
 
-    def tell(_kind: str, **fields: Any) -> None:
+    def show_progress(_kind: str, **fields: Any) -> None:
         warn(plain(fields.get("text", "")))
 
     with opened(args.url, store_options(args)) as store:
         try:
-            report = probe(store, rounds=args.rounds, racers=args.racers, emit=tell)
+            report = probe(store, rounds=args.rounds, racers=args.racers, emit=show_progress)
         except ValueError as error:
             raise CommandError(f"--{error}", code=USAGE) from None
         known = documented(args.url, elsewhere(store), providers())

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.spark <= args.writers:
         raise CommandError(f"--spark {args.spark}: 0 to {args.writers}, the number of writers")
     try:
-        trouble = SoakPlan.load(located(args.faults) if args.faults else ROOT / PLAN)
+        soak_plan = SoakPlan.load(located(args.faults) if args.faults else ROOT / PLAN)
     except FaultError as error:
         raise CommandError(f"this plan cannot be used: {plain(error, limit=600)}") from None
     for file in filter(None, (args.json if args.json != "-" else None, args.html)):
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{run_dir} has a soak already; name another folder, or remove it")
     say_progress = Progress()
     plan = fleet_plan(args, run_dir)
-    settings = SoakSettings(plan=trouble.to_json(), spark=args.spark)
+    settings = SoakSettings(plan=soak_plan.to_json(), spark=args.spark)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         say_progress(
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         )
         outcome = soak(
             plan, settings, seconds=args.minutes * 60, until_invalid=args.until_invalid,
-            tell=say_progress,
+            report=say_progress,
         )  # fmt: skip
         export(args, run_dir, outcome)
     except (SoakFailed, OSError) as error:
@@ -161,7 +161,7 @@ def export(args: argparse.Namespace, run_dir: Path, outcome: SoakOutcome) -> Non
     if args.json == "-":
         sys.stdout.write(said)
     else:
-        tell(outcome)
+        print_outcome(outcome)
         if args.json:
             Path(args.json).write_text(said, encoding="utf-8")
     if args.html:
@@ -170,7 +170,7 @@ def export(args: argparse.Namespace, run_dir: Path, outcome: SoakOutcome) -> Non
         write_page(run_dir, outcome, Path(args.html))
 
 
-def tell(outcome: SoakOutcome) -> None:
+def print_outcome(outcome: SoakOutcome) -> None:
     show(outcome.verdict)
     made = sum(outcome.made.values())
     say(f"{outcome.minutes:.1f} minutes, {outcome.commits} acknowledged commits, {made} faults of "

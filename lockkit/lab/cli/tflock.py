@@ -88,13 +88,13 @@ def opened(args: argparse.Namespace) -> Iterator[StateLock]:
     from lockkit.recipes.terraform.statelock import StateLock
     from lockkit.stores.within import within
 
-    def tell(kind: str, **data: Any) -> None:
+    def report(kind: str, **data: Any) -> None:
         if kind == "note":
             warn(f"lockkit {args.name}: {plain(data['text'])}")
 
     state = StateLock(
         args.url, workspace=args.workspace, workspace_key_prefix=args.workspace_key_prefix,
-        emit=tell, **store_options(args),
+        emit=report, **store_options(args),
     )  # fmt: skip
     # `lock` has its own limit, and time afterwards to prove or to undo what it has written.
     limit_s = math.inf if args.name == "tflock lock" else args.timeout_s

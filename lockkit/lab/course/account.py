@@ -35,12 +35,12 @@ class AccountRead:
 class Account:
     """A balance beside the lock; each payment reads, changes and rewrites it."""
 
-    def __init__(self, ground: LockTestbed) -> None:
-        self.ground = ground
+    def __init__(self, testbed: LockTestbed) -> None:
+        self.testbed = testbed
         self.write("W0", 0)
 
     def read(self, name: str) -> AccountRead:
-        with closing(open_store(self.ground.url, **self._as(name))) as store:
+        with closing(open_store(self.testbed.url, **self._as(name))) as store:
             found = store.get(BALANCE)
         assert isinstance(found, Found), found
         return AccountRead(json.loads(found.body)["amount"], found.version)
@@ -49,7 +49,7 @@ class Account:
         """Write the whole object over version `over`, or unconditionally; return the status."""
         condition = {"If_Match": over} if over else {}
         body = json.dumps({"amount": amount, "by": name}).encode()
-        return self.ground.put(name, BALANCE, body, **condition)
+        return self.testbed.put(name, BALANCE, body, **condition)
 
     def pay(self, name: str, amount: int) -> int:
         """Read, add and write; return the balance that `name` wrote."""
@@ -58,7 +58,7 @@ class Account:
         return balance
 
     def _as(self, name: str) -> dict[str, Any]:
-        return {"endpoint": self.ground.proxy.url, "client": name}
+        return {"endpoint": self.testbed.proxy.url, "client": name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +96,8 @@ class PaymentOutcome:
 
 def at_once() -> PaymentOutcome:
     """No lock: W1 and W2 have both read the balance before either writes it."""
-    with LockTestbed("s3") as ground:
-        account = Account(ground)
+    with LockTestbed("s3") as testbed:
+        account = Account(testbed)
         one, two = (account.read(name).amount for name in ("W1", "W2"))
         account.write("W1", one + ONE)
         account.write("W2", two + TWO)
@@ -106,10 +106,10 @@ def at_once() -> PaymentOutcome:
 
 def in_turn() -> PaymentOutcome:
     """Each client pays while it holds the lock."""
-    with LockTestbed("s3") as ground:
-        account = Account(ground)
+    with LockTestbed("s3") as testbed:
+        account = Account(testbed)
         for name, amount in (("W1", ONE), ("W2", TWO)):
-            with ground.lock(name, ttl_s=TTL_S):
+            with testbed.lock(name, ttl_s=TTL_S):
                 account.pay(name, amount)
         return _paid(account)
 
@@ -121,11 +121,11 @@ def late(*, guarded: bool, then: str = GIVE_UP) -> PaymentOutcome:
     """
     if then not in (GIVE_UP, WRITE_AGAIN, BEGIN_AGAIN):
         raise ValueError(f"{then!r}: it can {GIVE_UP!r}, {WRITE_AGAIN!r} or {BEGIN_AGAIN!r}")
-    with LockTestbed("s3") as ground:
-        account, lock = Account(ground), ground.lock("W1", ttl_s=TTL_S)
+    with LockTestbed("s3") as testbed:
+        account, lock = Account(testbed), testbed.lock("W1", ttl_s=TTL_S)
         with lock:
             seen = account.read("W1")  # and its write leaves, and nobody answers
-        with ground.lock("W2", ttl_s=TTL_S):
+        with testbed.lock("W2", ttl_s=TTL_S):
             account.pay("W2", TWO)
         status = account.write("W1", seen.amount + ONE, seen.version if guarded else "")
         if status != 200 and then != GIVE_UP:
@@ -136,10 +136,10 @@ def late(*, guarded: bool, then: str = GIVE_UP) -> PaymentOutcome:
 
 
 def _paid(account: Account) -> PaymentOutcome:
-    events = tuple(account.ground.events)
+    events = tuple(account.testbed.events)
     writes = [each for each in events if each.kind == "request" and each["method"] == "put"
               and each["key"].endswith(BALANCE) and each["client"] != "W0"]  # fmt: skip
     return PaymentOutcome(
         balance=account.read("W0").amount, writes=tuple(writes), events=events,
-        verdict=account.ground.verdict,
+        verdict=account.testbed.verdict,
     )  # fmt: skip

@@ -172,14 +172,14 @@ def hunting(scenario: str, rule: str, seeds: int = SEEDS) -> Iterator[MutantHunt
 
 
 def hunt(
-    scenario: str, rule: str, seeds: int = SEEDS, tell: Callable[[str], None] = print
+    scenario: str, rule: str, seeds: int = SEEDS, report: Callable[[str], None] = print
 ) -> MutantHunt:
     """So many seeds, from 1 on; tells four times how it goes. `ValueError` for less than one."""
     if seeds < 1:
         raise ValueError("play at least one seed")
     for found in hunting(scenario, rule, seeds):
         if found.seeds % max(1, seeds // 4) == 0:
-            tell(repr(found))
+            report(repr(found))
     return found
 
 

@@ -37,15 +37,15 @@ def meet(expiry: str, fast_s: float) -> ClockEncounter:
     `expiry` is wall, store or observed; raises `ValueError` for another.
     """
     policy, lost = Policy(expiry=Expiry(expiry)), threading.Event()
-    with warnings.catch_warnings(record=True) as caught, LockTestbed("s3") as ground:
+    with warnings.catch_warnings(record=True) as caught, LockTestbed("s3") as testbed:
         warnings.simplefilter("always")
-        first = ground.lock("W1", ttl_s=TTL_S, policy=policy, on_lost=lambda *_: lost.set())
-        second = ground.lock("W2", ttl_s=TTL_S, policy=policy, fast_s=fast_s)
+        first = testbed.lock("W1", ttl_s=TTL_S, policy=policy, on_lost=lambda *_: lost.set())
+        second = testbed.lock("W2", ttl_s=TTL_S, policy=policy, fast_s=fast_s)
         first.acquire()
         if second.acquire(timeout=0):
             Clock().wait(lost, TTL_S)  # until W1 hears of it, at its next renewal
         warned = tuple(str(each.message) for each in caught)
-        return ClockEncounter(events=tuple(ground.events), verdict=ground.verdict, warned=warned)
+        return ClockEncounter(events=tuple(testbed.events), verdict=testbed.verdict, warned=warned)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,14 +60,14 @@ class ServiceHandoff:
 
 def stall_both(
     first: str = "storage", second: str = "filesystem", *, lease_s: float = 2.0,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> ServiceHandoff:  # fmt: skip
     """Start three processes on each and pause both holders until another process takes over."""
     contest = Contention((first, second), lease_s=lease_s)
     try:
-        tell(f"until each was granted {GRANTS} times …")
+        report(f"until each was granted {GRANTS} times …")
         granted = contest.until_granted(GRANTS)
-        tell(f"stopping {', '.join(str(side.strike('stall')) for side in contest.sides)} …")
+        report(f"stopping {', '.join(str(side.strike('stall')) for side in contest.sides)} …")
         if not (granted and contest.until_taken_over()):
             raise TimeoutError("nobody was granted the lock within a minute; try again")
     finally:
@@ -117,11 +117,11 @@ class WaitOutcome:
 
     def __repr__(self) -> str:
         minute = "it got the lock" if self.outlived else "it gave up too early"
-        told = f"after {self.gave_up_s:.0f} s it gave up" if self.gave_up_s else (
+        reported = f"after {self.gave_up_s:.0f} s it gave up" if self.gave_up_s else (
             f"after {GIVE_UP_S:g} s it was still waiting")  # fmt: skip
         return (
             f"{self}. These keys allow {self.longest_s:g} s. One holder died with a one-minute "
-            f"lease: {minute}. Another died with a lease of one hour: {told}. The checker: "
+            f"lease: {minute}. Another died with a lease of one hour: {reported}. The checker: "
             f"{' and '.join(self.kinds)}"
         )
 
@@ -153,11 +153,11 @@ class _Attempt:
 
 def _behind(lease_s: float, config: dict[str, str]) -> _Attempt:
     """One client that died right after its grant and one that waits; no real time passes."""
-    clock, told = SkippedWaits(), list[Event]()
+    clock, reported = SkippedWaits(), list[Event]()
 
     def emit_of(who: str) -> Callable[..., None]:
         def emit(kind: str, **fields: Any) -> None:
-            told.append(event(clock.stamp_ms(), who, kind, **fields))
+            reported.append(event(clock.stamp_ms(), who, kind, **fields))
 
         return emit
 
@@ -173,5 +173,5 @@ def _behind(lease_s: float, config: dict[str, str]) -> _Attempt:
             seconds = (clock.boot_ms() - began_ms) / 1000
             if granted:
                 waiter.release()
-        events = sorted([*server.requests(), *told], key=lambda each: each.at_ms)
+        events = sorted([*server.requests(), *reported], key=lambda each: each.at_ms)
     return _Attempt(longest_s, granted, seconds, tuple(events))

@@ -51,7 +51,7 @@ _MEANS = (
 class WokenWriter:
     """A writer that was paused inside its commit, was rolled back meanwhile, and resumed."""
 
-    told: str
+    reported: str
     """The answer that it got."""
     reader: str
     """What a reader then got."""
@@ -61,34 +61,34 @@ class WokenWriter:
     verdict: Any
 
     def __str__(self) -> str:
-        if self.told.startswith("refused"):
+        if self.reported.startswith("refused"):
             return REFUSED
         return TORN if self.reader.startswith("an error") else WHOLE
 
     def __repr__(self) -> str:
         again = f"\nAfter W1 began again: {self.again}" if self.again else ""
-        return f"W1's answer: {self.told}\nA reader got: {self.reader}{again}"
+        return f"W1's answer: {self.reported}\nA reader got: {self.reader}{again}"
 
 
 def wake(fence: bool) -> WokenWriter:
     """Pause W1 for five minutes between its last check and the write that publishes."""
-    with TableTestbed() as lake:
-        slow, other = lake.writer("W1"), lake.writer("W2")
+    with TableTestbed() as testbed:
+        slow, other = testbed.writer("W1"), testbed.writer("W2")
         slow.publish(slow.insert(["k1", "k2"], 1))
         prepared = slow.insert(["k3"], 3)
 
         def meanwhile() -> None:
-            lake.clock.leap(STALL_S)
+            testbed.clock.leap(STALL_S)
             other.service().take_back()
 
         slow.stop_at("checked", meanwhile)
-        told, again = _published(slow, prepared, fence=None if fence else False), ""
-        reader = seen(lake)
-        if told.startswith("refused"):
+        reported, again = _published(slow, prepared, fence=None if fence else False), ""
+        reader = seen(testbed)
+        if reported.startswith("refused"):
             slow.publish(slow.insert(["k3"], 3))
-            again = seen(lake)
-        return WokenWriter(told=told, reader=reader, again=again, events=tuple(lake.events),
-                     verdict=lake.verdict)  # fmt: skip
+            again = seen(testbed)
+        return WokenWriter(reported=reported, reader=reader, again=again,
+                     events=tuple(testbed.events), verdict=testbed.verdict)  # fmt: skip
 
 
 def _published(writer: TestbedWriter, prepared: Prepared, fence: bool | None = None) -> str:
@@ -97,10 +97,10 @@ def _published(writer: TestbedWriter, prepared: Prepared, fence: bool | None = N
         try:
             writer.publish(prepared, fence=fence)
         except LockLost as refused:
-            told = f"refused{', twice' * tries}: {refused}"
+            reported = f"refused{', twice' * tries}: {refused}"
         else:
             return "committed"
-    return told
+    return reported
 
 
 # --- what it leaves -------------------------------------------------------------------------------
@@ -126,9 +126,9 @@ class InstantRemains:
 
 def remains() -> InstantRemains:
     """W1 writes its file and dies before its commit."""
-    with TableTestbed() as lake:
-        instant = lake.writer("W1").insert(["k1"], 1).instant
-        return InstantRemains(tuple((key, *_meaning(key)) for key in lake.files(instant)))
+    with TableTestbed() as testbed:
+        instant = testbed.writer("W1").insert(["k1"], 1).instant
+        return InstantRemains(tuple((key, *_meaning(key)) for key in testbed.files(instant)))
 
 
 def _meaning(key: str) -> tuple[str, str]:
@@ -161,11 +161,11 @@ TAKEN, SPARED = "✗ taken back", "spared"
 
 def ages() -> HeartbeatAges:
     """W1 beats once, with Hudi's defaults (every 60 s, two misses), and then stays silent."""
-    with TableTestbed() as lake:
-        writer, service = lake.writer("W1"), lake.writer("W2")
+    with TableTestbed() as testbed:
+        writer, service = testbed.writer("W1"), testbed.writer("W2")
         instant, rows, before = writer.insert(["k1"], 1).instant, [], 0
         for age in AGES_S:
-            lake.clock.leap(age - before)
+            testbed.clock.leap(age - before)
             before = age
             row = [f"{age} s"]
             for policy in POLICIES:
@@ -178,9 +178,9 @@ def ages() -> HeartbeatAges:
 def _dead(
     service: TestbedWriter, rules: HeartbeatRules, policy: Policy = "LAZY"
 ) -> tuple[HeartbeatRead, ...]:
-    look = service.service().look()
+    view = service.service().inspect()
     found: tuple[HeartbeatRead, ...] = service.run(
-        failed_writes(look.config.names, look.now, policy, rules)
+        failed_writes(view.config.names, view.now, policy, rules)
     )
     return found
 
@@ -193,16 +193,16 @@ class HeartbeatRace:
     """A heartbeat that a service found expired just before the next beat arrived."""
 
     ended: bool
-    told: str
+    reported: str
     events: tuple[Event, ...]
     verdict: Any
 
     def __str__(self) -> str:
-        return SAVED if self.told == "committed" else WASTED
+        return SAVED if self.reported == "committed" else WASTED
 
     def __repr__(self) -> str:
         went = "went on and rolled it back" if self.ended else "was refused: a newer beat exists"
-        return f"{self}. The service {went}; W1's answer: {self.told}"
+        return f"{self}. The service {went}; W1's answer: {self.reported}"
 
 
 def late_beat(guarded: bool) -> HeartbeatRace:
@@ -212,18 +212,18 @@ def late_beat(guarded: bool) -> HeartbeatRace:
     earlier read. Guarded, it first ends exactly the heartbeat that it read.
     """
     rules = HeartbeatRules()
-    with TableTestbed() as lake:
-        writer, service = lake.writer("W1"), lake.writer("W2")
+    with TableTestbed() as testbed:
+        writer, service = testbed.writer("W1"), testbed.writer("W2")
         prepared = writer.insert(["k1"], 1)
-        lake.clock.leap(rules.belief_ms / 1000 - 1 + UNDER_WAY_S)
-        look, dead = service.service().look(), _dead(service, rules)
+        testbed.clock.leap(rules.belief_ms / 1000 - 1 + UNDER_WAY_S)
+        view, dead = service.service().inspect(), _dead(service, rules)
         writer.beat()
-        ended = all(not guarded or service.run(end(pulse)) for pulse in dead)
+        ended = all(not guarded or service.run(end(heartbeat)) for heartbeat in dead)
         if ended:
-            service.service().desk.roll_back(look.known, prepared.instant)
-        told = _published(writer, prepared)
+            service.service().context.roll_back(view.known, prepared.instant)
+        reported = _published(writer, prepared)
         return HeartbeatRace(
-            ended=ended, told=told, events=tuple(lake.events), verdict=lake.verdict
+            ended=ended, reported=reported, events=tuple(testbed.events), verdict=testbed.verdict
         )
 
 
@@ -247,8 +247,8 @@ class RewriteEncounter:
 
 def meet(early: bool) -> RewriteEncounter:
     """W1 is rewriting k1's file group; W2 wants to. It checks the markers, or only commits."""
-    with TableTestbed() as lake:
-        first, second = lake.writer("W1"), lake.writer("W2")
+    with TableTestbed() as testbed:
+        first, second = testbed.writer("W1"), testbed.writer("W2")
         first.publish(first.insert(["k1"], 1))
         began = first.update(["k1"], 2)
         transaction = second.begin()
@@ -263,7 +263,7 @@ def meet(early: bool) -> RewriteEncounter:
             first.publish(began)
             second.publish(prepared)
         except CommitConflict as conflict:
-            written = [each for each in lake.files(f"_{transaction.instant}.parquet")
+            written = [each for each in testbed.files(f"_{transaction.instant}.parquet")
                        if not each.startswith(MARKERS)]  # fmt: skip
             return RewriteEncounter(files=len(written), why=str(conflict))
     raise AssertionError("both were committed")
@@ -306,21 +306,22 @@ def tune(interval_s: float, misses: int) -> HeartbeatTuning:
     if interval_s < 1 or misses < 1:
         raise ValueError("the interval must be at least one second, with at least one miss")
     rules = HeartbeatRules(interval_ms=round(interval_s * 1000), misses=misses)
-    with TableTestbed() as lake:
-        slow, dead, service = lake.writer("W1", rules), lake.writer("W2", rules), lake.writer("W3")
+    with TableTestbed() as testbed:
+        slow, dead = testbed.writer("W1", rules), testbed.writer("W2", rules)
+        service = testbed.writer("W3")
         serving = ServiceRules(heartbeat=rules)
         service.publish(service.insert(["k0"], 0))
         prepared, quiet_s = slow.insert(["k1"], 1), interval_s + PAUSE_S
-        lake.clock.leap(quiet_s)
+        testbed.clock.leap(quiet_s)
         service.service(serving).take_back()
-        told = _after_pause(slow, prepared, late=quiet_s * 1000 >= rules.belief_ms)
+        reported = _after_pause(slow, prepared, late=quiet_s * 1000 >= rules.belief_ms)
         dead.insert(["k2"], 2)
-        lake.clock.leap(GONE_WITHIN_S)
+        testbed.clock.leap(GONE_WITHIN_S)
         back = service.service(serving).take_back()
         gone = any(isinstance(each, RolledBack) for each in back)
         return HeartbeatTuning(
-            slow=told, dead="taken back" if gone else "still there", events=tuple(lake.events),
-            verdict=lake.verdict,
+            slow=reported, dead="taken back" if gone else "still there",
+            events=tuple(testbed.events), verdict=testbed.verdict,
         )  # fmt: skip
 
 

@@ -43,8 +43,8 @@ class LockUse:
 
     def __repr__(self) -> str:
         who = sorted({each["client"] for each in self.events if each.kind == "request"})
-        told = [f"{each}: {_counted(self.requests(each))}" for each in who]
-        return f"{self}, after {self.seconds:.1f} s. {'; '.join(told)}"
+        reported = [f"{each}: {_counted(self.requests(each))}" for each in who]
+        return f"{self}, after {self.seconds:.1f} s. {'; '.join(reported)}"
 
 
 class FrozenClock(Clock):
@@ -62,43 +62,43 @@ def release_once(provider: str) -> LockUse:
     """Claim, then release at once, by a guarded write that is sent a single time."""
     clock = Clock()
     began_ms = clock.boot_ms()
-    with LockTestbed(provider, clock=FrozenClock()) as ground:
-        with closing(open_store(ground.url, endpoint=ground.proxy.url, client="W1")) as store:
+    with LockTestbed(provider, clock=FrozenClock()) as testbed:
+        with closing(open_store(testbed.url, endpoint=testbed.proxy.url, client="W1")) as store:
             until_ms = clock.wall_ms() + round(TTL_S * 1000)
             held = Record("W1", until_ms, epoch=1, attempt="W1/1")
             claimed = store.put(LOCK_KEY, encode(held), IfAbsent())
             assert isinstance(claimed, Applied), claimed
             tombstone = replace(held, expired=True, attempt="W1/2")
             store.put(LOCK_KEY, encode(tombstone), IfVersion(claimed.version))
-        return _used(ground, clock, began_ms)
+        return _used(testbed, clock, began_ms)
 
 
 def use(provider: str, times: int = 2) -> LockUse:
     """Acquire and release `Lock` so many times in a row, with no work in between."""
     clock = Clock()
     began_ms = clock.boot_ms()
-    with LockTestbed(provider) as ground:
-        lock = ground.lock("W1", ttl_s=TTL_S)
+    with LockTestbed(provider) as testbed:
+        lock = testbed.lock("W1", ttl_s=TTL_S)
         for _ in range(times):
             lock.acquire()
             lock.release()
-        return _used(ground, clock, began_ms, ground.verdict)
+        return _used(testbed, clock, began_ms, testbed.verdict)
 
 
 def wait(provider: str) -> LockUse:
     """W1 holds the lock; W2 waits for `WAIT_S`, in vain."""
     clock = Clock()
-    with LockTestbed(provider) as ground:
-        holder, waiter = (ground.lock(name, ttl_s=TTL_S) for name in ("W1", "W2"))
+    with LockTestbed(provider) as testbed:
+        holder, waiter = (testbed.lock(name, ttl_s=TTL_S) for name in ("W1", "W2"))
         holder.acquire()
         began_ms = clock.boot_ms()
         waiter.acquire(timeout=WAIT_S)
-        return _used(ground, clock, began_ms, ground.verdict)
+        return _used(testbed, clock, began_ms, testbed.verdict)
 
 
-def _used(ground: LockTestbed, clock: Clock, began_ms: int, verdict: Any = None) -> LockUse:
-    seconds, events = (clock.boot_ms() - began_ms) / 1000, tuple(ground.events)
-    free = not ground.lock("reader").locked()
+def _used(testbed: LockTestbed, clock: Clock, began_ms: int, verdict: Any = None) -> LockUse:
+    seconds, events = (clock.boot_ms() - began_ms) / 1000, tuple(testbed.events)
+    free = not testbed.lock("reader").locked()
     return LockUse(free=free, seconds=seconds, events=events, verdict=verdict)
 
 

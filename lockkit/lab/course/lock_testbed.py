@@ -42,7 +42,7 @@ class LockTestbed:
         self.provider = provider
         self._scheme, self._profile = SCHEMES[provider]
         self._open = ExitStack()
-        self._told: list[Event] = []
+        self._reported: list[Event] = []
         self._clock = Clock()
         self._servers = clock
 
@@ -97,11 +97,11 @@ class LockTestbed:
         """What `lockkit lock break` does to whoever holds it."""
         with closing(open_store(self.url, endpoint=self.proxy.url, client=by)) as store:
             holder = run(watch(0), store, Clock())
-            record, shown = holder.sight.record, holder.sight.version
+            record, shown = holder.observation.record, holder.observation.version
             assert isinstance(record, Record) and shown is not None, holder.why
             run(take_over(holder, shown=shown, epoch=record.epoch, by=by), store, Clock())
 
-    def tell(self, name: str, kind: str, **fields: Any) -> None:
+    def record(self, name: str, kind: str, **fields: Any) -> None:
         """What `name` believes, for the history."""
         self._emit(name)(kind, **fields)
 
@@ -117,8 +117,8 @@ class LockTestbed:
     @property
     def events(self) -> list[Event]:
         """Truth, beliefs and faults, in order of time."""
-        told = [*self.requests, *self._told, *self.proxy.faults]
-        return sorted(told, key=lambda each: each.at_ms)
+        reported = [*self.requests, *self._reported, *self.proxy.faults]
+        return sorted(reported, key=lambda each: each.at_ms)
 
     @property
     def verdict(self) -> Any:
@@ -126,7 +126,7 @@ class LockTestbed:
 
     def _emit(self, who: str) -> Callable[..., None]:
         def emit(kind: str, **fields: Any) -> None:
-            self._told.append(event(self._clock.stamp_ms(), who, kind, **fields))
+            self._reported.append(event(self._clock.stamp_ms(), who, kind, **fields))
 
         return emit
 

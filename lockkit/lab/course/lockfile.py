@@ -46,9 +46,9 @@ class LockFile:
         return f"{self.version}, last modified {self.modified}\n{self.body}"
 
 
-def look(ground: LockTestbed) -> LockFile:
+def look(testbed: LockTestbed) -> LockFile:
     """GET the lock object."""
-    with closing(open_store(ground.url, endpoint=ground.proxy.url, client="look")) as store:
+    with closing(open_store(testbed.url, endpoint=testbed.proxy.url, client="look")) as store:
         found = store.get(LOCK_KEY)
     assert isinstance(found, Found), found
     body = json.dumps(json.loads(found.body), indent=2)
@@ -65,7 +65,7 @@ class ObjectHistory:
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """Number, ETag, whose, epoch, expired, attempt."""
-        return [(str(n), *_told(each)) for n, each in enumerate(self.states, 1)]
+        return [(str(n), *_reported(each)) for n, each in enumerate(self.states, 1)]
 
     def __repr__(self) -> str:
         return "\n".join("  ".join(row) for row in self.rows)
@@ -75,13 +75,13 @@ class ObjectHistory:
         return grid("kept", head, self.rows)
 
 
-def kept(ground: LockTestbed) -> ObjectHistory:
+def kept(testbed: LockTestbed) -> ObjectHistory:
     """What the bucket kept since `ground.keep_versions()`."""
-    with closing(open_store(ground.url, endpoint=ground.proxy.url, client="look")) as store:
+    with closing(open_store(testbed.url, endpoint=testbed.proxy.url, client="look")) as store:
         return ObjectHistory(tuple(reversed(generations(store, newest=GENERATIONS_MAX))))
 
 
-def _told(each: Generation) -> tuple[str, ...]:
+def _reported(each: Generation) -> tuple[str, ...]:
     match each.record:
         case Record() as record:
             who = record.holder.rpartition("/")[2] or record.owner
@@ -98,8 +98,8 @@ def version_of(provider: str) -> str:
     """The version that this provider gives to a newly created lock object."""
     record = Record("W1", Clock().wall_ms() + round(TTL_S * 1000), epoch=1, attempt="W1/1")
     with (
-        LockTestbed(provider) as ground,
-        closing(open_store(ground.url, endpoint=ground.proxy.url, client="W1")) as store,
+        LockTestbed(provider) as testbed,
+        closing(open_store(testbed.url, endpoint=testbed.proxy.url, client="W1")) as store,
     ):
         created = store.put(LOCK_KEY, encode(record), IfAbsent())
     assert isinstance(created, Applied), created
@@ -124,35 +124,35 @@ class CompetingClaims:
         return f"{self}. {said(self.verdict)}"
 
     def _repr_html_(self) -> str:
-        told = "".join(
+        reported = "".join(
             f"<div><b>W{n}</b> is told {each}</div>" for n, each in enumerate(self.statuses, 1)
         )
-        return f"{told}<div>{escape(said(self.verdict))}</div>"
+        return f"{reported}<div>{escape(said(self.verdict))}</div>"
 
 
 def claim_at_once(*, conditional: bool) -> CompetingClaims:
     """W1 and W2 write by S3's API, with `If-None-Match: *` or without; who is told 200 believes."""
     clock = Clock()
-    with LockTestbed("s3") as ground:
+    with LockTestbed("s3") as testbed:
         condition = {"If_None_Match": "*"} if conditional else {}
         for name in ("W1", "W2"):
-            with closing(open_store(ground.url, endpoint=ground.proxy.url, client=name)) as store:
+            with closing(open_store(testbed.url, endpoint=testbed.proxy.url, client=name)) as store:
                 assert isinstance(store.get(LOCK_KEY), Missing), "no writer has written yet"
         statuses = []
         for request, name in enumerate(("W1", "W2"), 1):
             until_ms = clock.wall_ms() + round(TTL_S * 1000)
             record = Record(name, until_ms, epoch=1, attempt=f"{name}/1", holder=name)
             asked = {"request": request, "op": "acquire"}
-            ground.tell(name, "ask", key=LOCK_KEY, attempt=record.attempt, **asked)
-            status = ground.put(name, LOCK_KEY, encode(record), **condition)
-            version = look(ground).version if status == 200 else ""
+            testbed.record(name, "ask", key=LOCK_KEY, attempt=record.attempt, **asked)
+            status = testbed.put(name, LOCK_KEY, encode(record), **condition)
+            version = look(testbed).version if status == 200 else ""
             outcome = "Applied" if status == 200 else "PreconditionFailed"
-            ground.tell(name, "answer", outcome=outcome, version=version, why="", **asked)
+            testbed.record(name, "answer", outcome=outcome, version=version, why="", **asked)
             if status == 200:
-                ground.tell(name, "held", epoch=1, until_ms=until_ms, version=version)
+                testbed.record(name, "held", epoch=1, until_ms=until_ms, version=version)
             statuses.append(status)
-        events = tuple(ground.events)
-        return CompetingClaims(statuses=tuple(statuses), events=events, verdict=ground.verdict)
+        events = tuple(testbed.events)
+        return CompetingClaims(statuses=tuple(statuses), events=events, verdict=testbed.verdict)
 
 
 # --- handed on ------------------------------------------------------------------------------------
@@ -193,12 +193,12 @@ def resume(**left: Any) -> LockHandoff:
 
 
 def _granted(names: tuple[str, ...], body: bytes = b"") -> LockHandoff:
-    with LockTestbed("s3") as ground:
-        ground.keep_versions()
+    with LockTestbed("s3") as testbed:
+        testbed.keep_versions()
         if body:
-            ground.put("hand", LOCK_KEY, body)
+            testbed.put("hand", LOCK_KEY, body)
         epochs = []
         for name in names:
-            with ground.lock(name, ttl_s=TTL_S, acquire_timeout=0) as lock:
+            with testbed.lock(name, ttl_s=TTL_S, acquire_timeout=0) as lock:
                 epochs.append(lock.fence.epoch)
-        return LockHandoff(epochs=tuple(epochs), kept=kept(ground), verdict=ground.verdict)
+        return LockHandoff(epochs=tuple(epochs), kept=kept(testbed), verdict=testbed.verdict)

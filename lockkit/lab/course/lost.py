@@ -56,7 +56,7 @@ class SdkReport:
             f"attempt {self.stored}{', the very one that was sent' if self.mine else ''}."
         )
 
-    def _heard(self, number: int) -> str:
+    def _answer_to(self, number: int) -> str:
         if number == 1:
             return "✗ lost"
         return "told to the caller" if number == len(self.sent) else "kept by the SDK: it tries on"
@@ -66,7 +66,7 @@ class SdkReport:
         for number, each in enumerate(self.sent, 1):
             what = f"create if absent, attempt {each['attempt']}"
             done = "written" if each["applied"] else "not written"
-            rows.append((str(number), what, f"{each['status']}, {done}", self._heard(number)))
+            rows.append((str(number), what, f"{each['status']}, {done}", self._answer_to(number)))
         sent = grid("lost", ("try", "what was sent", "the store", "its answer"), rows)
         return (
             f"{sent}<div><b>{escape(self.sdk)}</b> says: <code>{escape(self.said)}</code></div>"
@@ -81,12 +81,12 @@ def lose_answer(provider: str) -> SdkReport:
     Azure's takes 15 s, the pause of its usual policy; with LOCKKIT_FAST only that is left out.
     """
     sdk, create = SDKS[provider]
-    with LockTestbed(provider) as ground:
-        ground.lose()
+    with LockTestbed(provider) as testbed:
+        testbed.lose()
         body = json.dumps({"owner": "W1", "attempt": MINE}).encode()
-        status, said = create(ground.proxy.url, body)
-        sent = tuple(each for each in ground.requests if each["method"] == "put")
-        with closing(open_store(ground.url, endpoint=ground.proxy.url)) as store:
+        status, said = create(testbed.proxy.url, body)
+        sent = tuple(each for each in testbed.requests if each["method"] == "put")
+        with closing(open_store(testbed.url, endpoint=testbed.proxy.url)) as store:
             found = store.get(LOCK_KEY)
     assert isinstance(found, Found), "the first request was written"
     stored = json.loads(found.body)["attempt"]
@@ -178,11 +178,11 @@ def acquire(provider: str, belief: str = CAREFUL) -> AcquireTrial:
     """Acquire a lock, and lose the answer. `TRUSTING`: the SDK retries, and its 412 is believed."""
     careful = belief == CAREFUL
     mistake = nullcontext() if careful else LEASE_MUTANTS["claim_412 lost"].planted()
-    with LockTestbed(provider) as ground, mistake:
-        lock = ground.lock("W1", ttl_s=TTL_S, attempts=1 if careful else 3)
-        ground.lose()
+    with LockTestbed(provider) as testbed, mistake:
+        lock = testbed.lock("W1", ttl_s=TTL_S, attempts=1 if careful else 3)
+        testbed.lose()
         holds = lock.acquire(timeout=None if careful else TRY_S)
         if holds:
             lock.release()
-        events = ground.events
-        return AcquireTrial(holds=holds, events=tuple(events), verdict=ground.verdict)
+        events = testbed.events
+        return AcquireTrial(holds=holds, events=tuple(events), verdict=testbed.verdict)

@@ -32,7 +32,7 @@ class OrdersOutcome:
 
     did: str
     """In the words of a guess."""
-    told: tuple[ProgramReport, ...]
+    reported: tuple[ProgramReport, ...]
     rows: dict[str, int]
     """What a reader finds: order -> amount."""
     events: tuple[Event, ...]
@@ -43,21 +43,21 @@ class OrdersOutcome:
 
     @property
     def committed(self) -> int:
-        return sum(each.done for each in self.told)
+        return sum(each.done for each in self.reported)
 
     def __repr__(self) -> str:
-        told = "\n".join(map(repr, self.told))
-        return f"{told}\nThe table: {self.rows}\n{self.verdict.kind}: {self.verdict.because}"
+        reported = "\n".join(map(repr, self.reported))
+        return f"{reported}\nThe table: {self.rows}\n{self.verdict.kind}: {self.verdict.because}"
 
     def _repr_html_(self) -> str:
         rows = (
             (each.who, "✓ committed" if each.done else f"✗ {each.error}", each.attempts, each.said)
-            for each in self.told
+            for each in self.reported
         )
-        told = grid("told", ("", "was told", "attempts", ""), rows)
+        reported = grid("told", ("", "was told", "attempts", ""), rows)
         table = ", ".join(f"{escape(key)} = {amount}" for key, amount in self.rows.items())
         return (
-            f"{told}<div>The table: <b>{table}</b></div>"
+            f"{reported}<div>The table: <b>{table}</b></div>"
             f"<div>The checker: <b>{escape(str(self.verdict.kind))}</b>, "
             f"{escape(str(self.verdict.because))}</div>"
         )
@@ -69,11 +69,11 @@ class StoppedDriver:
 
     way: str
     did: str
-    told: ProgramReport | None = None
+    reported: ProgramReport | None = None
 
     def __str__(self) -> str:
         return self.did
 
     def __repr__(self) -> str:
-        woken = f" After it resumed, W1 was told: {self.told.said}" if self.told else ""
+        woken = f" After it resumed, W1 was told: {self.reported.said}" if self.reported else ""
         return f"{self.way}(): {self.did}.{woken}"

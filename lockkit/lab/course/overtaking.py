@@ -62,7 +62,7 @@ class StagedOrders(Stage):
         self.results[name] = yield from table.commit(prepared, StagedLock(epoch))
         return self.results[name]
 
-    def told(self, result: Any) -> str:
+    def outcome_of(self, result: Any) -> str:
         return f"committed {result.instant}"
 
     @property
@@ -152,9 +152,9 @@ class OvertakenWriter:
         return BOTH if self.rounds == 1 else AGAIN
 
     def __repr__(self) -> str:
-        told = "\n".join(f"{who}: {said}" for who, said in self.ended.items())
+        reported = "\n".join(f"{who}: {said}" for who, said in self.ended.items())
         seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)
-        return f"{self}.\n{told}\nA reader sees {seen}.\n{said(self.verdict)}"
+        return f"{self}.\n{reported}\nA reader sees {seen}.\n{said(self.verdict)}"
 
     def _repr_html_(self) -> str:
         seen = ", ".join(f"{order} = {amount}" for order, amount in self.rows)

@@ -250,7 +250,7 @@ class Waiting:
         self.channel.emit(kind, **fields)
         if self._at and kind == "note" and str(fields.get("text")).startswith(self._at):
             self._at = ""
-            self.channel.tell("waits", what=str(fields["text"]))
+            self.channel.send("waits", what=str(fields["text"]))
             if self.channel.next_command() is None:
                 os._exit(0)
 
@@ -258,12 +258,12 @@ class Waiting:
 def obey(order: dict[str, Any], waiting: Waiting, writer_of: Callable[[str], Any]) -> None:
     """Carry out one command and send its result."""
     do, url, hold = order.pop("do"), order.pop("url"), order.pop("hold", "")
-    tell = waiting.channel.tell
+    send = waiting.channel.send
     try:
         with waiting.at(hold):
-            tell("done", said=str(getattr(writer_of(url), do)(**order)))
+            send("done", said=str(getattr(writer_of(url), do)(**order)))
     except REFUSALS as error:
-        tell("refused", error=type(error).__name__, said=str(error))
+        send("refused", error=type(error).__name__, said=str(error))
 
 
 def main(channel: Channel) -> int:
@@ -280,7 +280,7 @@ def main(channel: Channel) -> int:
         place = url, endpoint, channel.name, waiting.emit
         return PlainProgram(*place) if session is None else SparkProgram(session, *place)
 
-    channel.tell("ready", pid=os.getpid())
+    channel.send("ready", pid=os.getpid())
     for order in channel.commands():
         obey(order, waiting, writer_of)
     return 0

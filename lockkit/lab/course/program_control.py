@@ -58,7 +58,7 @@ class ProgramProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, **order: Any) -> None:
+    def send(self, **order: Any) -> None:
         self._events.clear()
         self._process.send(**order)
 
@@ -84,9 +84,9 @@ class ProgramProcess:
         )  # fmt: skip
 
     def heard_out(self) -> ProgramReport:
-        told = self.hear()
-        assert told is not None, "it waits at most once"
-        return told
+        reported = self.hear()
+        assert reported is not None, "it waits at most once"
+        return reported
 
     def take(self) -> list[Event]:
         return list(self._events)

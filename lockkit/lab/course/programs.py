@@ -77,22 +77,22 @@ class Programs:
         self._folder = Path(tempfile.mkdtemp(prefix="lockkit-crew-"))
         self._spark_server: subprocess.Popen[str] | None = None
         self._tables = 0
-        self._heard: dict[str, list[Event]] = {}
+        self._recorded: dict[str, list[Event]] = {}
         self._trap: ClaimTrap | None = None
-        self._tell: Tell = print
+        self._report: Tell = print
 
     # --- life -----------------------------------------------------------------------------------
 
-    def start(self, tell: Tell = print) -> None:
+    def start(self, report: Tell = print) -> None:
         """Everything, and a table at `url` with four orders. Ends with this kernel."""
-        self._tell, began_ms = tell, self._clock.boot_ms()
+        self._report, began_ms = report, self._clock.boot_ms()
         atexit.register(self.stop)
         self._server = Emulator(on_request=self._requested).__enter__()
         self.endpoint = self._server.s3
         env: dict[str, str] = dict(os.environ)
         remote: str | None = None
         if self.kind != "plain":
-            tell("Spark and three PySpark programs start: 10 to 30 s …")
+            report("Spark and three PySpark programs start: 10 to 30 s …")
             env, remote = self._start_spark()
         for name in NAMES:
             settings = {"endpoint": self.endpoint, "remote": remote}
@@ -110,7 +110,7 @@ class Programs:
         self.first = self._make(self.url, FIRST)
         what = "PySpark programs on one Spark" if remote else f"plain Python programs ({NO_SPARK})"
         seconds = (self._clock.boot_ms() - began_ms) / 1000
-        tell(f"{seconds:.0f} s: three {what}, and a table with {len(FIRST)} orders")
+        report(f"{seconds:.0f} s: three {what}, and a table with {len(FIRST)} orders")
 
     def _start_spark(self) -> tuple[dict[str, str], str]:
         from lockkit.spark.connect import Server
@@ -172,16 +172,16 @@ class Programs:
         url = self._new_table(1)
         driver, other = self._members["W1"], self._members["W2"]
         caught = self._trap = ClaimTrap(driver.pid, url)
-        driver.tell(do={"write": "put", "save": "save"}[way], url=url, rows=[("e", "eu", 1, 5)])
+        driver.send(do={"write": "put", "save": "save"}[way], url=url, rows=[("e", "eu", 1, 5)])
         caught.wait(driver)
-        self._tell("W1's driver is paused and its commit holds the lock; W2 wants to commit …")
-        other.tell(do="put", url=url, rows=[("f", "us", 1, 7)])
+        self._report("W1's driver is paused and its commit holds the lock; W2 wants to commit …")
+        other.send(do="put", url=url, rows=[("f", "us", 1, 7)])
         other.hear()
         decided = [each["client"] for each in self._requests(url) if _decides(each)]
         os.kill(driver.pid, signal.SIGCONT)
-        told = driver.hear()
+        reported = driver.hear()
         first = next(each for each in decided if each in ("W1", "W2"))
-        return StoppedDriver(way=way, did=WENT if first == "W1" else STOOD, told=told)
+        return StoppedDriver(way=way, did=WENT if first == "W1" else STOOD, reported=reported)
 
     def _at_once(
         self, orders: Mapping[str, dict[str, Any]], buckets: int,
@@ -190,17 +190,21 @@ class Programs:
         """Each writes its files and waits; when the last is ready, all commit."""
         url = self._new_table(buckets)
         for name, order in orders.items():
-            self._members[name].tell(hold=WROTE, url=url, **order)
+            self._members[name].send(hold=WROTE, url=url, **order)
         held = {name: self._members[name].hear() for name in orders}
-        self._tell(f"{', '.join(orders)} have written their files; now all of them commit …")
+        self._report(f"{', '.join(orders)} have written their files; now all of them commit …")
         for name, early in held.items():
             if early is None:
                 self._members[name].go()
-        told = tuple(each or self._members[name].heard_out() for name, each in held.items())
+        reported = tuple(each or self._members[name].heard_out() for name, each in held.items())
         events = self._events(url, orders)
         rows = self.rows(url)
         return OrdersOutcome(
-            did=did(told, rows), told=told, rows=rows, events=tuple(events), verdict=check(events)
+            did=did(reported, rows),
+            reported=reported,
+            rows=rows,
+            events=tuple(events),
+            verdict=check(events),
         )
 
     # --- tables ---------------------------------------------------------------------------------
@@ -220,7 +224,7 @@ class Programs:
         return url
 
     def _make(self, url: str, rows: list[Row], buckets: int = 1) -> str:
-        heard = self._heard[url] = []
+        heard = self._recorded[url] = []
 
         def emit(kind: str, **fields: Any) -> None:
             heard.append(event(self._clock.stamp_ms(), "W0", kind, **fields))
@@ -231,9 +235,9 @@ class Programs:
         return PlainProgram(url, self.endpoint, "W0", emit).put(rows)
 
     def _events(self, url: str, names: Iterable[str]) -> list[Event]:
-        told = [each for name in names for each in self._members[name].take()]
+        reported = [each for name in names for each in self._members[name].take()]
         return sorted(
-            [*self._requests(url), *self._heard[url], *told], key=lambda each: each.at_ms
+            [*self._requests(url), *self._recorded[url], *reported], key=lambda each: each.at_ms
         )
 
     def _requests(self, url: str) -> list[Event]:
@@ -247,14 +251,14 @@ class Programs:
             self._trap = None
 
 
-def _amounts(told: tuple[ProgramReport, ...], rows: dict[str, int]) -> str:
-    done = sum(each.done for each in told)
+def _amounts(reported: tuple[ProgramReport, ...], rows: dict[str, int]) -> str:
+    done = sum(each.done for each in reported)
     known = {(MORE * len(NAMES), 3): ALL_COUNT, (MORE, 3): TWO_LOST, (MORE, 1): REFUSED}
     return known.get((rows["a"], done), f"{rows['a']}: {done} committed")
 
 
-def _commits(told: tuple[ProgramReport, ...], _rows: dict[str, int]) -> str:
-    return {3: THREE, 2: TWO, 1: ONE}.get(sum(each.done for each in told), "none")
+def _commits(reported: tuple[ProgramReport, ...], _rows: dict[str, int]) -> str:
+    return {3: THREE, 2: TWO, 1: ONE}.get(sum(each.done for each in reported), "none")
 
 
 def _decides(each: Event) -> bool:

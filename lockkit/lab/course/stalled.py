@@ -46,7 +46,7 @@ class StalledRun:
     """Of writers: plain, or connect (PySpark)."""
     decided: str
     """What became of the commit that was stopped: one of the guesses."""
-    told: int
+    reported: int
     """The orders of every acknowledged commit."""
     there: int
     """Those of these orders that a reader of the table finds."""
@@ -55,7 +55,7 @@ class StalledRun:
 
     @property
     def lost(self) -> int:
-        return self.told - self.there
+        return self.reported - self.there
 
     @property
     def title(self) -> str:
@@ -66,7 +66,7 @@ class StalledRun:
 
     def __repr__(self) -> str:
         return (
-            f"{self.title}. W1's late commit: {self}. Acknowledged: {self.told:,} "
+            f"{self.title}. W1's late commit: {self}. Acknowledged: {self.reported:,} "
             f"orders, a reader finds {self.there:,} of them. {self.verdict.kind}: "
             f"{self.verdict.because}"
         )
@@ -77,12 +77,12 @@ class StalledRun:
         return (
             f"<div class='lockkit-stalled'><b>{escape(self.title)}</b><br>"
             f"W1's late commit: <b>{escape(str(self))}</b><br>"
-            f"acknowledged orders: {self.told:,}, found by a reader: {self.there:,}, "
+            f"acknowledged orders: {self.reported:,}, found by a reader: {self.there:,}, "
             f"<b>{lost}</b></div>"
         )
 
 
-def stall(fence: bool, tell: Tell = print) -> StalledRun:
+def stall(fence: bool, report: Tell = print) -> StalledRun:
     """W1 checks and is paused; W2 takes over the lock and commits; W1 resumes.
 
     Real processes: PySpark, or plain where `usual` says so. Raises `TimeoutError` if a step does
@@ -94,7 +94,7 @@ def stall(fence: bool, tell: Tell = print) -> StalledRun:
         renew_interval_s=chosen.lease_s / 10, pause_s=PAUSE_S,
     )  # fmt: skip
     with fleet:
-        watch = _Watch(fleet, tell)
+        watch = _Watch(fleet, report)
         fleet.stall("W1", at="commit")
         slow = "" if chosen.kind == "plain" else ": 10 to 30 s"
         watch.say(f"{CREWS[chosen.kind]} start{slow} …")
@@ -111,23 +111,23 @@ def stall(fence: bool, tell: Tell = print) -> StalledRun:
             watch.until("W1", "published")
             watch.say("W1 begins again with the current table, and commits")
         events = fleet.events()
-        told, there = orders(fleet.url, fleet.endpoint, events)
+        reported, there = orders(fleet.url, fleet.endpoint, events)
         return StalledRun(
-            fence=fence, kind=chosen.kind, decided=decided(events, late), told=told, there=there,
-            events=tuple(events), verdict=check(events),
+            fence=fence, kind=chosen.kind, decided=decided(events, late), reported=reported,
+            there=there, events=tuple(events), verdict=check(events),
         )  # fmt: skip
 
 
 class _Watch:
     """Waits for a fleet's events, one after the other, and prints each with its time."""
 
-    def __init__(self, fleet: Fleet, tell: Tell) -> None:
-        self._fleet, self._tell, self._clock = fleet, tell, Clock()
+    def __init__(self, fleet: Fleet, report: Tell) -> None:
+        self._fleet, self._report, self._clock = fleet, report, Clock()
         self._began_ms = self._clock.boot_ms()
         self._mark = 0
 
     def say(self, text: str) -> None:
-        self._tell(f"{(self._clock.boot_ms() - self._began_ms) / 1000:5.1f} s  {text}")
+        self._report(f"{(self._clock.boot_ms() - self._began_ms) / 1000:5.1f} s  {text}")
 
     def until(
         self, who: str, *kinds: str, since: int | None = None, epoch_above: int = -1
@@ -192,15 +192,15 @@ def orders(url: str, endpoint: str | None, events: list[Event]) -> tuple[int, in
         for each in events if each.kind == "note" and "files" in each.data
         for file in each["files"]
     }  # fmt: skip
-    told: set[str] = set()
+    reported: set[str] = set()
     with closing(open_store(url, endpoint=endpoint)) as store:
         for path in sorted(files):
             if path.removesuffix(".parquet").rpartition("_")[2] in published:
                 found = store.get(path)
                 assert isinstance(found, Found), f"{path} was published and is lost"
-                told.update(read_base_file(path, found.body)[TABLE.record_key].to_pylist())
+                reported.update(read_base_file(path, found.body)[TABLE.record_key].to_pylist())
         there = set(read_table(store)[TABLE.record_key].to_pylist())
-    return len(told), len(told & there)
+    return len(reported), len(reported & there)
 
 
 def writes_only(scene: Scene) -> Scene:

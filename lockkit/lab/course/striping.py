@@ -186,7 +186,7 @@ class Race:
 
 def race(
     *, writers: int = 6, stripes: int = 64, seconds: float | None = None,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> Race:  # fmt: skip
     """On a store that takes one write a second per object, as GCS does. Threads of this process.
 
@@ -203,9 +203,9 @@ def race(
             StripedLock("gs://lake/striped", stripes=stripes, lock={"ttl_s": TTL_S}, **options)
             for _ in keys
         ]
-        tell(f"one lock object, for {seconds:g} s …")
+        report(f"one lock object, for {seconds:g} s …")
         single = _contend(singles, seconds, singles)
-        tell(f"{stripes} stripes, for {seconds:g} s …")
+        report(f"{stripes} stripes, for {seconds:g} s …")
         grants = [
             each.keys(key, acquire_timeout=None) for each, key in zip(handles, keys, strict=True)
         ]

@@ -77,7 +77,7 @@ class TableTestbed:
 
     def __enter__(self) -> TableTestbed:
         self.clock = LeapingClock()
-        self._told: list[Event] = []
+        self._reported: list[Event] = []
         self._open = ExitStack()
         self._open.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # a lease that was lost meanwhile is in the history
@@ -100,8 +100,8 @@ class TableTestbed:
         self._open.callback(writer.lock.close)  # and so the store, which it shares
         return writer
 
-    def tell(self, who: str, kind: str, fields: dict[str, Any]) -> None:
-        self._told.append(event(self.clock.stamp_ms(), who, kind, **fields))
+    def record(self, who: str, kind: str, fields: dict[str, Any]) -> None:
+        self._reported.append(event(self.clock.stamp_ms(), who, kind, **fields))
 
     def rows(self) -> dict[str, int]:
         """Amounts by id, as a reader sees them; `TableError` where a file is gone."""
@@ -115,7 +115,7 @@ class TableTestbed:
     @property
     def events(self) -> list[Event]:
         """The store's record and the writers' beliefs, in order of time."""
-        return sorted([*self.server.requests(), *self._told], key=lambda each: each.at_ms)
+        return sorted([*self.server.requests(), *self._reported], key=lambda each: each.at_ms)
 
     @property
     def verdict(self) -> Any:
@@ -126,7 +126,7 @@ class TableTestbed:
 class TestbedWriter:
     """One writer: its lock, its heartbeats, and where it stands still."""
 
-    lake: TableTestbed
+    testbed: TableTestbed
     name: str
     store: Store
     beats: HeartbeatRules
@@ -138,7 +138,7 @@ class TestbedWriter:
     def __post_init__(self) -> None:
         self.lock = Lock(
             URL, ttl_s=LEASE_S, store=self.store, owner=self.name, client=self.name,
-            clock=self.lake.clock, emit=self.emit,
+            clock=self.testbed.clock, emit=self.emit,
         )  # fmt: skip
 
     def stop_at(self, what: str, meanwhile: Callable[[], object]) -> None:
@@ -146,16 +146,16 @@ class TestbedWriter:
         self._stops[what] = meanwhile
 
     def emit(self, kind: str, **fields: Any) -> None:
-        self.lake.tell(self.name, kind, fields)
+        self.testbed.record(self.name, kind, fields)
         said = str(fields["text"]) if kind == "note" else kind
         for what in [each for each in self._stops if said.startswith(each)]:
             meanwhile = self._stops.pop(what)
-            self.lake.tell(self.name, "stalled", {"pid": os.getpid(), "why": f"at {what!r}"})
+            self.testbed.record(self.name, "stalled", {"pid": os.getpid(), "why": f"at {what!r}"})
             meanwhile()
-            self.lake.tell(self.name, "resumed", {"pid": os.getpid()})
+            self.testbed.record(self.name, "resumed", {"pid": os.getpid()})
 
     def run(self, way: Procedure[Any]) -> Any:
-        return run(way, self.store, self.lake.clock, self.emit)
+        return run(way, self.store, self.testbed.clock, self.emit)
 
     # --- its transaction, step by step ------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class TestbedWriter:
     ) -> Committed:
         """Raises whatever `publish` raises."""
         done = publish(
-            prepared, self.lock, self.store, self.lake.clock, self.emit,
+            prepared, self.lock, self.store, self.testbed.clock, self.emit,
             strategy=strategy, fence=fence,
         )  # fmt: skip
         self.run(forget(prepared.instant))
@@ -221,7 +221,7 @@ class TestbedWriter:
             self.store,
             OptimisticConcurrency(self.lock),
             rules=rules,
-            clock=self.lake.clock,
+            clock=self.testbed.clock,
             emit=self.emit,
         )
 
@@ -235,10 +235,10 @@ def amounts(rows: pa.Table) -> dict[str, int]:
     return dict(zip(rows["id"].to_pylist(), rows["amount"].to_pylist(), strict=True))
 
 
-def seen(lake: TableTestbed) -> str:
+def seen(testbed: TableTestbed) -> str:
     """What a reader gets, as one line."""
     try:
-        rows = lake.rows()
+        rows = testbed.rows()
     except TableError as error:
         return f"an error: {str(error).partition(':')[0]}"
     return ", ".join(f"{id} {amount}" for id, amount in sorted(rows.items()))

@@ -76,9 +76,9 @@ def read_slowly(retained: int, commits: int = COMMITS) -> SlowRead:
     if retained < 1:
         raise ValueError("a clean must keep the files of at least one commit")
     rules = ServiceRules(clean=CleanRules(commits=retained))
-    with TableTestbed() as lake:
-        writer, reader = lake.writer("W1"), lake.writer("R")
-        cleaner = lake.writer("C").service(rules)
+    with TableTestbed() as testbed:
+        writer, reader = testbed.writer("W1"), testbed.writer("R")
+        cleaner = testbed.writer("C").service(rules)
         writer.publish(writer.insert(["k1"], 1))
         snapshot: Snapshot | None = None
         for number in range(2, commits + 1):
@@ -87,8 +87,8 @@ def read_slowly(retained: int, commits: int = COMMITS) -> SlowRead:
                 snapshot = reader.run(load_snapshot())
             cleaner.clean()
         assert snapshot is not None
-        return SlowRead(got=_rows_of(reader, snapshot), files=len(lake.files()),
-                    events=tuple(lake.events), verdict=lake.verdict)  # fmt: skip
+        return SlowRead(got=_rows_of(reader, snapshot), files=len(testbed.files()),
+                    events=tuple(testbed.events), verdict=testbed.verdict)  # fmt: skip
 
 
 def _rows_of(reader: TestbedWriter, snapshot: Snapshot) -> str:
@@ -117,15 +117,15 @@ class HeldBackCleans:
 def hold_back() -> HeldBackCleans:
     """W2 begins, reads, and dies; W1 updates k1 four times; a clean is to keep one commit only."""
     rules = ServiceRules(clean=CleanRules(commits=1))
-    with TableTestbed() as lake:
-        writer, silent_one = lake.writer("W1"), lake.writer("W2")
-        service = lake.writer("C").service(rules)
+    with TableTestbed() as testbed:
+        writer, silent_one = testbed.writer("W1"), testbed.writer("W2")
+        service = testbed.writer("C").service(rules)
         writer.publish(writer.insert(["k1"], 1))
         silent_one.begin()
         for number in range(2, 6):
             writer.publish(writer.update(["k1"], number))
         beside = _deleted(service)
-        lake.clock.leap(300)
+        testbed.clock.leap(300)
         service.take_back()
         return HeldBackCleans(beside, _deleted(service))
 
@@ -160,45 +160,47 @@ class ClusterClash:
 class UnfencedService:
     """Concurrency control of a service whose commit only the lock guards."""
 
-    turns: OptimisticConcurrency
+    concurrency_control: OptimisticConcurrency
 
     mode = OptimisticConcurrency.mode
 
     def hold(self) -> Any:
-        return self.turns.hold()
+        return self.concurrency_control.hold()
 
     def publish(
         self, prepared: Prepared, store: Store, clock: Any, emit: Emit = silent, *,
         strategy: ConflictStrategy = SIMPLE,
     ) -> Committed:  # fmt: skip
-        lock = self.turns.lock
+        lock = self.concurrency_control.lock
         assert isinstance(lock, Lock)
         return publish(prepared, lock, store, clock, emit, strategy=strategy, fence=False)
 
     def close(self) -> None:
-        self.turns.close()
+        self.concurrency_control.close()
 
 
 def oversleep(fence: bool) -> ClusterClash:
     """The clustering is paused between its check and the write that publishes; W1 commits."""
-    with TableTestbed() as lake:
-        writer, service = _three_files(lake)
+    with TableTestbed() as testbed:
+        writer, service = _three_files(testbed)
         clustering = service.service(ServiceRules(cluster=SMALL))
         if not fence:
-            clustering.desk.turns = UnfencedService(OptimisticConcurrency(service.lock))
+            clustering.context.concurrency_control = UnfencedService(
+                OptimisticConcurrency(service.lock)
+            )
 
         began = writer.update(["k1"], 10)
 
         def meanwhile() -> None:
-            lake.clock.leap(1.5 * LEASE_S)
+            testbed.clock.leap(1.5 * LEASE_S)
             writer.publish(began)
 
         service.stop_at("checked", meanwhile)
         why = _clustered(clustering)
-        rows = seen(lake)
+        rows = seen(testbed)
         lost = CLUSTERING if why else NOBODY if "k1 10" in rows else LOST
-        return ClusterClash(lost=lost, why=why, rows=rows, events=tuple(lake.events),
-                     verdict=lake.verdict)  # fmt: skip
+        return ClusterClash(lost=lost, why=why, rows=rows, events=tuple(testbed.events),
+                     verdict=testbed.verdict)  # fmt: skip
 
 
 def clash(order: str, *, writer_first: bool = False) -> ClusterClash:
@@ -209,8 +211,8 @@ def clash(order: str, *, writer_first: bool = False) -> ClusterClash:
     if order not in ORDERS:
         raise ValueError(f"no order {order!r}; there are: {'; '.join(ORDERS)}")
     strategy = PREFER_WRITER if writer_first else SIMPLE
-    with TableTestbed() as lake:
-        writer, service = _three_files(lake)
+    with TableTestbed() as testbed:
+        writer, service = _three_files(testbed)
         clustering = service.service(ServiceRules(cluster=SMALL, strategy=strategy))
         refused: list[str] = []
 
@@ -232,15 +234,15 @@ def clash(order: str, *, writer_first: bool = False) -> ClusterClash:
         if order == LATE:
             write(lambda: began)
         lost = UPSERT if refused else CLUSTERING if why else NOBODY
-        return ClusterClash(lost=lost, why=why or "".join(refused), rows=seen(lake),
-                     events=tuple(lake.events), verdict=lake.verdict)  # fmt: skip
+        return ClusterClash(lost=lost, why=why or "".join(refused), rows=seen(testbed),
+                     events=tuple(testbed.events), verdict=testbed.verdict)  # fmt: skip
 
 
-def _three_files(lake: TableTestbed) -> tuple[TestbedWriter, TestbedWriter]:
+def _three_files(testbed: TableTestbed) -> tuple[TestbedWriter, TestbedWriter]:
     """k1, k2 and k3 in one file each: W1 wrote them, and C will merge them."""
-    writer = lake.writer("W1")
+    writer = testbed.writer("W1")
     writer.publish(writer.insert(["k1", "k2", "k3"], 1))
-    return writer, lake.writer("C")
+    return writer, testbed.writer("C")
 
 
 def _clustered(service: TableService) -> str:
@@ -270,11 +272,11 @@ class StrategyMatrix:
         return grid("rows", head, self.rows)
 
 
-def matrix(tell: Callable[[str], None] = print) -> StrategyMatrix:
+def matrix(report: Callable[[str], None] = print) -> StrategyMatrix:
     """Try every order with both strategies; prints its progress."""
     rows, verdicts = [], []
     for number, order in enumerate(ORDERS, 1):
-        tell(f"{number} of {len(ORDERS)}: the write {order} …")
+        report(f"{number} of {len(ORDERS)}: the write {order} …")
         pair = [clash(order, writer_first=first) for first in (False, True)]
         rows.append((order, str(pair[0]), str(pair[1])))
         verdicts += [each.verdict for each in pair]

@@ -38,17 +38,17 @@ class WorstCase:
         return {"W1": OF_W1, "W2": OF_W2}.get(self.stands, self.because)
 
     def __repr__(self) -> str:
-        told = "; ".join(f"{who}: {said}" for who, said in self.ended.items() if said)
+        reported = "; ".join(f"{who}: {said}" for who, said in self.ended.items() if said)
         mark, planted = "✓" if self.well else "✗", self.mistake or "as it should be"
-        return f"{mark} {self.because} ({planted})\n  {told}"
+        return f"{mark} {self.because} ({planted})\n  {reported}"
 
     def _repr_html_(self) -> str:
-        told = "".join(
+        reported = "".join(
             f"<div><b>{escape(who)}</b> {escape(said)}</div>" for who, said in self.ended.items()
         )
         mark, word = ("✓", "agrees") if self.well else ("✗", "does not agree")
         return (
-            f"<div><i>Mistake:</i> {escape(self.mistake or 'none')}</div>{told}"
+            f"<div><i>Mistake:</i> {escape(self.mistake or 'none')}</div>{reported}"
             f"<div>{mark} <b>What was told and what is there {word}:</b> {escape(self.because)}"
             "</div>"
         )

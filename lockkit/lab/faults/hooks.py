@@ -174,17 +174,17 @@ class Faulty(ArmedFaults):
         self._clock.sleep(attempt.give_up_s or 0)
         raise attempt.silent()
 
-    def _deliver(self, attempt: SdkAttempt, delay_s: float, tell: Callable[[str], None]) -> None:
+    def _deliver(self, attempt: SdkAttempt, delay_s: float, report: Callable[[str], None]) -> None:
         """The zombie: the request reaches the store when its client has long given up."""
         send = attempt.kept(whole(attempt.body))
         if not self._late.acquire(blocking=False):
-            tell(f"not sent: {LATE_MAX} others wait")
+            report(f"not sent: {LATE_MAX} others wait")
             return
 
         def deliver() -> None:
             try:
                 if not self._clock.wait(self._closed, delay_s):
-                    tell(_outcome(send))
+                    report(_outcome(send))
             finally:
                 self._late.release()
 

@@ -179,10 +179,10 @@ async def _chunks(reader: StreamReader) -> AsyncIterator[bytes]:
     size = -1
     while size != 0:
         line = await _line(reader)
-        told = _CHUNK_SIZE.match(line)
-        if told is None:
+        size_line = _CHUNK_SIZE.match(line)
+        if size_line is None:
             raise WireError(400, "a chunk without a size")
-        size = int(told[0], 16)
+        size = int(size_line[0], 16)
         yield line
         if size:
             async for piece in _exactly(reader, size + 2):
@@ -208,9 +208,9 @@ def unframed(body: bytes, framing: Framing) -> bytes:
     at = 0
     while True:
         end = body.index(b"\r\n", at)
-        told = _CHUNK_SIZE.match(body, at, end)
-        assert told is not None, "unframed() is for a body that read_body() has read"
-        size = int(told[0], 16)
+        size_line = _CHUNK_SIZE.match(body, at, end)
+        assert size_line is not None, "unframed() is for a body that read_body() has read"
+        size = int(size_line[0], 16)
         if size == 0:
             return b"".join(payload)
         payload.append(body[end + 2 : end + 2 + size])

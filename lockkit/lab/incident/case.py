@@ -54,7 +54,7 @@ class IncidentHistory:
 
     lanes: HistoryIndex
     writes: list[AppliedWrite] = field(default_factory=list)
-    asked: list[ObservedWrite] = field(default_factory=list)
+    requests: list[ObservedWrite] = field(default_factory=list)
 
     def after(self, write: AppliedWrite) -> AppliedWrite | None:
         """What replaced it."""
@@ -65,7 +65,7 @@ class IncidentHistory:
         """What stood in the lock object just before."""
         return next((each for each in reversed(self.writes) if each.at_ms < at_ms), None)
 
-    def told(self, who: str, *kinds: str, since_ms: float, until_ms: float) -> Iterator[Event]:
+    def reports(self, who: str, *kinds: str, since_ms: float, until_ms: float) -> Iterator[Event]:
         """What a client's lane says between two moments, in its order."""
         for each in self.lanes.everything:
             if each.who == who and each.kind in kinds and since_ms <= each.at_ms <= until_ms:
@@ -81,7 +81,7 @@ def lay_out(events: Iterable[Event]) -> IncidentHistory:
         op, attempt = str(each["op"]), each["attempt"]
         if attempt and op in ("acquire", "confirm", "renew", "release"):
             answer = lanes.answer_of.get(attempt)
-            case.asked.append(ObservedWrite(each.who, op, each, answer, landed.get(attempt)))
+            case.requests.append(ObservedWrite(each.who, op, each, answer, landed.get(attempt)))
     return case
 
 

@@ -82,8 +82,8 @@ def no_cas(case: IncidentHistory) -> Iterator[Diagnosis]:
         condition, before = str(each["condition"]), str(each["before"])
         if not each["applied"] or not each["version"] or not condition.startswith("if-"):
             continue
-        word, _, asked = condition.partition(" ")
-        false = before != "" if word == "if-absent" else asked not in ("*", before)
+        word, _, request = condition.partition(" ")
+        false = before != "" if word == "if-absent" else request not in ("*", before)
         earlier = taken.get((each["key"], condition)) if word == "if-version" else None
         if false or earlier:
             because = (
@@ -158,68 +158,76 @@ def clock_skew(case: IncidentHistory) -> Iterator[Diagnosis]:
 
 def false_412(case: IncidentHistory) -> Iterator[Diagnosis]:
     """A renewal refused because of its own client's write, and believed."""
-    for asked in case.asked:
-        if asked.op not in ("renew", "confirm") or asked.outcome != "preconditionfailed":
+    for request in case.requests:
+        if request.op not in ("renew", "confirm") or request.outcome != "preconditionfailed":
             continue
-        assert asked.answer is not None
-        refused = _refusal(case, asked)
+        assert request.answer is not None
+        refused = _refusal(case, request)
         standing = case.standing(refused.at_ms) if refused else None
-        if refused is None or standing is None or standing.client != asked.who or not standing.live:
+        if (
+            refused is None
+            or standing is None
+            or standing.client != request.who
+            or not standing.live
+        ):
             continue
-        heard = case.told(
-            asked.who, "lost", "renewed", "held", since_ms=asked.answer.at_ms, until_ms=math.inf
+        reported = case.reports(
+            request.who, "lost", "renewed", "held", since_ms=request.answer.at_ms, until_ms=math.inf
         )
-        after = next(heard, None)
-        if after is None or after.kind != "lost" or after.at_ms >= _until_ms(case, asked) - 1:
+        after = next(reported, None)
+        if after is None or after.kind != "lost" or after.at_ms >= _until_ms(case, request) - 1:
             continue  # it found out; or its lease had simply run out
         because = (
-            f"{asked.who}'s renewal was refused, for the lock object held {asked.who}'s own write, "
-            f"and it took that for a loss: {after['why']}"
+            f"{request.who}'s renewal was refused, for the lock object held {request.who}'s own "
+            f"write, and it took that for a loss: {after['why']}"
         )
-        yield Diagnosis(Pattern.FALSE_412, because, (standing.event, refused, asked.answer, after))
+        evidence = standing.event, refused, request.answer, after
+        yield Diagnosis(Pattern.FALSE_412, because, evidence)
 
 
-def _refusal(case: IncidentHistory, asked: ObservedWrite) -> Event | None:
+def _refusal(case: IncidentHistory, request: ObservedWrite) -> Event | None:
     """The store's record of the refusal; with a hidden retry, of its second copy."""
     return next(
         (each for each in reversed(case.lanes.truth)
-         if each["attempt"] == asked.event["attempt"] and each["answer"] == "precondition_failed"),
+         if each["attempt"] == request.event["attempt"]
+         and each["answer"] == "precondition_failed"),
         None,
     )  # fmt: skip
 
 
-def _until_ms(case: IncidentHistory, asked: ObservedWrite) -> float:
+def _until_ms(case: IncidentHistory, request: ObservedWrite) -> float:
     """When its client's belief was to end by itself."""
-    since = case.told(asked.who, "held", "renewed", since_ms=0, until_ms=asked.event.at_ms)
+    since = case.reports(request.who, "held", "renewed", since_ms=0, until_ms=request.event.at_ms)
     last = [float(each["until_ms"]) for each in since]
     return last[-1] if last else math.inf
 
 
 def ghost(case: IncidentHistory) -> Iterator[Diagnosis]:
     """A claim that landed, and whose client never learnt it."""
-    for asked in case.asked:
-        write = asked.landed
-        if asked.op != "acquire" or write is None or not write.live:
+    for request in case.requests:
+        write = request.landed
+        if request.op != "acquire" or write is None or not write.live:
             continue
-        if asked.outcome not in ("preconditionfailed", "unknown", "refused"):
+        if request.outcome not in ("preconditionfailed", "unknown", "refused"):
             continue
         after = case.after(write)
-        if after is not None and after.client == asked.who:
+        if after is not None and after.client == request.who:
             continue  # it found its own write, and went on from there
         gone_ms = math.inf if after is None else after.at_ms
-        since_ms = max(write.at_ms, asked.answer.at_ms if asked.answer else 0.0)
+        since_ms = max(write.at_ms, request.answer.at_ms if request.answer else 0.0)
         span = {"since_ms": min(write.at_ms, since_ms), "until_ms": gone_ms}
-        if next(case.told(asked.who, "held", "renewed", **span), None):
+        if next(case.reports(request.who, "held", "renewed", **span), None):
             continue
-        hurt = next(case.told(asked.who, "lost", "waiting", **span), None) or _waits(case, **span)
+        hurt = next(case.reports(request.who, "lost", "waiting", **span), None)
+        hurt = hurt or _waits(case, **span)
         if hurt is None:
             continue  # the history ends before anybody noticed
         because = (
-            f"{asked.who}'s claim landed, its answer said otherwise ({asked.outcome}), and nobody "
-            f"knows that the lock is {asked.who}'s: it stands until its lease ends"
+            f"{request.who}'s claim landed, its answer said otherwise ({request.outcome}), and "
+            f"nobody knows that the lock is {request.who}'s: it stands until its lease ends"
         )
-        answer = (asked.answer,) if asked.answer else ()
-        yield Diagnosis(Pattern.GHOST, because, (asked.event, write.event, *answer, hurt))
+        answer = (request.answer,) if request.answer else ()
+        yield Diagnosis(Pattern.GHOST, because, (request.event, write.event, *answer, hurt))
 
 
 def _waits(case: IncidentHistory, *, since_ms: float, until_ms: float) -> Event | None:
@@ -234,10 +242,10 @@ def _waits(case: IncidentHistory, *, since_ms: float, until_ms: float) -> Event 
 def failed_release(case: IncidentHistory) -> Iterator[Diagnosis]:
     """A release that was refused or not answered, that never landed, and was given up."""
     for over in case.lanes.by_kind["released"]:
-        held = list(case.told(over.who, "held", since_ms=0, until_ms=over.at_ms))
+        held = list(case.reports(over.who, "held", since_ms=0, until_ms=over.at_ms))
         since_ms = held[-1].at_ms if held else 0.0
         tried = [
-            each for each in case.asked
+            each for each in case.requests
             if each.who == over.who and each.op == "release"
             and since_ms <= each.event.at_ms <= over.at_ms
         ]  # fmt: skip

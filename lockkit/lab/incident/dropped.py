@@ -10,8 +10,8 @@ from lockkit.events import Event, plain, read
 from lockkit.lab.incident import listings
 from lockkit.lab.incident.audit import Audit, Validation, is_audit, parse_audit, validate
 from lockkit.lab.incident.calls import SeenVersion, unnamed
+from lockkit.lab.incident.client_events import client_events
 from lockkit.lab.incident.logs import ParsedLog, is_log, read_log
-from lockkit.lab.incident.telling import tell
 from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 
 FILE_BYTES_MAX = 10_000_000
@@ -69,9 +69,9 @@ def take_in(files: Sequence[tuple[str, bytes]], known: Sequence[SeenVersion] = (
     sent = [each for log in pile.logs for each in log.sent]
     listed = [each for listing in pile.lists for each in listings.as_events(listing)]
     seen = [*known, *(each for listing in pile.lists for each in listings.seen(listing))]
-    told = [*pile.events, *tell(sent, seen)]
-    told += [each for audit in pile.audits for each in audit.events]
-    together = sorted(one_truth([*told, *listed]), key=lambda each: each.at_ms)
+    reported = [*pile.events, *client_events(sent, seen)]
+    reported += [each for audit in pile.audits for each in audit.events]
+    together = sorted(one_truth([*reported, *listed]), key=lambda each: each.at_ms)
     return Evidence(tuple(together), tuple(pile.audits), tuple(pile.taken))
 
 
@@ -135,13 +135,13 @@ def _said(log: ParsedLog) -> str:
 def one_truth(events: Iterable[Event]) -> list[Event]:
     """A version of the lock that a listing and a log both tell is one write: the log knows more."""
     events = list(events)
-    told = {
+    reported = {
         each["version"] for each in events
         if _writes_lock(each) and not each.get("listed") and each["version"]
     }  # fmt: skip
     return [
         each for each in events
-        if not (each.get("listed") and each["version"] in told)
+        if not (each.get("listed") and each["version"] in reported)
     ]  # fmt: skip
 
 

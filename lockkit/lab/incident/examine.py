@@ -77,9 +77,9 @@ def examine(
     audits = run(load_audits(), store, clock)
     evidence = take_in(files, seen(kept))
     lanes = names(kept)  # Hudi's log has owners, the lock object may say who they are
-    told = [replace(each, who=lanes.get(each.who, each.who))
+    reported = [replace(each, who=lanes.get(each.who, each.who))
             for audit in audits for each in audit.events]  # fmt: skip
-    events = one_truth([*evidence.events, *told, *as_events(LOCK_KEY, kept)])
+    events = one_truth([*evidence.events, *reported, *as_events(LOCK_KEY, kept)])
     events.sort(key=lambda each: each.at_ms)
     return Examination(
         standing, kept, untold, (*audits, *evidence.audits), evidence, tuple(events),

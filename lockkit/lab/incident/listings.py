@@ -65,15 +65,15 @@ def read_listing(text: str) -> VersionListing | None:
     if not head.startswith(("{", "[")):
         return None
     try:
-        told = json.loads(head)
+        reported = json.loads(head)
     except (ValueError, RecursionError):
         return None
-    if isinstance(told, dict) and ("Versions" in told or "DeleteMarkers" in told):
-        rows = [*_rows(told.get("Versions")), *_rows(told.get("DeleteMarkers"))]
-        marks = len(_rows(told.get("DeleteMarkers")))
+    if isinstance(reported, dict) and ("Versions" in reported or "DeleteMarkers" in reported):
+        rows = [*_rows(reported.get("Versions")), *_rows(reported.get("DeleteMarkers"))]
+        marks = len(_rows(reported.get("DeleteMarkers")))
         deleted = [False] * (len(rows) - marks) + [True] * marks
         return _listing("S3", (_s3(row, gone) for row, gone in zip(rows, deleted, strict=True)))
-    rows = _rows(told.get("items") if isinstance(told, dict) else told)
+    rows = _rows(reported.get("items") if isinstance(reported, dict) else reported)
     if any("generation" in row for row in rows):
         return _listing("GCS", map(_gcs, rows))
     if any("properties" in row and "name" in row for row in rows):
@@ -100,7 +100,7 @@ def _was_deleted(one: ListedVersion, after: ListedVersion | None) -> bool:
 
 
 def seen(listing: VersionListing) -> list[SeenVersion]:
-    """The same for `telling.tell`: a version whose bytes a log shows is that write's."""
+    """The same for `client_events`: a version whose bytes a log shows is that write's."""
     return [
         SeenVersion(each.version, frozenset({f"md5:{each.digest}"}), each.at_ms)
         for each in listing.lock if each.digest and not each.deleted
@@ -115,8 +115,8 @@ def _write(key: str, at_ms: float, before: str, version: str) -> Event:
     )  # fmt: skip
 
 
-def _rows(told: object) -> list[dict[str, Any]]:
-    rows = told if isinstance(told, list) else []
+def _rows(reported: object) -> list[dict[str, Any]]:
+    rows = reported if isinstance(reported, list) else []
     return [each for each in rows[:VERSIONS_MAX] if isinstance(each, dict)]
 
 
@@ -150,13 +150,16 @@ def _gcs(row: Mapping[str, Any]) -> ListedVersion | None:
 
 
 def _azure(row: Mapping[str, Any]) -> ListedVersion | None:
-    told = row.get("properties")
-    told = told if isinstance(told, dict) else {}
-    content = told.get("contentSettings")
-    md5 = content.get("contentMd5") if isinstance(content, dict) else told.get("contentMd5")
-    etag = str(told.get("etag") or "").strip('"')
+    reported = row.get("properties")
+    reported = reported if isinstance(reported, dict) else {}
+    content = reported.get("contentSettings")
+    md5 = content.get("contentMd5") if isinstance(content, dict) else reported.get("contentMd5")
+    etag = str(reported.get("etag") or "").strip('"')
     return _kept(
-        row.get("name"), etag and f'"{etag}"', told.get("lastModified"), digest=hex_of(md5 or "")
+        row.get("name"),
+        etag and f'"{etag}"',
+        reported.get("lastModified"),
+        digest=hex_of(md5 or ""),
     )
 
 
@@ -178,16 +181,16 @@ def _blob(blob: ElementTree.Element) -> ListedVersion | None:
     return _kept(blob.findtext("Name"), etag and f'"{etag}"', at, digest=digest)
 
 
-def _time(told: object) -> float | None:
+def _time(reported: object) -> float | None:
     """Epoch ms of an ISO time, of an HTTP date, or itself."""
-    if type(told) is int:
-        return float(told)
-    if not isinstance(told, str):
+    if type(reported) is int:
+        return float(reported)
+    if not isinstance(reported, str):
         return None
     try:
-        at = datetime.fromisoformat(re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", told))
+        at = datetime.fromisoformat(re.sub(r"([+-]\d\d)(\d\d)$", r"\1:\2", reported))
     except ValueError:
-        return epoch_ms(told)
+        return epoch_ms(reported)
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
 
 

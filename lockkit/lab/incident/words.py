@@ -39,8 +39,8 @@ def sentence(each: Event) -> str:
             state = "released" if get("expired") else f"until {clock_time(until)[11:]}"
             lease = f"; epoch {plain(get('epoch'))}, {state}" if type(until) is int else ""
             done = "applied" if get("applied") else plain(get("answer")).replace("_", " ")
-            told = f"{plain(get('method')).upper()} of {name}: {plain(get('status'))}, {done}"
-            return f"{at}  the store: {client}'s {told}{lease}"
+            reported = f"{plain(get('method')).upper()} of {name}: {plain(get('status'))}, {done}"
+            return f"{at}  the store: {client}'s {reported}{lease}"
         case "ask":
             return f"{at}  {who} asks: {plain(get('op'))} {name}"
         case "answer":

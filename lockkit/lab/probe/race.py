@@ -41,13 +41,13 @@ def races(
         )
         if create.finding is CheckOutcome.FAILED:
             return [create]
-        aims: list[tuple[str, Condition]] = []
+        group_targets: list[tuple[str, Condition]] = []
         for key in keys:
             match store.get(key):
                 case Found(_, version):
-                    aims.append((key, IfVersion(version)))
+                    group_targets.append((key, IfVersion(version)))
         clock.sleep(1.1 * store.capabilities.write_interval_min_s)
-        swap = _race("compare-and-set-race", clients, pool, aims, clock, store)
+        swap = _race("compare-and-set-race", clients, pool, group_targets, clock, store)
     return [create, swap]
 
 
@@ -55,7 +55,7 @@ def _race(
     name: str,
     clients: Sequence[Store],
     pool: ThreadPoolExecutor,
-    aims: Sequence[tuple[str, Condition]],
+    group_targets: Sequence[tuple[str, Condition]],
     clock: Clock,
     reader: Store,
 ) -> Check:
@@ -68,7 +68,7 @@ def _race(
         start.wait()
         return clients[number].put(key, _entry(name, number), condition)
 
-    for key, condition in aims:
+    for key, condition in group_targets:
         futures = [pool.submit(write, number, key, condition) for number in range(len(clients))]
         try:
             answers = [future.result() for future in futures]

@@ -121,9 +121,9 @@ def _bytes(answer: ReadAnswer, url: str) -> int:
 def saved(reads: Sequence[Reads]) -> str:
     """One sentence: what 304 saves, per size."""
     said = []
-    for whole, asked in zip(reads[::2], reads[1::2], strict=True):
-        if asked.unchanged < len(asked.took_ms):
+    for whole, conditional in zip(reads[::2], reads[1::2], strict=True):
+        if conditional.unchanged < len(conditional.took_ms):
             return "The store does not answer 304: asking costs as much as reading."
-        ratio = whole.p50_ms / asked.p50_ms
+        ratio = whole.p50_ms / conditional.p50_ms
         said.append(f"{ratio:.1f} times as fast for {whole.size:,} bytes")
     return f"To ask whether it changed (304) was {', '.join(said)} as to read it (p50)."

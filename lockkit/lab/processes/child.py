@@ -77,13 +77,13 @@ class ChildProcess:
         for line in self.process.stdout:
             yield _said(line)
 
-    def listen(self, heard: Callable[[Said | None], None]) -> threading.Thread:
+    def listen(self, on_message: Callable[[Said | None], None]) -> threading.Thread:
         """Call `heard` from a thread with everything that is said, and with None at its end."""
 
         def read() -> None:
             for each in self.said():
-                heard(each)
-            heard(None)
+                on_message(each)
+            on_message(None)
 
         thread = threading.Thread(target=read, name=f"hear-{self.log.stem}", daemon=True)
         thread.start()
@@ -131,7 +131,7 @@ class Channel:
         """Say an event of this child's lane."""
         self.write(event(self._clock.stamp_ms(), self.name, kind, **fields).to_json() + "\n")
 
-    def tell(self, message: str, **fields: Any) -> None:
+    def send(self, message: str, **fields: Any) -> None:
         """Say something that is no event."""
         self.write(message_line(message, **fields))
 

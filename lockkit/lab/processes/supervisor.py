@@ -29,7 +29,7 @@ from lockkit.events import Event, event
 from lockkit.lab.processes.child import Channel, ChildProcess, Said, message_line, serve
 from lockkit.lab.processes.fleet import Plan, last_words
 from lockkit.lab.processes.writer_plan import WriterPlan
-from lockkit.spark.process import FLEET, freeze, kill_tree, leftovers, tell, tree
+from lockkit.spark.process import FLEET, freeze, kill_tree, leftovers, send_signal, tree
 
 TICK_S = 0.25
 GRACE_S = 1.0
@@ -113,7 +113,7 @@ class Supervisor:
         """Temporary files of the JVMs, removed when all of them have ended."""
         self._history = (self._run_dir / "history.jsonl").open("w", buffering=1)
         self._out: SimpleQueue[str | None] = SimpleQueue()
-        self._teller = threading.Thread(target=_tell, args=(self._out, channel), daemon=True)
+        self._teller = threading.Thread(target=_write_lines, args=(self._out, channel), daemon=True)
         self._teller.start()
         self._beat_ms = self._turn_ms = self._clock.boot_ms()
 
@@ -208,7 +208,7 @@ class Supervisor:
         log = self._run_dir / f"{name}.log"
         lines = ChildProcess(module, settings, log=log, env=self._marked(env), cwd=self._run_dir)
         child = self._children[name] = Child(name, lines.process, log, lines)
-        child.reader = lines.listen(partial(self._heard, name))
+        child.reader = lines.listen(partial(self._on_message, name))
         self._emit(name, "started", pid=child.pid)
 
     def _serve(self, name: str, command: list[str], env: dict[str, str]) -> None:
@@ -232,7 +232,7 @@ class Supervisor:
             self._inbox.put(("command", command))
         self._inbox.put(("command", {"do": "stop", "grace_s": 0.0}))
 
-    def _heard(self, name: str, said: Said | None) -> None:
+    def _on_message(self, name: str, said: Said | None) -> None:
         if isinstance(said, Event):
             self._inbox.put(("event", said))
         elif said is not None:
@@ -303,13 +303,13 @@ class Supervisor:
             if whole:
                 freeze(child.pid)
             else:
-                tell(tree(child.pid)[:1], signal.SIGSTOP)
+                send_signal(tree(child.pid)[:1], signal.SIGSTOP)
 
     def _resume(self, child: Child) -> None:
         child.armed = ""
         child.send(do="stall", at="never")
         if child.alive:
-            tell(reversed(tree(child.pid)), signal.SIGCONT)
+            send_signal(reversed(tree(child.pid)), signal.SIGCONT)
 
     def _kill(self, child: Child) -> None:
         if child.alive and not child.killed:
@@ -453,7 +453,7 @@ class Supervisor:
         self._out.put(message_line("fleet", **fields))
 
 
-def _tell(lines: SimpleQueue[str | None], channel: Channel) -> None:
+def _write_lines(lines: SimpleQueue[str | None], channel: Channel) -> None:
     """Write from a thread of its own: a client that does not read must not stop the supervisor."""
     try:
         while (line := lines.get()) is not None:

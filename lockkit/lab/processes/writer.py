@@ -41,7 +41,7 @@ from lockkit.table.occ.transaction import TableCache, Transaction
 from lockkit.table.read.opening import look_over
 from lockkit.table.write.groups import TargetGroup
 
-TROUBLE_MAX = 8
+FAILURES_MAX = 8
 """Rounds in a row that may fail for the store's sake before the writer gives up."""
 UNKNOWN_TRIES_MAX = 3
 ATTEMPTS_PER_ROUND_MAX = 50
@@ -102,7 +102,7 @@ class FleetWriter:
     clock: Clock
     committed: int = 0
     _rounds: int = 0
-    _trouble: int = 0
+    _failures: int = 0
     _known: TableCache | None = field(default=None, repr=False)
     _snapshot: Snapshot | None = field(default=None, repr=False)
 
@@ -120,7 +120,7 @@ class FleetWriter:
             self._rounds += 1
             if self._one_round():
                 self.committed += 1
-                self._trouble = 0
+                self._failures = 0
             self.clock.wait(self.control.stop, self.clock.uniform(0.5, 1.5) * self.plan.pause_s)
 
     def _one_round(self) -> bool:
@@ -180,16 +180,16 @@ class FleetWriter:
         self._known = self._known.after(transaction.timeline)
         return transaction
 
-    def _prepare(self, transaction: Transaction, aims: list[FileGroup]) -> Prepared:
+    def _prepare(self, transaction: Transaction, group_targets: list[FileGroup]) -> Prepared:
         self._snapshot = run(
             load_snapshot(covering=transaction.covered, since=self._snapshot),
             self.store, self.clock,
         )  # fmt: skip
         batches = []
-        for region, own in aims:
+        for region, own in group_targets:
             group = (partition_path(TABLE, region), own)
-            aim = TargetGroup(group, self._snapshot.groups.get(group))
-            batches.append(RegionBatch(region, self._rounds, aim))
+            group_target = TargetGroup(group, self._snapshot.groups.get(group))
+            batches.append(RegionBatch(region, self._rounds, group_target))
         stats = self.orders.write(transaction.target, batches)
         self.control.emit("note", text=f"wrote {len(stats)} files", files=fields_of(stats))
         known = frozenset(partition for partition, _ in self._snapshot.groups)
@@ -213,11 +213,11 @@ class FleetWriter:
                 return
 
     def _pause_over(self, error: Exception) -> None:
-        self._trouble += 1
-        if self._trouble >= TROUBLE_MAX:
+        self._failures += 1
+        if self._failures >= FAILURES_MAX:
             raise error
         self.control.emit("note", text=f"{type(error).__name__}: {error}")
-        pause_s = back_off_s(self._trouble, self.clock, first_s=0.1, longest_s=self.plan.ttl_s)
+        pause_s = back_off_s(self._failures, self.clock, first_s=0.1, longest_s=self.plan.ttl_s)
         self.clock.wait(self.control.stop, pause_s)
 
 

@@ -9,7 +9,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lockkit.lab.server import azure_blocks, azure_lease, azure_shape, markup, mime
-from lockkit.lab.server.azure_shape import etag, id_of, md5_of, meta_of, tag, told, version_id
+from lockkit.lab.server.azure_shape import (
+    etag,
+    id_of,
+    md5_of,
+    meta_headers,
+    meta_of,
+    tag,
+    version_id,
+)
 from lockkit.lab.server.call import (
     DialectError,
     DialectRequest,
@@ -179,10 +187,11 @@ class Azure:
         deed.answer = "found"
         current = "true" if self.objects.superseded_ms(found) is None else "false"
         headers = {
-            **told(found.meta), "ETag": etag(found), "Last-Modified": http_date(found.at_ms),
+            **meta_headers(found.meta), "ETag": etag(found),
+            "Last-Modified": http_date(found.at_ms),
             "Accept-Ranges": "bytes", "x-ms-blob-type": "BlockBlob",
             "x-ms-creation-time": http_date(found.at_ms),
-            **azure_lease.told(*azure_lease.read(self.objects, deed.bucket, deed.key)),
+            **azure_lease.lease_headers(*azure_lease.read(self.objects, deed.bucket, deed.key)),
             "x-ms-server-encrypted": "true", "x-ms-version-id": version_id(found),
             "x-ms-is-current-version": current, "x-ms-access-tier": "Hot",
         }  # fmt: skip
@@ -376,9 +385,9 @@ def _failed_condition() -> DialectError:
 
 
 def _not_built(call: DialectRequest) -> DialectError:
-    asked = ", ".join(f"{k}={v}" for k, v in call.query.items() if k in ("comp", "restype"))
+    query = ", ".join(f"{k}={v}" for k, v in call.query.items() if k in ("comp", "restype"))
     return DialectError(
-        501, "NotImplemented", f"this server does not do {call.method} {call.path} ({asked})"
+        501, "NotImplemented", f"this server does not do {call.method} {call.path} ({query})"
     )
 
 

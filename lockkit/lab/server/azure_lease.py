@@ -45,7 +45,7 @@ def read(objects: Objects, bucket: str, key: str) -> tuple[Lease | None, str]:
     return lease, lease.state(objects.clock.stamp_ms())
 
 
-def told(lease: Lease | None, state: str) -> dict[str, str]:
+def lease_headers(lease: Lease | None, state: str) -> dict[str, str]:
     """What a reader is told of a lease."""
     status = "locked" if state in ("leased", "breaking") else "unlocked"
     said = {"x-ms-lease-status": status, "x-ms-lease-state": state}
@@ -137,9 +137,9 @@ def _release(call: DialectRequest, lease: Lease | None, state: str, now_ms: floa
 def _break(call: DialectRequest, lease: Lease | None, state: str, now_ms: float) -> After:
     if lease is None:
         raise _not_present()
-    asked = call.headers.get("x-ms-lease-break-period")
+    period = call.headers.get("x-ms-lease-break-period")
     period_ms = math.inf
-    if asked is not None:
+    if period is not None:
         period_ms = 1000.0 * _number(call, "x-ms-lease-break-period", 0, SECONDS_MAX)
     if state in ("expired", "broken"):
         ends_ms = min(now_ms, lease.ends_ms if lease.breaks_ms is None else lease.breaks_ms)

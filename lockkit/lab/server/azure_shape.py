@@ -88,7 +88,7 @@ def _row(
         lease = azure_lease.read(objects, object.bucket, object.key)
     of_lease = "".join(
         f"<{_LEASE[name]}>{value}</{_LEASE[name]}>"
-        for name, value in azure_lease.told(*lease).items()
+        for name, value in azure_lease.lease_headers(*lease).items()
     )
     if "versions" in include:
         which = f"<VersionId>{version_id(object)}</VersionId>"
@@ -147,7 +147,7 @@ def meta_of(call: DialectRequest) -> dict[str, Any]:
     return kept
 
 
-def told(meta: dict[str, Any]) -> dict[str, str]:
+def meta_headers(meta: dict[str, Any]) -> dict[str, str]:
     headers = {"Content-Type": "application/octet-stream", **meta.get("copied", {})}
     for name, value in meta.items():
         if name.startswith("meta-"):

@@ -28,7 +28,7 @@ def crc32c(body: bytes) -> int:
     return value ^ 0xFFFFFFFF
 
 
-def told(body: bytes) -> str | None:
+def digest_of(body: bytes) -> str | None:
     """As the services write it (base64, big-endian); None for a body too long to do in Python."""
     if len(body) > COMPUTED_BYTES_MAX:
         return None

@@ -155,27 +155,27 @@ class Gcs:
         if query.get("matchGlob"):
             raise DialectError(501, "notImplemented", "this server does not do matchGlob")
         deed.method, deed.key, deed.answer = "list", prefix, "listed"
-        told: dict[str, Any] = {"kind": "storage#objects"}
+        document: dict[str, Any] = {"kind": "storage#objects"}
         if query.get("versions", "").lower() == "true":  # the SDK writes True
             place = version_place(query.get("pageToken"))
             kept = self.objects.generations(bucket, prefix, place, limit + 1)
             if len(kept) > limit > 0:
-                told["nextPageToken"] = version_token(kept[limit - 1])
-            told["items"] = [
+                document["nextPageToken"] = version_token(kept[limit - 1])
+            document["items"] = [
                 resource(call, each, self.objects) for each in kept[:limit] if not each.deleted
             ]
-            return answer(told, deed)
+            return answer(document, deed)
         after, start = untoken(query.get("pageToken", "")), query.get("startOffset", "")
         found, prefixes, last = page(self.objects, bucket, prefix, delimiter, after, limit, start)
         end = query.get("endOffset", "")
         if end and (found or prefixes) and max([each.key for each in found] + prefixes) >= end:
             last = None
-        told["items"] = [resource(call, each) for each in found if not end or each.key < end]
+        document["items"] = [resource(call, each) for each in found if not end or each.key < end]
         if prefixes:
-            told["prefixes"] = [each for each in prefixes if not end or each < end]
+            document["prefixes"] = [each for each in prefixes if not end or each < end]
         if last is not None:
-            told["nextPageToken"] = token(last)
-        return answer(told, deed)
+            document["nextPageToken"] = token(last)
+        return answer(document, deed)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -293,9 +293,9 @@ class Gcs:
         after = resource(call, self._write(deed, call.query, body, meta))
         if moved[3] == "copyTo":
             return answer(after, deed)
-        told = {"kind": "storage#rewriteResponse", "done": True, "resource": after}
+        document = {"kind": "storage#rewriteResponse", "done": True, "resource": after}
         sizes = {"totalBytesRewritten": after["size"], "objectSize": after["size"]}
-        return answer(told | sizes, deed)
+        return answer(document | sizes, deed)
 
     def _compose(self, call: DialectRequest, deed: RequestEffect) -> Reply:
         deed.method = "put"

@@ -98,7 +98,7 @@ def _digests(object: Object) -> dict[str, str]:
 def headers(object: Object) -> dict[str, str]:
     """What comes with the bytes."""
     hashes = {"md5Hash": "md5", "crc32c": "crc32c"}
-    told = {
+    headers = {
         "ETag": etag(object),
         "Content-Type": "application/octet-stream",
         "x-goog-generation": str(object.id),
@@ -109,10 +109,10 @@ def headers(object: Object) -> dict[str, str]:
     }
     for name, value in object.meta.items():
         if name in _NAMES.values():
-            told[name.title()] = value
+            headers[name.title()] = value
         elif name.startswith("meta-"):
-            told[f"x-goog-{name}"] = value
-    return told
+            headers[f"x-goog-{name}"] = value
+    return headers
 
 
 def etag(object: Object) -> str:
@@ -121,7 +121,7 @@ def etag(object: Object) -> str:
 
 def checksums(body: bytes, declared: dict[str, str]) -> dict[str, str]:
     """The CRC-32C to keep: computed, or for a long body the client's own; 400 if they differ."""
-    found = crc32c.told(body)
+    found = crc32c.digest_of(body)
     claimed = declared.get("crc32c")
     if found is not None and claimed is not None and found != claimed:
         raise DialectError(

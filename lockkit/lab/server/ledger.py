@@ -48,7 +48,7 @@ class RequestLedger:
         self._unsaved.clear()
         return lost
 
-    def tell(self, events: list[Event], listener: Callable[[Event], None] | None) -> None:
+    def notify(self, events: list[Event], listener: Callable[[Event], None] | None) -> None:
         for each in events:
             overheard("", each)
             if listener is not None:

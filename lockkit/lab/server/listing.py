@@ -28,22 +28,24 @@ def page(
     prefixes: list[str] = []
     if limit <= 0:
         return [], [], None
-    told = _common(after, prefix, delimiter)
+    listed = _common(after, prefix, delimiter)
     last = after
     while True:
-        found = objects.under(bucket, prefix, told + _BEHIND if told else last, limit + 1, start)
+        found = objects.under(
+            bucket, prefix, listed + _BEHIND if listed else last, limit + 1, start
+        )
         for each in found:
             common = _common(each.key, prefix, delimiter)
-            if common and common == told:
+            if common and common == listed:
                 continue
             if len(contents) + len(prefixes) == limit:
                 return contents, prefixes, last
             if common:
                 prefixes.append(common)
-                told = last = common
+                listed = last = common
             else:
                 contents.append(each)
-                told, last = "", each.key
+                listed, last = "", each.key
         if len(found) <= limit:
             return contents, prefixes, None
 

@@ -266,7 +266,7 @@ class S3:
         s3_conditions.judge_read(call, deed, found)
         deed.answer = "found"
         headers = {
-            **_told(found.meta), **self._tags(found), "ETag": etag,
+            **_meta_headers(found.meta), **self._tags(found), "ETag": etag,
             "Last-Modified": http_date(found.at_ms), "Accept-Ranges": "bytes",
         }  # fmt: skip
         span = byte_range(call.headers.get("range"), found.size)
@@ -314,14 +314,14 @@ def meta_of(call: DialectRequest) -> dict[str, str]:
     return kept
 
 
-def _told(meta: dict[str, str]) -> dict[str, str]:
-    told = {"Content-Type": "binary/octet-stream"}
+def _meta_headers(meta: dict[str, str]) -> dict[str, str]:
+    headers = {"Content-Type": "binary/octet-stream"}
     for name, value in meta.items():
         if name.startswith("meta-"):
-            told[f"x-amz-{name}"] = value
+            headers[f"x-amz-{name}"] = value
         elif name in KEPT_HEADERS:
-            told[name.title()] = value
-    return told
+            headers[name.title()] = value
+    return headers
 
 
 def _not_built(call: DialectRequest) -> DialectError:

@@ -14,23 +14,23 @@ from lockkit.lab.server.call import DialectError, DialectRequest
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[^\r\n]*)?")
 
 
-def _told(digest: bytes) -> str:
+def _encoded(digest: bytes) -> str:
     return base64.b64encode(digest).decode()
 
 
 def crc32_of(body: bytes) -> str:
     """As Amazon tells it with an object that the SDKs of today wrote."""
-    return _told(zlib.crc32(body).to_bytes(4, "big"))
+    return _encoded(zlib.crc32(body).to_bytes(4, "big"))
 
 
 # CRC64NVME is taken on trust: Python has none, and a 16-line one would be too slow.
 _CHECKSUMS: Mapping[str, Callable[[bytes], str | None]] = {
     "x-amz-checksum-crc32": crc32_of,
-    "x-amz-checksum-crc32c": crc32c.told,
-    "x-amz-checksum-sha1": lambda body: _told(hashlib.sha1(body).digest()),
-    "x-amz-checksum-sha256": lambda body: _told(hashlib.sha256(body).digest()),
-    "x-amz-checksum-md5": lambda body: _told(hashlib.md5(body).digest()),
-    "content-md5": lambda body: _told(hashlib.md5(body).digest()),
+    "x-amz-checksum-crc32c": crc32c.digest_of,
+    "x-amz-checksum-sha1": lambda body: _encoded(hashlib.sha1(body).digest()),
+    "x-amz-checksum-sha256": lambda body: _encoded(hashlib.sha256(body).digest()),
+    "x-amz-checksum-md5": lambda body: _encoded(hashlib.md5(body).digest()),
+    "content-md5": lambda body: _encoded(hashlib.md5(body).digest()),
 }
 
 

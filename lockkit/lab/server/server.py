@@ -202,7 +202,7 @@ class Emulator:
     ) -> Reply:
         """Answer a request; what changes something is recorded in the same transaction."""
 
-        def told(reply: Reply) -> list[Event]:
+        def recorded(reply: Reply) -> list[Event]:
             return ledger.events(call, reply, began_ms, self._clock.stamp_ms())
 
         changed = False
@@ -211,11 +211,11 @@ class Emulator:
                 verify(call, credentials, began_ms)
             if call.method in ("GET", "HEAD"):
                 reply = dialect.answer(call)
-                events = told(reply)
+                events = recorded(reply)
             else:
                 with self.objects.writing():
                     reply = dialect.answer(call)
-                    events = told(reply)
+                    events = recorded(reply)
                     changed = any(each["applied"] for each in events)
                     if changed:
                         self._ledger.save(events)
@@ -224,12 +224,12 @@ class Emulator:
             reply = dialect.refuse(
                 call, self._fault(call, error), RequestEffect(call.method.lower())
             )
-            events = told(reply)
+            events = recorded(reply)
         if changed:
             self._ledger.saved()
         else:
             self._ledger.later(events)
-        self._ledger.tell(events, self.on_request)
+        self._ledger.notify(events, self.on_request)
         return reply
 
     def _fault(self, call: DialectRequest, error: Exception) -> DialectError:

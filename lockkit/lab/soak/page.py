@@ -42,15 +42,15 @@ def write_page(run_dir: Path, outcome: SoakOutcome, file: Path) -> None:
 
 def excerpt(run_dir: Path, outcome: SoakOutcome) -> list[Event]:
     """What happened around the proof; without one, around the last late writer that was refused."""
-    told = [each.at_ms for each in outcome.verdict.evidence]
-    if not told:
+    events_of = [each.at_ms for each in outcome.verdict.evidence]
+    if not events_of:
         late = (
-            each.at_ms for each in tally.told(run_dir)
+            each.at_ms for each in tally.events_of(run_dir)
             if each.kind == "refused" and each["error"] == "LockLost"
         )  # fmt: skip
         *_, last = 0.0, *late
-        told = [last]
-    first, last = min(told) - AROUND_MS, max(told) + AROUND_MS
+        events_of = [last]
+    first, last = min(events_of) - AROUND_MS, max(events_of) + AROUND_MS
     near = [each for each in tally.history(run_dir) if first <= each.at_ms <= last]
     return sorted(near, key=lambda each: each.at_ms)[:DRAWN_MAX]
 

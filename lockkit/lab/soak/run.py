@@ -85,24 +85,24 @@ class SoakOutcome:
 
 def soak(
     plan: Plan, settings: SoakSettings, *, seconds: float, until_invalid: bool = False,
-    tell: Tell = lambda _line: None,
+    report: Tell = lambda _line: None,
 ) -> SoakOutcome:  # fmt: skip
     """Run it and judge it; Ctrl-C ends it early. Raises `SoakFailed`."""
     run_dir, clock = Path(plan.run_dir), Clock()
     run_dir.mkdir(parents=True, exist_ok=True)
-    session = SoakSession(plan, settings, tell)
+    session = SoakSession(plan, settings, report)
     began_ms = clock.boot_ms()
     try:
         session.wait(seconds, run_dir if until_invalid else None)
     except KeyboardInterrupt:
-        tell("interrupted: what there is will be judged")
+        report("interrupted: what there is will be judged")
     finally:
         lasted_s = (clock.boot_ms() - began_ms) / 1000
         session.stop()
     orphans = len(leftovers(plan.fleet))
     if session.broken:
         raise SoakFailed(session.broken)
-    tell("judging")
+    report("judging")
     return judge(plan, lasted_s / 60, session.ended, orphans)
 
 
@@ -114,9 +114,9 @@ def judge(plan: Plan, minutes: float, ended: list[str], orphans: int) -> SoakOut
         verdict=both(check(history), replay(history)),
         minutes=minutes,
         fence=plan.fence,
-        commits=sum(each.kind == "published" for each in tally.told(run_dir)),
-        made=dict(tally.made(tally.told(run_dir)).most_common()),
-        clients=tally.clients_met(tally.told(run_dir)),
+        commits=sum(each.kind == "published" for each in tally.events_of(run_dir)),
+        made=dict(tally.made(tally.events_of(run_dir)).most_common()),
+        clients=tally.clients_met(tally.events_of(run_dir)),
         memory=tally.growth(run_dir),
         orphans=orphans,
         ended=ended,
@@ -143,10 +143,10 @@ def read_again(plan: Plan) -> tuple[int | None, str, list[Event]]:
         except (TableError, StoreError) as error:
             return None, f"{type(error).__name__}: {error}", []
         else:
-            look = event(
+            reading = event(
                 clock.stamp_ms(), "reader", "saw", began_ms=began_ms, groups=looked_at(snapshot)
             )
-            return rows, "", [look]
+            return rows, "", [reading]
         finally:
             store.close()
 
@@ -154,10 +154,10 @@ def read_again(plan: Plan) -> tuple[int | None, str, list[Event]]:
 class SoakSession:
     """The supervisor's process, seen from the one that started it."""
 
-    def __init__(self, plan: Plan, settings: SoakSettings, tell: Tell) -> None:
+    def __init__(self, plan: Plan, settings: SoakSettings, report: Tell) -> None:
         self.ended: list[str] = []
         self.broken = ""
-        self._tell = tell
+        self._report = report
         self._clock = Clock()
         self._fleet = plan.fleet
         self._folder = f"{Path(plan.run_dir)}/"
@@ -177,7 +177,7 @@ class SoakSession:
             self._clock.wait(self._over, POLL_S)
             if judged and self._clock.boot_ms() - checked_ms > CHECK_EVERY_S * 1000:
                 if check(tally.history(judged)).kind is Kind.INVALID:
-                    self._tell("INVALID: that is enough")
+                    self._report("INVALID: that is enough")
                     return
                 checked_ms = self._clock.boot_ms()
 
@@ -204,11 +204,11 @@ class SoakSession:
             self._hear_error(str(why))
         elif "made" in said:
             faults = sum(said["made"].values())
-            self._tell(f"{said['commits']} commits, {faults} faults of {len(said['made'])} kinds")
+            self._report(f"{said['commits']} commits, {faults} faults of {len(said['made'])} kinds")
 
     def _hear_error(self, why: str) -> None:
         if why.startswith(("writer ", "the Spark ")):
             self.ended.append(why.replace(self._folder, ""))  # a report goes to others
-            self._tell(why)
+            self._report(why)
         else:
             self.broken = why

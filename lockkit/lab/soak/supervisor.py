@@ -60,9 +60,9 @@ class SoakSupervisor(Supervisor):
     def __init__(self, plan: Plan, settings: SoakSettings, channel: Channel) -> None:
         super().__init__(plan, channel)
         self._settings = settings
-        self._trouble = SoakPlan.parse(settings.plan)
+        self._soak_plan = SoakPlan.parse(settings.plan)
         now_ms = self._clock.boot_ms()
-        self._due = [(now_ms + self._pause_ms(each), each) for each in self._trouble.processes]
+        self._due = [(now_ms + self._pause_ms(each), each) for each in self._soak_plan.processes]
         self._later: list[tuple[float, str, Any]] = []
         """When, what and whom: the second halves of troubles."""
         self._offsets: dict[str, int] = {}
@@ -104,7 +104,7 @@ class SoakSupervisor(Supervisor):
         self._proxy = self._hosts.enter_context(
             Proxy(
                 f"http://127.0.0.1:{at}",
-                plan=self._trouble.faults,
+                plan=self._soak_plan.faults,
                 latency_ms=self._plan.latency_ms,
                 on_fault=lambda each: self._inbox.put(("event", each)),
             )
@@ -157,10 +157,10 @@ class SoakSupervisor(Supervisor):
         if now_ms - self._scheduled_ms < 50:
             return True
         self._scheduled_ms = now_ms
-        for at, (due_ms, trouble) in enumerate(self._due):
+        for at, (due_ms, soak_fault) in enumerate(self._due):
             if now_ms >= due_ms:
-                self._due[at] = now_ms + self._pause_ms(trouble), trouble
-                self._make(trouble)
+                self._due[at] = now_ms + self._pause_ms(soak_fault), soak_fault
+                self._make(soak_fault)
         over = [each for each in self._later if now_ms >= each[0]]
         self._later = [each for each in self._later if now_ms < each[0]]
         for _, what, who in over:
@@ -173,39 +173,39 @@ class SoakSupervisor(Supervisor):
             self._control(made=dict(self._made), commits=self._commits)
         return True
 
-    def _pause_ms(self, trouble: SoakFault) -> float:
-        return 1000 * trouble.every_s * self._clock.uniform(0.5, 1.5)
+    def _pause_ms(self, soak_fault: SoakFault) -> float:
+        return 1000 * soak_fault.every_s * self._clock.uniform(0.5, 1.5)
 
     def _draw_ms(self, pair: tuple[float, float]) -> float:
         return 1000 * self._clock.uniform(*pair)
 
-    def _make(self, trouble: SoakFault) -> None:
-        match trouble.what:
+    def _make(self, soak_fault: SoakFault) -> None:
+        match soak_fault.what:
             case "burst":
-                self._proxy.inject(trouble.fault)
+                self._proxy.inject(soak_fault.fault)
             case "server":
-                self._relaunch(SERVER, trouble.for_s)
+                self._relaunch(SERVER, soak_fault.for_s)
             case _:
                 able = [
                     child for child in self._writers()
                     if child.alive and not child.stopped and not child.killed
-                    and child.name not in self._stall_s and trouble.may_befall(child.name)
+                    and child.name not in self._stall_s and soak_fault.may_befall(child.name)
                 ]  # fmt: skip
                 if able:
-                    self._befall(trouble, able[int(self._clock.uniform(0, len(able) - 1e-9))])
+                    self._befall(soak_fault, able[int(self._clock.uniform(0, len(able) - 1e-9))])
 
-    def _befall(self, trouble: SoakFault, child: Child) -> None:
-        match trouble.what:
+    def _befall(self, soak_fault: SoakFault, child: Child) -> None:
+        match soak_fault.what:
             case "stall":
-                self._stall_s[child.name] = trouble.for_s
+                self._stall_s[child.name] = soak_fault.for_s
                 until_ms = self._clock.boot_ms() + 1000 * ARMED_S_MAX
                 self._later.append((until_ms, "disarm", child.name))
-                self._stall(child, trouble.at, whole=trouble.at == "now")
+                self._stall(child, soak_fault.at, whole=soak_fault.at == "now")
             case "kill":
-                self._relaunch(child.name, trouble.for_s)
+                self._relaunch(child.name, soak_fault.for_s)
             case "clock":
-                self._offsets[child.name] = round(self._clock.uniform(*trouble.offset_ms))
-                self._relaunch(child.name, trouble.for_s)
+                self._offsets[child.name] = round(self._clock.uniform(*soak_fault.offset_ms))
+                self._relaunch(child.name, soak_fault.for_s)
 
     def _relaunch(self, name: str, for_s: tuple[float, float]) -> None:
         """SIGKILL; it is started again when its end is known."""

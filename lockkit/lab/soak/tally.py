@@ -42,7 +42,7 @@ def injected(each: Event) -> str | None:
 # --- the history ----------------------------------------------------------------------------------
 
 
-def told(run_dir: Path) -> Iterator[Event]:
+def events_of(run_dir: Path) -> Iterator[Event]:
     """What the clients said and what befell the processes: belief."""
     with (run_dir / "history.jsonl").open(encoding="utf-8") as file:
         yield from read(file)
@@ -65,7 +65,7 @@ def recorded(run_dir: Path) -> Iterator[Event]:
 
 def history(run_dir: Path) -> Iterator[Event]:
     """Both. Belief is read first: the record then has all that anybody was told of."""
-    yield from told(run_dir)
+    yield from events_of(run_dir)
     yield from recorded(run_dir)
 
 

@@ -108,14 +108,14 @@ class GranularWorld:
                 continue
             match asks:
                 case AcquireLock(want) if not self.holders(want, state):
-                    yield f"{name} takes {_named(want)}", _told(state, number, True)
+                    yield f"{name} takes {_named(want)}", _reported(state, number, True)
                 case AcquireLock(want) if ends_ms(0, PATIENCE_S) is not None:
                     why = f"{name} gives up: no {_named(want)} in its time"
-                    yield why, _told(state, number, False)
+                    yield why, _reported(state, number, False)
                 case ReleaseLock(want):
-                    yield f"{name} lets go of {_named(want)}", _told(state, number, None)
+                    yield f"{name} lets go of {_named(want)}", _reported(state, number, None)
                 case RemoteStep():
-                    yield f"{name} does its work", _told(state, number, None)
+                    yield f"{name} does its work", _reported(state, number, None)
                     if self.hangs and hung is None:
                         yield f"{name} waits for an answer that never comes", (answers, number)
 
@@ -197,7 +197,7 @@ def _replayed(taking: Taking[StripeRequest, None], answers: Answers) -> Operatio
     return OperationState(tuple(held), asks)
 
 
-def _told(state: State, number: int, answer: bool | None) -> State:
+def _reported(state: State, number: int, answer: bool | None) -> State:
     answers, hung = state
     mine = (*answers[number], answer)
     return (*answers[:number], mine, *answers[number + 1 :]), hung

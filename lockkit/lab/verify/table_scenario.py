@@ -74,10 +74,10 @@ class CommitRun:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, write: DecidedRequest, after: StoredObject | None) -> None:
-        self.leases.heard(write, after)
-        self.truth.heard(write, after)
-        if getattr(write.request, "key", "") == FENCE_KEY and self.world.weather.nodes:
+    def on_write(self, write: DecidedRequest, after: StoredObject | None) -> None:
+        self.leases.on_write(write, after)
+        self.truth.on_write(write, after)
+        if getattr(write.request, "key", "") == FENCE_KEY and self.world.fault_profile.nodes:
             self._at_the_worst_moment(write.client)
 
     def _at_the_worst_moment(self, name: str) -> None:
@@ -110,8 +110,8 @@ class CommitRun:
             world.run(self.last())
         except EXPECTED as error:
             raise Violated(BLOCKED, str(error)) from error
-        told = {instant: each.told for instant, each in self.tried.items()}
-        for instant, what in told.items():
+        reported = {instant: each.reported for instant, each in self.tried.items()}
+        for instant, what in reported.items():
             if what == instant and instant not in self.truth.visible:
                 raise Violated(TOLD, f"{instant} was acknowledged, and is not visible")
             if what in ("CommitConflict", "LockLost") and instant in self.truth.visible:
@@ -141,13 +141,17 @@ def _set_up(kind: str, seed: str, steps: int, mutant: Mutant | None) -> CommitRu
 
     dice = random.Random(f"{kind} {seed}")
     policy = Policy() if mutant is None else mutant.of(Policy())
-    profile, weather = PROFILES[dice.choice(SOUND)], FaultProfile.of(dice)
-    world = SimWorld(seed, steps, profile, weather, dice.random() < 0.3)
+    profile, fault_profile = PROFILES[dice.choice(SOUND)], FaultProfile.of(dice)
+    world = SimWorld(seed, steps, profile, fault_profile, dice.random() < 0.3)
     config = TableConfig(name="t", record_key="id", version=dice.choice((6, 9)), mode="fenced")
     locked, hasty = dice.random() < 0.5, dice.random() < 0.3
     run = CommitRun(world, LeaseRun(world, policy, fence_of(mutant)), config, locked, hasty)
     world.run(create_table(config))
-    world.shelf.heard, world.on_crash, world.on_note = run.heard, run.crashed, run.noted
+    world.memory_store.on_write, world.on_crash, world.on_note = (
+        run.on_write,
+        run.crashed,
+        run.noted,
+    )
     grain_ms = dice.choice(GRAINS_MS)
     births = [("W", partial(begin_writer, run))] * (2 + int(dice.random() * 2))
     if kind == "clean":

@@ -66,7 +66,7 @@ class TableTruth:
     def taken_back(self) -> set[str]:
         return {each.instant for each in self.decided if each.kind == ROLLBACK}
 
-    def heard(self, write: Write, after: StoredObject | None) -> None:
+    def on_write(self, write: Write, after: StoredObject | None) -> None:
         """A write was applied."""
         request = write.request
         assert isinstance(request, Put | Delete)

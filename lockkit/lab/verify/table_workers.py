@@ -53,7 +53,7 @@ class WorkerTransaction:
     """A transaction that came as far as its commit, and what its writer was told."""
 
     keys: tuple[str, ...]
-    told: str = ""
+    reported: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +138,15 @@ def publish(
         refused: Exception | None = None
         try:
             yield from commit(prepared, grant, believe=both, fence=fence)
-            mine.told = prepared.instant
+            mine.reported = prepared.instant
         except CommitUnknown:
-            mine.told = CommitUnknown.__name__
+            mine.reported = CommitUnknown.__name__
         except EXPECTED as error:
-            mine.told, refused = type(error).__name__, error
+            mine.reported, refused = type(error).__name__, error
         yield from let_go(run, session)
         if refused is not None:
             raise refused
-        if mine.told == prepared.instant:
+        if mine.reported == prepared.instant:
             return
 
 
@@ -209,9 +209,9 @@ def take_back(run: CommitRun, session: LeaseSession) -> Procedure[None]:
             doomed[plan.target] = instant
     if run.hasty:
         doomed |= {each: None for each, its in now.pending.items() if its == "commit"}
-    for pulse in (yield from failed_writes(names, now, "LAZY", BEATS)):
-        if pulse.instant not in doomed and (yield from end(pulse)):
-            doomed[pulse.instant] = None
+    for heartbeat in (yield from failed_writes(names, now, "LAZY", BEATS)):
+        if heartbeat.instant not in doomed and (yield from end(heartbeat)):
+            doomed[heartbeat.instant] = None
     for target, resume in doomed.items():
         grant, believe = yield from guard(run, session)
         yield from roll_back(target, grant, known, believe=believe, resume=resume)

@@ -94,16 +94,16 @@ def assume_ours(turn: StepContext, to: Phase) -> Step:
     state, write = turn.state, turn.write
     assert write is not None
     turn.state = replace(
-        state, seen=LastObservation(Observation(write.record.attempt, write.record), 0, 0)
+        state, observed=LastObservation(Observation(write.record.attempt, write.record), 0, 0)
     )
-    after, told = do.hold(turn, to)
-    return replace(after, seen=state.seen), told
+    after, reported = do.hold(turn, to)
+    return replace(after, observed=state.observed), reported
 
 
 def assume_beaten(turn: StepContext, to: Phase) -> Step:
     """No look: the claim counts as lost."""
     assert turn.write is not None
-    after = replace(turn.state, phase=to, out=None, seen=None)
+    after = replace(turn.state, phase=to, out=None, observed=None)
     return after, (ClaimLost(turn.write.record.attempt), ReadRecord())
 
 
@@ -111,9 +111,9 @@ def assume_lost(turn: StepContext, to: Phase) -> Step:
     """No look: the renewal counts as refused, and the lock as gone."""
     state = turn.state
     assert state.grant is not None
-    told = (LeaseLost(state.grant.epoch, "a renewal was refused", LossReason.TAKEN),)
+    reported = (LeaseLost(state.grant.epoch, "a renewal was refused", LossReason.TAKEN),)
     after = replace(state, phase=to, out=None, version=None, until_ms=None)
-    return after, told if state.until_ms is not None else ()
+    return after, reported if state.until_ms is not None else ()
 
 
 def believe_ghost(turn: StepContext, to: Phase) -> Step:
@@ -133,9 +133,9 @@ def remove(turn: StepContext, to: Phase) -> Step:
 
 def remove_whatever(turn: StepContext, to: Phase) -> Step:
     """A read found our record: delete what is there by then."""
-    seen = turn.state.seen
-    assert seen is not None and isinstance(seen.sight.record, Record)
-    return _remove(turn, to, seen.sight.record, None)
+    observed = turn.state.observed
+    assert observed is not None and isinstance(observed.observation.record, Record)
+    return _remove(turn, to, observed.observation.record, None)
 
 
 def _remove(turn: StepContext, to: Phase, record: Record, over: Version | None) -> Step:
@@ -146,25 +146,25 @@ def _remove(turn: StepContext, to: Phase, record: Record, over: Version | None) 
 # --- other functions ------------------------------------------------------------------------------
 
 
-def attempt_by_owner(sight: Observation, write: PendingWrite) -> str | None:
-    record = sight.record if isinstance(sight.record, Record) else None
+def attempt_by_owner(observation: Observation, write: PendingWrite) -> str | None:
+    record = observation.record if isinstance(observation.record, Record) else None
     if record is not None and record.owner == write.record.owner:
         return write.record.attempt
-    return attempt_in(sight, write)
+    return attempt_in(observation, write)
 
 
 def epoch_that_it_shows(state: State) -> int:
     """All that a lock can know which deletes its object."""
-    record = state.seen.sight.record if state.seen else None
+    record = state.observed.observation.record if state.observed else None
     return (record.epoch if isinstance(record, Record) else 0) + 1
 
 
 def nothing_stays(state: State, write: PendingWrite, version: Version, now: Now) -> State:
     """After a release there is no object: ghosts may land, and nothing was seen."""
-    if write.aim is not WritePurpose.RELEASE:
+    if write.purpose is not WritePurpose.RELEASE:
         return applied(state, write, version, now)
     floor = max(state.floor, write.record.epoch)
-    return replace(state, out=None, seen=None, floor=floor)
+    return replace(state, out=None, observed=None, floor=floor)
 
 
 def _ambiguous(phase: Phase, case: EventCase) -> Wrong:
@@ -197,7 +197,7 @@ LEASE: Wrong = {
         "lockkit.protocol.expiry:counted_from": lambda _write, answered: answered,
     },
     ("drift_for_holder", True): {
-        "lockkit.protocol.expiry:believed_ms": lambda me, policy: me.ttl_ms + policy.drift_ms,
+        "lockkit.protocol.expiry:believed_ms": lambda own, policy: own.ttl_ms + policy.drift_ms,
     },
     ("recognise", Recognise.OWNER): {"lockkit.protocol.ghosts:attempt_in": attempt_by_owner},
     ("confirm", False): {

@@ -101,7 +101,7 @@ class Side:
             log=self.folder / f"{name}.log", session=True,
             env=os.environ | PLAY_CREDENTIALS | directly(dict(os.environ)),
         )  # fmt: skip
-        self.tell(name, "started", pid=child.pid)
+        self.record(name, "started", pid=child.pid)
         child.listen(partial(self._hear, name))
 
     def lock(self) -> Any:
@@ -123,9 +123,9 @@ class Side:
                 self.events.append(said)
         elif said is None:
             process = self.children[name].process
-            self.tell(name, "exited", pid=process.pid, code=process.wait())
+            self.record(name, "exited", pid=process.pid, code=process.wait())
 
-    def tell(self, who: str, kind: str, **fields: Any) -> None:
+    def record(self, who: str, kind: str, **fields: Any) -> None:
         with self._turn:
             self.events.append(event(self.clock.stamp_ms(), who, kind, **fields))
 
@@ -151,7 +151,7 @@ class Side:
         if who is not None:
             child = self.children[who]
             os.kill(child.pid, signal.SIGSTOP)
-            self.tell(who, "stalled", pid=child.pid, why="by hand")
+            self.record(who, "stalled", pid=child.pid, why="by hand")
             timer = threading.Timer(STALL_LEASES * self.lease_s, self._resume, (who,))
             self.stalled[who] = timer
             timer.daemon = True
@@ -171,7 +171,7 @@ class Side:
         child = self.children[who]
         if child.alive:
             os.kill(child.pid, signal.SIGCONT)
-            self.tell(who, "resumed", pid=child.pid)
+            self.record(who, "resumed", pid=child.pid)
         self.stalled.pop(who, None)
 
     def kill(self) -> str | None:
@@ -179,17 +179,17 @@ class Side:
         who = self.holder()
         if who is not None:
             self.children[who].process.kill()
-            self.tell(who, "killed", pid=self.children[who].pid)
+            self.record(who, "killed", pid=self.children[who].pid)
         return who
 
     def restart(self) -> bool:
         """Kill the service and start it again on its data; False: there is none."""
         if self.service is None:
             return False
-        self.tell("service", "note", text="killed")
+        self.record("service", "note", text="killed")
         self.service.kill()
         self.service.start()
-        self.tell("service", "note", text="started again")
+        self.record("service", "note", text="started again")
         return True
 
     def stop(self) -> None:

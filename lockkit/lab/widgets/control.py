@@ -83,9 +83,9 @@ class Controller:
     """Obeys commands one after the other, and looks at its fleet four times a second."""
 
     def __init__(
-        self, tell: Callable[[PanelUpdate], None], *, fleet_of: Callable[..., Any]
+        self, report: Callable[[PanelUpdate], None], *, fleet_of: Callable[..., Any]
     ) -> None:
-        self._tell = tell
+        self._send = report
         self._fleet_of = fleet_of
         self._clock = Clock()
         self._commands: SimpleQueue[Command] = SimpleQueue()
@@ -277,7 +277,7 @@ class Controller:
 
     def _show(self, news: PanelUpdate) -> None:
         if not self._closed:  # a closed panel has said so, and stays that way
-            self._tell(news)
+            self._send(news)
 
     def _take(self) -> int:
         """Add what is new to the story; how much that was."""
@@ -285,7 +285,7 @@ class Controller:
         self._taken += len(fresh)
         self._story.add(fresh)
         for each in fresh:
-            if (line := self._teller.tell(each)) is not None:
+            if (line := self._teller.narrate(each)) is not None:
                 self._log.append(text(line))
             if each.kind in ("stalled", "exited"):
                 self._armed.discard(each.who)

@@ -95,7 +95,7 @@ def page_of(events: Iterable[Event], verdict: Any, *, title: str, above: str = "
     events = list(events)
     state = {
         "scene": whole(events, evidence=verdict.evidence if verdict else ()),
-        "status": {"state": "replay", "log": told(events), **judged(verdict)},
+        "status": {"state": "replay", "log": log_lines(events), **judged(verdict)},
         "live": False,
         "beats": False,
         "selected": "",
@@ -126,7 +126,7 @@ def judged(verdict: Any) -> dict[str, str]:
     return {"verdict": str(kind).upper(), "because": text(verdict.because)}
 
 
-def told(events: list[Event]) -> list[str]:
+def log_lines(events: list[Event]) -> list[str]:
     """The history in sentences, the last of them where there are many."""
     start_ms = events[0].at_ms if events else None
     return [

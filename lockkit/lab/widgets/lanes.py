@@ -43,9 +43,9 @@ class Lanes(anywidget.AnyWidget):
         super().__init__(**traits)
         self._on_beat = on_beat
         self.on_plotted: Callable[[], None] | None = None
-        self.on_msg(self._heard)
+        self.on_msg(self._on_message)
 
-    def _heard(self, _widget: Any, message: Any, _buffers: Any) -> None:
+    def _on_message(self, _widget: Any, message: Any, _buffers: Any) -> None:
         """A page that has just drawn itself asks for a snapshot; an open one beats every 5 s."""
         match message:
             case {"type": "snapshot"}:

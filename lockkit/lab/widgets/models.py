@@ -208,7 +208,7 @@ class HistoryModel:
         exchange.request, exchange.asked_ms = each["request"], each.at_ms
         self._open[each.who, each["request"]] = exchange
         for fault in [each for each in self._faults if self._strikes(each, exchange)]:
-            exchange.fault = told(fault)
+            exchange.fault = described(fault)
             self._faults.remove(fault)
         if not drawn(exchange):
             self.hidden += 1
@@ -357,11 +357,11 @@ class HistoryModel:
     def _faulted(self, each: Event) -> None:
         for exchange in islice(reversed(self.exchanges), STRUCK_MAX):
             if self._strikes(each, exchange):
-                exchange.fault = told(each)
+                exchange.fault = described(each)
                 break
         else:
             self._faults.append(each)  # the client's own line is still on its way
-        self._note(each, str(each["client"] or ""), told(each))
+        self._note(each, str(each["client"] or ""), described(each))
 
     def _strikes(self, fault: Event, exchange: Exchange) -> bool:
         if exchange.who != fault["client"] or exchange.key != spot(str(fault["key"])):
@@ -452,7 +452,7 @@ def guess(key: str, attempt: str, reads: bool) -> str:
     return "look" if reads else "write"
 
 
-def told(fault: Event) -> str:
+def described(fault: Event) -> str:
     return f"{fault['fault']} ({fault['when']} the store applied it)"
 
 

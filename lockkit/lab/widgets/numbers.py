@@ -142,8 +142,8 @@ def _thinned(points: list[PlotPoint], weight: Callable[[PlotPoint], Any]) -> tup
     kept: dict[str, PlotPoint] = {}
     for start in range(0, len(points), run):
         part = points[start : start + run]
-        trouble = [each for each in part if each.outcome not in ("", OUTCOMES[0])]
-        for each in (part[0], max(trouble or part, key=weight)):
+        failed = [each for each in part if each.outcome not in ("", OUTCOMES[0])]
+        for each in (part[0], max(failed or part, key=weight)):
             kept[each.id] = each
     return tuple(kept.values())
 

@@ -23,7 +23,7 @@ from lockkit.clock import Clock
 from lockkit.events import Event, read
 from lockkit.lab.widgets.charts import Charts
 from lockkit.lab.widgets.control import CLOSED, Controller, LaunchSettings, PanelUpdate
-from lockkit.lab.widgets.export import export_html, judged, told
+from lockkit.lab.widgets.export import export_html, judged, log_lines
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.scene import whole
 from lockkit.lab.widgets.ui import FAST, Newest, button, choice, column, row
@@ -83,8 +83,8 @@ class Workbench(Newest):
     # --- the panel ------------------------------------------------------------------------------
 
     def _build(self, start: LaunchSettings) -> None:
-        crew = (start.kind, start.writers)
-        crews = CREWS if crew in dict(CREWS).values() else [(f"{crew[1]} {crew[0]}", crew), *CREWS]
+        team = (start.kind, start.writers)
+        crews = CREWS if team in dict(CREWS).values() else [(f"{team[1]} {team[0]}", team), *CREWS]
         lease = start.lease_s
         leases = LEASES if lease in dict(LEASES).values() else [(f"{lease:g} s", lease), *LEASES]
         overlaps = OVERLAPS
@@ -92,7 +92,7 @@ class Workbench(Newest):
             overlaps = [(f"overlap {start.overlap:g}", start.overlap), *OVERLAPS]
         self._rest = start
         self.provider = choice("Provider", PROVIDERS, start.provider, "210px")
-        self.crew = choice("Writers", crews, crew, "285px")
+        self.team = choice("Writers", crews, team, "285px")
         self.overlap = choice("Files", overlaps, start.overlap, "200px")
         self.lease = choice("Lease", leases, lease, "125px")
         self.fence_on = widgets.Checkbox(
@@ -113,7 +113,7 @@ class Workbench(Newest):
         )  # fmt: skip
         self.stall_buttons = row()
         self.lanes = Lanes(live=True, beats=True, on_beat=self._control.beat)
-        self._parameters = (self.provider, self.crew, self.overlap, self.lease)
+        self._parameters = (self.provider, self.team, self.overlap, self.lease)
         self.lose_button.disabled = True
         self._show_writers({}, live=False)
         self.fence_on.observe(self._clicked_fence, "value")
@@ -127,7 +127,7 @@ class Workbench(Newest):
 
     def settings(self) -> LaunchSettings:
         """What the controls say."""
-        kind, writers = self.crew.value
+        kind, writers = self.team.value
         return replace(
             self._rest, provider=self.provider.value, kind=kind, writers=writers,
             overlap=self.overlap.value, lease_s=self.lease.value, fence=self.fence_on.value,
@@ -182,7 +182,7 @@ class Workbench(Newest):
         self._show_writers(news.writers, live=live)
 
     def _show_writers(self, states: dict[str, str], *, live: bool) -> None:
-        names = list(states) or [f"W{n + 1}" for n in range(self.crew.value[1])]
+        names = list(states) or [f"W{n + 1}" for n in range(self.team.value[1])]
         if [each.writer for each in self.stall_buttons.children] != names:
             self.stall_buttons.children = [self._stall_button(name) for name in names]
         for each in self.stall_buttons.children:
@@ -311,7 +311,7 @@ class Workbench(Newest):
             verdict = check(events)
             return Lanes(
                 scene=whole(events, evidence=verdict.evidence),
-                status={"state": "replay", "log": told(events), **judged(verdict)},
+                status={"state": "replay", "log": log_lines(events), **judged(verdict)},
             )
 
     def close(self) -> None:

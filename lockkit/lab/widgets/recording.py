@@ -30,33 +30,33 @@ class Recording:
     """The events so far, by the URL of the lock that emitted them."""
 
     path: Path
-    told: list[tuple[str, Event]] = field(default_factory=list)
+    recorded: list[tuple[str, Event]] = field(default_factory=list)
     missed: int = 0
 
     def hear(self, url: str, event: Event) -> None:
-        if len(self.told) < EVENTS_MAX:
-            self.told.append((url, event))
+        if len(self.recorded) < EVENTS_MAX:
+            self.recorded.append((url, event))
         else:
             self.missed += 1
 
     @property
     def locks(self) -> list[str]:
         """The URLs of the locks and tables that emitted events, in order of appearance."""
-        return list(dict.fromkeys(url for url, _ in list(self.told) if url))
+        return list(dict.fromkeys(url for url, _ in list(self.recorded) if url))
 
     def events(self, url: str = "") -> list[Event]:
         """In order of time: all, or those of one lock, with what an embedded store saw of it."""
         bucket, path = _place(url)
         kept = [
             each
-            for of, each in list(self.told)
+            for of, each in list(self.recorded)
             if not url or of == url or (not of and _concerns(each, bucket, path))
         ]
         return sorted(kept, key=lambda each: each.at_ms)
 
     def verdicts(self) -> dict[str, Verdict]:
         """One history for each lock; under "" if only a store emitted events."""
-        urls = self.locks or ([""] if self.told else [])
+        urls = self.locks or ([""] if self.recorded else [])
         return {url: check(self.events(url)) for url in urls}
 
 
@@ -94,7 +94,7 @@ def _save_in_trouble(recording: Recording, title: str, ending: str) -> None:
 
 def _said(recording: Recording, title: str, ending: str) -> str:
     if recording.path.suffix == ".jsonl":
-        return "".join(_line(url, each) for url, each in recording.told)
+        return "".join(_line(url, each) for url, each in recording.recorded)
     return _page(recording, title or f"lockkit: {recording.path.stem}", ending)
 
 

@@ -221,7 +221,7 @@ class _Painter:
             "label": label,
             "t": times,
             "hue": self._hue(each.who),
-            "detail": self._told(each, look),
+            "detail": self._reported(each, look),
             "row": f"g{each.generation}" if each.generation else "",
             "evidence": self._proves(
                 (each.asked_ms, each.who, "ask"),
@@ -230,7 +230,7 @@ class _Painter:
             ),
         }
 
-    def _told(self, each: Exchange, look: str) -> str:
+    def _reported(self, each: Exchange, look: str) -> str:
         who, op = text(each.who) or "someone", text(each.op) or "write"
         parts = [f"{who}: {op} {text(tail(each.key))}"]
         parts.append(f"sent {self._clock(each.times[0])}")
@@ -450,18 +450,18 @@ Grant = tuple[str, int, float, float | None, float | None]
 
 def grants(story: HistoryModel) -> Iterator[Grant]:
     """Who held the lock, by the store's record: from each grant to the write that ended it."""
-    told: dict[str, deque[BeliefSpan]] = {}
+    reported: dict[str, deque[BeliefSpan]] = {}
     for belief in story.beliefs:
-        told.setdefault(belief.who, deque()).append(belief)
+        reported.setdefault(belief.who, deque()).append(belief)
     current: tuple[str, float] | None = None
     for each in story.generations:
         if current is not None and (each.exchange.op == "release" or each.who != current[0]):
-            yield _grant(story, told, *current, each.at_ms)
+            yield _grant(story, reported, *current, each.at_ms)
             current = None
         if current is None and each.exchange.op != "release":
             current = (each.who, each.at_ms)
     if current is not None:
-        yield _grant(story, told, *current, None)
+        yield _grant(story, reported, *current, None)
 
 
 def rivals(held: list[Grant]) -> list[float | None]:
@@ -475,13 +475,13 @@ def rivals(held: list[Grant]) -> list[float | None]:
 
 def _grant(
     story: HistoryModel,
-    told: dict[str, deque[BeliefSpan]],
+    reported: dict[str, deque[BeliefSpan]],
     owner: str,
     began_ms: float,
     ended_ms: float | None,
 ) -> Grant:
     """A grant with what its holder said of it: its epoch, and until when."""
-    beliefs = told.get(owner, deque())
+    beliefs = reported.get(owner, deque())
     while beliefs and beliefs[0].began_ms < began_ms - 1:
         beliefs.popleft()
     if beliefs and (ended_ms is None or beliefs[0].began_ms <= ended_ms):

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from lockkit.clock import Clock
 from lockkit.errors import NoAnswer
-from lockkit.lock.storage import sight_of
+from lockkit.lock.storage import observation_of
 from lockkit.protocol.expiry import frees_ms
 from lockkit.protocol.outcome import (
     Applied,
@@ -75,13 +75,13 @@ class Candidate:
     Belief is measured on `clock`. Not for two threads at once.
     """
 
-    me: Identity
+    identity: Identity
     clock: Clock
     policy: Policy = field(default_factory=Policy)
-    tell: Emit = silent
+    emit: Emit = silent
     known: int = 0
     """The highest epoch that this node ever saw; the next is above it."""
-    seen: LastObservation | None = None
+    observed: LastObservation | None = None
     """The highest epoch's object at the last look."""
     over_ms: int | None = None
     """When that epoch is over unless it is renewed, on my boot clock; None: never by itself."""
@@ -111,17 +111,17 @@ class Candidate:
         until_ms = self._belief_ends_ms(since_ms)
         if until_ms > self.clock.boot_ms():
             self.term = Term(epoch, version, until_ms, {attempt})
-            self.tell("held", epoch=epoch, until_ms=self._on_wall(until_ms), version=version)
+            self.emit("held", epoch=epoch, until_ms=self._on_wall(until_ms), version=version)
         else:
             self.term = Term(epoch, version, None, {attempt})
-            self.tell("note", text=f"epoch {epoch} was created too late to be led: it is resigned")
+            self.emit("note", text=f"epoch {epoch} was created too late to be led: it is resigned")
 
     def _belief_ends_ms(self, since_ms: int) -> int:
         return counted_from_ms(since_ms, self.clock.boot_ms()) + self._belief_ms
 
     @property
     def _belief_ms(self) -> int:
-        return self.me.ttl_ms - min(self.policy.margin_ms, self.me.ttl_ms // 10)
+        return self.identity.ttl_ms - min(self.policy.margin_ms, self.identity.ttl_ms // 10)
 
     @property
     def proven_ms(self) -> float:
@@ -133,7 +133,7 @@ class Candidate:
         """Renewal is overdue."""
         term = self.term
         if term is not None and term.until_ms is not None:
-            self.tell("danger", epoch=term.epoch, until_ms=self._on_wall(term.until_ms))
+            self.emit("danger", epoch=term.epoch, until_ms=self._on_wall(term.until_ms))
 
     def lose(self, why: str) -> None:
         """Stop believing, for a reason that the protocol does not know."""
@@ -143,7 +143,7 @@ class Candidate:
     def _lose(self, term: Term, why: str) -> None:
         if term.until_ms is not None:
             term.until_ms = None
-            self.tell("lost", epoch=term.epoch, why=why)
+            self.emit("lost", epoch=term.epoch, why=why)
 
     def _on_wall(self, boot_ms: float) -> float:
         return self.clock.wall_ms() + (boot_ms - self.clock.boot_ms())
@@ -172,29 +172,31 @@ class Candidate:
     def _round(self) -> Procedure[float | None]:
         """One look, and one create at most; for how long the store asked to be left alone."""
         began, before = self.clock.now(), self.known
-        sight = yield from self.look()
-        record, heard = sight.record, self.clock.now()
-        if isinstance(record, Record) and is_claimed(record, self.me, self.claims):
-            assert sight.version is not None
-            self.lead(self.known, sight.version, record.attempt, self._looked_ms)
+        observation = yield from self.observe()
+        record, answered_at = observation.record, self.clock.now()
+        if isinstance(record, Record) and is_claimed(record, self.identity, self.claims):
+            assert observation.version is not None
+            self.lead(self.known, observation.version, record.attempt, self._looked_ms)
             return None
         self._looked_ms = began.boot_ms
         if self.known > before:
             self.claims.clear()  # decided for somebody else
-            self.seen = None
-        same = self.seen is not None and self.seen.sight.version == sight.version
-        since_ms = self.seen.since_ms if same and self.seen else heard.boot_ms
-        now = judged_at(began, heard)
-        self.seen = LastObservation(sight, since_ms, now.boot_ms)
-        self.over_ms = frees_ms(self.seen, now, self.policy)
+            self.observed = None
+        same = (
+            self.observed is not None and self.observed.observation.version == observation.version
+        )
+        since_ms = self.observed.since_ms if same and self.observed else answered_at.boot_ms
+        now = judged_at(began, answered_at)
+        self.observed = LastObservation(observation, since_ms, now.boot_ms)
+        self.over_ms = frees_ms(self.observed, now, self.policy)
         if self.over_ms is not None and now.boot_ms >= self.over_ms:
             return (yield from self._create(self.known + 1, began.boot_ms))
         owner = record.owner[:256] if isinstance(record, Record) else "garbled"
         until_ms = None if self.over_ms is None else self._on_wall(self.over_ms)
-        self.tell("waiting", owner=owner, epoch=self.known, until_ms=until_ms)
+        self.emit("waiting", owner=owner, epoch=self.known, until_ms=until_ms)
         return None
 
-    def look(self) -> Procedure[Observation]:
+    def observe(self) -> Procedure[Observation]:
         """The highest epoch, into `known`, and its object."""
         gone = False
         for _ in range(LOOKS_MAX):
@@ -207,9 +209,13 @@ class Candidate:
             epoch = self.known = max([self.known, *higher])
             match (yield from read(epoch_key(epoch), limit=RECORD_BYTES_MAX)):
                 case Found(body) as found:
-                    sight = sight_of(found)
+                    observation = observation_of(found)
                     resigned = Record("", 0, expired=True, epoch=epoch)
-                    return replace(sight, record=resigned) if RESIGNED.fullmatch(body) else sight
+                    return (
+                        replace(observation, record=resigned)
+                        if RESIGNED.fullmatch(body)
+                        else observation
+                    )
                 case _:
                     gone = True  # collected since it was listed: then there is a higher one by now
         raise ElectionError(
@@ -228,7 +234,7 @@ class Candidate:
             case Applied(version):
                 if (yield from is_over(epoch)):
                     self.claims.clear()  # it had been decided, and collected
-                    self.tell("note", text=f"epoch {epoch} was over before it was created")
+                    self.emit("note", text=f"epoch {epoch} was over before it was created")
                 else:
                     self.lead(epoch, version, record.attempt, began_ms)
                 return None
@@ -245,10 +251,16 @@ class Candidate:
     def _record(self, epoch: int, *, expired: bool = False) -> Record:
         """The body of one more write, with an attempt of its own."""
         self._writes += 1
-        until_ms = self.clock.wall_ms() + self.me.ttl_ms
-        attempt = f"{self.me.handle or self.me.owner}/{self._writes}"
+        until_ms = self.clock.wall_ms() + self.identity.ttl_ms
+        attempt = f"{self.identity.handle or self.identity.owner}/{self._writes}"
         return Record(
-            self.me.owner, until_ms, expired, epoch, attempt, self.me.ttl_ms, self.me.holder
+            self.identity.owner,
+            until_ms,
+            expired,
+            epoch,
+            attempt,
+            self.identity.ttl_ms,
+            self.identity.holder,
         )
 
     # --- while it leads --------------------------------------------------------------------------
@@ -283,7 +295,9 @@ class Candidate:
     def _leading(self) -> Term:
         term = self.leads()
         if term is None:
-            raise NotLeader(f"{self.me.holder or self.me.owner} does not lead: campaign again")
+            raise NotLeader(
+                f"{self.identity.holder or self.identity.owner} does not lead: campaign again"
+            )
         return term
 
     def read_back(self, term: Term) -> Procedure[Version | None]:
@@ -292,7 +306,7 @@ class Candidate:
         if not isinstance(found, Found):
             self._lose(term, f"{epoch_key(term.epoch)} is gone: a later epoch leads")
         elif found.version != term.version:
-            record = sight_of(found).record
+            record = observation_of(found).record
             if isinstance(record, Record) and record.attempt in term.attempts:
                 return found.version
             self._lose(term, f"somebody else's write is in {epoch_key(term.epoch)}")
@@ -308,7 +322,7 @@ class Candidate:
             term.until_ms = self._belief_ends_ms(since_ms)
             if self.leads() is not None:
                 until_ms = self._on_wall(term.until_ms)
-                self.tell("renewed", epoch=term.epoch, until_ms=until_ms, version=version)
+                self.emit("renewed", epoch=term.epoch, until_ms=until_ms, version=version)
 
     def _look_above(self, term: Term) -> Procedure[None]:
         """Clocks that are worse than the rules allow for: a later epoch goes before any belief."""
@@ -326,7 +340,7 @@ class Candidate:
             return True
         if term.until_ms is not None:
             term.until_ms = None
-            self.tell("released", epoch=term.epoch, proven=False)
+            self.emit("released", epoch=term.epoch, proven=False)
         for tries in range(TRIES_MAX):
             term.epoch, term.version = yield from to_resign(self, term)
             record = self._record(term.epoch, expired=True)
@@ -343,7 +357,7 @@ class Candidate:
                 case other:
                     raise AssertionError(f"not an answer to a write: {other!r}")
             found = yield from read(epoch_key(term.epoch), limit=RECORD_BYTES_MAX)
-            left = sight_of(found).record if isinstance(found, Found) else None
+            left = observation_of(found).record if isinstance(found, Found) else None
             if not isinstance(left, Record) or left.attempt not in term.attempts or left.expired:
                 return self._resigned(term)  # it is done, or nothing of ours is there any more
             assert isinstance(found, Found)
@@ -353,7 +367,7 @@ class Candidate:
 
     def _resigned(self, term: Term) -> bool:
         self.term = None
-        self.tell("released", epoch=term.epoch, proven=True)
+        self.emit("released", epoch=term.epoch, proven=True)
         return True
 
 

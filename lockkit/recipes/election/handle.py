@@ -70,8 +70,8 @@ class Election:
         )
         handle = self.clock.unique()
         who = f"{socket.gethostname()}/{os.getpid()}/{client}".rstrip("/")
-        me = Identity(name or handle, round(ttl_s * 1000), who, handle)
-        self._candidate = Candidate(me, self.clock, policy, emit)
+        identity = Identity(name or handle, round(ttl_s * 1000), who, handle)
+        self._candidate = Candidate(identity, self.clock, policy, emit)
         self._reign = Reign(self._candidate, self.store, self._renew_s * 1000)
         self._turn = self._reign.turn
         self._renewer: Renewer | None = None
@@ -139,8 +139,8 @@ class Election:
 
     def because(self) -> str:
         """Who leads as far as this node has seen, until when, and what next."""
-        seen, epoch = self._candidate.seen, self._candidate.known
-        record = None if seen is None else seen.sight.record
+        observed, epoch = self._candidate.observed, self._candidate.known
+        record = None if observed is None else observed.observation.record
         if record is None:
             return "nobody was seen to lead: campaign"
         if isinstance(record, Garbled):
@@ -237,7 +237,7 @@ class Reign(OnStore):
             return False, None
 
     def note(self, text: str) -> None:
-        self._candidate.tell("note", text=text)
+        self._candidate.emit("note", text=text)
 
     def note_danger(self) -> None:
         self._candidate.tell_danger()

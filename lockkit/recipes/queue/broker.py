@@ -87,7 +87,7 @@ class BrokerServer:
         except BaseException:
             self._listener.close()
             raise
-        self._desk = RequestQueue()
+        self._requests = RequestQueue()
         self._connections: dict[socket.socket, threading.Thread] = {}
         self._door = threading.Lock()
         self._used_ms = self.clock.boot_ms()
@@ -102,7 +102,7 @@ class BrokerServer:
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
         try:
             while not self._must_end():
-                if tickets := self._desk.take(POLL_S):
+                if tickets := self._requests.take(POLL_S):
                     self._write(tickets)
         finally:
             self._hang_up(f"the broker ended: {self._stopped or 'it was interrupted'}")
@@ -159,7 +159,7 @@ class BrokerServer:
                 made.settimeout(None)
                 while True:
                     operation = operation_of(read_line(file))
-                    outcome = self._desk.submit(operation).outcome.result()
+                    outcome = self._requests.submit(operation).outcome.result()
                     made.sendall(outcome_line(outcome, self._seen.file.number))
         except (OSError, EOFError, ValueError, TypeError, KeyError):
             return  # it hung up, or talks nonsense: its requests are settled all the same
@@ -173,7 +173,7 @@ class BrokerServer:
         with suppress(OSError):  # macOS knows no such thing of a listener
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._desk.close(why)
+        self._requests.close(why)
         with self._door:
             left = dict(self._connections)
         for made in left:
@@ -201,19 +201,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--detach", action="store_true", help="as a client starts it: a line of "
                         "JSON on stdin tells its options, one on stdout where it is")  # fmt: skip
     args = parser.parse_args(arguments)
-    asked: dict[str, Any] = {"parent": os.getppid()}
+    settings: dict[str, Any] = {"parent": os.getppid()}
     if args.endpoint:
-        asked["endpoint"] = args.endpoint
+        settings["endpoint"] = args.endpoint
     if args.detach:
-        asked = json.loads(sys.stdin.readline())
+        settings = json.loads(sys.stdin.readline())
         if os.fork():
             os._exit(0)
         os.setsid()
-    asked["policy"] = QueuePolicy(**asked.get("policy", {}))
+    settings["policy"] = QueuePolicy(**settings.get("policy", {}))
     if args.idle is not None:
-        asked["idle_s"] = args.idle
+        settings["idle_s"] = args.idle
     try:
-        broker = BrokerServer(args.url, **asked)
+        broker = BrokerServer(args.url, **settings)
     except (WriterDeposed, QueueError, StoreError, OSError) as error:
         _say({"ended": str(error)})
         return 1

@@ -17,11 +17,11 @@ from typing import Any
 from weakref import WeakSet
 
 from lockkit.recipes.errors import ForeignBroker, NoBroker, QueueBusy, QueueError, QueueUnknown
-from lockkit.recipes.queue.asked import Answer, Operation
 from lockkit.recipes.queue.broker import IDLE_S
 from lockkit.recipes.queue.file import Broker
 from lockkit.recipes.queue.group import Outcome
-from lockkit.recipes.queue.handle import Queue, again, told
+from lockkit.recipes.queue.handle import Queue, again, answer_or_raise
+from lockkit.recipes.queue.settings import Answer, Operation
 from lockkit.recipes.queue.wire import BrokerConnection, connect
 from lockkit.recipes.queue.write import NotDone, Unsure, load
 from lockkit.runtime import Procedure, Sleep, run
@@ -76,7 +76,7 @@ def through(operation: Operation, known: KnownBroker, ask: Ask, start: Start) ->
             case Unsure(why, since):
                 known.broker, operation = None, again(operation, since)
             case answer:
-                return told(operation, answer)
+                return answer_or_raise(operation, answer)
         yield Sleep(pause_s(tries))
     if operation.since is not None:
         raise QueueUnknown(operation, why)
@@ -140,7 +140,7 @@ class BrokerQueue(Queue):
     def _launch(self, dead: Broker | None) -> str:
         """Why it ended before it could serve, or "". Raises `QueueError` where none can start."""
         options = self.store.options
-        asked = {
+        settings = {
             "policy": asdict(self.policy), "instead_of": dead.id if dead else "",
             "idle_s": self._idle_s, "endpoint": options.endpoint, "timeout_s": options.timeout_s,
             "client": options.client, **options.extra,
@@ -148,7 +148,7 @@ class BrokerQueue(Queue):
         command = [sys.executable, "-m", "lockkit.recipes.queue.broker", self.url, "--detach"]
         by_hand = f"start one yourself: python -m lockkit.recipes.queue.broker {self.url}"
         try:
-            line = json.dumps(asked).encode() + b"\n"  # by stdin: options may be credentials
+            line = json.dumps(settings).encode() + b"\n"  # by stdin: options may be credentials
         except TypeError:
             raise QueueError(f"a broker cannot be handed these store options; {by_hand}") from None
         try:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockkit.recipes.errors import QueueError
-from lockkit.recipes.queue.asked import Answer, Operation
 from lockkit.recipes.queue.file import Broker
-from lockkit.recipes.queue.handle import Queue, told
+from lockkit.recipes.queue.handle import Queue, answer_or_raise
 from lockkit.recipes.queue.jobs import QueueDraft, QueuePolicy
+from lockkit.recipes.queue.operations import Answer, Operation
 from lockkit.recipes.queue.write import (
     NotDone,
     QueueRead,
@@ -196,17 +196,17 @@ class GroupQueue(Queue):
 
     def __init__(self, url: str, **options: Any) -> None:
         super().__init__(url, **options)
-        self._desk = RequestQueue()
+        self._requests = RequestQueue()
         self._door = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def submit(self, operation: Operation) -> Answer:
         self._enter()
         self._start()
-        return told(operation, self._desk.submit(operation).outcome.result())
+        return answer_or_raise(operation, self._requests.submit(operation).outcome.result())
 
     def close(self) -> None:
-        self._desk.close("the queue's handle was closed")
+        self._requests.close("the queue's handle was closed")
         if self._thread is not None:
             self._thread.join(CLOSE_S_MAX)
         super().close()
@@ -220,7 +220,7 @@ class GroupQueue(Queue):
     def _write(self) -> None:
         seen: QueueRead | None = None
         interval_s = self.store.capabilities.write_interval_min_s
-        while tickets := self._desk.take():
+        while tickets := self._requests.take():
             batch = group_commit(
                 tickets, self.policy, seen=seen, interval_s=interval_s, who=self.who
             )

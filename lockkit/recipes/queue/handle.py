@@ -14,7 +14,9 @@ from lockkit.clock import Clock
 from lockkit.errors import NoAnswer
 from lockkit.lock.conformance import prove_conditions
 from lockkit.recipes.errors import JobLost, QueueBusy, QueueError, QueueUnknown
-from lockkit.recipes.queue.asked import (
+from lockkit.recipes.queue.file import Job
+from lockkit.recipes.queue.jobs import QueuePolicy
+from lockkit.recipes.queue.operations import (
     Answer,
     Beat,
     Claim,
@@ -25,14 +27,12 @@ from lockkit.recipes.queue.asked import (
     Push,
     Refused,
 )
-from lockkit.recipes.queue.file import Job
-from lockkit.recipes.queue.jobs import QueuePolicy
 from lockkit.recipes.queue.write import KEY, NotDone, Unsure, commit, load
 from lockkit.runtime import run
 from lockkit.stores import open_store
 
 
-def told(operation: Operation, outcome: Answer | NotDone | Unsure) -> Answer:
+def answer_or_raise(operation: Operation, outcome: Answer | NotDone | Unsure) -> Answer:
     """What its caller is told: an answer, `QueueBusy`, or `QueueUnknown`."""
     match outcome:
         case NotDone(why):
@@ -94,9 +94,9 @@ class Queue:
         self._enter()
         match run(commit([operation], self.policy, who=self.who), self.store, self.clock):
             case (_, answers):
-                return told(operation, answers[0])
+                return answer_or_raise(operation, answers[0])
             case failed:
-                return told(operation, failed)
+                return answer_or_raise(operation, failed)
 
     def jobs(self) -> list[Job]:
         """All that are not completed, in order."""

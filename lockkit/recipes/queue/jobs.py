@@ -12,7 +12,16 @@ from typing import assert_never
 
 from lockkit.protocol.outcome import NotOurs, Ours, StillOut, Version, resolve
 from lockkit.recipes.errors import QueueError
-from lockkit.recipes.queue.asked import (
+from lockkit.recipes.queue.file import (
+    QUEUE_BYTES_MAX,
+    SHOWN,
+    Broker,
+    Job,
+    QueueFile,
+    QueueWrite,
+    encode,
+)
+from lockkit.recipes.queue.operations import (
     Answer,
     Beat,
     Claim,
@@ -24,15 +33,6 @@ from lockkit.recipes.queue.asked import (
     Operation,
     Push,
     Refused,
-)
-from lockkit.recipes.queue.file import (
-    QUEUE_BYTES_MAX,
-    SHOWN,
-    Broker,
-    Job,
-    QueueFile,
-    QueueWrite,
-    encode,
 )
 
 PUSH_BYTES_MAX, CLAIM_BYTES_MAX = 8_000_000, 9_000_000
@@ -73,9 +73,9 @@ def next_of(free: deque[str]) -> str:
     return free.popleft()
 
 
-def has_it(job: Job, asked: Beat | Complete) -> bool:
+def has_it(job: Job, operation: Beat | Complete) -> bool:
     """A job that was handed on is no longer its old worker's."""
-    return job.attempts == asked.attempts
+    return job.attempts == operation.attempts
 
 
 def happened(id: str, file: QueueFile, done: Sequence[str], jobs: Container[str] = ()) -> bool:
@@ -142,37 +142,37 @@ class _Turn:
         self._file, self._now_ms, self._policy, self._full = file, now_ms, policy, full
         self._free: deque[str] | None = None
 
-    def answer(self, asked: Operation) -> Answer:
-        match asked:
+    def answer(self, operation: Operation) -> Answer:
+        match operation:
             case Push():
-                return self._push(asked)
+                return self._push(operation)
             case Claim():
-                return self._claim(asked)
+                return self._claim(operation)
             case Beat() | Complete():
-                return self._of_a_holder(asked)
+                return self._of_a_holder(operation)
             case _:
-                assert_never(asked)
+                assert_never(operation)
 
-    def _forgotten(self, asked: Operation) -> bool:
-        return asked.since is not None and is_forgotten(asked.since, self._file)
+    def _forgotten(self, operation: Operation) -> bool:
+        return operation.since is not None and is_forgotten(operation.since, self._file)
 
-    def _push(self, asked: Push) -> Answer:
-        if happened(asked.id, self._file, self.done, self.jobs):
+    def _push(self, operation: Push) -> Answer:
+        if happened(operation.id, self._file, self.done, self.jobs):
             return Done()
-        if self._forgotten(asked):
+        if self._forgotten(operation):
             return Forgotten()
         if Push in self._full:
             return Refused(FULL)
-        self._free_now().append(asked.id)
-        self.jobs[asked.id] = Job(asked.id, asked.payload)
-        self.done.append(asked.id)
+        self._free_now().append(operation.id)
+        self.jobs[operation.id] = Job(operation.id, operation.payload)
+        self.done.append(operation.id)
         self.changed = True
         return Done()
 
-    def _claim(self, asked: Claim) -> Answer:
-        if asked.since is not None:  # sent again: at most one job for it
+    def _claim(self, operation: Claim) -> Answer:
+        if operation.since is not None:  # sent again: at most one job for it
             for job in self.jobs.values():
-                if job.claim == asked.id:
+                if job.claim == operation.id:
                     return Claimed(job)
         free = self._free_now()
         while free:
@@ -182,7 +182,7 @@ class _Turn:
             if Claim in self._full:
                 return Refused(FULL)
             mine = Job(
-                job.id, job.payload, asked.worker, asked.id, self._now_ms, job.attempts + 1
+                job.id, job.payload, operation.worker, operation.id, self._now_ms, job.attempts + 1
             )
             self.jobs[job.id] = mine
             self.changed = True
@@ -196,25 +196,25 @@ class _Turn:
             self._free = deque(found)
         return self._free
 
-    def _of_a_holder(self, asked: Beat | Complete) -> Answer:
-        if happened(asked.id, self._file, self.done):
+    def _of_a_holder(self, operation: Beat | Complete) -> Answer:
+        if happened(operation.id, self._file, self.done):
             return Done()
-        job = self.jobs.get(asked.job)
+        job = self.jobs.get(operation.job)
         if job is None:
-            if isinstance(asked, Complete) and self._forgotten(asked):
+            if isinstance(operation, Complete) and self._forgotten(operation):
                 return Forgotten()
-            return Refused(f"job {asked.job!r} is not in the queue: it is completed")
-        if not has_it(job, asked):
+            return Refused(f"job {operation.job!r} is not in the queue: it is completed")
+        if not has_it(job, operation):
             return Refused(
-                f"job {asked.job!r} was handed on: attempt {asked.attempts} is over, "
+                f"job {operation.job!r} was handed on: attempt {operation.attempts} is over, "
                 f"{job.worker[:SHOWN]!r} has attempt {job.attempts}"
             )
         self.changed = True
-        if isinstance(asked, Complete):
-            del self.jobs[asked.job]
-            self.done.append(asked.id)
+        if isinstance(operation, Complete):
+            del self.jobs[operation.job]
+            self.done.append(operation.id)
         else:
-            self.jobs[asked.job] = Job(
+            self.jobs[operation.job] = Job(
                 job.id, job.payload, job.worker, job.claim, self._now_ms, job.attempts
             )
         return Done()

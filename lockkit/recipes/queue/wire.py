@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 from lockkit.recipes.errors import ForeignBroker, NoBroker
-from lockkit.recipes.queue.asked import (
+from lockkit.recipes.queue.file import SHOWN, Broker, count_of, job_of, text_of
+from lockkit.recipes.queue.group import Outcome
+from lockkit.recipes.queue.operations import (
     Beat,
     Claim,
     Claimed,
@@ -26,8 +28,6 @@ from lockkit.recipes.queue.asked import (
     Push,
     Refused,
 )
-from lockkit.recipes.queue.file import SHOWN, Broker, count_of, job_of, text_of
-from lockkit.recipes.queue.group import Outcome
 from lockkit.recipes.queue.write import NotDone, Unsure
 
 LINE_BYTES_MAX = 1_000_000
@@ -69,8 +69,8 @@ def operation_of(fields: dict[str, Any]) -> Operation:
     since = fields.pop("since", None)
     counts = {"attempts"} & fields.keys()
     typed = {name: (count_of if name in counts else text_of)(fields[name]) for name in fields}
-    asked: Operation = kind(**typed, since=None if since is None else count_of(since))
-    return asked
+    operation: Operation = kind(**typed, since=None if since is None else count_of(since))
+    return operation
 
 
 def outcome_line(outcome: Outcome, number: int) -> bytes:

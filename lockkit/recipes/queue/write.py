@@ -23,9 +23,9 @@ from lockkit.protocol.outcome import (
     over,
 )
 from lockkit.recipes.errors import QueueError
-from lockkit.recipes.queue.asked import Answer, Operation
 from lockkit.recipes.queue.file import QUEUE_BYTES_MAX, Broker, QueueFile, decode
 from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, drafted, settle
+from lockkit.recipes.queue.operations import Answer, Operation
 from lockkit.runtime import Procedure, Sleep, Unique, WallMs
 from lockkit.runtime.proven import pause_s, read, settle_write
 

@@ -77,7 +77,7 @@ def lock_key(key: str, workspace: str = DEFAULT, prefix: str = WORKSPACE_PREFIX)
 # --- procedures -----------------------------------------------------------------------------------
 
 
-def look(key: str) -> Procedure[StateRead]:
+def read_state(key: str) -> Procedure[StateRead]:
     """Who has it; raises `Unanswered`."""
     match (yield from read(key, limit=BODY_BYTES_MAX)):
         case Found(body, version):
@@ -157,7 +157,7 @@ def _try_lock(key: str, info: LockInfo, doubt: bool) -> Procedure[tuple[StateRea
                     doubt = True
                 case other:
                     raise AssertionError(f"not an answer to a write: {other!r}")
-            standing = yield from look(key)
+            standing = yield from read_state(key)
             if standing.version is not None:
                 return standing, doubt
             yield Sleep(pause_s(tries))  # the same bytes once more: at most one copy can land
@@ -219,7 +219,7 @@ def unlock(key: str, id: str, *, conditional: bool = True) -> Procedure[None]:
         yield Note("note", {"text": text})
     for tries in range(TRIES_MAX):
         try:
-            standing = yield from look(key)
+            standing = yield from read_state(key)
         except (Unanswered, StoreError) as error:
             if sent:
                 raise _unlock_in_doubt(key, id) from error
@@ -290,7 +290,7 @@ class StateLock:
         self._emit = emit
 
     def show(self) -> StateRead:
-        return self._run(look(self.key))
+        return self._run(read_state(self.key))
 
     def lock(
         self, *, operation: str = "", info: str = "", acquire_timeout: float = 0.0

@@ -36,10 +36,10 @@ class _Ticket:
     """One record that somebody waits for."""
 
     text: str
-    told: Position | BaseException | None = None
+    outcome: Position | BaseException | None = None
 
     def waits(self) -> bool:
-        return self.told is None
+        return self.outcome is None
 
 
 @dataclass(slots=True)
@@ -101,10 +101,10 @@ class Wal:
                     crowd.waiting.remove(ticket)
                     crowd.turn.notify_all()
             raise
-        if isinstance(ticket.told, BaseException):
-            raise ticket.told
-        assert ticket.told is not None
-        return ticket.told
+        if isinstance(ticket.outcome, BaseException):
+            raise ticket.outcome
+        assert ticket.outcome is not None
+        return ticket.outcome
 
     def _until_told(self, ticket: _Ticket) -> None:
         """Wait for whoever writes for all; where nobody does, be that one."""
@@ -119,16 +119,16 @@ class Wal:
             self._write(batches)
 
     def _write(self, batches: list[list[_Ticket]]) -> None:
-        told: Sequence[int | BaseException] = ()
+        outcomes: Sequence[int | BaseException] = ()
         try:
             texts = [[each.text for each in batch] for batch in batches]
-            told = run(append(self.log, texts), self.store, self._clock)
+            outcomes = run(append(self.log, texts), self.store, self._clock)
         finally:
             lost = in_doubt(self.log.next, "its writer was interrupted")
             with self._crowd.turn:
-                for batch, what in zip(batches, told or [lost] * len(batches), strict=True):
+                for batch, what in zip(batches, outcomes or [lost] * len(batches), strict=True):
                     for index, each in enumerate(batch):
-                        each.told = Position(what, index) if isinstance(what, int) else what
+                        each.outcome = Position(what, index) if isinstance(what, int) else what
                 self._crowd.writing = False
                 self._crowd.turn.notify_all()
 

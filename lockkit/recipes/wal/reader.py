@@ -78,7 +78,7 @@ def fold(cursor: Cursor, slot: SlotRead) -> tuple[Cursor, list[Entry]]:
     ]
 
 
-def look(
+def poll(
     cursor: Cursor = Cursor(), tail: LogTail = LogTail.NEXT_SLOT
 ) -> Procedure[tuple[Cursor, list[Entry]]]:
     """Everything that was appended since `cursor`; one request where that is nothing.
@@ -136,9 +136,9 @@ class Reader:
         """All that was seen, in order."""
         self._tail, self._clock = tail, clock or Clock()
 
-    def look(self) -> list[Entry]:
+    def poll(self) -> list[Entry]:
         """What is new. Raises `Damaged`, `Unanswered`, `StoreError`; then nothing was taken in."""
-        self.cursor, new = run(look(self.cursor, self._tail), self.store, self._clock)
+        self.cursor, new = run(poll(self.cursor, self._tail), self.store, self._clock)
         self.entries += new
         return new
 

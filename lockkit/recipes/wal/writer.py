@@ -83,7 +83,7 @@ def settle(log: WriterState, first: int, ends: Sequence[End]) -> tuple[int, list
     The first slot that does not settle decides about all behind it. Behind a higher epoch they are
     void, landed or not. Behind a slot that may still be free they may come to be read: in doubt.
     """
-    told: list[Told] = []
+    outcomes: list[Told] = []
     barrier: Exception | None = None
     following = first + len(ends)
     for slot, end in enumerate(ends, first):
@@ -103,8 +103,8 @@ def settle(log: WriterState, first: int, ends: Sequence[End]) -> tuple[int, list
         elif waits_behind(barrier):
             why = f"slot {following} before it is not settled"
             here = barrier if isinstance(barrier, _HALTS) else in_doubt(slot, why)
-        told.append(here)
-    return following, told
+        outcomes.append(here)
+    return following, outcomes
 
 
 def waits_behind(barrier: Exception | None) -> bool:
@@ -131,28 +131,28 @@ def append(log: WriterState, batches: Sequence[Sequence[str]]) -> Procedure[list
     Tells each its slot, or `Fenced` (it never will be read), `AppendUnknown` (it may be), or what
     else kept it from being written. Not to be called while a call before it is under way.
     """
-    told = yield from _written(log, batches)
-    if log.names_head and any(isinstance(each, int) for each in told):
+    outcomes = yield from _written(log, batches)
+    if log.names_head and any(isinstance(each, int) for each in outcomes):
         try:
             yield from move_head(log)
         except (Unanswered, StoreError, Damaged) as error:
-            return head_unproven(told, error)
-    return told
+            return head_unproven(outcomes, error)
+    return outcomes
 
 
-def head_unproven(told: list[int | Exception], error: Exception) -> list[int | Exception]:
+def head_unproven(outcomes: list[int | Exception], error: Exception) -> list[int | Exception]:
     """An append is acknowledged when the head is known to name it: readers may go on without it."""
-    return [in_doubt(each, str(error)) if isinstance(each, int) else each for each in told]
+    return [in_doubt(each, str(error)) if isinstance(each, int) else each for each in outcomes]
 
 
 def _written(
     log: WriterState, batches: Sequence[Sequence[str]]
 ) -> Procedure[list[int | Exception]]:
-    told: list[Told] = [log.ended] * len(batches)
+    outcomes: list[Told] = [log.ended] * len(batches)
     for _ in range(ROUNDS_MAX):
-        left = [place for place, each in enumerate(told) if each is None]
+        left = [place for place, each in enumerate(outcomes) if each is None]
         if not left:
-            return [each for each in told if each is not None]
+            return [each for each in outcomes if each is not None]
         first, flight = log.next, []
         for slot, place in enumerate(left, first):
             attempt = yield Unique()
@@ -160,17 +160,17 @@ def _written(
         ends = yield from all_of(claim(each) for each in flight)
         log.next, said = settle(log, first, ends)
         for place, each in zip(left, said, strict=True):
-            told[place] = each
+            outcomes[place] = each
             if isinstance(each, _HALTS):
                 log.ended = each
         unsettled = next((each for each in said if isinstance(each, Exception)), None)
         if unsettled is not None:
-            told = [unsettled if each is None else each for each in told]
+            outcomes = [unsettled if each is None else each for each in outcomes]
     refused = WalError(
         f"{ROUNDS_MAX} slots up to {log.next} were taken by others; nothing was appended: see who "
         "else writes this log, then append again"
     )
-    return [refused if each is None else each for each in told]
+    return [refused if each is None else each for each in outcomes]
 
 
 def move_head(log: WriterState) -> Procedure[None]:

@@ -200,7 +200,7 @@ def parse_timeline(entries: Iterable[ListEntry], names: TimelineNames) -> Timeli
     pending: dict[str, str] = {}
     inflight: set[str] = set()
     savepoints: set[str] = set()
-    asked: dict[str, str] = {}
+    requested: dict[str, str] = {}
     doubled: set[str] = set()
     rollbacks: dict[str, bool] = {}
     first: dict[tuple[str, str], Version | None] = {}
@@ -218,7 +218,7 @@ def parse_timeline(entries: Iterable[ListEntry], names: TimelineNames) -> Timeli
             rollbacks[instant] = rollbacks.get(instant, False) or state == "completed"
         if state == "requested":
             first[instant, action] = entry.version
-            if asked.setdefault(instant, action) != action:
+            if requested.setdefault(instant, action) != action:
                 doubled.add(instant)
         into = completed if state == "completed" else pending
         if into.get(instant, "clean") in _BESIDE:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lockkit.errors import StoreError, TableError
-from lockkit.lock.storage import LOCK_KEY, sight_of
+from lockkit.lock.storage import LOCK_KEY, observation_of
 from lockkit.protocol.outcome import Found
 from lockkit.protocol.policy import Policy
 from lockkit.protocol.record import RECORD_BYTES_MAX, Garbled, Record
@@ -52,7 +52,7 @@ class LeaseRemaining:
 class LockHolder:
     """The lock object as two looks showed it."""
 
-    sight: Observation
+    observation: Observation
     state: str
     """absent, released, held, overdue (not renewed in time) or garbled."""
     left: LeaseRemaining
@@ -81,7 +81,7 @@ class LockInspection:
 
     holder: LockHolder
     table: TableStatus | None
-    trouble: str = ""
+    read_error: str = ""
 
 
 def stand(
@@ -89,18 +89,18 @@ def stand(
     hearts: HeartbeatRules = HeartbeatRules(),
 ) -> Procedure[LockInspection]:
     """The table, then its lock; a table that cannot be read does not hide its lock."""
-    table, trouble = None, ""
+    table, read_error = None, ""
     try:
         table = yield from _beside(hearts)
     except (TableError, StoreError) as error:
-        trouble = str(error)
-    return LockInspection((yield from watch(watch_s, policy)), table, trouble)
+        read_error = str(error)
+    return LockInspection((yield from watch(watch_s, policy)), table, read_error)
 
 
 def watch(watch_s: float, policy: Policy = Policy()) -> Procedure[LockHolder]:
     """Look at the lock; unless it is free, look again for `watch_s`, until it changes."""
-    first, began_ms = (yield from _sight()), (yield WallMs())
-    sight, looks = first, min(LOOKS_MAX, max(1, round(watch_s)))
+    first, began_ms = (yield from _observation()), (yield WallMs())
+    observation, looks = first, min(LOOKS_MAX, max(1, round(watch_s)))
     record = first.record
     free = record is None or (isinstance(record, Record) and record.expired)
     for number in range(0 if free else looks):
@@ -108,17 +108,17 @@ def watch(watch_s: float, policy: Policy = Policy()) -> Procedure[LockHolder]:
         said = f"watching whether it is renewed: {past_s:.0f} of {watch_s:g} s"
         yield Note("note", {"text": said})
         yield Sleep(watch_s / looks)
-        sight = yield from _sight()
-        if sight.version != first.version:
+        observation = yield from _observation()
+        if observation.version != first.version:
             break
     wall_ms = yield WallMs()
-    return judge(first, sight, watched_ms=wall_ms - began_ms, wall_ms=wall_ms, policy=policy)
+    return judge(first, observation, watched_ms=wall_ms - began_ms, wall_ms=wall_ms, policy=policy)
 
 
-def _sight() -> Procedure[Observation]:
+def _observation() -> Procedure[Observation]:
     match (yield from read(LOCK_KEY, limit=RECORD_BYTES_MAX)):
         case Found() as found:
-            return sight_of(found)
+            return observation_of(found)
         case _missing:
             return Observation(None, None)
 
@@ -165,10 +165,10 @@ def judge(
 
 
 def left_of(
-    sight: Observation, record: Record, *, wall_ms: int, policy: Policy, watched_ms: int
+    observation: Observation, record: Record, *, wall_ms: int, policy: Policy, watched_ms: int
 ) -> LeaseRemaining:
     """What is left of a live lease by each of the three clocks."""
-    modified, date = sight.modified_ms, sight.date_ms
+    modified, date = observation.modified_ms, observation.date_ms
     store_ms = None
     if record.ttl_ms and modified is not None and date is not None:
         store_ms = modified + record.ttl_ms + policy.slack_ms - date
@@ -181,9 +181,9 @@ def left_of(
     )
 
 
-def _silent(sight: Observation, record: Record) -> bool | None:
+def _silent(observation: Observation, record: Record) -> bool | None:
     """False: it missed too many renewals, by the store's own clock. None: it may be between two."""
-    modified, date = sight.modified_ms, sight.date_ms
+    modified, date = observation.modified_ms, observation.date_ms
     if modified is None or date is None:
         return None
     lease_ms = record.ttl_ms or record.valid_until_ms - modified

@@ -62,7 +62,7 @@ def guard(holder: LockHolder, *, shown: Version, epoch: int | None) -> Version:
     so a renewal since it was shown is no other lock. A lease of Hudi's has none (0) and is guarded
     by the version alone. So is a body that is no lock record.
     """
-    record, version = holder.sight.record, holder.sight.version
+    record, version = holder.observation.record, holder.observation.version
     if record is None or version is None or (isinstance(record, Record) and record.expired):
         raise BreakRefused(f"not broken: {holder.why}")
     if isinstance(record, Garbled) and epoch is not None:
@@ -97,7 +97,7 @@ def planned(
 
     Raises `BreakRefused` where there is nothing to break.
     """
-    was, version = holder.sight.record, holder.sight.version
+    was, version = holder.observation.record, holder.observation.version
     if was is None or version is None or (isinstance(was, Record) and was.expired):
         raise BreakRefused(f"not broken: {holder.why}")
     try:
@@ -125,7 +125,7 @@ def take_over(
 ) -> Procedure[BrokenLock]:  # fmt: skip
     """Replace the version that was shown by a tombstone. Raises `BreakRefused`, `Unanswered`."""
     version = guard(holder, shown=shown, epoch=epoch)
-    was = holder.sight.record
+    was = holder.observation.record
     attempt, wall_ms = (yield Unique()), (yield WallMs())
     plan = planned(holder, by=by, wall_ms=wall_ms, attempt=attempt, known=known)
     said = {
@@ -146,7 +146,7 @@ def take_over(
     return BrokenLock(now, plan.tombstone.epoch, plan.log)
 
 
-def me() -> str:
+def operator_name() -> str:
     """Who breaks it, for the log: user and machine."""
     try:
         user = getpass.getuser()

@@ -11,12 +11,12 @@ from lockkit.table.occ.condition import PendingInstant
 
 def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[str, str]]:
     """What each is called, and what it is; the state first. `since_ms`: when it was granted."""
-    record = holder.sight.record
+    record = holder.observation.record
     if not isinstance(record, Record) or holder.state == "released":
         return [("state", f"{holder.state}: {holder.why}")]
     epoch = f"epoch {record.epoch}" if record.epoch else "no epoch (written by Hudi)"
     who = f"{plain(record.owner, limit=60)} ({plain(record.holder, limit=100) or 'no description'})"
-    written = f"written {clock_time(holder.sight.modified_ms)} (the store's clock)"
+    written = f"written {clock_time(holder.observation.modified_ms)} (the store's clock)"
     since = written if since_ms is None else f"granted {clock_time(since_ms)}, {written}"
     left = holder.left
     clocks = (
@@ -32,7 +32,7 @@ def lock_facts(holder: LockHolder, since_ms: float | None = None) -> list[tuple[
         ("left", ", ".join(ends)),
         ("renewed", f"{renews} (watched for {holder.watched_ms / 1000:.1f} s)"),
         ("break", f"{'yes' if holder.breakable else 'no'}: {holder.why}"),
-        ("version", plain(holder.sight.version)),
+        ("version", plain(holder.observation.version)),
     ]
 
 
@@ -44,7 +44,7 @@ def table_facts(standing: LockInspection) -> list[tuple[str, str]]:
     """The table beside its lock; of one that cannot be read, why."""
     table = standing.table
     if table is None:
-        return [("table", f"no table to be read: {plain(standing.trouble)}")]
+        return [("table", f"no table to be read: {plain(standing.read_error)}")]
     found = table.condition
     done = f"{len(found.timeline.completed)} completed instants, {len(found.pending)} pending"
     facts = [("timeline", done)]
@@ -66,13 +66,13 @@ def sign_of_life(each: PendingInstant) -> str:
     ago = f"{each.age_ms / 1000:.0f} s ago"
     if each.action in ("rollback", "clean"):
         return f"begun {ago}; the next run of a service finishes it"
-    if each.pulse.ended:
+    if each.heartbeat.ended:
         return "gave up, or was ended: roll it back"
-    if each.pulse.version is None and each.action == "clustering" and each.lives:
+    if each.heartbeat.version is None and each.action == "clustering" and each.lives:
         return f"planned {ago}, for its maker to carry out"
-    if each.pulse.version is None:
+    if each.heartbeat.version is None:
         return f"no heartbeat, begun {ago}: {'wait' if each.lives else 'dead'}"
-    who = f" ({plain(each.pulse.holder, limit=60)})" if each.pulse.holder else ""
+    who = f" ({plain(each.heartbeat.holder, limit=60)})" if each.heartbeat.holder else ""
     return f"{'lives' if each.lives else 'dead'}{who}, last beat {ago}"
 
 

@@ -125,7 +125,7 @@ def commit(
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
     if not fenced:
         way = _commit_unfenced(prepared, guard, believe, strategy)
-        return (yield from _told(prepared, guard, way))
+        return (yield from _reported(prepared, guard, way))
     decision = yield from decide(prepared, guard, believe=believe, strategy=strategy)
     return (yield from complete(decision))
 
@@ -143,7 +143,9 @@ def decide(
     The note `checked` goes by between the last look at the lease and the one write that decides:
     a writer that stops there and wakes too late is what the fence is for.
     """
-    return (yield from _told(prepared, guard, _decide(prepared, guard, believe, strategy, ahead)))
+    return (
+        yield from _reported(prepared, guard, _decide(prepared, guard, believe, strategy, ahead))
+    )
 
 
 def complete(decision: DecidedCommit) -> Procedure[Committed]:
@@ -173,7 +175,7 @@ def complete(decision: DecidedCommit) -> Procedure[Committed]:
     )  # fmt: skip
 
 
-def _told(prepared: Prepared, guard: Guard, way: Procedure[T]) -> Procedure[T]:
+def _reported(prepared: Prepared, guard: Guard, way: Procedure[T]) -> Procedure[T]:
     try:
         return (yield from way)
     except (TableError, LockLost, StoreError, CommitUnknown) as error:

@@ -36,7 +36,7 @@ from lockkit.table.occ.commit import (
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.fence import read_fence
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.publish import deferred, held, publish, told_if_interrupted
+from lockkit.table.occ.publish import deferred, held, note_if_interrupted, publish
 
 if TYPE_CHECKING:
     from lockkit.lock.contract import LockHandle
@@ -102,7 +102,7 @@ class SingleWriter:
     ) -> Committed:  # fmt: skip
         """Raises what `commit` raises."""
         see_conditions(store, clock)
-        with self._mutex, told_if_interrupted(prepared), deferred(emit) as later:
+        with self._mutex, note_if_interrupted(prepared), deferred(emit) as later:
             done: Committed = run(commit_alone(prepared, strategy=strategy), store, clock, later)
             return done
 
@@ -143,7 +143,9 @@ class OptimisticConcurrency:
         self.lock.close()
 
 
-def turns_of(options: Mapping[str, Any], open_lock: Callable[[], LockHandle]) -> ConcurrencyControl:
+def control_of(
+    options: Mapping[str, Any], open_lock: Callable[[], LockHandle]
+) -> ConcurrencyControl:
     """By `CONCURRENCY_KEY`; raises `TableError` for an unknown mode.
 
     By default through the lock (Hudi's default is `single_writer`), because others may write too.
@@ -187,7 +189,7 @@ def _publish_under(
 ) -> Committed:
     """Publish under another service's lock; where the table has a fence, the fence decides."""
     way = commit_alone(prepared, strategy=strategy, believe=lock.assert_held, newer=1)
-    with told_if_interrupted(prepared), deferred(emit) as later, held(lock) as published:
+    with note_if_interrupted(prepared), deferred(emit) as later, held(lock) as published:
         done: Committed = run(way, store, clock, later)
         published()
     return done

@@ -16,7 +16,7 @@ from lockkit.table.format.timeline import Timeline, TimelineNames, instant_ms, l
 from lockkit.table.occ.covered import first_pending
 from lockkit.table.occ.failed import clusterings
 from lockkit.table.occ.fence import Fence, read_fence
-from lockkit.table.occ.liveness import HeartbeatRead, HeartbeatRules, expired, look
+from lockkit.table.occ.liveness import HeartbeatRead, HeartbeatRules, expired, read_heartbeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PendingInstant:
     action: str
     """`clustering` also in version 6, whose files are called `replacecommit`."""
     inflight: bool
-    pulse: HeartbeatRead
+    heartbeat: HeartbeatRead
     age_ms: int
     """Since its last beat; without a heartbeat, since it was begun."""
     lives: bool
@@ -63,13 +63,13 @@ def unfinished(
     action = now.pending[instant]
     alone = replace(now, pending={instant: action})
     plan = (yield from clusterings(names, alone)).get(instant)
-    pulse = yield from look(instant, names.requested(instant, action))
+    heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
     hudis = plan is not None and OURS not in plan.params
-    since_ms = instant_ms(instant) if pulse.modified_ms is None else pulse.modified_ms
-    until_ms = wall_ms if pulse.date_ms is None else pulse.date_ms
+    since_ms = instant_ms(instant) if heartbeat.modified_ms is None else heartbeat.modified_ms
+    until_ms = wall_ms if heartbeat.date_ms is None else heartbeat.date_ms
     return PendingInstant(
-        instant, "clustering" if plan else action, instant in now.inflight, pulse,
-        max(0, until_ms - since_ms), hudis or not expired(pulse, wall_ms, rules),
+        instant, "clustering" if plan else action, instant in now.inflight, heartbeat,
+        max(0, until_ms - since_ms), hudis or not expired(heartbeat, wall_ms, rules),
     )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def _barrier(names: TimelineNames, now: Timeline, start: str, end: str | None) -
 
 
 def _held_by(by: PendingInstant, waiting: int) -> HeldBack:
-    beat_ms = None if by.pulse.version is None else by.pulse.modified_ms
+    beat_ms = None if by.heartbeat.version is None else by.heartbeat.modified_ms
     return HeldBack(
         by.instant, by.action, instant_ms(by.instant), by.lives, beat_ms, waiting
     )  # fmt: skip

@@ -295,17 +295,17 @@ def find_conflict(
 ) -> Conflict | None:
     """The conflict with the oldest instant, completed ones first; None if there is none."""
     replaces = bool(mine.replaced or mine.overwrites)
-    me = kind_of("replacecommit" if replaces else "commit", mine.operation)
+    own_kind = kind_of("replacecommit" if replaces else "commit", mine.operation)
     won = [each if isinstance(each, Winner) else Winner.of(each) for each in others]
     for winner in sorted(won, key=lambda each: each.instant):
-        check = MATRIX[me].get(kind_of(winner.action, winner.operation))
+        check = MATRIX[own_kind].get(kind_of(winner.action, winner.operation))
         if check and (conflict := check(mine, winner, strategy.unit)):
             return conflict
     for plan in sorted(pending, key=lambda each: each.instant):
-        asked = strategy.pending[me].get(kind_of(plan.action))
-        if plan.instant == mine.instant or asked is None:
+        rule = strategy.pending[own_kind].get(kind_of(plan.action))
+        if plan.instant == mine.instant or rule is None:
             continue
-        if conflict := asked(mine, plan, strategy.unit):
+        if conflict := rule(mine, plan, strategy.unit):
             return conflict
     return None
 

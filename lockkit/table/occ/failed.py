@@ -24,7 +24,7 @@ from lockkit.table.occ.liveness import (
     Policy,
     dead_instants,
     expired,
-    look,
+    read_heartbeat,
 )
 from lockkit.table.occ.pending import REPLACING
 
@@ -48,9 +48,11 @@ def failed_writes(
     for instant, plan in plans.items():
         if OURS not in plan.params or instant in own:
             continue
-        pulse = yield from look(instant, names.requested(instant, now.pending[instant]))
-        if policy == "EAGER" or expired(pulse, wall_ms, rules):
-            plans_dead.append(pulse)
+        heartbeat = yield from read_heartbeat(
+            instant, names.requested(instant, now.pending[instant])
+        )
+        if policy == "EAGER" or expired(heartbeat, wall_ms, rules):
+            plans_dead.append(heartbeat)
     if plans_dead and policy != "EAGER":  # its maker deletes its heartbeat when it has committed
         again = yield from load_timeline(names)
         plans_dead = [each for each in plans_dead if each.instant in again.pending]
@@ -81,8 +83,8 @@ def leftovers(names: TimelineNames, rules: HeartbeatRules) -> Procedure[tuple[st
     for instant in (each.key.removeprefix(HEARTBEATS) for each in listed):
         if instant in now.pending or not (instant.isdecimal() and len(instant) in (14, 17)):
             continue
-        pulse = yield from look(instant)
-        if pulse.version is not None and expired(pulse, wall_ms, rules):
+        heartbeat = yield from read_heartbeat(instant)
+        if heartbeat.version is not None and expired(heartbeat, wall_ms, rules):
             found.append(instant)
     return tuple(found)
 

@@ -142,24 +142,24 @@ def pulse_of(instant: str, answer: Found | Missing) -> HeartbeatRead:
     )
 
 
-def expired(pulse: HeartbeatRead, wall_ms: int, rules: HeartbeatRules) -> bool:
+def expired(heartbeat: HeartbeatRead, wall_ms: int, rules: HeartbeatRules) -> bool:
     """Whether its writer has certainly stopped, if it keeps the rules.
 
     Where there is no heartbeat it counts when the instant was taken: its writer may be about to
     start one. The instant's own time, by its writer's clock, counts only where that is not known.
     """
-    if pulse.ended:
+    if heartbeat.ended:
         return True
-    ttl_ms = pulse.ttl_ms or rules.ttl_ms
-    if pulse.modified_ms is None:
-        taken_ms = instant_ms(pulse.instant)
-        return pulse.version is None and wall_ms - taken_ms > ttl_ms + rules.drift_ms
-    if rules.expiry is Expiry.STORE and pulse.date_ms is not None:
-        return pulse.date_ms - pulse.modified_ms > ttl_ms + rules.slack_ms
-    return wall_ms - pulse.modified_ms > ttl_ms + rules.drift_ms
+    ttl_ms = heartbeat.ttl_ms or rules.ttl_ms
+    if heartbeat.modified_ms is None:
+        taken_ms = instant_ms(heartbeat.instant)
+        return heartbeat.version is None and wall_ms - taken_ms > ttl_ms + rules.drift_ms
+    if rules.expiry is Expiry.STORE and heartbeat.date_ms is not None:
+        return heartbeat.date_ms - heartbeat.modified_ms > ttl_ms + rules.slack_ms
+    return wall_ms - heartbeat.modified_ms > ttl_ms + rules.drift_ms
 
 
-def look(instant: str, requested: str = "") -> Procedure[HeartbeatRead]:
+def read_heartbeat(instant: str, requested: str = "") -> Procedure[HeartbeatRead]:
     """Of an instant without a heartbeat the times are those of `requested`, its first file."""
     match (yield from read(heartbeat_key(instant), limit=BODY_BYTES_MAX)):
         case Missing() if requested:
@@ -178,28 +178,28 @@ def look(instant: str, requested: str = "") -> Procedure[HeartbeatRead]:
 
 
 def lives(instant: str, rules: HeartbeatRules, requested: str = "") -> Procedure[bool]:
-    pulse = yield from look(instant, requested)
-    return not expired(pulse, (yield WallMs()), rules)
+    heartbeat = yield from read_heartbeat(instant, requested)
+    return not expired(heartbeat, (yield WallMs()), rules)
 
 
 # --- before and after a rollback -----------------------------------------------------------------
 
 
-def end(pulse: HeartbeatRead) -> Procedure[bool]:
+def end(heartbeat: HeartbeatRead) -> Procedure[bool]:
     """End the heartbeat that was seen, before its instant is rolled back. False: its writer lives.
 
     Replaces that very version by a tombstone, so that every later beat is refused, a late start
     too; where none was there, it is created. `forget` it when the rollback is done.
     """
-    key = heartbeat_key(pulse.instant)
-    body = {"instant": pulse.instant, "attempt": (yield Unique()), "ended": True}
+    key = heartbeat_key(heartbeat.instant)
+    body = {"instant": heartbeat.instant, "attempt": (yield Unique()), "ended": True}
     settled = yield from settle_write(
-        key, json.dumps(body).encode(), over(pulse.version), limit=BODY_BYTES_MAX
+        key, json.dumps(body).encode(), over(heartbeat.version), limit=BODY_BYTES_MAX
     )
     if isinstance(settled, Version):
-        yield Note("note", {"text": f"ended the heartbeat of {pulse.instant}"})
+        yield Note("note", {"text": f"ended the heartbeat of {heartbeat.instant}"})
         return True
-    return isinstance(settled, Missing) or pulse_of(pulse.instant, settled).ended
+    return isinstance(settled, Missing) or pulse_of(heartbeat.instant, settled).ended
 
 
 def forget(instant: str) -> Procedure[None]:
@@ -245,10 +245,10 @@ def dead_instants(
     for instant, action in now.pending.items():
         if action not in _WRITES or instant == mine or instant in spare:
             continue
-        pulse = yield from look(instant, names.requested(instant, action))
-        if policy == "EAGER" or expired(pulse, wall_ms, rules):
-            dead.append(pulse)
+        heartbeat = yield from read_heartbeat(instant, names.requested(instant, action))
+        if policy == "EAGER" or expired(heartbeat, wall_ms, rules):
+            dead.append(heartbeat)
     if policy == "EAGER" or not dead:
         return tuple(dead)
     again = yield from load_timeline(names)
-    return tuple(pulse for pulse in dead if pulse.instant in again.pending)
+    return tuple(heartbeat for heartbeat in dead if heartbeat.instant in again.pending)

@@ -23,13 +23,13 @@ def load_pending(
 
     A plan that is gone was completed or taken back meanwhile: the fence has changed with it.
     """
-    asked = [
+    reads = [
         *(_pending(names, instant, action) for instant, action in now.pending.items()
           if action in REPLACING),
         *(_pending(names, instant, "rollback") for instant, done in now.rollbacks.items()
           if not done or (since is not None and not since.rollbacks.get(instant))),
     ]  # fmt: skip
-    found = yield from all_of(asked)
+    found = yield from all_of(reads)
     return tuple(each for each in found if each is not None)
 
 

@@ -59,7 +59,7 @@ def publish(
     `CommitUnknown` or an interrupt is raised: neither the release nor an observer can fail it.
     """
     fenced = prepared.transaction.config.mode == FENCED if fence is None else fence
-    with told_if_interrupted(prepared), deferred(emit) as later:
+    with note_if_interrupted(prepared), deferred(emit) as later:
         hold = _LockCommit(lock, store, clock, later)
         committed: Committed = run(
             publish_under(hold, prepared, strategy=strategy, fenced=fenced), store, clock, later
@@ -139,7 +139,7 @@ def _already(committed: Committed) -> Procedure[Committed]:
 
 
 @contextmanager
-def told_if_interrupted(prepared: Prepared) -> Iterator[None]:
+def note_if_interrupted(prepared: Prepared) -> Iterator[None]:
     """Ctrl-C ends the commit at any point, perhaps after the write that decides it."""
     try:
         yield
@@ -262,7 +262,7 @@ class _LockCommit:
 
         def beside(claiming: bool) -> None:
             assert scout is not None
-            run(scout.look(claiming), self._store, self._clock)
+            run(scout.prefetch(claiming), self._store, self._clock)
 
         lock = self._lock
         self._acquired = lock.acquire(
@@ -337,7 +337,7 @@ class Prefetcher:
     prepared: Prepared
     ahead: Prefetched = field(default_factory=Prefetched)
 
-    def look(self, claiming: bool) -> Procedure[None]:
+    def prefetch(self, claiming: bool) -> Procedure[None]:
         """One look beside one request for the lock; replaces `ahead`.
 
         A check of the config counts only if it was made beside the latest request: the holders
@@ -345,14 +345,14 @@ class Prefetcher:
         """
         self.ahead = replace(self.ahead, config_checked=False)
         try:
-            self.ahead = yield from self._look(claiming)
+            self.ahead = yield from self._prefetch(claiming)
         except (TableError, StoreError):
             self.ahead = Prefetched()  # the commit reads again, and reports it
 
-    def _look(self, claiming: bool) -> Procedure[Prefetched]:
+    def _prefetch(self, claiming: bool) -> Procedure[Prefetched]:
         transaction, seen = self.prepared.transaction, self.ahead.seen
         proven = self.ahead.proven
-        asked: list[Procedure[Any]] = [
+        reads: list[Procedure[Any]] = [
             read(FENCE_KEY, unless=seen.version if seen else None, limit=FENCE_BYTES_MAX)
         ]
         head = seen.fence.head if seen and seen.fence else None
@@ -361,12 +361,12 @@ class Prefetcher:
             and head.instant not in proven and head.instant not in transaction.base
         )  # fmt: skip
         if head is not None and proving:
-            asked.append(read(completed_key(self.prepared.names, head)))
+            reads.append(read(completed_key(self.prepared.names, head)))
         if claiming:
-            asked.append(
+            reads.append(
                 recheck_config(transaction.config, transaction.taken.known.config_version)
             )
-        fence, *others = yield from all_of(asked)
+        fence, *others = yield from all_of(reads)
         if head is not None and proving and isinstance(others[0], Found):
             proven |= {head.instant}
         match fence:

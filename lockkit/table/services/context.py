@@ -38,7 +38,7 @@ class ServiceContext:
 
     url: str
     store: Store
-    turns: ConcurrencyControl
+    concurrency_control: ConcurrencyControl
     rules: ServiceRules = field(default_factory=ServiceRules)
     clock: Clock = field(default_factory=Clock)
     emit: Emit = silent
@@ -48,7 +48,7 @@ class ServiceContext:
     def run(self, way: Procedure[Any]) -> Any:
         return run(way, self.store, self.clock, self.emit)
 
-    def tell(self, text: str, instant: str) -> None:
+    def report(self, text: str, instant: str) -> None:
         self.emit("note", text=text, instant=instant)
 
     def base(self, config: TableConfig) -> str:
@@ -58,15 +58,15 @@ class ServiceContext:
     @contextmanager
     def taking_an_instant(self, config: TableConfig) -> Iterator[None]:
         """Where Hudi writes too, under the lock; a mutex costs nothing."""
-        turn = config.mode == HUDI or self.turns.mode == SINGLE
-        with self.turns.hold() if turn else nullcontext():
+        turn = config.mode == HUDI or self.concurrency_control.mode == SINGLE
+        with self.concurrency_control.hold() if turn else nullcontext():
             yield
 
     def roll_back(
         self, known: TableCache, instant: str, *, resume: str | None = None
     ) -> RolledBack | RollbackRefused:
         """Roll `instant` back; the caller must know that its writer is dead."""
-        with self.turns.hold() as held:
+        with self.concurrency_control.hold() as held:
             way = roll_back(
                 instant, held.guard, known, believe=held.believe, resume=resume,
                 base=self.base(known.config),
@@ -92,47 +92,47 @@ class ThreadHeartbeat(Heartbeat):
 class StoreHost:
     """A process that writes through `desk`, and beats by `rules`."""
 
-    desk: ServiceContext
+    context: ServiceContext
     rules: HeartbeatRules
 
     @property
     def own(self) -> set[str]:
-        return self.desk.own
+        return self.context.own
 
     @property
     def base(self) -> str:
-        return hadoop_base(self.desk.url)
+        return hadoop_base(self.context.url)
 
     def run(self, way: Procedure[T]) -> Procedure[T]:
         yield from ()
-        desk = self.desk
-        return run(way, desk.store, desk.clock, desk.emit)
+        context = self.context
+        return run(way, context.store, context.clock, context.emit)
 
     def beat(self, taken: TakenInstant) -> Procedure[ThreadHeartbeat]:
         yield from ()
-        desk = self.desk
-        return ThreadHeartbeat(taken.instant, desk.store, clock=desk.clock, rules=self.rules)
+        context = self.context
+        return ThreadHeartbeat(taken.instant, context.store, clock=context.clock, rules=self.rules)
 
     def beat_later(self, taken: TakenInstant) -> ThreadHeartbeat:
-        desk, quiet_s = self.desk, self.rules.interval_ms / 2000
+        context, quiet_s = self.context, self.rules.interval_ms / 2000
         return ThreadHeartbeat(
-            taken.instant, desk.store, clock=desk.clock, rules=self.rules, quiet_s=quiet_s
+            taken.instant, context.store, clock=context.clock, rules=self.rules, quiet_s=quiet_s
         )
 
     def take_instant(
         self, config: TableConfig, block: Callable[[], Procedure[T]]
     ) -> Procedure[T]:
-        with self.desk.taking_an_instant(config):
+        with self.context.taking_an_instant(config):
             return (yield from block())
 
     def hold(self, block: Callable[[AttemptHost, StateChange], Procedure[T]]) -> Procedure[T]:
-        desk = self.desk
-        with deferred(desk.emit) as later, desk.turns.hold() as held:
-            return (yield from block(StoreHost(replace(desk, emit=later), self.rules), held))
+        context = self.context
+        with deferred(context.emit) as later, context.concurrency_control.hold() as held:
+            return (yield from block(StoreHost(replace(context, emit=later), self.rules), held))
 
     def publish(self, prepared: Prepared, strategy: ConflictStrategy) -> Procedure[Committed]:
         yield from ()
-        desk = self.desk
-        return desk.turns.publish(
-            prepared, desk.store, desk.clock, desk.emit, strategy=strategy
+        context = self.context
+        return context.concurrency_control.publish(
+            prepared, context.store, context.clock, context.emit, strategy=strategy
         )

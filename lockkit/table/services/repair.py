@@ -47,7 +47,7 @@ from lockkit.table.occ.fence import (
     parse_fence,
     parse_whatever_epoch,
 )
-from lockkit.table.occ.liveness import HeartbeatRules, expired, look
+from lockkit.table.occ.liveness import HeartbeatRules, expired, read_heartbeat
 from lockkit.table.read.opening import load_snapshot
 from lockkit.table.read.snapshot import Snapshot
 
@@ -148,13 +148,13 @@ def plan_repair(
         )  # fmt: skip
     candidates = yield from _candidates(names, now)
     header = _header(there.body) if there else None
-    told, last = _by_header(header, candidates, now)
-    if not told:
+    reported, last = _by_header(header, candidates, now)
+    if not reported:
         left = yield from _not_ruled_out(candidates, there.modified_ms if there else None)
         last = yield from _choose(names, left, said, rules)
     else:
         _refuse_other(said, last.instant if last else None)
-    if told and last and header and names.layout == 2 and header.completion is None:
+    if reported and last and header and names.layout == 2 and header.completion is None:
         # Its writer, if it lives, publishes it under the completion time that is lost here.
         last = yield from _choose(names, [last], last.instant, rules)
     before = [each for each in (header, restored) if each is not None]
@@ -277,8 +277,10 @@ def _choose(
         return None
     wall_ms = yield WallMs()
     for each in left:
-        pulse = yield from look(each.instant, names.requested(each.instant, each.action))
-        if not expired(pulse, wall_ms, rules):
+        heartbeat = yield from read_heartbeat(
+            each.instant, names.requested(each.instant, each.action)
+        )
+        if not expired(heartbeat, wall_ms, rules):
             raise CannotTell(
                 f"the fence may have decided {each.instant}, and its writer may be alive: stop it, "
                 "wait until its heartbeat has expired, then repair the fence"
@@ -311,8 +313,10 @@ def _completion(
     if last is not None and header is not None and header.sha256 == digest(last.body):
         if header.completion is not None:
             return header.completion
-    told = [header.completion if header else None, restored.completion if restored else None]
-    latest = max([*filter(None, told), *now.completion.values(), *now.pending], default=NO_INSTANT)
+    reported = [header.completion if header else None, restored.completion if restored else None]
+    latest = max(
+        [*filter(None, reported), *now.completion.values(), *now.pending], default=NO_INSTANT
+    )
     return instant_of(max((yield WallMs()), instant_ms(latest) + 1))
 
 

@@ -53,73 +53,73 @@ class Clustered:
     files: int
 
 
-def plan_for(desk: ServiceContext, look: TableView) -> ReplacePlan | None:
+def plan_for(context: ServiceContext, view: TableView) -> ReplacePlan | None:
     """What would be rewritten now."""
-    plan: ReplacePlan | None = desk.run(plan_cluster(
-        look.snapshot, desk.rules.cluster, base=desk.base(look.config),
-        busy=desk.run(about_to_go(look.config.names, look.now)),
+    plan: ReplacePlan | None = context.run(plan_cluster(
+        view.snapshot, context.rules.cluster, base=context.base(view.config),
+        busy=context.run(about_to_go(view.config.names, view.now)),
     ))  # fmt: skip
     return plan
 
 
-def cluster(desk: ServiceContext, look: TableView) -> Clustered | None:
+def cluster(context: ServiceContext, view: TableView) -> Clustered | None:
     """None where there is nothing to gain, or where the table moved on since it was looked at.
 
     Raises `CommitConflict` where a writer was faster, `CommitUnknown`, and what a commit raises.
     """
-    plan = plan_for(desk, look)
+    plan = plan_for(context, view)
     if plan is None:
         return None
-    attempt = WriteAttempt(StoreHost(desk, desk.rules.heartbeat), desk.rules.strategy)
+    attempt = WriteAttempt(StoreHost(context, context.rules.heartbeat), context.rules.strategy)
 
     def files(transaction: Transaction, heart: AttemptHeartbeat) -> Procedure[Prepared | None]:
         yield from ()
         try:
-            return _rewritten(desk, plan, look.snapshot, transaction, heart)
+            return _rewritten(context, plan, view.snapshot, transaction, heart)
         except BaseException as error:
-            desk.tell(f"taking the clustering back: {error!r:.200}", transaction.instant)
+            context.report(f"taking the clustering back: {error!r:.200}", transaction.instant)
             raise
 
     way = attempt.write(
-        look.known, files, action=action_of(look.config.names), plan=format_cluster_plan(plan)
+        view.known, files, action=action_of(view.config.names), plan=format_cluster_plan(plan)
     )
-    committed: Committed | None = desk.run(way)
+    committed: Committed | None = context.run(way)
     if committed is None:
         return None
     with suppress(Exception):  # it is committed; what is left here is tidied away later
-        desk.run(unmark(committed.instant))
+        context.run(unmark(committed.instant))
     assert plan.inputs is not None and attempt.prepared is not None
     return Clustered(committed.instant, len(plan.inputs), len(attempt.prepared.stats))
 
 
 def _rewritten(
-    desk: ServiceContext,
+    context: ServiceContext,
     plan: ReplacePlan,
     before: Snapshot,
     transaction: Transaction,
     heart: AttemptHeartbeat,
 ) -> Prepared | None:
-    snapshot: Snapshot = desk.run(load_snapshot(covering=transaction.covered, since=before))
+    snapshot: Snapshot = context.run(load_snapshot(covering=transaction.covered, since=before))
     if not stands(plan, snapshot):  # somebody committed before the plan was there
         return None
     assert plan.inputs is not None and snapshot.schema is not None
-    desk.tell(f"rewriting {len(plan.inputs)} file groups", transaction.instant)
+    context.report(f"rewriting {len(plan.inputs)} file groups", transaction.instant)
     stats = Rewrite(
-        plan, snapshot, transaction.target, desk.store, desk.clock, heart.assert_alive
+        plan, snapshot, transaction.target, context.store, context.clock, heart.assert_alive
     ).carry_out()
-    prepared: Prepared = desk.run(prepare(
+    prepared: Prepared = context.run(prepare(
         transaction, stats, schema=snapshot.schema, operation="CLUSTER", replaced=plan.inputs,
         known_partitions=frozenset(partition for partition, _ in snapshot.groups),
     ))  # fmt: skip
-    if desk.rules.strategy is PREFER_WRITER:
-        _yield_to_writers(desk, prepared)
+    if context.rules.strategy is PREFER_WRITER:
+        _yield_to_writers(context, prepared)
     return prepared
 
 
-def _yield_to_writers(desk: ServiceContext, prepared: Prepared) -> None:
-    now = desk.run(load_timeline(prepared.names))
-    look = at_work(prepared.names, now, mine=prepared.instant, rules=desk.rules.heartbeat)
-    writers = desk.run(look)
+def _yield_to_writers(context: ServiceContext, prepared: Prepared) -> None:
+    now = context.run(load_timeline(prepared.names))
+    view = at_work(prepared.names, now, mine=prepared.instant, rules=context.rules.heartbeat)
+    writers = context.run(view)
     if conflict := find_conflict(prepared.mine, (), pending=writers, strategy=PREFER_WRITER):
         raise conflict.refusal(prepared.instant)
 

@@ -117,7 +117,7 @@ class ServiceRules:
 
     on: bool = True
     """Whether this writer runs any service."""
-    asked: bool = False
+    explicit: bool = False
     """Whether the options name a service. If so, the writer checks after every commit, as Hudi
     does; otherwise only where there can be something to do."""
     clean: CleanRules = field(default_factory=CleanRules)
@@ -153,7 +153,7 @@ def service_rules(options: Mapping[str, Any], mode: str) -> ServiceRules:
     strategy = str(options.get(STRATEGY_KEY, SIMPLE.name))
     return ServiceRules(
         on=on,
-        asked=cluster_on or (clean_on and any(key in options for key in named)),
+        explicit=cluster_on or (clean_on and any(key in options for key in named)),
         clean=clean_rules(options),
         clean_on=clean_on,
         clean_every=whole(options, *CLEAN_EVERY_KEYS, default=1),

@@ -60,12 +60,17 @@ class TableService:
     """
 
     def __init__(
-        self, url: str, store: Store, turns: ConcurrencyControl, *,
+        self, url: str, store: Store, concurrency_control: ConcurrencyControl, *,
         rules: ServiceRules = ServiceRules(),
         clock: Clock | None = None, emit: Emit = silent,
     ) -> None:  # fmt: skip
-        self.desk = ServiceContext(
-            url=url, store=store, turns=turns, rules=rules, clock=clock or Clock(), emit=emit
+        self.context = ServiceContext(
+            url=url,
+            store=store,
+            concurrency_control=concurrency_control,
+            rules=rules,
+            clock=clock or Clock(),
+            emit=emit,
         )
         self._snapshot: Snapshot | None = None
         self._saved = 0
@@ -74,130 +79,133 @@ class TableService:
         """The newest commit that was looked at for garbage in vain, and what that retained from."""
 
     @classmethod
-    def at(cls, desk: ServiceContext) -> TableService:
+    def at(cls, context: ServiceContext) -> TableService:
         """With a context that a writer has already, and shares."""
-        made = cls(desk.url, desk.store, desk.turns, clock=desk.clock)
-        made.desk = desk
+        made = cls(context.url, context.store, context.concurrency_control, clock=context.clock)
+        made.context = context
         return made
 
     def run(self) -> ServiceRun:
         """Run what is due. A clustering that gives way to a writer is not an error."""
-        look = self.look()
-        taken_back = self._take_back_failed(look)
-        cleaned = self._resume_cleans(look)
-        if clean_due(look.now, self.desk.rules, self._looked_at):
-            cleaned += self._clean(look.known)
-        due = self.desk.run(cluster_due(look.config.names, look.now, self.desk.rules))
+        view = self.inspect()
+        taken_back = self._take_back_failed(view)
+        cleaned = self._resume_cleans(view)
+        if clean_due(view.now, self.context.rules, self._looked_at):
+            cleaned += self._clean(view.known)
+        due = self.context.run(cluster_due(view.config.names, view.now, self.context.rules))
         try:
-            clustered = cluster(self.desk, look) if due else None
+            clustered = cluster(self.context, view) if due else None
         except CommitConflict as conflict:
             return ServiceRun(taken_back, cleaned, yielded=str(conflict))
         return ServiceRun(taken_back, cleaned, clustered)
 
-    def look(self) -> TableView:
+    def inspect(self) -> TableView:
         """The table as it is now; what was seen before is not read again."""
-        look, saved = self.desk.run(look_at(self._snapshot, self._saved))
-        self._snapshot, self._saved = look.snapshot, saved
-        assert isinstance(look, TableView)
-        return look
+        view, saved = self.context.run(look_at(self._snapshot, self._saved))
+        self._snapshot, self._saved = view.snapshot, saved
+        assert isinstance(view, TableView)
+        return view
 
     # --- failed writes ---------------------------------------------------------------------------
 
     def before_write(self, known: TableCache) -> None:
         """EAGER: before a write, roll back every pending instant of other processes."""
-        if self.desk.rules.failed == "EAGER":
-            with self.desk.turns.hold():  # so that none of ours is pending and not noted
+        if self.context.rules.failed == "EAGER":
+            with (
+                self.context.concurrency_control.hold()
+            ):  # so that none of ours is pending and not noted
                 after = CheckedHorizon(known.horizon).listed_after
-                now = self.desk.run(load_timeline(known.config.names, after=after))
-                own = frozenset(self.desk.own)
+                now = self.context.run(load_timeline(known.config.names, after=after))
+                own = frozenset(self.context.own)
             self._take_back(known, now, "EAGER", own)
 
     def take_back_dead(
         self, names: TimelineNames, met: Timeline
     ) -> tuple[RolledBack | RollbackRefused, ...]:
         """LAZY: roll back those pending instants of `met` whose writers are dead."""
-        rules, own = self.desk.rules.heartbeat, self.desk.own
-        dead = self.desk.run(failed_writes(names, met, "LAZY", rules, own=own))
+        rules, own = self.context.rules.heartbeat, self.context.own
+        dead = self.context.run(failed_writes(names, met, "LAZY", rules, own=own))
         return self.take_back(only={each.instant for each in dead}) if dead else ()
 
     def take_back(
         self, *, only: Collection[str] | None = None
     ) -> tuple[RolledBack | RollbackRefused, ...]:
         """Finish rollbacks that are half done; take dead writers back, if LAZY."""
-        return self._take_back_failed(self.look(), only)
+        return self._take_back_failed(self.inspect(), only)
 
     def _take_back_failed(
-        self, look: TableView, only: Collection[str] | None = None
+        self, view: TableView, only: Collection[str] | None = None
     ) -> tuple[RolledBack | RollbackRefused, ...]:
-        done = self._resume_rollbacks(look, only)
-        policy: Policy = "LAZY" if self.desk.rules.failed == "LAZY" else "NEVER"
-        now = self.desk.run(load_timeline(look.config.names)) if done else look.now
-        own = frozenset(self.desk.own)
-        done += self._take_back(look.known, now, policy, own, only)
-        if look.config.mode == FENCED:  # what is Hudi's, Hudi tidies away
-            self._tidy(look)
+        done = self._resume_rollbacks(view, only)
+        policy: Policy = "LAZY" if self.context.rules.failed == "LAZY" else "NEVER"
+        now = self.context.run(load_timeline(view.config.names)) if done else view.now
+        own = frozenset(self.context.own)
+        done += self._take_back(view.known, now, policy, own, only)
+        if view.config.mode == FENCED:  # what is Hudi's, Hudi tidies away
+            self._tidy(view)
         return done
 
-    def _tidy(self, look: TableView) -> None:
+    def _tidy(self, view: TableView) -> None:
         """Heartbeats and markers of writers that died after their commit, or after giving up."""
-        for instant in self.desk.run(leftovers(look.config.names, self.desk.rules.heartbeat)):
-            self.desk.run(unmark(instant))
-            self.desk.run(forget(instant))
+        for instant in self.context.run(leftovers(view.config.names, self.context.rules.heartbeat)):
+            self.context.run(unmark(instant))
+            self.context.run(forget(instant))
 
     def _take_back(
         self, known: TableCache, now: Timeline, policy: Policy, own: frozenset[str],
         only: Collection[str] | None = None,
     ) -> tuple[RolledBack | RollbackRefused, ...]:  # fmt: skip
-        dead = failed_writes(known.config.names, now, policy, self.desk.rules.heartbeat, own=own)
+        dead = failed_writes(known.config.names, now, policy, self.context.rules.heartbeat, own=own)
         return tuple(
-            self.desk.roll_back(known, pulse.instant) for pulse in self.desk.run(dead)
-            if (only is None or pulse.instant in only) and self.desk.run(end(pulse))
+            self.context.roll_back(known, heartbeat.instant) for heartbeat in self.context.run(dead)
+            if (only is None or heartbeat.instant in only) and self.context.run(end(heartbeat))
         )  # fmt: skip
 
     def _resume_rollbacks(
-        self, look: TableView, only: Collection[str] | None
+        self, view: TableView, only: Collection[str] | None
     ) -> tuple[RolledBack | RollbackRefused, ...]:
-        names, done = look.config.names, []
-        for instant in self.desk.run(
-            half_done(look.config, look.now, "rollback", self.desk.rules.heartbeat)
+        names, done = view.config.names, []
+        for instant in self.context.run(
+            half_done(view.config, view.now, "rollback", self.context.rules.heartbeat)
         ):
-            with self.desk.turns.hold():
-                now = parse_timeline(self.desk.run(listing(names.folder + instant)), names)
-                plan = self.desk.run(load_rollback_plan(names, instant))
+            with self.context.concurrency_control.hold():
+                now = parse_timeline(self.context.run(listing(names.folder + instant)), names)
+                plan = self.context.run(load_rollback_plan(names, instant))
             wanted = plan is not None and (only is None or plan.target in only)
             if plan is not None and wanted and instant in now.pending:
-                done.append(self.desk.roll_back(look.known, plan.target, resume=instant))
+                done.append(self.context.roll_back(view.known, plan.target, resume=instant))
         return tuple(done)
 
     # --- clean -----------------------------------------------------------------------------------
 
     def clean(self) -> tuple[Cleaned, ...]:
         """Finish cleans that are half done, then make one, due or not."""
-        look = self.look()
-        return self._resume_cleans(look) + self._clean(look.known)
+        view = self.inspect()
+        return self._resume_cleans(view) + self._clean(view.known)
 
     def preview_clean(self) -> CleanPlan:
         """What a clean would delete."""
-        known = self.look().known
-        plan: CleanPlan = self.desk.run(preview_clean(known, self.desk.rules.clean))
+        known = self.inspect().known
+        plan: CleanPlan = self.context.run(preview_clean(known, self.context.rules.clean))
         return plan
 
-    def _resume_cleans(self, look: TableView) -> tuple[Cleaned, ...]:
-        found = half_done(look.config, look.now, "clean", self.desk.rules.heartbeat)
-        names, snapshot = look.config.names, look.snapshot
-        ways = [resume_clean(each, names, snapshot) for each in self.desk.run(found)]
-        return tuple(done for way in ways if (done := self.desk.run(way)) is not None)
+    def _resume_cleans(self, view: TableView) -> tuple[Cleaned, ...]:
+        found = half_done(view.config, view.now, "clean", self.context.rules.heartbeat)
+        names, snapshot = view.config.names, view.snapshot
+        ways = [resume_clean(each, names, snapshot) for each in self.context.run(found)]
+        return tuple(done for way in ways if (done := self.context.run(way)) is not None)
 
     def _clean(self, known: TableCache) -> tuple[Cleaned, ...]:
-        with self.desk.taking_an_instant(known.config):
-            plan = self.desk.run(plan_clean(
-                known, self.desk.rules.clean, base=self.desk.base(known.config), since=self._since
+        with self.context.taking_an_instant(known.config):
+            plan = self.context.run(plan_clean(
+                known, self.context.rules.clean, base=self.context.base(known.config),
+                since=self._since,
             ))  # fmt: skip
         if not plan.instant:
             self._looked_at, self._since = plan.last_completed, plan.retain_from
             return ()
-        self.desk.tell(f"deleting {len(plan.files)} files", plan.instant)
-        return (self.desk.run(carry_out(plan, known.config.names)),)
+        self.context.report(f"deleting {len(plan.files)} files", plan.instant)
+        return (self.context.run(carry_out(plan, known.config.names)),)
 
     # --- clustering ------------------------------------------------------------------------------
 
@@ -206,11 +214,11 @@ class TableService:
 
         Raises `CommitConflict` where a writer was faster: nothing changed.
         """
-        return cluster(self.desk, self.look())
+        return cluster(self.context, self.inspect())
 
     def preview_cluster(self) -> ReplacePlan | None:
         """What a clustering would rewrite."""
-        return plan_for(self.desk, self.look())
+        return plan_for(self.context, self.inspect())
 
 
 # --- what is due ----------------------------------------------------------------------------------

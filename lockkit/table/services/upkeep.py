@@ -19,7 +19,7 @@ from lockkit.stores import Store, open_store
 from lockkit.table.errors import CommitUnknown
 from lockkit.table.format.properties import TableConfig
 from lockkit.table.format.timeline import Timeline, instant_ms, is_ahead, load_timeline
-from lockkit.table.occ.concurrency import ConcurrencyControl, turns_of
+from lockkit.table.occ.concurrency import ConcurrencyControl, control_of
 from lockkit.table.occ.covered import pending_commits
 from lockkit.table.occ.liveness import HeartbeatRules
 from lockkit.table.occ.locks import open_table_lock
@@ -51,17 +51,19 @@ class Upkeep:
     """The services of one writer, by Hudi's options; `close` waits for what is due."""
 
     def __init__(
-        self, options: Mapping[str, Any], url: str, store: Store, turns: ConcurrencyControl, *,
-        clock: Clock | None = None, emit: Emit = silent,
+        self, options: Mapping[str, Any], url: str, store: Store,
+        concurrency_control: ConcurrencyControl, *, clock: Clock | None = None, emit: Emit = silent,
     ) -> None:  # fmt: skip
-        rules = service_rules(options, turns.mode)
-        self.turns, self.clock, self.emit = turns, clock or Clock(), emit
-        self.desk = ServiceContext(
-            url=url, store=store, turns=turns, rules=rules, clock=self.clock, emit=emit
+        rules = service_rules(options, concurrency_control.mode)
+        self.concurrency_control = concurrency_control
+        self.clock, self.emit = clock or Clock(), emit
+        self.context = ServiceContext(
+            url=url, store=store, concurrency_control=concurrency_control, rules=rules,
+            clock=self.clock, emit=emit,
         )
         self._service: TableService | None = None
         self._loading = threading.Lock()
-        self._old = OldPending(self.desk)
+        self._old = OldPending(self.context)
         self._rules, self._appends = rules, AppendsDue(0, 0)
         self._on = rules.clean_on or rules.cluster_on
         self._serving = threading.Lock()  # writes of several threads may share these services
@@ -78,7 +80,7 @@ class Upkeep:
             if self._service is None:
                 from lockkit.table.services.service import TableService
 
-                self._service = TableService.at(self.desk)
+                self._service = TableService.at(self.context)
             return self._service
 
     def before_write(self, known: TableCache) -> None:
@@ -91,10 +93,10 @@ class Upkeep:
         """Instants that writes of this process are at, and EAGER spares. To be added while
         `taking_an_instant`.
         """
-        return self.desk.own
+        return self.context.own
 
     def taking_an_instant(self, config: TableConfig) -> AbstractContextManager[None]:
-        return self.desk.taking_an_instant(config)
+        return self.context.taking_an_instant(config)
 
     def before_commit(self, prepared: Prepared) -> None:
         """Roll back the dead writers whose instants this commit met, under the table's lock.
@@ -189,9 +191,9 @@ def keep(
             url, options, clock=clock, emit=emit, client=client, **store_options
         )
 
-    turns = turns_of(options, lock)
-    with closing(store), closing(turns):
-        upkeep = Upkeep(options, url, store, turns, clock=clock, emit=emit)
+    concurrency_control = control_of(options, lock)
+    with closing(store), closing(concurrency_control):
+        upkeep = Upkeep(options, url, store, concurrency_control, clock=clock, emit=emit)
         with closing(upkeep):
             yield upkeep
 
@@ -201,7 +203,7 @@ def keep(
 
 def clean_may_find(commits: int, rules: ServiceRules) -> bool:
     """Whether a table with so many commits can have files that its retention does not keep."""
-    return rules.asked or (rules.clean_on and commits > rules.clean.commits)
+    return rules.explicit or (rules.clean_on and commits > rules.clean.commits)
 
 
 @dataclass(slots=True)
@@ -227,7 +229,7 @@ class AppendsDue:
         self.commits += others + 1
         if others:
             self.others = self.commits
-        if rules.asked:
+        if rules.explicit:
             return True
         passed = before // retained < self.commits // retained
         if not (self.others and passed and clean_may_find(self.commits, rules)):
@@ -242,14 +244,14 @@ class AppendsDue:
 class OldPending:
     """Which old pending instants a writer's commits look at, because their writers may be dead."""
 
-    desk: ServiceContext
+    context: ServiceContext
     _whole_at_ms: int = field(init=False)
     """When to look at the whole timeline again, on the boot clock."""
     _look_again_ms: dict[str, int] = field(default_factory=dict)
     """When to look again at the heartbeat of an old pending instant whose writer lives."""
 
     def __post_init__(self) -> None:
-        self._whole_at_ms = self.desk.clock.boot_ms() + WHOLE_EVERY_MS
+        self._whole_at_ms = self.context.clock.boot_ms() + WHOLE_EVERY_MS
 
     def met_by(self, prepared: Prepared) -> Timeline | None:
         """The timeline that `prepared` began with, cut to the instants to look at; None: to none.
@@ -257,17 +259,18 @@ class OldPending:
         At most `OVERDUE_MAX` instants, none of them younger than a heartbeat may be: a commit that
         meets no such instant sends nothing. Once in `WHOLE_EVERY_MS` of the whole timeline.
         """
-        desk, rules, seen = self.desk, self.desk.rules.heartbeat, prepared.transaction.timeline
-        if desk.rules.failed != "LAZY":
+        context, seen = self.context, prepared.transaction.timeline
+        rules = context.rules.heartbeat
+        if context.rules.failed != "LAZY":
             return None
-        if desk.clock.boot_ms() >= self._whole_at_ms:
-            self._whole_at_ms = desk.clock.boot_ms() + WHOLE_EVERY_MS
-            seen = desk.run(load_timeline(prepared.names))
-        wall_ms = desk.clock.wall_ms()
+        if context.clock.boot_ms() >= self._whole_at_ms:
+            self._whole_at_ms = context.clock.boot_ms() + WHOLE_EVERY_MS
+            seen = context.run(load_timeline(prepared.names))
+        wall_ms = context.clock.wall_ms()
         again = {each: at for each, at in self._look_again_ms.items() if each in seen.pending}
         old = [
             each for each in pending_commits(seen)
-            if each != prepared.instant and each not in desk.own
+            if each != prepared.instant and each not in context.own
             and _is_old(each, wall_ms, rules)
             and again.get(each, 0) <= wall_ms
         ][:OVERDUE_MAX]  # fmt: skip

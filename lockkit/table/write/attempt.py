@@ -21,7 +21,7 @@ from lockkit.table.occ.commit import Committed, EpochGuard, commit
 from lockkit.table.occ.concurrency import StateChange
 from lockkit.table.occ.conflict import SIMPLE, ConflictStrategy
 from lockkit.table.occ.prepared import Prepared
-from lockkit.table.occ.publish import after_commit, told_if_interrupted
+from lockkit.table.occ.publish import after_commit, note_if_interrupted
 from lockkit.table.occ.rollback import RollbackRefused, RolledBack, roll_back, settle_own, withdraw
 from lockkit.table.occ.transaction import TableCache, TakenInstant, Transaction, begin
 from lockkit.table.write.append import NewRows, prepare_append
@@ -147,7 +147,7 @@ class WriteAttempt:
                 prepared, held.guard, believe=held.believe, strategy=self.strategy
             ))  # fmt: skip
 
-        with told_if_interrupted(prepared):
+        with note_if_interrupted(prepared):
             committed = yield from settled(once, prepared, _stays_open)
             held.published()
         return committed

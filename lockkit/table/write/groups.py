@@ -88,8 +88,8 @@ class WriteTask:
         covered, strategy = self.early.covered, self.early.strategy
         group = frozenset({(draft.partition, draft.file_id)})
         mine = OwnChanges(self.target.instant, covered.later, group, horizon=covered.horizon)
-        look = early_conflict(mine, rules=self.early.rules, strategy=strategy)
-        run(look, self.store, self.clock)
+        early = early_conflict(mine, rules=self.early.rules, strategy=strategy)
+        run(early, self.store, self.clock)
         if self.early.commits:
             names = self.target.config.names
             run(overtaken(names, mine, strategy=strategy), self.store, self.clock)
@@ -105,15 +105,15 @@ class WriteTask:
 
 
 def write_group(
-    work: WriteTask, aim: TargetGroup, rows: pa.Table, *, delete: bool = False
+    work: WriteTask, group_target: TargetGroup, rows: pa.Table, *, delete: bool = False
 ) -> WriteStat | None:
     """Merge `rows` into one file group and put its next file; None if nothing would change.
 
     With `delete`, take their keys out of it. Only `rows` are in memory. Raises `TableError`.
     """
-    target, (partition, file_id) = work.target, aim.group
+    target, (partition, file_id) = work.target, group_target.group
     rows = plain(rows)
-    if delete and aim.base is None:
+    if delete and group_target.base is None:
         return None
     refuse_strangers(target, partition, rows)
     changes = deletions(target, rows) if delete else upserts(target, rows)
@@ -121,14 +121,14 @@ def write_group(
         draft = BaseFileWriter(
             target, partition, file_id, columns_of(target, rows.schema), _binary(out), work.task
         )
-        if aim.base is None:
+        if group_target.base is None:
             work.begin(draft)
             stat = merge(draft, (), changes)
         else:
-            draft.previous = aim.base.instant
+            draft.previous = group_target.base.instant
             work.begin(draft)
-            with closing(open_data_file(work.store, aim.base.path, work.clock)) as old:
-                kept = rows_to_copy(target.config, aim.base.path, old)
+            with closing(open_data_file(work.store, group_target.base.path, work.clock)) as old:
+                kept = rows_to_copy(target.config, group_target.base.path, old)
                 stat = merge(draft, kept, changes)
         return None if stat is None else work.put(draft, stat)
 

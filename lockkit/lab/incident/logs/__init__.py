@@ -45,8 +45,8 @@ def _in_form(form: Form, lines: list[str], who: str) -> ParsedLog:
     sent, unread = form.exchanges(lines, who, times)
     zone_ms = times.zone_ms
     known_ms = next((ms for ms in map(_answered_ms, sent) if ms >= TIME_MS_MIN), 0.0)
-    told = tuple(_at(each, zone_ms, known_ms) for each in sent)
-    return ParsedLog(form.name, told, len(lines), unread, times.stamped, zone_ms)
+    reported = tuple(_at(each, zone_ms, known_ms) for each in sent)
+    return ParsedLog(form.name, reported, len(lines), unread, times.stamped, zone_ms)
 
 
 def _answered_ms(sent: SentRequest) -> float:

@@ -39,9 +39,9 @@ class LogTimes:
         self.stamped = True
         self.now_ms = max(self.now_ms, at + float(f"0.{part or 0}") * 1000)
 
-    def date(self, told: str) -> None:
+    def date(self, reported: str) -> None:
         """An answer's Date: the only clock where lines have no stamps, else it tells the zone."""
-        date_ms = epoch_ms(told)
+        date_ms = epoch_ms(reported)
         if date_ms is None:
             return
         if not self.stamped:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from lockkit.lab.incident.logs.clockwork import LogTimes
-from lockkit.lab.incident.logs.wire import NAMES, SentRequest, answered, asked, with_body
+from lockkit.lab.incident.logs.wire import NAMES, SentRequest, answered, sent_request, with_body
 
 Found = tuple[list[SentRequest], int]
 
@@ -53,8 +53,12 @@ def of_http_client(lines: Iterable[str], who: str, times: LogTimes) -> Found:
             data = _bytes(found[1])
             if start := _REQUEST_LINE.match(data):
                 finish()
-                sent = asked(
-                    who, start[1].decode(), start[2].decode("latin-1"), _told(data), times.step()
+                sent = sent_request(
+                    who,
+                    start[1].decode(),
+                    start[2].decode("latin-1"),
+                    _reported(data),
+                    times.step(),
                 )
                 data = data.partition(b"\r\n\r\n")[2]
             if sent is not None and data:
@@ -81,7 +85,7 @@ def _bytes(shown: str) -> bytes:
     return data if isinstance(data, bytes) else b""
 
 
-def _told(head: bytes) -> dict[str, str]:
+def _reported(head: bytes) -> dict[str, str]:
     pairs = (line.partition(b":") for line in head.partition(b"\r\n\r\n")[0].split(b"\r\n")[1:])
     named = ((name.strip().lower().decode("latin-1"), value) for name, _, value in pairs)
     return {name: value.strip().decode("latin-1") for name, value in named if name in NAMES}
@@ -116,7 +120,7 @@ def of_botocore(lines: Iterable[str], who: str, times: LogTimes) -> Found:
             unread += found is None
             sent, status = None, 0
             if found:
-                sent = asked(who, found[1], found[2], _fields(found[3]), times.step())
+                sent = sent_request(who, found[1], found[2], _fields(found[3]), times.step())
         elif found := _BOTOCORE_STATUS.search(line):
             status = int(found[2])
         elif found := _HEADERS.search(line):
@@ -171,8 +175,8 @@ class _AzureReader:
 
     def _clear(self, url: str) -> None:
         self._url, self._method, self._status = url, "", 0
-        self._asked: dict[str, str] = {}
-        self._told: dict[str, str] = {}
+        self._requested: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._body, self._sent_ms = b"", self._times.step()
 
     def line(self, line: str) -> None:
@@ -187,7 +191,7 @@ class _AzureReader:
             self._status, self._answered_ms = int(found[1]), self._times.step()
         elif found := _AZURE_FIELD.search(line):
             if (name := found[1].lower()) in NAMES and found[2] != "REDACTED":
-                (self._told if self._status else self._asked)[name] = found[2]
+                (self._reported if self._status else self._requested)[name] = found[2]
             if name == "date" and self._status:
                 self._times.date(found[2])
         elif not self._status and (found := _BODY.search(line)):
@@ -196,11 +200,11 @@ class _AzureReader:
     def finish(self) -> None:
         if not self._url or not self._method:
             return
-        sent = asked(self._who, self._method, self._url, self._asked, self._sent_ms)
+        sent = sent_request(self._who, self._method, self._url, self._requested, self._sent_ms)
         if self._body:
             sent = with_body(sent, self._body)
         if self._status:
-            sent = answered(sent, self._status, self._told, self._answered_ms)
+            sent = answered(sent, self._status, self._reported, self._answered_ms)
         self.done.append(sent)
         self._url = ""
 
@@ -217,7 +221,7 @@ def of_urllib3(lines: Iterable[str], who: str, times: LogTimes) -> Found:
     for line in lines:
         times.line(line)
         if found := _ANSWERED_LINE.search(line):
-            sent = asked(who, found[1], found[2], {}, times.step())
+            sent = sent_request(who, found[1], found[2], {}, times.step())
             done.append(answered(sent, int(found[3]), {}, times.step()))
     return done, 0
 

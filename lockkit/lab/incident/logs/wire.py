@@ -65,7 +65,9 @@ class SentRequest:
         return self.method in ("PUT", "DELETE")
 
 
-def asked(who: str, method: str, url: str, headers: Mapping[str, str], at_ms: float) -> SentRequest:
+def sent_request(
+    who: str, method: str, url: str, headers: Mapping[str, str], at_ms: float
+) -> SentRequest:
     """A request by its line and headers (names in lower case)."""
     parts = urlsplit(url)
     query = parse_qs(parts.query, keep_blank_values=True)
@@ -150,9 +152,9 @@ def _digests(headers: Mapping[str, str]) -> frozenset[str]:
     found = set()
     if crc32 := headers.get("x-amz-checksum-crc32"):
         found.add(f"crc32:{crc32}")
-    told = [headers.get("content-md5", ""), headers.get("x-ms-blob-content-md5", "")]
-    told += re.findall(r"md5=([A-Za-z0-9+/=]+)", headers.get("x-goog-hash", ""))
-    return frozenset(found | {f"md5:{each}" for each in map(hex_of, told) if each})
+    reported = [headers.get("content-md5", ""), headers.get("x-ms-blob-content-md5", "")]
+    reported += re.findall(r"md5=([A-Za-z0-9+/=]+)", headers.get("x-goog-hash", ""))
+    return frozenset(found | {f"md5:{each}" for each in map(hex_of, reported) if each})
 
 
 def _etag(headers: Mapping[str, str]) -> frozenset[str]:

@@ -37,10 +37,10 @@ def contend(
 
 
 def main(channel: Channel) -> int:
-    asked = channel.settings
+    settings = channel.settings
     channel.listen(grace_s=2 * PATIENCE_S)
-    lock = open_lock(asked["lock"], emit=channel.emit, **asked["options"])
-    contend(lock, channel.emit, channel.stop, asked["hold_s"], asked["think_s"])
+    lock = open_lock(settings["lock"], emit=channel.emit, **settings["options"])
+    contend(lock, channel.emit, channel.stop, settings["hold_s"], settings["think_s"])
     lock.close()
     return 0
 

@@ -13,25 +13,27 @@ from lockkit.lab.verify.check.verdict import Finding, Kind, unknown
 def acknowledged_is_there(lanes: HistoryIndex) -> Iterator[Finding]:
     """No acknowledged commit lost: its completed file is in the store, and stays. None is twice."""
     name, first = "no acknowledged commit is lost", dict[str, Event]()
-    for told in lanes.by_kind["published"]:
-        instant = str(told["instant"])
-        other = first.setdefault(instant, told)
-        if other.who != told.who:
-            because = f"{other.who} and {told.who} were both told that {instant} is theirs"
-            yield Finding(name, Kind.INVALID, because, (other, told))
+    for reported in lanes.by_kind["published"]:
+        instant = str(reported["instant"])
+        other = first.setdefault(instant, reported)
+        if other.who != reported.who:
+            because = f"{other.who} and {reported.who} were both told that {instant} is theirs"
+            yield Finding(name, Kind.INVALID, because, (other, reported))
             return
         if not lanes.truth:
             yield unknown(name, f"whether {instant} is in the store: its own record is missing")
             return
         if instant not in lanes.visible:
-            because = f"{told.who} was told that {instant} is published, and the store never had it"
+            because = (
+                f"{reported.who} was told that {instant} is published, and the store never had it"
+            )
             checks = [each for each in lanes.by_kind["checked"] if str(each["instant"]) == instant]
-            yield Finding(name, Kind.INVALID, because, (*checks[-1:], told))
+            yield Finding(name, Kind.INVALID, because, (*checks[-1:], reported))
             return
         if instant in lanes.removed:
             gone = lanes.removed[instant]
-            because = f"{instant} was published by {told.who}, and deleted by {client_of(gone)}"
-            yield Finding(name, Kind.INVALID, because, (told, lanes.visible[instant], gone))
+            because = f"{instant} was published by {reported.who}, and deleted by {client_of(gone)}"
+            yield Finding(name, Kind.INVALID, because, (reported, lanes.visible[instant], gone))
             return
     yield Finding(name, Kind.VALID, f"all {len(first)} acknowledged commits are in the store")
 
@@ -99,17 +101,19 @@ def refused_is_absent(lanes: HistoryIndex) -> Iterator[Finding]:
         for each in lanes.by_kind["refused"]
         if each["error"] in ("CommitConflict", "LockLost")
     }
-    for (who, instant), told in refusals.items():
+    for (who, instant), reported in refusals.items():
         count += 1
         if not lanes.truth:
             yield unknown(name, f"whether {instant} is in the store: its own record is missing")
             return
         again = last_check.get((who, instant))
         seen = lanes.visible.get(instant)
-        if seen is None or (again and again.at_ms > told.at_ms and seen.at_ms > told.at_ms):
+        if seen is None or (again and again.at_ms > reported.at_ms and seen.at_ms > reported.at_ms):
             continue  # not there, or tried again after the refusal
-        because = f"{who} was told {told['error']} for {instant}, and it is visible all the same"
-        yield Finding(name, Kind.INVALID, because, (told, seen))
+        because = (
+            f"{who} was told {reported['error']} for {instant}, and it is visible all the same"
+        )
+        yield Finding(name, Kind.INVALID, because, (reported, seen))
         return
     yield Finding(name, Kind.VALID, f"{count} refused commits, none of them visible")
 

@@ -106,18 +106,18 @@ def _decided(fence: Event) -> tuple[str, str | None]:
 def _sort_belief(lanes: HistoryIndex) -> None:
     """Client lanes, in the order of each client's own time; intervals of belief among them."""
     checking: dict[str, str] = {}
-    asked: dict[tuple[str, Any], str] = {}
+    attempts: dict[tuple[str, Any], str] = {}
     open_: dict[str, Belief] = {}
-    told = [each for each in lanes.everything if each.who != STORE or each.kind != "request"]
-    for each in sorted(told, key=lambda each: each.at_ms):
+    reported = [each for each in lanes.everything if each.who != STORE or each.kind != "request"]
+    for each in sorted(reported, key=lambda each: each.at_ms):
         lanes.by_kind[each.kind].append(each)
         match each.kind:
             case "checked":
                 checking[each.who] = str(each["instant"])
             case "ask":
-                _sort_ask(lanes, each, checking, asked)
+                _sort_ask(lanes, each, checking, attempts)
             case "answer":
-                attempt = asked.get((each.who, each["request"]))
+                attempt = attempts.get((each.who, each["request"]))
                 if attempt:
                     lanes.answer_of.setdefault(attempt, each)
             case "held":
@@ -126,14 +126,14 @@ def _sort_belief(lanes: HistoryIndex) -> None:
 
 
 def _sort_ask(
-    lanes: HistoryIndex, each: Event, checking: dict[str, str], asked: dict[tuple[str, Any], str]
+    lanes: HistoryIndex, each: Event, checking: dict[str, str], attempts: dict[tuple[str, Any], str]
 ) -> None:
     op, attempt = each["op"], each["attempt"]
     if op in LOCK_OPS:
         lanes.lock_keys.add(each["key"])
     if not attempt:
         return
-    asked[each.who, each["request"]] = attempt
+    attempts[each.who, each["request"]] = attempt
     lanes.op_of[attempt] = op
     if name_of(each["key"]) == FENCE_NAME and each.who in checking:
         lanes.instant_of[attempt] = checking[each.who]

@@ -99,13 +99,15 @@ def _fallen(lanes: HistoryIndex) -> tuple[Event, Event] | None:
 def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
     """Nobody is told of a loss, or waits, while its own live write is the lock object."""
     name = "no self-inflicted loss"
-    told = [each for kind in ("lost", "waiting") for each in lanes.by_kind[kind]]
-    if told and not lanes.lock_writes:
+    reported = [each for kind in ("lost", "waiting") for each in lanes.by_kind[kind]]
+    if reported and not lanes.lock_writes:
         yield unknown(name, "what the lock object held at each loss: the store's record is missing")
         return
     breaks = [each for kind in ("started", "released") for each in lanes.by_kind[kind]]
     writes = [each for _, each in lanes.lock_writes]
-    moments = sorted([*writes, *told, *breaks, *lanes.grants, *lanes.by_kind["renewed"]], key=_at)
+    moments = sorted(
+        [*writes, *reported, *breaks, *lanes.grants, *lanes.by_kind["renewed"]], key=_at
+    )
     asked_ms = {each["attempt"]: each.at_ms for each in lanes.by_kind["ask"]}
     standing: Event | None = None
     until_ms: dict[str, float] = {}
@@ -133,7 +135,7 @@ def no_self_inflicted_loss(lanes: HistoryIndex) -> Iterator[Finding]:
             )
             yield Finding(name, Kind.INVALID, because, (standing, each))
             return
-    yield Finding(name, Kind.VALID, f"{len(told)} losses and waits, none of them its own doing")
+    yield Finding(name, Kind.VALID, f"{len(reported)} losses and waits, none of them its own doing")
 
 
 def _at(each: Event) -> float:

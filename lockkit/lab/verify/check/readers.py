@@ -60,8 +60,8 @@ def readers_see_whole_commits(lanes: HistoryIndex) -> Iterator[Finding]:
         yield unknown(NAME, what, blind)
         return
     published = _published(lanes, writes)
-    for look in looks:
-        if (finding := _judged(look, published, lanes)) is not None:
+    for reading in looks:
+        if (finding := _judged(reading, published, lanes)) is not None:
             yield finding
             return
     count = len(looks)
@@ -81,20 +81,20 @@ def _published(lanes: HistoryIndex, writes: dict[str, Any]) -> PublishedCommits:
     return found
 
 
-def _judged(look: Event, published: PublishedCommits, lanes: HistoryIndex) -> Finding | None:
-    began = bisect_left(published.at_ms, float(look["began_ms"]))
-    ended = bisect_right(published.at_ms, look.at_ms)
+def _judged(reading: Event, published: PublishedCommits, lanes: HistoryIndex) -> Finding | None:
+    began = bisect_left(published.at_ms, float(reading["began_ms"]))
+    ended = bisect_right(published.at_ms, reading.at_ms)
     least = CommitBound(began, published.events[began - 1] if began else None)
     most = CommitBound(ended, published.events[ended] if ended < len(published.events) else None)
     seen: dict[Group, str] = {}
-    for partition, file_id, instant in look["groups"]:
+    for partition, file_id, instant in reading["groups"]:
         group = str(partition), str(file_id)
         seen[group] = str(instant)
         place = published.place.get(str(instant))
         chain = published.chains.get(group, [])
         at = bisect_left(chain, place) if place is not None else len(chain)
         if at == len(chain) or chain[at] != place:
-            return _stranger(look, group, str(instant), lanes)
+            return _stranger(reading, group, str(instant), lanes)
         if place + 1 > least.count:
             least = CommitBound(place + 1, published.events[place], group)
         if at + 1 < len(chain) and chain[at + 1] < most.count:
@@ -103,39 +103,39 @@ def _judged(look: Event, published: PublishedCommits, lanes: HistoryIndex) -> Fi
     if len(missed) > len(seen) or any(group not in seen for _, group in missed):
         first, group = next(each for each in missed if each[1] not in seen)
         most = CommitBound(first, published.events[first], group)
-    return None if least.count <= most.count else _torn(look, least, most, seen)
+    return None if least.count <= most.count else _torn(reading, least, most, seen)
 
 
-def _stranger(look: Event, group: Group, instant: str, lanes: HistoryIndex) -> Finding:
+def _stranger(reading: Event, group: Group, instant: str, lanes: HistoryIndex) -> Finding:
     other = [each for each in lanes.by_kind["refused"] if str(each["instant"]) == instant]
     other += [lanes.taken_back[instant]] if instant in lanes.taken_back else []
     what = "did not write it" if instant in lanes.visible else "was never published"
-    because = f"{look.who} saw {instant} in {_name(group)}, and {instant} {what}"
-    return Finding(NAME, Kind.INVALID, because, (*other[:2], look))
+    because = f"{reading.who} saw {instant} in {_name(group)}, and {instant} {what}"
+    return Finding(NAME, Kind.INVALID, because, (*other[:2], reading))
 
 
-def _torn(look: Event, least: CommitBound, most: CommitBound, seen: dict[Group, str]) -> Finding:
+def _torn(reading: Event, least: CommitBound, most: CommitBound, seen: dict[Group, str]) -> Finding:
     assert most.by is not None
     missed = name_of(most.by["key"])
     if most.group is None:
-        because = f"{look.who} saw {_shown(least, seen)}, published only after it had read"
+        because = f"{reading.who} saw {_shown(least, seen)}, published only after it had read"
     elif least.by is most.by and least.group is not None:
         because = (
-            f"half a commit: {look.who} saw {missed} in {_name(least.group)}, and in "
+            f"half a commit: {reading.who} saw {missed} in {_name(least.group)}, and in "
             f"{_name(most.group)} what it replaced"
         )
     elif least.group is None:
         because = (
-            f"{look.who} began to read after {missed} was published, and did not see it in "
+            f"{reading.who} began to read after {missed} was published, and did not see it in "
             f"{_name(most.group)}"
         )
     else:
         because = (
-            f"{look.who} saw {_shown(least, seen)}, and not {missed} in {_name(most.group)}, which "
-            "was published before it"
+            f"{reading.who} saw {_shown(least, seen)}, and not {missed} in {_name(most.group)}, "
+            "which was published before it"
         )
     other = (least.by,) if least.by is not None and least.by is not most.by else ()
-    return Finding(NAME, Kind.INVALID, because, (most.by, *other, look))
+    return Finding(NAME, Kind.INVALID, because, (most.by, *other, reading))
 
 
 def _shown(bound: CommitBound, seen: dict[Group, str]) -> str:

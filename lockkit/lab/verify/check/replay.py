@@ -131,11 +131,11 @@ class ReplayLane:
     who: str
     policy: Policy
     truth: StoreRecord
-    me: Identity | None = None
+    identity: Identity | None = None
     state: State = field(default_factory=State)
     owed: list[Action] = field(default_factory=list)
-    heard: Event | None = None
-    asked: Event | None = None
+    last_input: Event | None = None
+    last_request: Event | None = None
     answer: Event | None = None
     handles: set[str] = field(default_factory=set)
     steps: int = 0
@@ -148,12 +148,14 @@ class ReplayLane:
                 self._hear(each)
             case "ask" if _is_of_lease(each):
                 self._ask(each)
-            case "answer" if self.asked is not None and each["request"] == self.asked["request"]:
+            case "answer" if (
+                self.last_request is not None and each["request"] == self.last_request["request"]
+            ):
                 self._answer(each)
             case kind if kind in TOLD:
-                self._tell(each)
+                self._check_report(each)
             case "started":  # what a process told before it was killed may come after the kill
-                self.me, self.owed, self.asked = None, [], None
+                self.identity, self.owed, self.last_request = None, [], None
 
     # --- in ----------------------------------------------------------------------------------
 
@@ -162,20 +164,20 @@ class ReplayLane:
         if name == "ended":
             self._notice_end(each)
             return
-        enough = name == "blind" and self.asked is None  # a look that was put off, not sent
+        enough = name == "blind" and self.last_request is None  # a look that was put off, not sent
         left = [
             a for a in self.owed if not isinstance(a, HeldByOther) and not (enough and _looks(a))
         ]
-        if left and self.me is not None:
+        if left and self.identity is not None:
             self._depart(f"has not told {_shown(left[0])}, which comes before this", each)
         if name == "want":
             self._meet(each)
-        if self.me is None:
+        if self.identity is None:
             raise ProtocolDeparture(unknown(NAME, f"how {self.who} began", each))
         if each["step"] != self.number + 1:
             self._depart(f"goes from its step {self.number} to step {each['step']}", each)
         self.number = each["step"]
-        self.heard, self.owed, self.steps = each, [], self.steps + 1
+        self.last_input, self.owed, self.steps = each, [], self.steps + 1
         if name == "forget":
             kept = self.state
             self.state = State(unsettled=kept.unsettled, floor=kept.floor, writes=kept.writes)
@@ -185,27 +187,27 @@ class ReplayLane:
             self.state = replace(self.state, phase=Phase.LOST, until_ms=None)
         else:
             event = self._input(name, each)
-            self.state, actions = step(self.me, self.state, event, self.policy)
+            self.state, actions = step(self.identity, self.state, event, self.policy)
             self.owed = [a for a in actions if not isinstance(a, Pause | ClaimLost)]
-        self.asked = self.answer = None
+        self.last_request = self.answer = None
 
     def _notice_end(self, each: Event) -> None:
         """Belief ended by the clock, perhaps while a request was out, which goes on."""
         if each["step"] != self.number + 1:
             self._depart(f"goes from its step {self.number} to step {each['step']}", each)
-        self.number, self.heard, self.steps = each["step"], each, self.steps + 1
+        self.number, self.last_input, self.steps = each["step"], each, self.steps + 1
         now = Now(each["boot_ms"], each["wall_ms"])
         self.state, ended = notice_end(self.state, now)
         self.owed = [*ended, *self.owed]
 
     def _meet(self, each: Event) -> None:
-        me = Identity(each["owner"], each["ttl_ms"], each["holder"], each["handle"])
-        if self.me == me:
+        identity = Identity(each["owner"], each["ttl_ms"], each["holder"], each["handle"])
+        if self.identity == identity:
             return
-        if me.handle in self.handles:
+        if identity.handle in self.handles:
             raise ProtocolDeparture(unknown(NAME, f"which of {self.who}'s handles did what", each))
-        self.handles.add(me.handle)
-        self.me, self.state, self.number = me, State(), each["step"] - 1
+        self.handles.add(identity.handle)
+        self.identity, self.state, self.number = identity, State(), each["step"] - 1
 
     def _input(self, name: str, each: Event) -> Input:
         now = Now(each["boot_ms"], each["wall_ms"])
@@ -253,7 +255,7 @@ class ReplayLane:
 
     def _told_so(self, each: Event, names: dict[str, str]) -> None:
         """The answer that came is the answer that was heard."""
-        if self.asked is None:
+        if self.last_request is None:
             self._depart("hears an answer, and had asked nothing", each)
         if each["outcome"] == "Unknown" and (self.answer is None or _failed(self.answer)):
             return  # an error, which a patient client takes for silence
@@ -269,11 +271,11 @@ class ReplayLane:
     def _ask(self, each: Event) -> None:
         action = self._next(each, ReadRecord, WriteRecord, DeleteRecord)
         out = self.state.out
-        op = out.aim.value if out is not None and not isinstance(action, ReadRecord) else "look"
+        op = out.purpose.value if out is not None and not isinstance(action, ReadRecord) else "look"
         attempt = action.record.attempt if isinstance(action, WriteRecord) else ""
         if (each["op"], each["attempt"]) != (op, attempt):
             self._depart(f"asks {each['op']!r}, and the protocol asks {op!r} {attempt}", each)
-        self.asked = each
+        self.last_request = each
         if isinstance(action, WriteRecord):
             for request in self.truth.by_attempt.get(attempt, ()):
                 self._sent(action, each, request)
@@ -288,14 +290,14 @@ class ReplayLane:
 
     def _answer(self, each: Event) -> None:
         self.answer = each
-        assert self.asked is not None
-        recorded = self.truth.by_attempt.get(str(self.asked["attempt"]), [])
+        assert self.last_request is not None
+        recorded = self.truth.by_attempt.get(str(self.last_request["attempt"]), [])
         if each["outcome"] == "Applied" and recorded:
             done = [bare(request["version"]) for request in recorded if request["applied"]]
             if bare(each["version"]) not in done:
                 self._depart("was told of a write that the store did not do", each, *recorded[:2])
 
-    def _tell(self, each: Event) -> None:
+    def _check_report(self, each: Event) -> None:
         action = self._next(each, TOLD[each.kind])
         match action:
             case Granted(epoch) | Renewed(epoch):
@@ -315,7 +317,7 @@ class ReplayLane:
         """The next thing that `step` asked for. Waiting is told once for each rival."""
         while self.owed and isinstance(self.owed[0], HeldByOther) and HeldByOther not in kinds:
             self.owed.pop(0)
-        if self.me is None:
+        if self.identity is None:
             raise ProtocolDeparture(unknown(NAME, f"what {self.who} had heard before this", each))
         if not self.owed or not isinstance(self.owed[0], kinds):
             due = _shown(self.owed[0]) if self.owed else "nothing"
@@ -323,7 +325,7 @@ class ReplayLane:
         return self.owed.pop(0)
 
     def _depart(self, what: str, *evidence: Event) -> NoReturn:
-        shown = (self.heard, *evidence) if self.heard is not None else evidence
+        shown = (self.last_input, *evidence) if self.last_input is not None else evidence
         raise ProtocolDeparture(Finding(NAME, Kind.INVALID, f"{self.who} {what}", tuple(shown)))
 
 

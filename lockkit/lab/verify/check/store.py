@@ -69,8 +69,8 @@ def acknowledged_writes_are_there(lanes: HistoryIndex) -> Iterator[Finding]:
                 f"{answer.who} was told that its write {attempt} is applied as "
                 f"{answer['version']}, and the store's record {found}"
             )
-            asked = (each for each in lanes.by_kind["ask"] if each["attempt"] == attempt)
-            evidence = (next(asked), answer, *((write,) if write else ()))
+            asks = (each for each in lanes.by_kind["ask"] if each["attempt"] == attempt)
+            evidence = (next(asks), answer, *((write,) if write else ()))
             yield Finding(name, Kind.INVALID, because, evidence)
             return
     yield Finding(name, Kind.VALID, f"{count} writes that were acknowledged, all on record")

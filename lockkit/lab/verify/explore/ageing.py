@@ -61,7 +61,7 @@ class Ageing:
             draft = None  # it looks at the lease before it sends: nothing is sent
         state = replace(
             state,
-            seen=self._fix_seen(actor, state.seen),
+            observed=self._fix_observed(actor, state.observed),
             out=None if state.out is None else self._fix_write(state.out),
             unsettled=tuple(self._fix_ghost(each) for each in state.unsettled),
             grant=None if state.grant is None else replace(state.grant, valid_until_ms=0),
@@ -69,7 +69,7 @@ class Ageing:
             writes=0,
         )
         if isinstance(out, PendingRead):
-            out = PendingRead(self.sight(out.sight))
+            out = PendingRead(self.observation(out.observation))
         elif out is not None:
             out = replace(out, record=self.record(out.record))
         return replace(actor, state=state, out=out, draft=draft)
@@ -82,7 +82,7 @@ class Ageing:
 
     def _fix_write(self, write: PendingWrite) -> PendingWrite:
         sent = Now(max(write.sent.boot_ms, self._oldest_send), 0)
-        if write.aim is WritePurpose.RELEASE:
+        if write.purpose is WritePurpose.RELEASE:
             sent = Now(0, 0)
         return replace(write, record=self.record(write.record), sent=sent)
 
@@ -91,29 +91,29 @@ class Ageing:
         write = self._fix_write(write)
         return write if "confirm" in self.off else replace(write, sent=Now(0, 0))
 
-    def sight(self, sight: Observation) -> Observation:
-        record = sight.record
+    def observation(self, observation: Observation) -> Observation:
+        record = observation.record
         if isinstance(record, Record):
             record = self.record(record)
-        if sight.modified_ms is None or sight.date_ms is None:
-            return Observation(sight.version, record)
-        age = max(sight.modified_ms - sight.date_ms, self.oldest_modified)
-        return Observation(sight.version, record, age, 0)
+        if observation.modified_ms is None or observation.date_ms is None:
+            return Observation(observation.version, record)
+        age = max(observation.modified_ms - observation.date_ms, self.oldest_modified)
+        return Observation(observation.version, record, age, 0)
 
-    def _fix_seen(
-        self, actor: ExplorerClient, seen: LastObservation | None
+    def _fix_observed(
+        self, actor: ExplorerClient, observed: LastObservation | None
     ) -> LastObservation | None:
         """What was seen, where the protocol will look at it again before it reads once more."""
-        if seen is None or (self.forgets and not self._looks_back(actor)):
+        if observed is None or (self.forgets and not self._looks_back(actor)):
             return None
-        sight = self.sight(seen.sight)
+        observation = self.observation(observed.observation)
         since = 0
-        if isinstance(sight.record, Record) and not sight.record.expired:
+        if isinstance(observation.record, Record) and not observation.record.expired:
             if self.policy.expiry is Expiry.OBSERVED:
-                since = max(seen.since_ms, -self.bounds.ttl)
+                since = max(observed.since_ms, -self.bounds.ttl)
         else:
-            sight = Observation(sight.version, sight.record)
-        return LastObservation(sight, since, 0)
+            observation = Observation(observation.version, observation.record)
+        return LastObservation(observation, since, 0)
 
     def _looks_back(self, actor: ExplorerClient) -> bool:
         match actor.state.phase:
@@ -138,30 +138,32 @@ class Ageing:
         sent = Now(write.sent.boot_ms - 1, 0)
         return replace(write, record=self._age_record(write.record), sent=sent)
 
-    def _age_sight(self, sight: Observation) -> Observation:
-        record = sight.record
+    def _age_observation(self, observation: Observation) -> Observation:
+        record = observation.record
         if isinstance(record, Record):
             record = self._age_record(record)
-        return replace(sight, record=record)
+        return replace(observation, record=record)
 
     def aged_actor(self, actor: ExplorerClient) -> ExplorerClient:
         state, out = actor.state, actor.out
-        seen = state.seen
-        if seen is not None:
-            sight = self._age_sight(seen.sight)
-            if sight.modified_ms is not None:  # the lease that was seen is a tick nearer its end
-                sight = replace(sight, modified_ms=sight.modified_ms - 1)
-            seen = LastObservation(sight, seen.since_ms - 1, 0)
+        observed = state.observed
+        if observed is not None:
+            observation = self._age_observation(observed.observation)
+            if (
+                observation.modified_ms is not None
+            ):  # the lease that was seen is a tick nearer its end
+                observation = replace(observation, modified_ms=observation.modified_ms - 1)
+            observed = LastObservation(observation, observed.since_ms - 1, 0)
         state = replace(
             state,
-            seen=seen,
+            observed=observed,
             out=None if state.out is None else self._age_write(state.out),
             unsettled=tuple(self._age_write(each) for each in state.unsettled),
             until_ms=None if state.until_ms is None else state.until_ms - 1,
         )
         match out:
-            case PendingRead(sight):
-                out = PendingRead(self._age_sight(sight))
+            case PendingRead(observation):
+                out = PendingRead(self._age_observation(observation))
             case WriteInFlight():
                 out = self.aged_flying(out)
         return self.actor(replace(actor, state=state, out=out))

@@ -22,8 +22,8 @@ def client_of(owner: str) -> int:
 
 def names_of_actor(actor: ExplorerClient) -> Iterable[Version | None]:
     state, out = actor.state, actor.out
-    if state.seen is not None:
-        yield state.seen.sight.version
+    if state.observed is not None:
+        yield state.observed.observation.version
     for write in (state.out, *state.unsettled):
         if write is not None:
             yield write.record.attempt
@@ -32,8 +32,8 @@ def names_of_actor(actor: ExplorerClient) -> Iterable[Version | None]:
         yield state.grant.attempt
     yield state.version
     match out:
-        case PendingRead(sight):
-            yield sight.version
+        case PendingRead(observation):
+            yield observation.version
         case WriteInFlight(record, over):
             yield record.attempt
             yield over

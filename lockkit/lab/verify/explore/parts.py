@@ -56,7 +56,7 @@ class Bounds:
 class PendingRead:
     """A read that is out, with what it will find."""
 
-    sight: Observation
+    observation: Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class PathStory:
             return "a second passes"
         old, new = (self.world.actors.parts[each[move.who]] for each in (before, after))
         stored, landed = (self.world.stores.parts[each[-4]] for each in (before, after))
-        who = self.world.me(old).owner
+        who = self.world.identity(old).owner
         if move.event is not None:
             return self._step(who, move, old, new, stored)
         match move.what:
@@ -102,7 +102,7 @@ class PathStory:
                 assert old.draft is not None
                 return self._land(who, old, bool(move.accepted))
             case ExplorerFault.CRASH.value:
-                return self._crash(who, self.world.me(new).owner, move.write)
+                return self._crash(who, self.world.identity(new).owner, move.write)
             case what:
                 self._fault(who, what)
                 return f"fault: {what} ({who}'s {self._called(move.write)})"
@@ -112,14 +112,14 @@ class PathStory:
     def _step(
         self, who: str, move: Move, old: ExplorerClient, new: ExplorerClient, stored: StoredState
     ) -> str:
-        said = [self._heard(who, move, old)]
+        said = [self._received(who, move, old)]
         for each in move.actions:
-            told = self._does(who, each, old, new, stored)
-            if told:
-                said.append(told)
+            reported = self._does(who, each, old, new, stored)
+            if reported:
+                said.append(reported)
         return f"{who} {'; '.join(said)}"
 
-    def _heard(self, who: str, move: Move, old: ExplorerClient) -> str:
+    def _received(self, who: str, move: Move, old: ExplorerClient) -> str:
         match move.event:
             case AcquireRequested():
                 return "wants the lock"
@@ -131,11 +131,11 @@ class PathStory:
                 return "gives up"
             case Tick():
                 return "goes on"
-            case ReadAnswered(_, sight):
-                assert sight is not None
-                outcome = "missing" if sight.version is None else "found"
-                self._answer(who, "look", outcome, self._name(sight.version))
-                return f"sees {self._sight(sight)}"
+            case ReadAnswered(_, observation):
+                assert observation is not None
+                outcome = "missing" if observation.version is None else "found"
+                self._answer(who, "look", outcome, self._name(observation.version))
+                return f"sees {self._observation(observation)}"
             case ReadFailed():
                 self._answer(who, "look", "unknown", "", "no answer")
                 return "hears nothing of its look"
@@ -143,12 +143,12 @@ class PathStory:
                 fault = FAULTS.get(move.what)
                 if fault is not None:
                     self._fault(who, move.what)
-                op = old.state.out.aim.value if old.state.out is not None else "write"
-                return self._told(who, op, answer, fault, old)
+                op = old.state.out.purpose.value if old.state.out is not None else "write"
+                return self._reported(who, op, answer, fault, old)
             case _:
                 raise AssertionError(f"no event of a runner: {move.event!r}")
 
-    def _told(
+    def _reported(
         self, who: str, op: str, answer: object, fault: ExplorerFault | None, old: ExplorerClient
     ) -> str:
         match answer:
@@ -233,13 +233,13 @@ class PathStory:
             self._given[who] = self._given.get(who, 0) + 1
             self._names[record.attempt] = f"{who}/{self._given[who]}"
         name = self._name(record.attempt)
-        self._ask(who, write.aim.value, name)
+        self._ask(who, write.purpose.value, name)
         what = {
             WritePurpose.CLAIM: f"claims epoch {record.epoch}",
             WritePurpose.CONFIRM: f"confirms epoch {record.epoch}",
             WritePurpose.RENEW: "sends a renewal",
             WritePurpose.RELEASE: "sends a tombstone",
-        }[write.aim]
+        }[write.purpose]
         return f"{what}{' again' if again else ''}: {name} over {self._name(over) or 'nothing'}"
 
     # --- what the store does --------------------------------------------------------------------
@@ -347,13 +347,13 @@ class PathStory:
         assert write is not None
         return "delete" if write.remove else self._name(write.record.attempt)
 
-    def _sight(self, sight: Observation) -> str:
-        match sight.record:
+    def _observation(self, observation: Observation) -> str:
+        match observation.record:
             case None:
                 return "no lock object"
             case Record(expired=True, epoch=epoch):
                 return f"the lock released (epoch {epoch})"
             case Record(owner=owner, epoch=epoch):
-                return f"{owner}'s lease, epoch {epoch} ({self._name(sight.version)})"
+                return f"{owner}'s lease, epoch {epoch} ({self._name(observation.version)})"
             case Garbled():
                 return "no lock record"

@@ -166,7 +166,7 @@ class LeaseWorld:
             bounds.commits[n],
         )  # fmt: skip
 
-    def me(self, actor: ExplorerClient) -> Identity:
+    def identity(self, actor: ExplorerClient) -> Identity:
         return Identity(owner_of(actor.index, actor.life), self.bounds.ttl)
 
     def _know(self, actors: list[int], store: int, late: int) -> None:
@@ -221,12 +221,12 @@ class LeaseWorld:
             case None:
                 for event, spent in self._wishes(actor):
                     found.append(self._hear(spent, stored, event, name))
-            case PendingRead(sight):
+            case PendingRead(observation):
                 now = self.nows[actor.index]
-                found.append(self._hear(actor, stored, ReadAnswered(now, sight), name))
+                found.append(self._hear(actor, stored, ReadAnswered(now, observation), name))
                 if able and ExplorerFault.BLIND in self.bounds.kinds:
-                    told = self._hear(actor, stored, ReadFailed(now, "no answer"), name)
-                    found.append(replace(told, cost=1))
+                    reported = self._hear(actor, stored, ReadFailed(now, "no answer"), name)
+                    found.append(replace(reported, cost=1))
             case WriteInFlight(answer=None) as write:
                 found.append(self._decide(actor, stored, write))
                 if able:
@@ -275,7 +275,7 @@ class LeaseWorld:
     ) -> MoveOutcome:
         """One step of the protocol; a new request goes out with it."""
         before = replace(actor.state, writes=name)
-        state, actions = step(self.me(actor), before, event, self.policy)
+        state, actions = step(self.identity(actor), before, event, self.policy)
         out: PendingRead | WriteInFlight | None = None
         for each in actions:
             match each:
@@ -289,7 +289,10 @@ class LeaseWorld:
                 case _:
                     pass
         tries = actor.tries
-        if state.out is not None and state.out.aim in (WritePurpose.CLAIM, WritePurpose.CONFIRM):
+        if state.out is not None and state.out.purpose in (
+            WritePurpose.CLAIM,
+            WritePurpose.CONFIRM,
+        ):
             if before.out is None or before.out.record.attempt != state.out.record.attempt:
                 tries -= 1
         why = self._self_inflicted(actor, stored, actions)
@@ -309,8 +312,8 @@ class LeaseWorld:
         what: str = "step",
     ) -> MoveOutcome:
         now = self.nows[actor.index]
-        heard = self._hear(replace(actor, out=None), stored, WriteAnswered(now, answer), name)
-        return replace(heard, move=replace(heard.move, what=what))
+        after = self._hear(replace(actor, out=None), stored, WriteAnswered(now, answer), name)
+        return replace(after, move=replace(after.move, what=what))
 
     def _decide(
         self, actor: ExplorerClient, stored: StoredState, write: WriteInFlight
@@ -318,31 +321,35 @@ class LeaseWorld:
         after, answer, why = self._apply(stored, write)
         landed = isinstance(answer, Applied) and not write.record.expired
         serial = after.serial if landed else actor.serial
-        heard = replace(actor, out=replace(write, answer=answer), serial=serial)
+        sent = replace(actor, out=replace(write, answer=answer), serial=serial)
         move = Move(actor.index, "decide", write=write, accepted=isinstance(answer, Applied))
-        return MoveOutcome(move, self.actors.of(heard), self.stores.of(after), violation=why)
+        return MoveOutcome(move, self.actors.of(sent), self.stores.of(after), violation=why)
 
     def _faults_before(
         self, actor: ExplorerClient, stored: StoredState, write: WriteInFlight, name: int
     ) -> Iterable[MoveOutcome]:
         kinds = self.bounds.kinds
         if ExplorerFault.LATE in kinds:
-            told = self._answer(actor, stored, Unknown("no answer"), name, ExplorerFault.LATE.value)
-            yield replace(told, late=write, cost=1)
+            reported = self._answer(
+                actor, stored, Unknown("no answer"), name, ExplorerFault.LATE.value
+            )
+            yield replace(reported, late=write, cost=1)
         if ExplorerFault.RETRY in kinds:
             move = Move(actor.index, ExplorerFault.RETRY.value, write=write)
             yield MoveOutcome(move, self.actors.of(actor), self.stores.of(stored), write, 1)
         if ExplorerFault.THROTTLE in kinds:
-            told = self._answer(actor, stored, Throttled(), name, ExplorerFault.THROTTLE.value)
-            yield replace(told, cost=1)
+            reported = self._answer(actor, stored, Throttled(), name, ExplorerFault.THROTTLE.value)
+            yield replace(reported, cost=1)
 
     def _faults_after(
         self, actor: ExplorerClient, stored: StoredState, write: WriteInFlight, name: int
     ) -> Iterable[MoveOutcome]:
         kinds = self.bounds.kinds
         if ExplorerFault.LOST in kinds:
-            told = self._answer(actor, stored, Unknown("no answer"), name, ExplorerFault.LOST.value)
-            yield replace(told, cost=1)
+            reported = self._answer(
+                actor, stored, Unknown("no answer"), name, ExplorerFault.LOST.value
+            )
+            yield replace(reported, cost=1)
         if ExplorerFault.RETRY in kinds:
             again = replace(actor, out=replace(write, answer=None))
             move = Move(actor.index, ExplorerFault.RETRY.value, write=write)

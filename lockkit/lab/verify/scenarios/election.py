@@ -66,8 +66,8 @@ class ElectionRun:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, told: DecidedRequest, after: StoredObject | None) -> None:
-        key = getattr(told.request, "key", "")
+    def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
+        key = getattr(decided.request, "key", "")
         if key == RESOURCE_KEY and after is not None:
             epoch = json.loads(after.body)["epoch"]
             if epoch < self.written:
@@ -76,9 +76,9 @@ class ElectionRun:
         elif key.startswith(PREFIX):
             if after is None:
                 self.world.reached.add("collected")
-            elif told.before == "" and any(epoch_key(each) == key for each in self.led):
+            elif decided.before == "" and any(epoch_key(each) == key for each in self.led):
                 self.world.reached.add("created again")
-            if self.world.weather.nodes and self.world.dice.random() < STALLS:
+            if self.world.fault_profile.nodes and self.world.dice.random() < STALLS:
                 self._at_the_worst_moment()
 
     def _at_the_worst_moment(self) -> None:
@@ -87,7 +87,7 @@ class ElectionRun:
         readers = [each.node for each in waiting if isinstance(each.request, Get)]
         stall(self.world, self.world.dice.choice(readers or self.world.nodes))
 
-    def told(self, session: ElectionSession, kind: str, data: dict[str, Any]) -> None:
+    def on_event(self, session: ElectionSession, kind: str, data: dict[str, Any]) -> None:
         """A candidate tells what it believes from now on."""
         now_ms, name = self.world.time.now_ms, session.node.name
         match kind:
@@ -121,12 +121,12 @@ class ElectionRun:
 
     def _waits(self, session: ElectionSession, epoch: int) -> None:
         record = self._standing(epoch)
-        handle = session.candidate.me.handle
+        handle = session.candidate.identity.handle
         if record and not record["expired"] and record["attempt"].startswith(f"{handle}/"):
             raise Violated(NO_SELF_WAIT, f"{session.node.name} waits for its own epoch {epoch}")
 
     def _standing(self, epoch: int) -> dict[str, Any] | None:
-        stored = self.world.shelf.objects.get(epoch_key(epoch))
+        stored = self.world.memory_store.objects.get(epoch_key(epoch))
         return None if stored is None else json.loads(stored.body)
 
     def crashed(self, node: Node) -> None:
@@ -140,15 +140,15 @@ class ElectionRun:
     def begin(self, node: Node) -> None:
         """A process starts. Two of one name are two candidates: only attempts tell them apart."""
 
-        def tell(kind: str, **data: Any) -> None:
+        def record(kind: str, **data: Any) -> None:
             try:
-                self.told(session, kind, data)
+                self.on_event(session, kind, data)
             finally:  # what breaks an invariant is in the history, too
-                self.world.tell(node.name, kind, data)
+                self.world.record(node.name, kind, data)
 
         name = "N" if node.clock.offset_ms % 3 == 0 else node.name
-        me = Identity(name, TTL_MS, node.name, f"{node.name}.{node.life}")
-        session = ElectionSession(node, Candidate(me, node.clock, self.policy, tell))
+        identity = Identity(name, TTL_MS, node.name, f"{node.name}.{node.life}")
+        session = ElectionSession(node, Candidate(identity, node.clock, self.policy, record))
         self.sessions[node.name] = session
         self.world.spawn(node, self.life(session))
 
@@ -208,10 +208,10 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> ElectionRun:
         profile = PROFILES[mutant.profile] if mutant.profile else profile
         spread_ms = SPREAD_MS if mutant.spread_ms is None else mutant.spread_ms
         skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
-    weather, uniform = FaultProfile.of(dice), dice.random() < 0.3
-    world = SimWorld(seed, steps, profile, weather, uniform, spread_ms)
+    fault_profile, uniform = FaultProfile.of(dice), dice.random() < 0.3
+    world = SimWorld(seed, steps, profile, fault_profile, uniform, spread_ms)
     run = ElectionRun(world, policy)
-    world.shelf.heard, world.on_crash = run.heard, run.crashed
+    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     off_ms = skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
     for number in range(1, 3 + int(dice.random() * 2)):
         rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))
@@ -250,8 +250,8 @@ def renewed_unread(
 
 
 def highest(candidate: Candidate, _term: Term) -> Procedure[tuple[int, Version]]:
-    sight = yield from candidate.look()
-    return candidate.known, sight.version or ""
+    observation = yield from candidate.observe()
+    return candidate.known, observation.version or ""
 
 
 _RULES = "lockkit.recipes.election.candidate"
@@ -265,12 +265,12 @@ WRONG: Wrong = {
     ("create_unknown", Ambiguous.LOST): {f"{_RULES}:unanswered": is_beaten},
     ("renew_unknown", Ambiguous.OURS): {f"{_RULES}:renewed": renewed_unread},
     ("recognise", Recognise.OWNER): {
-        f"{_RULES}:is_claimed": lambda record, me, _: record.owner == me.owner
+        f"{_RULES}:is_claimed": lambda record, identity, _: record.owner == identity.owner
         and not record.expired,
     },
     ("look_again", False): {f"{_RULES}:is_over": never_over},
     ("in_time", False): {f"{_RULES}:may_extend": lambda _: True},
-    ("judge_at_send", False): {f"{_RULES}:judged_at": lambda _sent, heard: heard},
+    ("judge_at_send", False): {f"{_RULES}:judged_at": lambda _sent, judged_at: judged_at},
     ("resign_own", False): {f"{_RULES}:to_resign": highest},
     ("count_from_send", False): {f"{_RULES}:counted_from_ms": lambda _sent_ms, now_ms: now_ms},
     ("fence", False): {"lockkit.recipes.guarded:is_late": lambda _before, _epoch: False},

@@ -24,16 +24,6 @@ from lockkit.lab.verify.sim.task import Node, Task, Violated, WaitUntil
 from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.protocol.outcome import NotOurs, Ours, Version
 from lockkit.recipes.errors import QueueError, QueueUnknown
-from lockkit.recipes.queue.asked import (
-    Answer,
-    Beat,
-    Claim,
-    Claimed,
-    Complete,
-    Operation,
-    Push,
-    Refused,
-)
 from lockkit.recipes.queue.brokered import BrokerGone, KnownBroker, through
 from lockkit.recipes.queue.file import Broker, Job, QueueFile
 from lockkit.recipes.queue.group import (
@@ -47,8 +37,18 @@ from lockkit.recipes.queue.group import (
     group_commit,
     written,
 )
-from lockkit.recipes.queue.handle import told
+from lockkit.recipes.queue.handle import answer_or_raise
 from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, by_memory
+from lockkit.recipes.queue.on_operation import (
+    Answer,
+    Beat,
+    Claim,
+    Claimed,
+    Complete,
+    Operation,
+    Push,
+    Refused,
+)
 from lockkit.recipes.queue.write import NotDone, QueueRead, Unsure, WriteLanded, WriteLost, commit
 from lockkit.runtime import Procedure, Sleep, Unique
 
@@ -69,7 +69,7 @@ class BrokerHost:
     id: str
     number: int = 0
     over: bool = False
-    desk: RequestQueue = field(default_factory=RequestQueue)
+    requests: RequestQueue = field(default_factory=RequestQueue)
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class QueueRun:
             if not isinstance(answer, Claimed):
                 return
             done = Complete(f"drained-{number}", answer.job.id, answer.job.attempts)
-            self.truth.asked(done)
+            self.truth.on_operation(done)
             _, seen = yield from self._alone(done, seen)
 
     def _alone(
@@ -132,18 +132,18 @@ class QueueRun:
             host.number = seen.file.number
             while True:
                 yield WaitUntil(  # type: ignore[misc] # a request of this world
-                    lambda: bool(host.desk.waiting) or self.idle()
+                    lambda: bool(host.requests.waiting) or self.idle()
                 )
-                if not host.desk.waiting:
+                if not host.requests.waiting:
                     return
                 seen = yield from broker_commit(
-                    host.desk.take(), self.policy, seen=seen, interval_s=self.interval_s,
+                    host.requests.take(), self.policy, seen=seen, interval_s=self.interval_s,
                     who=node.name,
                 )  # fmt: skip
                 host.number = seen.file.number
         except (WriterDeposed, QueueError) as error:
             self.world.reached.add("deposed broker")
-            host.desk.close(str(error))
+            host.requests.close(str(error))
         finally:  # also when it is killed: then nobody is told anything
             host.over = True
 
@@ -152,7 +152,7 @@ class QueueRun:
         if host.over:
             return BrokerGone("nobody answers")
         since, until_ms = host.number, time.now_ms + ANSWER_MS
-        ticket = host.desk.submit(operation)
+        ticket = host.requests.submit(operation)
         yield WaitUntil(  # type: ignore[misc] # a request of this world
             lambda: ticket.outcome.done() or host.over or time.now_ms > until_ms
         )
@@ -177,12 +177,12 @@ class QueueClient:
     node: Node
     way: str
     known: KnownBroker = field(default_factory=KnownBroker)
-    desk: RequestQueue = field(default_factory=RequestQueue)
+    requests: RequestQueue = field(default_factory=RequestQueue)
 
     def ask(self, operation: Operation) -> Procedure[Answer | None]:
         """Again under its id as long as nobody knows; None where it failed, or nobody ever knew."""
         truth = self.run.truth
-        truth.asked(operation)
+        truth.on_operation(operation)
         for _ in range(ASKS):
             try:
                 answer = yield from self._once(operation)
@@ -201,26 +201,26 @@ class QueueClient:
         if self.way == "broker":
             return (yield from through(operation, self.known, run.ask, run.start))
         if self.way == "group":
-            ticket = self.desk.submit(operation)
+            ticket = self.requests.submit(operation)
             yield WaitUntil(ticket.outcome.done)  # type: ignore[misc] # a request of this world
-            return told(operation, ticket.outcome.result())
+            return answer_or_raise(operation, ticket.outcome.result())
         match (yield from commit([operation], run.policy, who=self.node.name)):
             case (_, answers):
-                return told(operation, answers[0])
+                return answer_or_raise(operation, answers[0])
             case failed:
-                return told(operation, failed)
+                return answer_or_raise(operation, failed)
 
     def write(self) -> Procedure[None]:
         """The group commit's thread."""
         seen: QueueRead | None = None
         while True:
             yield WaitUntil(  # type: ignore[misc] # a request of this world
-                lambda: bool(self.desk.waiting) or self.run.idle()
+                lambda: bool(self.requests.waiting) or self.run.idle()
             )
-            if not self.desk.waiting:
+            if not self.requests.waiting:
                 return
             seen = yield from group_commit(
-                self.desk.take(), self.run.policy, seen=seen, interval_s=self.run.interval_s,
+                self.requests.take(), self.run.policy, seen=seen, interval_s=self.run.interval_s,
                 who=self.node.name,
             )  # fmt: skip
 
@@ -273,11 +273,11 @@ def _set_up(seed: str, steps: int, mutant: Mutant | None) -> QueueRun:
     dice = random.Random(f"queue {seed}")
     policy = QueuePolicy(timeout_ms=TIMEOUT_MS, recent_max=RECENT)
     policy = policy if mutant is None else mutant.of(policy)
-    name, weather = dice.choice(SOUND), FaultProfile.of(dice)
+    name, fault_profile = dice.choice(SOUND), FaultProfile.of(dice)
     name = mutant.profile if mutant is not None and mutant.profile else name
-    world = SimWorld(seed, steps, PROFILES[name], weather, dice.random() < 0.3)
+    world = SimWorld(seed, steps, PROFILES[name], fault_profile, dice.random() < 0.3)
     run = QueueRun(world, policy, QueueTruth(world, TIMEOUT_MS))
-    world.shelf.heard = run.truth.heard
+    world.memory_store.on_write = run.truth.on_write
     ways = (dice.choice(WAYS),) if dice.random() < 0.7 else WAYS
     births: list[tuple[str, tuple[Any, ...]]] = [
         ("P1", (QueueClient.push,)), ("P2", (QueueClient.push,)),
@@ -307,8 +307,8 @@ def no_memory(mine: QueueFile, found: QueueFile, version: Version | None) -> Not
 
 
 def no_beyond(mine: QueueFile, found: QueueFile, version: Version | None) -> Ours | NotOurs:
-    told = by_memory(mine, found, version)
-    return NotOurs() if isinstance(told, HistoryTooOld) else told
+    answer_or_raise = by_memory(mine, found, version)
+    return NotOurs() if isinstance(answer_or_raise, HistoryTooOld) else answer_or_raise
 
 
 def acknowledged_first(
@@ -333,7 +333,7 @@ WRONG: Wrong = {
         f"{_JOBS}:by_memory": no_beyond,
     },
     ("id_per_write", False): {"lockkit.recipes.queue.write:named": lambda _attempt, who: who},
-    ("compare_attempts", False): {f"{_JOBS}:has_it": lambda _job, _asked: True},
+    ("compare_attempts", False): {f"{_JOBS}:has_it": lambda _job, _requested: True},
     ("expires", False): {f"{_JOBS}:is_over": lambda _job, _now_ms, _policy: False},
     ("fifo", False): {f"{_JOBS}:next_of": lambda free: free.pop()},
 }

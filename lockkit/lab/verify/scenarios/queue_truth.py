@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from lockkit.lab.verify.sim.memory_store import DecidedRequest, StoredObject
 from lockkit.lab.verify.sim.task import Violated
 from lockkit.lab.verify.sim.world import SimWorld
-from lockkit.recipes.queue.asked import Answer, Claimed, Complete, Done, Operation, Push
 from lockkit.recipes.queue.file import Job, QueueFile, decode
+from lockkit.recipes.queue.operations import Answer, Claimed, Complete, Done, Operation, Push
 from lockkit.recipes.queue.write import KEY
 
 DOUBLED = "nothing that was pushed is in the queue a second time"
@@ -34,7 +34,7 @@ class QueueTruth:
     completing: set[tuple[str, int]] = field(default_factory=set)
     completed: set[str] = field(default_factory=set)
 
-    def heard(self, write: DecidedRequest, after: StoredObject | None) -> None:
+    def on_write(self, write: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied."""
         if getattr(write.request, "key", "") != KEY:
             return
@@ -70,7 +70,7 @@ class QueueTruth:
 
     # --- what clients are told -------------------------------------------------------------------
 
-    def asked(self, operation: Operation) -> None:
+    def on_operation(self, operation: Operation) -> None:
         if isinstance(operation, Complete):
             self.completing.add((operation.job, operation.attempts))
 

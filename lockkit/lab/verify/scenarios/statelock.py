@@ -21,7 +21,7 @@ from lockkit.lab.verify.sim.world import SimWorld
 from lockkit.lab.verify.wrong_rules import Recognise
 from lockkit.recipes.errors import LockUnknown, NotLocked, StateLocked
 from lockkit.recipes.terraform.lockinfo import LockInfo, decode
-from lockkit.recipes.terraform.statelock import lock, lock_key, look, unlock
+from lockkit.recipes.terraform.statelock import lock, lock_key, read_state, unlock
 from lockkit.runtime import Delete, Procedure, Sleep
 
 KEY = lock_key("terraform.tfstate")
@@ -47,10 +47,10 @@ class LockRun:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, told: DecidedRequest, after: StoredObject | None) -> None:
+    def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
         before, self.standing = self.standing, "" if after is None else _id(after.body)
-        by = told.client
-        if isinstance(told.request, Delete) and before:
+        by = decided.client
+        if isinstance(decided.request, Delete) and before:
             self.removed.add(before)
             owner = next((node for node, id in self.holding.items() if id == before), by)
             if owner != by:
@@ -115,7 +115,7 @@ class LockRun:
         for _ in range(ROUNDS_MAX):
             yield Sleep(1 + dice() * 9)
             try:
-                found = (yield from look(KEY)).info
+                found = (yield from read_state(KEY)).info
                 if isinstance(found, LockInfo) and found.id not in self.running.values():
                     yield from unlock(KEY, found.id)
                     self.world.reached.add("force-unlock")
@@ -137,7 +137,7 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> LockRun:
         profile = PROFILES[mutant.profile] if mutant.profile else profile
     world = SimWorld(seed, steps, profile, FaultProfile.of(dice), dice.random() < 0.3)
     run = LockRun(world)
-    world.shelf.heard, world.on_crash = run.heard, run.crashed
+    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     for number in range(1, 3 + int(dice.random() * 2)):
         node = world.node(f"T{number}")
         node.birth = run.begin

@@ -86,13 +86,13 @@ class StripedRun:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, told: DecidedRequest, after: StoredObject | None) -> None:
-        if not isinstance(told.request, Put | Delete):
+    def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
+        if not isinstance(decided.request, Put | Delete):
             return
         for stripe, leases in enumerate(self.leases):
-            if told.request.key == stripe_key(stripe) + LOCK_KEY:
-                request = replace(told.request, key=LOCK_KEY)
-                leases.heard(told._replace(request=request), after)
+            if decided.request.key == stripe_key(stripe) + LOCK_KEY:
+                request = replace(decided.request, key=LOCK_KEY)
+                leases.on_write(decided._replace(request=request), after)
 
     def crashed(self, node: Node) -> None:
         self.actors.pop(node.name, None)
@@ -195,7 +195,7 @@ class StripedRun:
 
     def joined(self, node: Node, stripe: int) -> LeaseSession:
         session = self.leases[stripe].join(node)
-        session.client.tell = partial(session.client.tell, stripe=stripe)
+        session.client.sink = partial(session.client.sink, stripe=stripe)
         return session
 
     def take(self, actor: StripedClient, stripe: int) -> Procedure[bool]:
@@ -207,7 +207,7 @@ class StripedRun:
         actor.waits = None
         if won:
             actor.taken.append(stripe)
-            if self.world.weather.nodes and self.world.dice.random() < STALLS:
+            if self.world.fault_profile.nodes and self.world.dice.random() < STALLS:
                 stall(self.world, actor.node)
         return won
 
@@ -237,11 +237,13 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> StripedRun:
     profile = PROFILES[dice.choice(SOUND)]
     if mutant is not None:
         profile = PROFILES[mutant.profile] if mutant.profile else profile
-    weather, uniform = FaultProfile.of(dice), dice.random() < 0.3
-    world = StripedWorld(seed, steps, profile, weather, uniform, stripe=dice.randrange(STRIPES))
+    fault_profile, uniform = FaultProfile.of(dice), dice.random() < 0.3
+    world = StripedWorld(
+        seed, steps, profile, fault_profile, uniform, stripe=dice.randrange(STRIPES)
+    )
     leases = [LeaseRun(world, lease, prefix=stripe_key(each)) for each in range(STRIPES)]
     run = StripedRun(world, leases, {})
-    world.shelf.heard, world.on_crash = run.heard, run.crashed
+    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     off_ms = SKEW_MS // 2 if lease.expiry is Expiry.WALL else OFF_MS
     for number in range(1, 3 + int(dice.random() * 2)):
         rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))

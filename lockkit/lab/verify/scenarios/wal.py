@@ -26,7 +26,7 @@ from lockkit.lab.verify.wrong_rules import Ambiguous
 from lockkit.protocol.outcome import Condition, Found, over
 from lockkit.recipes.errors import AppendUnknown, Damaged, Fenced, SameEpoch, WalError
 from lockkit.recipes.wal.claim import SlotLanded, SlotTaken
-from lockkit.recipes.wal.reader import Cursor, look
+from lockkit.recipes.wal.reader import Cursor, poll
 from lockkit.recipes.wal.slot import LogTail, Manifest, SlotRead, slot_key, slot_number
 from lockkit.recipes.wal.writer import WriterState, append, halted, open_log
 from lockkit.runtime import Procedure, Sleep
@@ -69,15 +69,17 @@ class WalRun:
             self.world.reached.add("overtaken at the start")
         self.began.append((log.epoch, frozenset(known)))
         if self.outage:
-            weather = self.world.weather
-            self.world.weather = replace(weather, writes=OUTAGE, reads=OUTAGE)
+            fault_profile = self.world.fault_profile
+            self.world.fault_profile = replace(fault_profile, writes=OUTAGE, reads=OUTAGE)
         for text, epoch in self.acknowledged.items():
             self._known(text, epoch)
 
-    def told(self, log: WriterState, first: int, batches: list[list[str]], told: list[Any]) -> None:
+    def on_answers(
+        self, log: WriterState, first: int, batches: list[list[str]], outcomes: list[Any]
+    ) -> None:
         """What the batches, written from slot `first` on, came to."""
         reached = self.world.reached
-        for place, (batch, what) in enumerate(zip(batches, told, strict=True), first):
+        for place, (batch, what) in enumerate(zip(batches, outcomes, strict=True), first):
             match what:
                 case int():
                     for text in batch:
@@ -94,7 +96,7 @@ class WalRun:
                         reached.add("fenced")
 
     def _acknowledge(self, text: str, epoch: int, slot: int) -> None:
-        count = replayed(self.world.shelf.objects).count(text)
+        count = replayed(self.world.memory_store.objects).count(text)
         if count != 1:
             raise Violated(LOST, f"{text} was acknowledged in slot {slot}, and is there {count} x")
         self.acknowledged[text] = epoch
@@ -131,9 +133,9 @@ class WalRun:
         except (TableError, Fenced, Damaged, AppendUnknown) as error:
             raise Violated(BLOCKED, str(error)) from error
         self.saw(view, list(self.acknowledged))
-        if view != replayed(self.world.shelf.objects):
+        if view != replayed(self.world.memory_store.objects):
             raise Violated(ORDER, f"a reader sees {view}, and the log is another")
-        if void_slots(self.world.shelf.objects):
+        if void_slots(self.world.memory_store.objects):
             self.world.reached.add("void slot")
 
     # --- who is there ----------------------------------------------------------------------------
@@ -144,9 +146,9 @@ class WalRun:
 
     def last(self) -> Procedure[list[str]]:
         log = yield from open_log()
-        (told,) = yield from append(log, [[json.dumps("last")]])
-        if isinstance(told, Exception):
-            raise told
+        (outcome,) = yield from append(log, [[json.dumps("last")]])
+        if isinstance(outcome, Exception):
+            raise outcome
         return (yield from view_of(Cursor()))[1]
 
     def writer(self, node: Node, parallel: int) -> Procedure[None]:
@@ -168,7 +170,7 @@ class WalRun:
                     for batch in range(1 + int(dice.random() * parallel))
                 ]
                 first, texts = log.next, [[json.dumps(text) for text in each] for each in batches]
-                self.told(log, first, batches, (yield from append(log, texts)))
+                self.on_answers(log, first, batches, (yield from append(log, texts)))
                 if log.ended is not None:
                     break
                 yield Sleep(dice.random())
@@ -192,7 +194,7 @@ def view_of(
     cursor: Cursor, tail: LogTail = LogTail.NEXT_SLOT
 ) -> Procedure[tuple[Cursor, list[str]]]:
     try:
-        cursor, entries = yield from look(cursor, tail)
+        cursor, entries = yield from poll(cursor, tail)
     except Damaged as error:
         raise Violated(LOST, str(error)) from error
     return cursor, [each.record for each in entries]
@@ -228,11 +230,11 @@ def _parsed(body: bytes) -> tuple[int, tuple[str, ...]]:
 
 def _set_up(seed: str, steps: int, mutant: Mutant | None) -> WalRun:
     dice = random.Random(f"wal {seed}")
-    profile, weather = PROFILES[dice.choice(SOUND)], FaultProfile.of(dice)
-    outage = bool(weather.of_writes) and dice.random() < OUTAGES
+    profile, fault_profile = PROFILES[dice.choice(SOUND)], FaultProfile.of(dice)
+    outage = bool(fault_profile.of_writes) and dice.random() < OUTAGES
     if mutant is not None:
         profile = PROFILES.get(mutant.profile, profile)
-    run = WalRun(SimWorld(seed, steps, profile, weather, dice.random() < 0.3), outage)
+    run = WalRun(SimWorld(seed, steps, profile, fault_profile, dice.random() < 0.3), outage)
     for number in range(2 + int(dice.random() * 2)):
         node, parallel = run.world.node(f"W{number + 1}"), dice.choice(PARALLEL)
         node.birth = partial(_begin_writer, run, parallel)
@@ -304,7 +306,7 @@ WRONG: Wrong = {
     ("voids", False): {"lockkit.recipes.wal.reader:is_void": lambda _cursor, _slot: False},
     ("epoch_read_back", False): {f"{_WRITER}:is_granted": yes},
     ("same_epoch_halts", False): {f"{_WRITER}:halted": halted_by_newer},
-    ("head_proven", False): {f"{_WRITER}:head_unproven": lambda told, _: told},
+    ("head_proven", False): {f"{_WRITER}:head_unproven": lambda outcomes, _: outcomes},
     ("head_forward", False): {f"{_WRITER}:is_moved": lambda _head, _log: False},
     ("head_kept", False): {f"{_WRITER}:names_head": own_choice},
 }

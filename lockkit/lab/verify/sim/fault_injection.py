@@ -35,13 +35,13 @@ def of_request(world: SimWorld, task: Task, request: Sent) -> None:
 
 
 def _of_write(world: SimWorld, task: Task, request: Put | Delete) -> None:
-    kind = world.dice.choice(world.weather.of_writes)
+    kind = world.dice.choice(world.fault_profile.of_writes)
     world.faults[kind] += 1
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "fault": kind.value, "when": "before", "client": task.node.name,
         "method": type(request).__name__.lower(), "key": request.key,
     }  # fmt: skip
-    world.tell("store", "fault", told)
+    world.record("store", "fault", reported)
     task.answer = Unknown(kind.value)
     match kind:
         case FaultKind.THROTTLED:
@@ -56,8 +56,8 @@ def _of_write(world: SimWorld, task: Task, request: Put | Delete) -> None:
             _retry(world, task, request)
         case _:
             if kind is FaultKind.LOST_AFTER or world.dice.random() < 0.5:
-                told["when"] = "after"
-                world.shelf.decide(task.node.name, request, task.at_ms)
+                reported["when"] = "after"
+                world.memory_store.decide(task.node.name, request, task.at_ms)
 
 
 def _retry(world: SimWorld, task: Task, request: Put | Delete) -> None:
@@ -65,7 +65,7 @@ def _retry(world: SimWorld, task: Task, request: Put | Delete) -> None:
     if world.dice.random() < 0.5:
         send_late(world, task, request)
     else:
-        world.shelf.decide(task.node.name, request, task.at_ms)
+        world.memory_store.decide(task.node.name, request, task.at_ms)
     task.copies += 1
     if task.copies < HIDDEN_RETRIES_MAX:
         task.phase, task.answer = TaskPhase.SENT, PreconditionFailed()
@@ -81,7 +81,7 @@ def of_a_node(world: SimWorld) -> None:
     node = world.dice.choice(world.nodes)
     if node.down or node.stalled:
         return
-    kind = world.dice.choice(world.weather.of_nodes)
+    kind = world.dice.choice(world.fault_profile.of_nodes)
     match kind:
         case FaultKind.STALL:
             stall(world, node)
@@ -92,7 +92,7 @@ def of_a_node(world: SimWorld) -> None:
             around = 2 * world.dice.random() - 1
             node.clock.offset_ms = int(around * node.clock_steps_ms)
             text = f"its wall clock is set to {node.clock.offset_ms} ms off"
-            world.tell(node.name, "note", {"text": text})
+            world.record(node.name, "note", {"text": text})
         case _:
             return
     world.faults[kind] += 1
@@ -104,7 +104,7 @@ def stall(world: SimWorld, node: Node) -> None:
     if node.stalled:
         return
     node.stalled, node.stalled_ms = True, _later(world, STALL_MS)
-    world.tell(node.name, "stalled", {"pid": node.life, "why": "the dice"})
+    world.record(node.name, "stalled", {"pid": node.life, "why": "the dice"})
     world.faults[FaultKind.STALL] += 1
     world.trace.append(f"{node.name} stalls")
 

@@ -111,9 +111,9 @@ class LeaseRun:
 
     # --- what must hold --------------------------------------------------------------------------
 
-    def heard(self, told: DecidedRequest, after: StoredObject | None) -> None:
+    def on_write(self, decided: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied."""
-        key = getattr(told.request, "key", "")
+        key = getattr(decided.request, "key", "")
         if key == RESOURCE_KEY and after is not None:
             self._judge_commit(after.body)
         if key != LOCK_KEY:
@@ -144,7 +144,7 @@ class LeaseRun:
             )
         self.commits, self.last_epoch = self.commits + 1, fields["epoch"]
 
-    def told(self, session: LeaseSession, kind: str, data: dict[str, Any]) -> None:
+    def on_event(self, session: LeaseSession, kind: str, data: dict[str, Any]) -> None:
         """A client tells what it believes from now on."""
         now_ms, clock = self.world.time.now_ms, session.node.clock
         match kind:
@@ -171,7 +171,7 @@ class LeaseRun:
         record = self.standing
         return (
             record is not None and not record.expired
-            and record.attempt.startswith(f"{session.client.me.handle}/")
+            and record.attempt.startswith(f"{session.client.identity.handle}/")
         )  # fmt: skip
 
     def admits(self, put: Put, before: StoredObject | None) -> bool:
@@ -203,9 +203,9 @@ class LeaseRun:
         handle = f"{node.name}.{node.life}"
         session: LeaseSession
 
-        def tell(kind: str, **data: Any) -> None:
+        def record(kind: str, **data: Any) -> None:
             try:
-                self.told(session, kind, data)
+                self.on_event(session, kind, data)
             except Violated as violated:
                 world.broken = world.broken or violated
                 raise
@@ -213,7 +213,7 @@ class LeaseRun:
                 if data.get("until_ms"):
                     left_ms = (data["until_ms"] - node.clock.wall_ms()) / node.clock.rate
                     data["until_ms"] = world.time.now_ms + left_ms
-                world.tell(node.name, kind, data)
+                world.record(node.name, kind, data)
 
         # Two sessions of one process have one owner: only attempts tell them apart.
         owner = "W" if node.clock.offset_ms % 3 == 0 else node.name
@@ -221,8 +221,9 @@ class LeaseRun:
         offers = Capabilities(name="sim", poll_min_s=0.0, write_interval_min_s=interval_s)
         client = StorageClient(
             where="sim://", store=NoRequests(offers),  # type: ignore[arg-type]
-            me=Identity(owner, TTL_MS, node.name, handle), policy=self.policy, clock=node.clock,
-            pace=PollingPace(self.poll_ms), tell=tell, late_ms=LATE_MS, interval_ms=self.renew_ms,
+            identity=Identity(owner, TTL_MS, node.name, handle), policy=self.policy,
+            clock=node.clock, polling=PollingPace(self.poll_ms), sink=record, late_ms=LATE_MS,
+            interval_ms=self.renew_ms,
         )  # fmt: skip
         session = LeaseSession(node, client)
         self.sessions[node.name] = session
@@ -241,9 +242,9 @@ class LeaseRun:
         client, dice = session.client, self.world.dice.random
         limit_s = 0.0 if dice() < TRIED_ONCE else dice() * dice() * LIMIT_S
         procedure = grant.acquire(client, limit_s, hold=lambda: self.renewal(session))
-        asked = beside(self.in_turn(session, procedure))
+        background = beside(self.in_turn(session, procedure))
         try:
-            won = yield from self.interrupted(asked)
+            won = yield from self.interrupted(background)
         except Interrupted:
             self.world.reached.add("back-out")
             won = False
@@ -363,13 +364,13 @@ def set_up(seed: str, steps: int, mutant: Mutant | None) -> LeaseRun:
         profile = PROFILES[mutant.profile] if mutant.profile else profile
         spread_ms = SPREAD_MS if mutant.spread_ms is None else mutant.spread_ms
         skew_ms = SKEW_MS if mutant.skew_ms is None else mutant.skew_ms
-    weather, uniform = FaultProfile.of(dice), dice.random() < 0.3
-    world = SimWorld(seed, steps, profile, weather, uniform, spread_ms)
+    fault_profile, uniform = FaultProfile.of(dice), dice.random() < 0.3
+    world = SimWorld(seed, steps, profile, fault_profile, uniform, spread_ms)
     run = LeaseRun(world, policy, fence_of(mutant))
     run.poll_ms, run.renew_ms = dice.choice(POLLS_MS), dice.choice(RENEWALS_MS)
-    world.shelf.heard, world.on_crash = run.heard, run.crashed
+    world.memory_store.on_write, world.on_crash = run.on_write, run.crashed
     if run.fence is not CommitGuard.CAS:
-        world.shelf.judges[RESOURCE_KEY] = run.admits
+        world.memory_store.judges[RESOURCE_KEY] = run.admits
     off_ms = skew_ms // 2 if policy.expiry is Expiry.WALL else OFF_MS
     for number in range(1, 3 + int(dice.random() * 2)):
         rate, offset_ms = 1 + around(dice, RATE_OFF), int(around(dice, off_ms))

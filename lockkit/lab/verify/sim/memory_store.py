@@ -88,7 +88,7 @@ class SimStore:
     """How far its front ends' clocks differ."""
     objects: dict[str, StoredObject] = field(default_factory=dict)
     truth: list[DecidedRequest] = field(default_factory=list)
-    heard: Callable[[DecidedRequest, StoredObject | None], None] | None = None
+    on_write: Callable[[DecidedRequest, StoredObject | None], None] | None = None
     judges: dict[str, Callable[[Put, StoredObject | None], bool]] = field(default_factory=dict)
     """Objects that judge a write by themselves, instead of by its condition."""
     _count: int = 0
@@ -180,7 +180,7 @@ class SimStore:
     ) -> None:  # fmt: skip
         was = "" if before is None else before.version
         now = "" if after is None else after.version
-        told = DecidedRequest(self.time.now_ms, client, request, answer, was, now, began_ms)
-        self.truth.append(told)
-        if self.heard is not None and after is not before:
-            self.heard(told, after)
+        decided = DecidedRequest(self.time.now_ms, client, request, answer, was, now, began_ms)
+        self.truth.append(decided)
+        if self.on_write is not None and after is not before:
+            self.on_write(decided, after)

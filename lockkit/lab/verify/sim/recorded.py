@@ -24,10 +24,10 @@ _ANSWERS = {
 
 
 def history_of(
-    truth: Iterable[DecidedRequest], told: Iterable[tuple[float, str, str, dict[str, Any]]]
+    truth: Iterable[DecidedRequest], recorded: Iterable[tuple[float, str, str, dict[str, Any]]]
 ) -> list[Event]:
     events = [_request(each) for each in truth]
-    events += [Event(*each) for each in told]
+    events += [Event(*each) for each in recorded]
     return sorted(events, key=lambda each: each.at_ms)
 
 

@@ -52,7 +52,7 @@ class SimWorld:
     steps: int
     """Over which the change points of the schedule are spread."""
     profile: StoreProfile = PROFILES["azure"]
-    weather: FaultProfile = CALM
+    fault_profile: FaultProfile = CALM
     uniform: bool = False
     spread_ms: int = 1000
     paged: bool = False
@@ -63,13 +63,13 @@ class SimWorld:
     """Whether the table's mode is switched, of which the checker of histories knows nothing."""
     dice: random.Random = field(init=False)
     time: Time = field(default_factory=Time)
-    shelf: SimStore = field(init=False)
+    memory_store: SimStore = field(init=False)
     nodes: list[Node] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     flying: list[LateWrite] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     moves: int = 0
-    told: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
+    recorded: list[tuple[float, str, str, dict[str, Any]]] = field(default_factory=list)
     reached: set[str] = field(default_factory=set)
     """Rare things that the scenario itself saw happen."""
     on_crash: Callable[[Node], None] | None = None
@@ -84,7 +84,7 @@ class SimWorld:
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
-        self.shelf = SimStore(self.profile, self.time, self.dice, self.spread_ms)
+        self.memory_store = SimStore(self.profile, self.time, self.dice, self.spread_ms)
         pct = Pct(self.dice, self.steps, self.passing)
         self.schedule = Uniform(self.dice) if self.uniform else pct
 
@@ -102,8 +102,8 @@ class SimWorld:
         self._go(task, None)
         return task
 
-    def tell(self, who: str, kind: str, data: dict[str, Any]) -> None:
-        self.told.append((self.time.now_ms, who, kind, data))
+    def record(self, who: str, kind: str, data: dict[str, Any]) -> None:
+        self.recorded.append((self.time.now_ms, who, kind, data))
 
     # --- moves -----------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class SimWorld:
                     return
                 continue
             self._move(self.schedule.pick(ready))
-            if self.weather.nodes and self.dice.random() < self.weather.nodes:
+            if self.fault_profile.nodes and self.dice.random() < self.fault_profile.nodes:
                 of_a_node(self)
 
     def play_to(self, move: int, turns: int) -> int:
@@ -142,7 +142,7 @@ class SimWorld:
 
     def finish(self) -> None:
         """Nothing fails any more, all that is under way arrives, and everybody comes to an end."""
-        self.weather = CALM
+        self.fault_profile = CALM
         for each in self.nodes:
             each.stalled_ms = min(each.stalled_ms, self.time.now_ms)
         self.land()
@@ -153,11 +153,11 @@ class SimWorld:
 
     def run(self, procedure: Procedure[Any]) -> Any:
         """To its end, while nobody else moves and nothing fails; raises what it raises."""
-        kept = self.tasks, self.flying, self.weather
-        self.tasks, self.flying, self.weather = [], [], CALM
+        kept = self.tasks, self.flying, self.fault_profile
+        self.tasks, self.flying, self.fault_profile = [], [], CALM
         task = self.spawn(Node("run", VirtualClock(time=self.time, dice=self.dice)), procedure)
         self.play(QUIET_MAX)
-        self.tasks, self.flying, self.weather = kept
+        self.tasks, self.flying, self.fault_profile = kept
         if isinstance(task.result, Exception):
             raise task.result
         return task.result
@@ -214,7 +214,7 @@ class SimWorld:
             if node.stalled and node.stalled_ms <= self.time.now_ms:
                 node.stalled = False
                 if not node.down:
-                    self.tell(node.name, "resumed", {"pid": node.life})
+                    self.record(node.name, "resumed", {"pid": node.life})
                 elif node.birth is not None:
                     self._restart(node)
         return True
@@ -222,8 +222,8 @@ class SimWorld:
     # --- the store's side ------------------------------------------------------------------------
 
     def _decide(self, task: Task) -> None:
-        request, weather = task.request, self.weather
-        chance = weather.writes if type(request) in (Put, Delete) else weather.reads
+        request, fault_profile = task.request, self.fault_profile
+        chance = fault_profile.writes if type(request) in (Put, Delete) else fault_profile.reads
         if chance and task.phase is TaskPhase.SENT and self.dice.random() < chance:
             of_request(self, task, request)
         elif task.phase is TaskPhase.SENT and self._judges_first(request):
@@ -235,13 +235,13 @@ class SimWorld:
                 return
         else:
             judged = task.phase is TaskPhase.JUDGED
-            answer = self.shelf.decide(task.node.name, request, task.at_ms, judged=judged)
+            answer = self.memory_store.decide(task.node.name, request, task.at_ms, judged=judged)
             task.answer, task.phase = answer, TaskPhase.ANSWERED
         self.trace.append(f"{task.name} {type(task.answer).__name__}")
 
     def _both_pages(self, task: Task, request: List) -> bool:
         """The first page in one move, the second in another; whether both are there."""
-        entries = self.shelf.decide(task.node.name, request, task.at_ms)
+        entries = self.memory_store.decide(task.node.name, request, task.at_ms)
         if task.phase is TaskPhase.SENT:
             half = len(entries) // 2
             last = entries[half - 1].key if half else request.after
@@ -255,7 +255,11 @@ class SimWorld:
 
     def _judges_first(self, request: Any) -> bool:
         """Of a store that is not atomic: the write is done in a later move."""
-        return not self.profile.atomic and isinstance(request, Put) and self.shelf.admits(request)
+        return (
+            not self.profile.atomic
+            and isinstance(request, Put)
+            and self.memory_store.admits(request)
+        )
 
     def fly(self, task: Task, request: Put | Delete, at_ms: float) -> None:
         """A write that lands then, or later."""
@@ -269,7 +273,7 @@ class SimWorld:
 
     def _land(self, late: LateWrite) -> None:
         self.flying.remove(late)
-        answer = self.shelf.decide(late.client, late.request, late.began_ms)
+        answer = self.memory_store.decide(late.client, late.request, late.began_ms)
         self.trace.append(f"late {late.client} {type(answer).__name__}")
 
     # --- the nodes' side -------------------------------------------------------------------------
@@ -286,14 +290,14 @@ class SimWorld:
             self.tasks.remove(task)
         node.down = node.stalled = True
         node.stalled_ms = back_ms
-        self.tell(node.name, "killed", {"pid": node.life})
+        self.record(node.name, "killed", {"pid": node.life})
         if self.on_crash is not None:
             self.on_crash(node)
 
     def _restart(self, node: Node) -> None:
         assert node.birth is not None
         node.down, node.life = False, node.life + 1
-        self.tell(node.name, "started", {"pid": node.life})
+        self.record(node.name, "started", {"pid": node.life})
         node.birth(node)
 
     def _go(self, task: Task, answer: Any) -> None:
@@ -321,7 +325,7 @@ class SimWorld:
                         task.phase = TaskPhase.ASLEEP
                         return
                     case Note(kind, data):
-                        self.tell(node.name, kind, dict(data))
+                        self.record(node.name, kind, dict(data))
                         if self.on_note is not None:
                             self.on_note(kind, data)
                         answer = None
@@ -368,7 +372,7 @@ class SimWorld:
 
     def history(self) -> list[Event]:
         """Truth and belief, for the checker and the pictures."""
-        return history_of(self.shelf.truth, self.told)
+        return history_of(self.memory_store.truth, self.recorded)
 
     def trace_hash(self) -> str:
         """Of every move: the same seed gives the same."""

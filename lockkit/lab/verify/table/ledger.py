@@ -51,7 +51,7 @@ class TrackedAttempt:
     """Rows that it found, and takes away."""
     empties: frozenset[str] | None = frozenset()
     """Partitions that it overwrites; None: every one."""
-    told: str = ""
+    reported: str = ""
     """"acknowledged", or the error that its writer got; "" while it is under way."""
 
     def after(self, before: Table) -> Table:
@@ -85,7 +85,7 @@ class Stream:
 class AttemptLedger:
     """Every attempt, every commit that became visible, and what each reader was told."""
 
-    shelf: SimStore
+    memory_store: SimStore
     attempts: dict[str, TrackedAttempt] = field(default_factory=dict)
     """By token."""
     commits: list[Completed] = field(default_factory=list)
@@ -103,7 +103,7 @@ class AttemptLedger:
 
     # --- what the store applied ------------------------------------------------------------------
 
-    def heard(self, write: DecidedRequest, after: StoredObject | None) -> None:
+    def on_write(self, write: DecidedRequest, after: StoredObject | None) -> None:
         """A write was applied. Raises `Violated`."""
         assert isinstance(write.request, Put | Delete)
         key = write.request.key
@@ -124,8 +124,8 @@ class AttemptLedger:
             raise Violated(ACKNOWLEDGED, f"{commit.key} was written over")
         attempt = self._attempt_of(commit, after.body)
         where = f"{attempt.token} ({attempt.kind}) became visible as {commit.instant}"
-        if attempt.told in REFUSALS:
-            raise Violated(REFUSED, f"{where}, and its writer had been told {attempt.told}")
+        if attempt.reported in REFUSALS:
+            raise Violated(REFUSED, f"{where}, and its writer had been told {attempt.reported}")
         if self.visible.setdefault(attempt.operation, attempt.token) != attempt.token:
             raise Violated(ONCE, f"{where}, after {self.visible[attempt.operation]}")
         for stream in self.streams:
@@ -140,7 +140,7 @@ class AttemptLedger:
         tokens = {reader.extra_of(body).get("token")} - {None}
         if not tokens:
             for path in reader.paths_of(body):
-                file, stored = reader.data_name(path), self.shelf.objects.get(path)
+                file, stored = reader.data_name(path), self.memory_store.objects.get(path)
                 if file is not None and stored is not None:
                     tokens |= {row.tokens[-1] for row in reader.rows_of(file, stored.body)
                                if row.commit_time == commit.instant}  # fmt: skip
@@ -161,7 +161,7 @@ class AttemptLedger:
             self._compare(f"{file.key} was written under a completed instant")
 
     def view(self) -> ReaderView:
-        objects = {key: stored.body for key, stored in self.shelf.objects.items()}
+        objects = {key: stored.body for key, stored in self.memory_store.objects.items()}
         try:
             return reader.view(objects)
         except Unreadable as error:
@@ -186,7 +186,7 @@ class AttemptLedger:
         return attempt
 
     def acknowledged(self, attempt: TrackedAttempt) -> None:
-        attempt.told = "acknowledged"
+        attempt.reported = "acknowledged"
         if self.visible.get(attempt.operation) != attempt.token:
             raise Violated(
                 ACKNOWLEDGED,
@@ -194,7 +194,7 @@ class AttemptLedger:
             )
 
     def refused(self, attempt: TrackedAttempt, error: str) -> None:
-        attempt.told = error
+        attempt.reported = error
         if error in REFUSALS and self.visible.get(attempt.operation) == attempt.token:
             raise Violated(
                 REFUSED,
@@ -232,7 +232,7 @@ class AttemptLedger:
 
     def nothing_pending(self) -> None:
         """After every process has ended: a pending instant would hold readers back for ever."""
-        pending = reader.pending(self.shelf.objects)
+        pending = reader.pending(self.memory_store.objects)
         if pending:
             raise Violated(PENDING, f"{min(pending)}, and {len(pending) - 1} more")
 
@@ -240,10 +240,10 @@ class AttemptLedger:
         """When everything has come to rest."""
         self._compare("at the end")
         for attempt in self.attempts.values():
-            if attempt.told == "acknowledged":
+            if attempt.reported == "acknowledged":
                 self.acknowledged(attempt)
-            elif attempt.told:
-                self.refused(attempt, attempt.told)
+            elif attempt.reported:
+                self.refused(attempt, attempt.reported)
         for stream in self.streams:
             for place, tokens in self.tables[-1].items():
                 if stream.rows.get(place) != tokens:

@@ -133,15 +133,15 @@ def paths_of(body: bytes) -> frozenset[str]:
 
 def pending(keys: Iterable[str]) -> frozenset[str]:
     """Instants that were asked for and are neither completed nor gone."""
-    asked, done = set[tuple[str, str]](), set[tuple[str, str]]()
+    requested, done = set[tuple[str, str]](), set[tuple[str, str]]()
     for key in keys:
         if match := _INSTANT.fullmatch(key):
             action = "commit" if match[2] == "inflight" else match[2]  # `T.inflight` names none
             under_way = match[3] or match[2] == "inflight"
-            (asked if under_way else done).add((match[1], action))
+            (requested if under_way else done).add((match[1], action))
     replacing = {instant for instant, action in done if action == "replacecommit"}
     done |= {(instant, "clustering") for instant in replacing}
-    return frozenset(instant for instant, _ in asked - done)
+    return frozenset(instant for instant, _ in requested - done)
 
 
 # --- names and files ------------------------------------------------------------------------------

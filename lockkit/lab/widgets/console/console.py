@@ -31,7 +31,13 @@ from lockkit.lab.widgets.ui import Shown, button
 from lockkit.runtime import run
 from lockkit.stores import Store, open_store
 from lockkit.table.inspect.standing import watch
-from lockkit.table.inspect.takeover import BrokenLock, PlannedBreak, me, planned, take_over
+from lockkit.table.inspect.takeover import (
+    BrokenLock,
+    PlannedBreak,
+    operator_name,
+    planned,
+    take_over,
+)
 from lockkit.table.inspect.versions import highest_epoch
 
 TIMEOUT_S = 10.0
@@ -220,7 +226,7 @@ class Console(Shown):
             known, _source = highest_epoch(store)
         since_ms = self.found.since_ms if self.found else None
         self.panel.lock.value = html.lock_html(holder, since_ms)
-        self.planned = planned(holder, by=me(), wall_ms=Clock().wall_ms(), known=known)
+        self.planned = planned(holder, by=operator_name(), wall_ms=Clock().wall_ms(), known=known)
         self.panel.plan.value = html.plan_html(self.planned, self._at[0])
         self.panel.say("This is what it would do.")
         return self.planned
@@ -239,7 +245,9 @@ class Console(Shown):
         with closing(self._open(*self._at)) as store:
             holder = run(watch(self.panel.watch.value), store, Clock(), self._progress)
             known, _source = highest_epoch(store)
-            act = take_over(holder, shown=plan.version, epoch=epoch, by=me(), known=known)
+            act = take_over(
+                holder, shown=plan.version, epoch=epoch, by=operator_name(), known=known
+            )
             done = run(act, store, Clock())
         self.look(*self._at, watch_s=0.0)
         self.panel.say(f"Broken: the lock is free, logged as {done.log}")

@@ -67,7 +67,7 @@ def lock_html(holder: LockHolder, since_ms: float | None = None) -> str:
     if not facts:
         return f"{pill}<p class='lk-note'>{shown(holder.why)}</p>"
     who = state.removeprefix(f"{holder.state}: ")
-    return pill + _facts((NAMES[name], told) for name, told in [("state", who), *facts])
+    return pill + _facts((NAMES[name], reported) for name, reported in [("state", who), *facts])
 
 
 def table_html(standing: LockInspection) -> str:

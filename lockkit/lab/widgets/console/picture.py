@@ -8,7 +8,7 @@ from typing import Any
 
 from lockkit.events import STORE, Event, event
 from lockkit.lab.incident.dropped import NotUnderstood
-from lockkit.lab.widgets.export import told
+from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import Scene, scene
 
@@ -49,16 +49,16 @@ def _picture(events: Sequence[Event], evidence: Sequence[Event]) -> Picture:
     shown = scene(story, evidence=proofs)
     for row in shown["rows"]:
         row["epoch"] = row["epoch"] or epochs.get(row["id"], 0)
-    return Picture(shown, told(drawn), spots)
+    return Picture(shown, log_lines(drawn), spots)
 
 
 def seated(events: Iterable[Event]) -> list[Event]:
     """The events, and a lane for whoever is known only by what the bucket kept."""
     events = list(events)
-    heard = {each.who for each in events}
+    senders = {each.who for each in events}
     silent: dict[str, Event] = {}
     for each in events:
-        if each.kind == "request" and each.who == STORE and each["client"] not in heard:
+        if each.kind == "request" and each.who == STORE and each["client"] not in senders:
             silent.setdefault(str(each["client"]), each)
     silent.pop("", None)
     notes = [

@@ -13,7 +13,7 @@ import ipywidgets as widgets
 from lockkit.lab.verify.check import check
 from lockkit.lab.verify.sim import SeedOutcome
 from lockkit.lab.widgets.errand import BackgroundTask
-from lockkit.lab.widgets.export import told
+from lockkit.lab.widgets.export import log_lines
 from lockkit.lab.widgets.lanes import Lanes
 from lockkit.lab.widgets.models import HistoryModel
 from lockkit.lab.widgets.scene import scene, text
@@ -178,7 +178,7 @@ class Rerun(Newest):
         with self.lanes.hold_sync():
             self.lanes.scene = scene(story, evidence=check(events).evidence if wrong else ())
             self.lanes.status = {
-                "state": "replay", "log": told(events),
+                "state": "replay", "log": log_lines(events),
                 "verdict": "INVALID" if wrong else "VALID", "because": text(because),
             }  # fmt: skip
 

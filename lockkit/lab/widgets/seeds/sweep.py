@@ -42,7 +42,7 @@ class StallSweep(LeaseRun):
         if self.stall_ms and self.world.dice.random() < STALLED:
             node = session.node  # all of its process stops, its renewals too
             node.stalled, node.stalled_ms = True, self.world.time.now_ms + self.stall_ms
-            self.world.tell(node.name, "stalled", {"pid": node.life, "why": "the sweep"})
+            self.world.record(node.name, "stalled", {"pid": node.life, "why": "the sweep"})
             yield Sleep(0)
 
 
@@ -61,9 +61,9 @@ def _set_up(ratio: float, seed: str, steps: int, mutant: Mutant | None) -> Stall
     world = SimWorld(seed, steps, PROFILES[dice.choice(SOUND)], CALM, spread_ms=SPREAD_MS)
     world.schedule = Prompt(world.dice, world.passing)
     run = StallSweep(world, policy, fence_of(mutant), stall_ms=ratio * TTL_MS)
-    world.shelf.heard = run.heard
+    world.memory_store.on_write = run.on_write
     if run.fence is not CommitGuard.CAS:
-        world.shelf.judges[RESOURCE_KEY] = run.admits
+        world.memory_store.judges[RESOURCE_KEY] = run.admits
     for name in ("W1", "W2"):
         run.begin(world.node(name))
     return run

@@ -59,7 +59,7 @@ class ScenarioMoment:
 
     def __str__(self) -> str:
         about = f"{self.play}/{self.mistake}" if self.mistake else self.play
-        return f"{about}: {told(self.decisions)}".rstrip()
+        return f"{about}: {described(self.decisions)}".rstrip()
 
     @classmethod
     def of(cls, text: str) -> ScenarioMoment:
@@ -78,7 +78,7 @@ class ScenarioMoment:
         return cls(play.strip(), mistake.strip(), tuple(decisions))
 
 
-def told(decisions: Iterable[Decision]) -> str:
+def described(decisions: Iterable[Decision]) -> str:
     """`W1 answer x3, W2 lose`; "" for none."""
     parts = []
     for each, same in groupby(decisions):

@@ -92,8 +92,8 @@ def compare(one: Stage, other: Stage) -> Difference:
     number = next((place for place, (a, b) in enumerate(pairs) if a != b), None)
     lines = {}
     for who in one.actors.keys() & other.actors.keys():
-        told = zip_longest(one.actors[who].lines, other.actors[who].lines)
-        differ = frozenset(place for place, (a, b) in enumerate(told) if a != b)
+        reported = zip_longest(one.actors[who].lines, other.actors[who].lines)
+        differ = frozenset(place for place, (a, b) in enumerate(reported) if a != b)
         if differ:
             lines[who] = differ
     made = (None, None) if number is None else pairs[number]

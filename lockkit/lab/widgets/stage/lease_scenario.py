@@ -68,9 +68,9 @@ def bring_on(steps: PatternSteps) -> None:
     fence = steps.off.get("fence", CommitGuard.CAS)
     for name in ("W1", "W2"):
         client = StorageClient(
-            where="s3://lake/orders", store=offers, me=Identity(name, TTL_MS, name, name),  # type: ignore[arg-type]
-            policy=steps.rules, clock=steps.clock(name), pace=PollingPace(PAUSE_MS),
-            tell=steps.emit(name),
+            where="s3://lake/orders", store=offers, identity=Identity(name, TTL_MS, name, name),  # type: ignore[arg-type]
+            policy=steps.rules, clock=steps.clock(name), polling=PollingPace(PAUSE_MS),
+            sink=steps.emit(name),
         )  # fmt: skip
         steps.keep(name, use(client, fence))
 
@@ -87,7 +87,7 @@ def use(client: StorageClient, fence: CommitGuard) -> Procedure[str]:
 
     def change(_before: Any) -> str:
         stand()
-        return client.me.owner
+        return client.identity.owner
 
     if fence is CommitGuard.OFF:
         yield from write_anyway(change, held.epoch)

@@ -164,7 +164,7 @@ def _lanes_of(run: Stage) -> Any:
 
 
 def _draw(lanes: Any, run: Any) -> None:
-    from lockkit.lab.widgets.export import told
+    from lockkit.lab.widgets.export import log_lines
     from lockkit.lab.widgets.models import HistoryModel
     from lockkit.lab.widgets.scene import scene, text
 
@@ -174,4 +174,4 @@ def _draw(lanes: Any, run: Any) -> None:
     judged = {"verdict": "VALID" if well else "INVALID", "because": text(because)}
     with lanes.hold_sync():
         lanes.scene = scene(story)
-        lanes.status = {"state": "replay", "log": told(events), **judged}
+        lanes.status = {"state": "replay", "log": log_lines(events), **judged}

@@ -75,7 +75,7 @@ def to_the_end(procedure: Procedure[Any], answered: Callable[[Request], Any]) ->
 
 
 def answer(
-    request: Request, shelf: SimStore, who: str, clock: VirtualClock, emit: Emit,
+    request: Request, memory_store: SimStore, who: str, clock: VirtualClock, emit: Emit,
     sent_ms: float | None = None,
 ) -> Any:  # fmt: skip
     """One request, carried out here and now. Sleeping puts the time forward, for everybody."""
@@ -92,14 +92,14 @@ def answer(
             return None
         case Get() | Put() | List() | Delete():
             began_ms = clock.time.now_ms if sent_ms is None else sent_ms
-            return shelf.decide(who, guarded(request, shelf), began_ms)
+            return memory_store.decide(who, guarded(request, memory_store), began_ms)
         case _:
             raise AssertionError(f"what goes together goes in turn here: {request!r}")
 
 
-def guarded(request: Sent, shelf: SimStore) -> Sent:
+def guarded(request: Sent, memory_store: SimStore) -> Sent:
     """A write under no condition, as one whose condition holds just now."""
     if not isinstance(request, UnguardedPut):
         return request
-    now = shelf.objects.get(request.key)
+    now = memory_store.objects.get(request.key)
     return Put(request.key, request.body, over(now and now.version))

@@ -32,14 +32,13 @@ from lockkit.recipes.errors import (
     WalError,
 )
 from lockkit.recipes.guarded import read_guarded, write_guarded
-from lockkit.recipes.queue.asked import Answer, Claim, Claimed, Complete, Operation, Push
-from lockkit.recipes.queue.handle import told
+from lockkit.recipes.queue.handle import answer_or_raise
 from lockkit.recipes.queue.jobs import QueuePolicy
+from lockkit.recipes.queue.operations import Answer, Claim, Claimed, Complete, Operation, Push
 from lockkit.recipes.queue.write import commit, load
 from lockkit.recipes.terraform.lockinfo import LockInfo
-from lockkit.recipes.terraform.statelock import lock, unlock
-from lockkit.recipes.terraform.statelock import look as look_at_state
-from lockkit.recipes.wal.reader import look
+from lockkit.recipes.terraform.statelock import lock, read_state, unlock
+from lockkit.recipes.wal.reader import poll
 from lockkit.recipes.wal.writer import append, open_log
 from lockkit.runtime import Procedure
 
@@ -113,7 +112,7 @@ class PatternSteps(Stage):
         """What is in the store, as text."""
         return {
             key: each.body.decode(errors="replace")
-            for key, each in sorted(self.shelf.objects.items())
+            for key, each in sorted(self.memory_store.objects.items())
         }
 
     @property
@@ -145,13 +144,16 @@ def _lead(candidate: Candidate, name: str) -> Procedure[str]:
 def _never_back(steps: PatternSteps) -> Judgement:
     """Of all that was written, what the highest epoch wrote stands."""
     found = steps.read(read_guarded(RESOURCE_KEY))
-    told = [int(str(said).rpartition(" ")[2]) for said in steps.results.values()
+    epochs = [int(str(said).rpartition(" ")[2]) for said in steps.results.values()
             if "epoch" in str(said)]  # fmt: skip
-    if told and max(told) > found.epoch:
-        because = f"what the leader of epoch {max(told)} wrote was replaced in epoch {found.epoch}"
+    if epochs and max(epochs) > found.epoch:
+        because = (
+            f"what the leader of epoch {max(epochs)} wrote was "
+            f"replaced in epoch {found.epoch}"
+        )
         return Judgement(False, because)
-    if len(set(told)) < len(told):
-        return Judgement(False, f"two nodes led in epoch {told[0]}")
+    if len(set(epochs)) < len(epochs):
+        return Judgement(False, f"two nodes led in epoch {epochs[0]}")
     return Judgement(
         True, f"{RESOURCE_KEY} is of epoch {found.epoch}, by {found.value or 'nobody'}"
     )
@@ -174,7 +176,7 @@ def _append(record: str) -> Procedure[str]:
 
 
 def _replayed(steps: PatternSteps) -> Judgement:
-    _, entries = steps.read(look())
+    _, entries = steps.read(poll())
     records = [each.record for each in entries]
     for name, said in steps.results.items():
         count = records.count(f"{name} was here")
@@ -213,7 +215,7 @@ def _work() -> Procedure[str]:
 
 def _asked(operation: Operation) -> Procedure[Answer]:
     outcome = yield from commit([operation], QueuePolicy())
-    return told(operation, outcome[1][0] if isinstance(outcome, tuple) else outcome)
+    return answer_or_raise(operation, outcome[1][0] if isinstance(outcome, tuple) else outcome)
 
 
 def _queued(steps: PatternSteps) -> Judgement:
@@ -250,7 +252,7 @@ def _break_in(standing: str, info: LockInfo) -> Procedure[str]:
 
 
 def _state_kept(steps: PatternSteps) -> Judgement:
-    found = steps.read(look_at_state(STATE_KEY)).info
+    found = steps.read(read_state(STATE_KEY)).info
     there = found.id if isinstance(found, LockInfo) else ""
     refused = steps.actors["W1"].ended.startswith(("StateLocked", "LockUnknown"))
     if refused and there == "id-of-W1":

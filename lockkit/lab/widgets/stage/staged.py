@@ -56,8 +56,8 @@ class Stage:
         self.actors: dict[str, Actor] = {}
         self.decisions: list[Decision] = []
         self.time = Time()
-        self.shelf = SimStore(PROFILES["s3"], self.time, random.Random(play), spread_ms=0)
-        self._told: list[tuple[float, str, str, Any]] = []
+        self.memory_store = SimStore(PROFILES["s3"], self.time, random.Random(play), spread_ms=0)
+        self._reported: list[tuple[float, str, str, Any]] = []
         self._asks: dict[str, Any] = {}
         """What an actor is about to ask, by its name: told once it is sent."""
         self._clocks: dict[str, VirtualClock] = {}
@@ -74,7 +74,7 @@ class Stage:
         new = VirtualClock(offset_ms=ahead_ms, time=self.time, dice=dice)
         return self._clocks.setdefault(name, new)
 
-    def told(self, result: Any) -> str:
+    def outcome_of(self, result: Any) -> str:
         """How a procedure ended that returned `result`."""
         return f"done: {result}"
 
@@ -171,21 +171,25 @@ class Stage:
     @property
     def events(self) -> list[Event]:
         """Truth (the store's record) and beliefs (what the actors told), in order of time."""
-        return history_of(self.shelf.truth, self._told)
+        return history_of(self.memory_store.truth, self._reported)
 
     def read(self, procedure: Procedure[Any]) -> Any:
         """What a reader's procedure returns; it leaves nothing behind, neither object nor time."""
         time = Time(self.time.now_ms)
         dice = random.Random("reader")
-        shelf = SimStore(self.shelf.profile, time, dice, 0, dict(self.shelf.objects))
+        memory_store = SimStore(
+            self.memory_store.profile, time, dice, 0, dict(self.memory_store.objects)
+        )
         clock = VirtualClock(time=time, dice=dice)
-        return to_the_end(procedure, lambda each: answer(each, shelf, "reader", clock, silent))
+        return to_the_end(
+            procedure, lambda each: answer(each, memory_store, "reader", clock, silent)
+        )
 
     def go(self, name: str, procedure: Procedure[Any]) -> Any:
         """What a procedure returns that this actor runs before anybody is stopped anywhere."""
         clock, emit = self.clock(name), self.emit(name)
         return to_the_end(
-            procedure, lambda each: answer(each, self.shelf, name, clock, emit)
+            procedure, lambda each: answer(each, self.memory_store, name, clock, emit)
         )
 
     def close(self) -> None:
@@ -205,7 +209,7 @@ class Stage:
             if kind == "ask":
                 self._asks[who] = data
             else:
-                self._told.append((self.time.now_ms, who, kind, data))
+                self._reported.append((self.time.now_ms, who, kind, data))
 
         return emit
 
@@ -234,7 +238,7 @@ class Stage:
         assert request is not None
         sent_ms = self.time.now_ms
         if actor.name in self._asks:
-            self._told.append((sent_ms, actor.name, "ask", self._asks.pop(actor.name)))
+            self._reported.append((sent_ms, actor.name, "ask", self._asks.pop(actor.name)))
         self.time.now_ms += TRIP_MS / 2
         if what is Choice.LATE:
             assert isinstance(request, Put | Delete)
@@ -257,14 +261,14 @@ class Stage:
     def _land(self, actor: Actor) -> RequestLine:
         request, sent_ms = actor.flying.pop(0)
         self.time.now_ms += TRIP_MS / 2
-        answer = self.shelf.decide(actor.name, guarded(request, self.shelf), sent_ms)
+        answer = self.memory_store.decide(actor.name, guarded(request, self.memory_store), sent_ms)
         line = RequestLine(f"late: {shown(request)}", f"{plain(answer)}, and nobody hears it")
         actor.lines.append(line)
         return line
 
     def _answer(self, actor: Actor, request: Request, sent_ms: float | None = None) -> Any:
         emit = self.emit(actor.name)
-        return answer(request, self.shelf, actor.name, actor.clock, emit, sent_ms)
+        return answer(request, self.memory_store, actor.name, actor.clock, emit, sent_ms)
 
     def _go(self, actor: Actor, move: Callable[[], Request]) -> None:
         """On to the next request that a store would see, or to the next pause."""
@@ -274,6 +278,6 @@ class Stage:
                 while not shown(actor.waits):
                     actor.waits = actor.procedure.send(self._answer(actor, actor.waits))
         except StopIteration as done:
-            actor.waits, actor.ended = None, self.told(done.value)
+            actor.waits, actor.ended = None, self.outcome_of(done.value)
         except self.refusals as error:
             actor.waits, actor.ended = None, f"{type(error).__name__}: {error}"

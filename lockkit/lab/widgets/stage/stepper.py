@@ -179,9 +179,9 @@ class StageView(Newest):
     def _decide(self, number: int, decision: Decision) -> None:
         run = self.runs[number]
         line = run.decide(decision)
-        told = f": {line.asked} → {line.answered}" if line and line.answered else ""
+        reported = f": {line.asked} → {line.answered}" if line and line.answered else ""
         ended = getattr(run.actors.get(decision.who), "ended", "")
-        self._said = f"{decision}{told}" + (f". {decision.who} ended: {ended}" if ended else "")
+        self._said = f"{decision}{reported}" + (f". {decision.who} ended: {ended}" if ended else "")
 
     def _finish(self, number: int, who: str) -> None:
         self._said = f"{who} ended: {self.runs[number].finish(who)}"

@@ -47,7 +47,7 @@ class Steps(Stage):
         for epoch, name in enumerate(("W1", "W2"), 1):
             self.act(name, table.commit(self._prepare(name, epoch), StagedLock(epoch)))
 
-    def told(self, result: Any) -> str:
+    def outcome_of(self, result: Any) -> str:
         return f"committed {result.instant}"
 
     @property

@@ -19,13 +19,13 @@ from lockkit.lab.verify.check.lanes import LOCK_NAME, name_of
 from lockkit.protocol.record import Record, lease_of
 
 
-def tell(sent: Iterable[SentRequest], seen: Sequence[SeenVersion] = ()) -> list[Event]:
+def client_events(sent: Iterable[SentRequest], seen: Sequence[SeenVersion] = ()) -> list[Event]:
     """The history of some clients' requests. `seen` is what a listing of the bucket adds."""
     calls, looks = calls_of(sent, seen)
     events: list[Event] = []
     for who in dict.fromkeys(call.first.who for call in calls):
         own = [call for call in calls if call.first.who == who]
-        events += _Client(who, looks, LaterWrites(own)).tell(own)
+        events += _Client(who, looks, LaterWrites(own)).client_events(own)
     return sorted(events, key=lambda each: each.at_ms)
 
 
@@ -44,7 +44,7 @@ class _Client:
     refused: bool = False
     """Whether its newest write of the lock was not applied, as far as it was told."""
 
-    def tell(self, calls: list[SdkCall]) -> list[Event]:
+    def client_events(self, calls: list[SdkCall]) -> list[Event]:
         for call in calls:
             op = self._op(call)
             self._exchange(call, op)
@@ -100,7 +100,7 @@ class _Client:
     def _record(self, call: SdkCall, each: SentRequest, *, applied: bool, **more: Any) -> None:
         """In the truth lane: when is not known, but before its answer."""
         first = call.first
-        told = call.landed.version if applied and call.landed else each.version
+        reported = call.landed.version if applied and call.landed else each.version
         gone = first.method == "DELETE" and applied
         ended_ms = each.sent_ms if each.answered_ms is None else each.answered_ms
         before = first.condition.partition(" ")[2] if "if-version" in first.condition else ""
@@ -110,7 +110,7 @@ class _Client:
             status=each.status,
             answer=answer(first, each.status, applied), applied=applied,
             before=before if applied or not first.writes else "",
-            version="" if gone else told or (unknown(call) if applied else ""),
+            version="" if gone else reported or (unknown(call) if applied else ""),
             attempt=call.attempt if first.writes else "", began_ms=each.sent_ms,
             **(lease_of(call.record) if applied else {}), **more,
         ))  # fmt: skip
@@ -187,9 +187,15 @@ def outcome(last: SentRequest) -> str:
 
 def answer(first: SentRequest, status: int, applied: bool) -> str:
     """The same in the words of the truth lane."""
-    told = outcome(replace(first, status=status))
-    if applied or told in ("found", "missing", "not_modified", "precondition_failed", "throttled"):
-        return told
+    reported = outcome(replace(first, status=status))
+    if applied or reported in (
+        "found",
+        "missing",
+        "not_modified",
+        "precondition_failed",
+        "throttled",
+    ):
+        return reported
     return "precondition_failed" if status == 409 and first.condition == "if-absent" else "error"
 
 
