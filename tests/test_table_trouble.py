@@ -36,7 +36,7 @@ from lockkit.lab.faults import Fault, Proxy
 from lockkit.protocol.outcome import Applied, IfAbsent, Missing
 from lockkit.runtime import run
 from lockkit.runtime.proven import create
-from lockkit.spark.options import asked as asked_for
+from lockkit.spark.options import write_options
 from lockkit.spark.options import known_config
 from lockkit.spark.place import TableAddress
 from lockkit.stores import Store, open_store
@@ -201,7 +201,7 @@ class Overtaken(Lossy):
 
 def test_of_two_that_make_a_table_at_once_the_second_finds_it() -> None:
     store = Overtaken(open_store(f"memory://trouble-{next(NAMES)}"))
-    asked = asked_for({}, record_key="id")
+    asked = write_options({}, record_key="id")
     assert known_config(asked, TableAddress("memory://orders"), store, CLOCK) == (CONFIG, True)
 
 

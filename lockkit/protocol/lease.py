@@ -258,16 +258,12 @@ def _wanted(turn: StepContext, floor: int) -> EventCase:
     assert state.grant is None, "wanted while held: the runner refuses a double acquire"
     if state.observed is None or state.unsettled:
         return EventCase.WANT
-    return (
-        EventCase.WANT_FREE if free(state.observed, turn.now, turn.policy) else EventCase.WANT_TAKEN
-    )
+    return EventCase.WANT_FREE if _is_free(turn) else EventCase.WANT_TAKEN
 
 
-def _read_case(
-    turn: StepContext, observation: Observation | None, date_ms: int | None
-) -> EventCase | None:
+def _read_case(turn: StepContext, new: Observation | None, date_ms: int | None) -> EventCase | None:
     """What a read found, for each reason to read."""
-    state = turn.state = do.remember(turn.state, observation, date_ms, turn.now)
+    state = turn.state = do.remember(turn.state, new, date_ms, turn.now)
     assert state.observed is not None
     observation = state.observed.observation
     match state.phase:
@@ -304,9 +300,8 @@ def _settled(turn: StepContext, observation: Observation) -> EventCase:
         case Ours():
             if write.purpose is WritePurpose.RELEASE:
                 return EventCase.RELEASED
-            turn.state = replace(
-                to_ghost(state), version=observation.version if state.grant else None
-            )
+            version = observation.version if state.grant else None
+            turn.state = replace(to_ghost(state), version=version)
             return EventCase.OURS_ENDED if _too_late(state, write) else EventCase.OURS
         case StillOut():
             if write.purpose is WritePurpose.CLAIM and _is_past(turn, write):
@@ -323,9 +318,7 @@ def _settled(turn: StepContext, observation: Observation) -> EventCase:
 def _superseded(turn: StepContext, write: PendingWrite, observation: Observation) -> EventCase:
     """Another write stands where ours should: a claim lost the race, a holder lost the lock."""
     turn.state, ghost = settle_ghosts(turn.state, observation)
-    if (
-        write.purpose is WritePurpose.RELEASE
-    ):  # a renewal that we had given up on may have landed first
+    if write.purpose is WritePurpose.RELEASE:  # a renewal given up before may have landed first
         return EventCase.RELEASED if ghost is None else EventCase.STILL_OURS
     if turn.state.grant is not None:
         if ghost is None:
@@ -340,9 +333,8 @@ def _superseded(turn: StepContext, write: PendingWrite, observation: Observation
 
 def _too_late(state: State, write: PendingWrite) -> bool:
     """A renewal whose belief has ended: nothing may revive it."""
-    return (
-        bool(state.grant) and state.until_ms is None and write.purpose is not WritePurpose.RELEASE
-    )
+    releases = write.purpose is WritePurpose.RELEASE
+    return bool(state.grant) and state.until_ms is None and not releases
 
 
 def _still_out(write: PendingWrite) -> EventCase:

@@ -21,7 +21,7 @@ from lockkit.recipes.queue.broker import IDLE_S
 from lockkit.recipes.queue.file import Broker
 from lockkit.recipes.queue.group import Outcome
 from lockkit.recipes.queue.handle import Queue, again, answer_or_raise
-from lockkit.recipes.queue.settings import Answer, Operation
+from lockkit.recipes.queue.operations import Answer, Operation
 from lockkit.recipes.queue.wire import BrokerConnection, connect
 from lockkit.recipes.queue.write import NotDone, Unsure, load
 from lockkit.runtime import Procedure, Sleep, run

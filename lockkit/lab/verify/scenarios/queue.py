@@ -39,7 +39,7 @@ from lockkit.recipes.queue.group import (
 )
 from lockkit.recipes.queue.handle import answer_or_raise
 from lockkit.recipes.queue.jobs import HistoryTooOld, QueueDraft, QueuePolicy, by_memory
-from lockkit.recipes.queue.on_operation import (
+from lockkit.recipes.queue.operations import (
     Answer,
     Beat,
     Claim,
