@@ -36,8 +36,7 @@ from lockkit.lab.faults import Fault, Proxy
 from lockkit.protocol.outcome import Applied, IfAbsent, Missing
 from lockkit.runtime import run
 from lockkit.runtime.proven import create
-from lockkit.spark.options import write_options
-from lockkit.spark.options import known_config
+from lockkit.spark.options import known_config, write_options
 from lockkit.spark.place import TableAddress
 from lockkit.stores import Store, open_store
 from lockkit.table import (

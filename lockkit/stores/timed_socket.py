@@ -44,7 +44,7 @@ class TimedSocket:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def requested(self, call: Deadline | None) -> None:
+    def begin(self, call: Deadline | None) -> None:
         """A request of this call goes out: what comes next is the head of its answer."""
         self.deadline = call
         self._body_bytes, self._overhead_bytes = 0, OVERHEAD_BYTES_MAX
